@@ -1,0 +1,1 @@
+"""How a tensor becomes bytes and back. See `docs/packages/codecs.md`."""

@@ -1,0 +1,82 @@
+"""The interface of a group: the workers of one generation, as a collective sees them.
+
+Operations start in the order of the calls and must be called in the same order by all ranks; each returns at once with
+a `Pending`. A tensor given to an operation belongs to it until that `Pending` is done. A label says what the operation
+is for ("gradients 3", "mean of loss"): ranks whose labels, dtypes or sizes differ at the same point get
+`WorkersDisagree`, which quotes both. After any failure the group is of no more use: the next generation makes another.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from abc import ABC, abstractmethod
+
+import torch
+
+
+class Reduction(enum.Enum):
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+
+
+class Pending:
+    """An operation that was started. `wait` returns when it is whole, or raises what made it fail."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+
+    def wait(self) -> None:
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+
+    @property
+    def is_done(self) -> bool:
+        return self._done.is_set()
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Called once, by the group."""
+        self._error = error
+        self._done.set()
+
+
+class Group(ABC):
+    """Collectives among the ranks 0..size-1 of one generation."""
+
+    rank: int
+    size: int
+    generation: int
+
+    @abstractmethod
+    def all_reduce(self, tensor: torch.Tensor, *, label: str, reduction: Reduction = Reduction.SUM) -> Pending:
+        """Every rank's tensor becomes the reduction of all of them, in place, bit-identical everywhere."""
+
+    @abstractmethod
+    def reduce_scatter(
+        self, output: torch.Tensor, tensors: list[torch.Tensor], *, label: str, reduction: Reduction = Reduction.SUM
+    ) -> Pending:
+        """`output` becomes the reduction of every rank's `tensors[rank]`. Shapes may differ by position."""
+
+    @abstractmethod
+    def all_gather(self, outputs: list[torch.Tensor], tensor: torch.Tensor, *, label: str) -> Pending:
+        """`outputs[r]` becomes rank r's tensor. Shapes may differ by rank."""
+
+    @abstractmethod
+    def broadcast(self, tensor: torch.Tensor, source: int, *, label: str) -> Pending:
+        """Every rank's tensor becomes the source's, in place."""
+
+    @abstractmethod
+    def send(self, tensor: torch.Tensor, target: int, *, label: str) -> Pending:
+        """To one rank, which receives."""
+
+    @abstractmethod
+    def receive(self, tensor: torch.Tensor, source: int, *, label: str) -> Pending:
+        """From one rank, which sends."""
+
+    @abstractmethod
+    def abort(self, reason: str) -> None:
+        """From any thread: what is in flight and what comes later fails with `Aborted`; peers notice."""

@@ -1,0 +1,96 @@
+"""The only reader of environment variables, and the only writer of those a worker process gets.
+
+Variables with our prefix that nobody knows are an error, so that a typing mistake is never silently ignored. Arguments
+beat the environment. torchrun's variables are written for plain torch scripts and read by nobody here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shoal.errors import UsageError
+from shoal.values import Address
+
+PREFIX = "SHOAL_"
+COORDINATOR = "SHOAL_COORDINATOR"  # host:port of the job's coordinator
+TOKEN_FILE = "SHOAL_TOKEN_FILE"  # noqa: S105  path of the file that holds the job's token
+WORKER = "SHOAL_WORKER"  # this worker's number in the job
+LAUNCHER = "SHOAL_LAUNCHER"  # process id of the parent that started this worker; tells a worker from its own children
+KNOWN = (COORDINATOR, TOKEN_FILE, WORKER, LAUNCHER)
+
+
+@dataclass(frozen=True)
+class WorkerEnvironment:
+    """What a worker process is told by whoever started it."""
+
+    coordinator: Address
+    token_file: str
+    worker: int
+    launcher: int  # process id
+
+
+def parse_address(text: str, *, named: str) -> Address:
+    """host:port, with an IPv6 host in brackets. A missing port is 0: any free one."""
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, "0"
+    host = host.strip("[]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"{named} is {text!r}; it should be HOST:PORT, such as 127.0.0.1:7000")
+    return Address(host=host, port=int(port))
+
+
+def worker_environment(variables: Mapping[str, str] | None = None) -> WorkerEnvironment | None:
+    """None when this process was not started as a worker of a job."""
+    found = {
+        name: value
+        for name, value in (os.environ if variables is None else variables).items()
+        if name.startswith(PREFIX)
+    }
+    for name in found:
+        if name not in KNOWN:
+            near = difflib.get_close_matches(name, KNOWN, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(KNOWN)}"
+            raise UsageError(f"the environment variable {name} is not one of Shoal's; {hint}")
+    if not found:
+        return None
+    missing = [name for name in KNOWN if name not in found]
+    if missing:
+        raise UsageError(
+            f"the environment has {', '.join(sorted(found))} but not {', '.join(missing)}; start workers with `shoal run`"
+        )
+    for name in (WORKER, LAUNCHER):
+        if not found[name].isdigit():
+            raise UsageError(f"the environment variable {name} is {found[name]!r}; it should be a number")
+    return WorkerEnvironment(
+        coordinator=parse_address(found[COORDINATOR], named=COORDINATOR),
+        token_file=found[TOKEN_FILE],
+        worker=int(found[WORKER]),
+        launcher=int(found[LAUNCHER]),
+    )
+
+
+def worker_variables(worker: WorkerEnvironment, *, workers: int, master: Address, threads: int) -> dict[str, str]:
+    """The variables of a new worker process: ours, torchrun's, and the number of threads torch may use."""
+    threads_default = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(threads)}
+    return {
+        COORDINATOR: str(worker.coordinator),
+        TOKEN_FILE: worker.token_file,
+        WORKER: str(worker.worker),
+        LAUNCHER: str(worker.launcher),
+        "RANK": str(worker.worker),
+        "LOCAL_RANK": str(worker.worker),
+        "WORLD_SIZE": str(workers),
+        "LOCAL_WORLD_SIZE": str(workers),
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_RANK": str(worker.worker),
+        "ROLE_WORLD_SIZE": str(workers),
+        "MASTER_ADDR": master.host,
+        "MASTER_PORT": str(master.port),
+        "PYTHONUNBUFFERED": "1",
+        **threads_default,
+    }

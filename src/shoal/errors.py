@@ -1,0 +1,107 @@
+"""Everything that can go wrong, as one tree, with the exit code a user sees.
+
+    ShoalError                   exit 70   anything below; raised itself only for a broken invariant of ours
+    ├── UsageError               exit 2    an option, argument or call that cannot work as given
+    │   └── ScriptStartsProcesses          the script starts its own worker processes under `shoal run`
+    ├── ScriptFailed             exit 1    the user's script raised, or left with a code of its own
+    ├── WorkerLost               exit 3    a worker died or went silent
+    ├── WorkersDisagree          exit 4    workers do different things at the same point
+    │   └── ModelsDiffer                   their models differ in names, shapes or dtypes
+    ├── DataError                exit 5    the data set cannot be dealt out as asked
+    ├── AddressUnavailable       exit 6    a port is in use or an address cannot be listened on or reached
+    ├── RunDirectoryExists       exit 7    the run directory is already there
+    ├── Refused                  exit 8    the other side turned us away: wrong token, version, generation
+    ├── Interrupted              exit 130  Ctrl-C
+    ├── WireError                exit 8    bytes from outside that are not what the protocol allows
+    └── ExchangeFailed           never reaches user code: it makes the step void
+        ├── PeerLost                       a peer's connection closed
+        └── Aborted                        the group was aborted from this side
+
+`docs/exit-codes.md` is the page for users; a test keeps it equal to this tree.
+"""
+
+from __future__ import annotations
+
+
+class ShoalError(Exception):
+    """Base of all errors of ours. Its text is one line: what failed, where, with which values, what to do next."""
+
+    exit_code = 70
+
+
+class UsageError(ShoalError):
+    exit_code = 2
+
+
+class ScriptStartsProcesses(UsageError):
+    pass
+
+
+class ScriptFailed(ShoalError):
+    exit_code = 1
+
+
+class WorkerLost(ShoalError):
+    exit_code = 3
+
+
+class WorkersDisagree(ShoalError):
+    exit_code = 4
+
+
+class ModelsDiffer(WorkersDisagree):
+    pass
+
+
+class DataError(ShoalError):
+    exit_code = 5
+
+
+class AddressUnavailable(ShoalError):
+    exit_code = 6
+
+
+class RunDirectoryExists(ShoalError):
+    exit_code = 7
+
+
+class Refused(ShoalError):
+    exit_code = 8
+
+
+class WireError(ShoalError):
+    exit_code = 8
+
+
+class Interrupted(ShoalError):
+    exit_code = 130
+
+
+class ExchangeFailed(ShoalError):
+    """A collective did not finish on this worker. `peer` is the rank it was waiting for, where that is known."""
+
+    def __init__(self, reason: str, *, peer: int | None = None) -> None:
+        super().__init__(reason)
+        self.peer = peer
+
+
+class PeerLost(ExchangeFailed):
+    pass
+
+
+class Aborted(ExchangeFailed):
+    pass
+
+
+def all_errors() -> tuple[type[ShoalError], ...]:
+    """Every class of the tree, base first."""
+    found: list[type[ShoalError]] = [ShoalError]
+    for error in found:
+        found.extend(error.__subclasses__())
+    return tuple(found)
+
+
+def by_name(name: str, text: str) -> ShoalError:
+    """Rebuild an error that another process reported by class name. Unknown names become a plain ShoalError."""
+    kind = {error.__name__: error for error in all_errors()}.get(name, ShoalError)
+    return kind(text)

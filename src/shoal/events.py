@@ -1,0 +1,179 @@
+"""Everything that can happen to a job, as typed values; one line each in `events.jsonl`.
+
+An event says what happened and, where something was decided, why (`reason`). The coordinator is the one writer of a
+job's file; workers send it theirs. Not here: per-step metrics.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from shoal.values import TimeShares
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=False):
+    """Base of all events. The tag is the event's name in the file."""
+
+
+class JobStarted(Event, frozen=True, tag="job-started"):
+    script: str
+    arguments: tuple[str, ...]
+    workers: int
+    strategy: str
+    schedule: str
+    codec: str
+    seed: int
+
+
+class WorkerJoined(Event, frozen=True, tag="worker-joined"):
+    worker: int
+    host: str
+    process: int
+    address: str
+
+
+class GenerationFormed(Event, frozen=True, tag="generation-formed"):
+    generation: int
+    workers: tuple[int, ...]  # by rank
+    schedule: str
+    codec: str
+    reason: str
+
+
+class LoopStarted(Event, frozen=True, tag="loop-started"):
+    """A loop over data begins; sent by rank 0 only."""
+
+    loop: int  # the call's number in the script
+    epochs: int
+    steps_per_epoch: int | None  # None: a stream whose length is not known
+    global_batch: int  # samples per step over all workers
+    samples_per_epoch: int | None
+
+
+class StepsApplied(Event, frozen=True, tag="steps-applied"):
+    """What one worker did since its last such event. Sent a few times a second at most."""
+
+    worker: int
+    generation: int
+    step: int  # applied steps so far
+    epoch: int
+    samples: int  # this worker's own, since the last such event
+    seconds: float  # since the last such event
+    shares: TimeShares  # of those seconds
+    bytes_sent: int  # to peers, since the last such event
+    values: dict[str, float]  # last logged value of each name, this worker's own
+
+
+class StepVoided(Event, frozen=True, tag="step-voided"):
+    worker: int
+    generation: int
+    step: int  # the step that is redone
+    operation: str
+    reason: str
+
+
+class UndoKept(Event, frozen=True, tag="undo-kept"):
+    """Several optimizer steps in one iteration: a copy is kept so that all are applied or none."""
+
+    worker: int
+    size: int  # bytes
+    seconds: float  # what one copy took
+    reason: str
+
+
+class StateCopied(Event, frozen=True, tag="state-copied"):
+    worker: int  # who received it
+    source: int  # worker it came from
+    step: int
+    size: int  # bytes
+    seconds: float
+    reason: str
+
+
+class EpochEnded(Event, frozen=True, tag="epoch-ended"):
+    epoch: int  # counts from 0
+    step: int
+    samples: int  # of the whole epoch over all workers
+    seconds: float
+
+
+class Evaluated(Event, frozen=True, tag="evaluated"):
+    step: int
+    samples: int
+    scores: dict[str, float]
+
+
+class StopRequested(Event, frozen=True, tag="stop-requested"):
+    worker: int | None  # None: asked for from outside, by Ctrl-C or a signal
+    reason: str
+
+
+class StopAgreed(Event, frozen=True, tag="stop-agreed"):
+    step: int
+    reason: str
+
+
+class WorkerLeft(Event, frozen=True, tag="worker-left"):
+    worker: int
+    step: int
+    reason: str
+
+
+class WorkerFailed(Event, frozen=True, tag="worker-failed"):
+    """User code raised, or a check of ours did. `error` is the class name."""
+
+    worker: int
+    step: int
+    error: str
+    text: str  # the error's line, or the whole traceback for an exception in user code
+
+
+class WorkerDied(Event, frozen=True, tag="worker-died"):
+    worker: int
+    host: str
+    process: int
+    step: int  # the last one it was known to work on
+    operation: str
+    reason: str
+
+
+class Advised(Event, frozen=True, tag="advised"):
+    """Something works but costs more than it needs to, or was chosen for a reason worth telling."""
+
+    worker: int
+    text: str
+
+
+class JobEnded(Event, frozen=True, tag="job-ended"):
+    outcome: str  # finished, stopped, failed or interrupted
+    exit_code: int
+    reason: str
+    seconds: float
+
+
+AnyEvent = (
+    JobStarted
+    | WorkerJoined
+    | GenerationFormed
+    | LoopStarted
+    | StepsApplied
+    | StepVoided
+    | UndoKept
+    | StateCopied
+    | EpochEnded
+    | Evaluated
+    | StopRequested
+    | StopAgreed
+    | WorkerLeft
+    | WorkerFailed
+    | WorkerDied
+    | Advised
+    | JobEnded
+)
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One line of `events.jsonl`."""
+
+    time: float  # seconds since 1970, by the coordinator's clock
+    event: AnyEvent

@@ -1,0 +1,114 @@
+"""What a user may set about a job: one flat set of names for Python, the command line and TOML files.
+
+`workers` in Python is `--workers` on the command line and `workers` in a file; `run_dir` is `--run-dir` and `run-dir`.
+Values are checked once, here, with the checks between fields; an unknown name is answered with the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import msgspec
+from msgspec import Meta
+
+from shoal.environment import parse_address
+from shoal.errors import UsageError
+
+STRATEGIES = ("all-reduce",)
+SCHEDULES = ("auto", "ring", "tree")
+CODECS = ("identity",)
+PROGRESS = ("auto", "live", "plain", "none")
+
+
+class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """The settings of one job. Field order is the order of `shoal run --help`."""
+
+    workers: Annotated[int, Meta(description="number of worker processes (-n)")] = 1
+    strategy: Annotated[str, Meta(description="how replicas agree: all-reduce")] = "all-reduce"
+    schedule: Annotated[str, Meta(description="who sends what to whom: auto, ring or tree")] = "auto"
+    codec: Annotated[str, Meta(description="how tensors travel: identity")] = "identity"
+    seed: Annotated[int, Meta(description="seed of the sample order and of every step's random generators")] = 0
+    sync_batchnorm: Annotated[bool, Meta(description="BatchNorm statistics over all workers' samples")] = False
+    bucket_mb: Annotated[float, Meta(description="gradients travel in groups of about this many megabytes")] = 4.0
+    threads: Annotated[int, Meta(description="torch threads per worker; 0 divides the cores evenly")] = 0
+    address: Annotated[str, Meta(description="where the coordinator listens, HOST:PORT; port 0 is any free one")] = (
+        "127.0.0.1:0"
+    )
+    heartbeat_limit: Annotated[float, Meta(description="seconds of silence after which a worker counts as lost")] = 5.0
+    run_dir: Annotated[str, Meta(description="folder for the job's record; default runs/TIME-SCRIPT")] = ""
+    progress: Annotated[str, Meta(description="auto, live, plain or none")] = "auto"
+
+    def validate(self) -> Self:
+        """Raise a UsageError that names the option, its value and what to do."""
+        if self.workers < 1:
+            raise UsageError(f"--workers is {self.workers}; a job needs at least 1")
+        _one_of("strategy", self.strategy, STRATEGIES)
+        _one_of("schedule", self.schedule, SCHEDULES)
+        _one_of("codec", self.codec, CODECS)
+        _one_of("progress", self.progress, PROGRESS)
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"--seed is {self.seed}; it should be from 0 to 2^63-1")
+        if not 0 < self.bucket_mb <= 1024:
+            raise UsageError(f"--bucket-mb is {self.bucket_mb}; it should be above 0 and at most 1024")
+        if self.threads < 0:
+            raise UsageError(f"--threads is {self.threads}; it should be 0 (divide the cores) or more")
+        if not 0.5 <= self.heartbeat_limit <= 3600:
+            raise UsageError(f"--heartbeat-limit is {self.heartbeat_limit}; it should be from 0.5 to 3600 seconds")
+        parse_address(self.address, named="--address")
+        return self
+
+    def to_toml(self) -> str:
+        """Every setting, so that a file written today means the same when defaults change."""
+        values: dict[str, object] = msgspec.to_builtins(self)
+        # JSON's numbers, booleans and strings without surrogates are TOML's too.
+        return "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in values.items())
+
+
+def field_names() -> tuple[str, ...]:
+    """Names as the command line and files have them."""
+    return JobConfig.__struct_encode_fields__
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UsageError(f"--{name} is {value!r}; {nearest(value, allowed)}")
+
+
+def nearest(name: str, known: tuple[str, ...]) -> str:
+    """'did you mean X?' where something is close, else the list of what there is."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known)}"
+
+
+def from_mapping(values: Mapping[str, Any], *, origin: str) -> JobConfig:
+    """Build from plain values, names in either spelling. `origin` says where they came from, for the error."""
+    renamed = {name.replace("_", "-"): value for name, value in values.items()}
+    for name in renamed:
+        if name not in field_names():
+            raise UsageError(f"{origin} sets {name!r}, which is no setting; {nearest(name, field_names())}")
+    try:
+        return msgspec.convert(renamed, JobConfig).validate()
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{origin}: {error}") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The settings in a file, not yet checked."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"the configuration file {path} does not exist") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"the configuration file {path} is not TOML: {error}") from None
+
+
+def from_toml(text: str, *, origin: str) -> JobConfig:
+    try:
+        return from_mapping(tomllib.loads(text), origin=origin)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{origin} is not TOML: {error}") from None

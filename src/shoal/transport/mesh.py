@@ -1,0 +1,39 @@
+"""The interface of a transport: ordered byte streams between the ranks of one generation.
+
+A mesh belongs to one generation and is driven by one thread (the group's communication thread); only `abort` may be
+called from another. Frames are posted and go out while the caller receives; a payload must not change before its
+receiver's answer proves that it arrived, or before `drain` returns. Implementations: `tcp`, `in_process`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+
+class Mesh(ABC):
+    """One rank's end of all its streams. Failures raise `PeerLost` (naming the rank) or `Aborted`."""
+
+    rank: int
+    size: int
+    bytes_sent: int  # payload and headers posted so far, to all peers
+    idle_seconds: float  # time spent blocked while no byte came in or went out: waiting for a peer to get here
+
+    @abstractmethod
+    def post(self, peer: int, header: bytes, payload: memoryview) -> None:
+        """Queue header and payload for `peer` and return; what fits goes out at once."""
+
+    @abstractmethod
+    def receive_into(self, peer: int, buffer: memoryview) -> None:
+        """Fill the whole buffer with the next bytes from `peer`; posted frames go on leaving meanwhile."""
+
+    @abstractmethod
+    def drain(self) -> None:
+        """Return when everything posted has been handed to the transport."""
+
+    @abstractmethod
+    def abort(self, reason: str) -> None:
+        """From any thread: every call in progress and every later one raises `Aborted`; peers see the loss."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything. Safe to call twice."""

@@ -1,0 +1,88 @@
+"""Frozen values that every layer speaks of: addresses, members, generations, cursors.
+
+Covers what is named in a message or a decision. Not here: what can happen (`events`), what can go wrong (`errors`),
+what a user may set (`job_config`). No torch in this module: launching processes must not wait for its import.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Address(msgspec.Struct, frozen=True, array_like=True):
+    """Where a process listens."""
+
+    host: str
+    port: int  # 1..65535; 0 only where a free port is asked for
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One worker of a generation."""
+
+    rank: int  # 0..size-1, dense within the generation
+    worker: int  # the worker's number for the whole job; never reused
+    host: str  # for people: the machine's name
+    process: int  # process id on that machine
+    address: Address  # where its peers reach it
+    share: int = 1  # relative part of a global batch; all equal until machines are measured
+
+
+class Generation(msgspec.Struct, frozen=True):
+    """A numbered membership. Every change makes the next one; every message between workers carries its number."""
+
+    number: int  # counts from 1
+    members: tuple[Member, ...]  # ordered by rank
+    schedule: str  # name of the collective schedule: ring, tree or auto
+    codec: str  # name of the codec that tensors travel in
+    reason: str  # why this generation was formed, for people
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    def rank_of(self, worker: int) -> int | None:
+        return next((member.rank for member in self.members if member.worker == worker), None)
+
+
+class Cursor(msgspec.Struct, frozen=True, order=True):
+    """How far the job is in one loop over its data."""
+
+    epoch: int = 0  # counts from 0
+    position: int = 0  # samples of this epoch that applied steps have used
+
+
+class StepClock(msgspec.Struct, frozen=True, order=True):
+    """Orders states: a later generation's state beats an earlier one's, then the number of applied steps decides."""
+
+    generation: int = 0
+    step: int = 0  # applied steps so far, over all loops of the job
+
+
+class TimeShares(msgspec.Struct, frozen=True):
+    """Where a worker's wall time went, in seconds. The five parts add up to the time inside loops."""
+
+    compute: float = 0.0
+    communication: float = 0.0  # bytes of an exchange were moving and the script had to wait for them
+    waiting: float = 0.0  # the script had to wait for a peer that was not there yet
+    input: float = 0.0  # waiting for the next batch
+    other: float = 0.0  # bookkeeping of a step: snapshots, reports, regrouping
+
+    def plus(self, more: TimeShares) -> TimeShares:
+        return TimeShares(
+            compute=self.compute + more.compute,
+            communication=self.communication + more.communication,
+            waiting=self.waiting + more.waiting,
+            input=self.input + more.input,
+            other=self.other + more.other,
+        )
+
+    @property
+    def total(self) -> float:
+        return self.compute + self.communication + self.waiting + self.input + self.other

@@ -1,0 +1,1 @@
+"""Bytes between processes: framing, typed messages, the handshake. See `docs/packages/wire.md`."""

@@ -1,0 +1,167 @@
+"""The typed control messages between the coordinator and its clients (workers and the launcher), and their bytes.
+
+Every message is a msgspec struct with a tag; decoding checks types, so what arrives is either one of these or a
+`WireError`. Tensors never travel here: see `frames`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from shoal.errors import WireError
+from shoal.events import AnyEvent
+from shoal.values import Address, Generation
+
+PROTOCOL_VERSION = 1
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # a generation of 10,000 members fits; anything longer is refused unread
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Base of all control messages."""
+
+
+# Worker or launcher to coordinator
+
+
+class Join(Message, frozen=True, tag="join"):
+    version: int  # PROTOCOL_VERSION of the sender
+    worker: int  # the number the engine gave it
+    host: str
+    process: int
+    address: Address  # where its peers reach it
+
+
+class Watch(Message, frozen=True, tag="watch"):
+    """The launcher's first message: it takes no part, receives every event and may ask for a stop."""
+
+    version: int
+
+
+class Heartbeat(Message, frozen=True, tag="heartbeat"):
+    generation: int
+    step: int
+    operation: str  # what the worker's script is in: "forward or backward", "all-reduce of gradients", ...
+
+
+class Report(Message, frozen=True, tag="report"):
+    """Events of the sender, in order."""
+
+    events: tuple[AnyEvent, ...]
+
+
+class ExchangeBroken(Message, frozen=True, tag="exchange-broken"):
+    """A collective failed on the sender: its step is void and it waits for the next generation."""
+
+    generation: int
+    step: int
+    operation: str
+    peer: int | None  # worker number it was waiting for, if known
+    reason: str
+
+
+class Failed(Message, frozen=True, tag="failed"):
+    """The sender cannot go on; the job ends."""
+
+    step: int
+    error: str  # class name from `errors`
+    text: str
+
+
+class Leave(Message, frozen=True, tag="leave"):
+    """The sender's script is done."""
+
+    step: int
+    reason: str
+
+
+class StopRequest(Message, frozen=True, tag="stop-request"):
+    """All loops should end at an agreed step."""
+
+    reason: str
+
+
+class ProcessExited(Message, frozen=True, tag="process-exited"):
+    """Launcher only: the engine saw a worker's process end."""
+
+    worker: int
+    code: int  # exit status; -9 for a SIGKILL
+    reason: str
+
+
+# Coordinator to worker or launcher
+
+
+class Welcome(Message, frozen=True, tag="welcome"):
+    config: str  # the job's configuration, TOML
+    heartbeat: float  # seconds between heartbeats that the coordinator expects
+
+
+class Formed(Message, frozen=True, tag="formed"):
+    generation: Generation
+
+
+class StopNotice(Message, frozen=True, tag="stop-notice"):
+    """Vote for stopping at the next agreement."""
+
+    reason: str
+
+
+class Ended(Message, frozen=True, tag="ended"):
+    """The job is over; whoever gets this leaves."""
+
+    exit_code: int
+    error: str  # class name from `errors`, empty when all is well
+    text: str
+
+
+class Turned(Message, frozen=True, tag="turned-away"):
+    """The coordinator will not have the sender. The connection closes after it."""
+
+    reason: str
+
+
+class Happened(Message, frozen=True, tag="happened"):
+    """An event, to watchers, as it is written to the file."""
+
+    time: float
+    event: AnyEvent
+
+
+ClientMessage = Join | Watch | Heartbeat | Report | ExchangeBroken | Failed | Leave | StopRequest | ProcessExited
+CoordinatorMessage = Welcome | Formed | StopNotice | Ended | Turned | Happened
+
+_encoder = msgspec.msgpack.Encoder()
+_client_decoder: msgspec.msgpack.Decoder[ClientMessage] = msgspec.msgpack.Decoder(ClientMessage)
+_coordinator_decoder: msgspec.msgpack.Decoder[CoordinatorMessage] = msgspec.msgpack.Decoder(CoordinatorMessage)
+
+
+def encode(message: Message) -> bytes:
+    """The message with its 4-byte length before it."""
+    body = _encoder.encode(message)
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise WireError(
+            f"a {type(message).__name__} message of {len(body)} bytes is over the limit of {MAX_MESSAGE_BYTES}"
+        )
+    return len(body).to_bytes(4, "big") + body
+
+
+def body_length(prefix: bytes) -> int:
+    """The length that a 4-byte prefix announces, checked against the limit."""
+    length = int.from_bytes(prefix, "big")
+    if len(prefix) != 4 or not 0 < length <= MAX_MESSAGE_BYTES:
+        raise WireError(f"a message announces {length} bytes; 1 to {MAX_MESSAGE_BYTES} are allowed")
+    return length
+
+
+def decode_client(body: bytes) -> ClientMessage:
+    try:
+        return _client_decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise WireError(f"not a message of a client: {error}") from None
+
+
+def decode_coordinator(body: bytes) -> CoordinatorMessage:
+    try:
+        return _coordinator_decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise WireError(f"not a message of the coordinator: {error}") from None

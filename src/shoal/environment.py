@@ -60,7 +60,8 @@ def worker_environment(variables: Mapping[str, str] | None = None) -> WorkerEnvi
     missing = [name for name in KNOWN if name not in found]
     if missing:
         raise UsageError(
-            f"the environment has {', '.join(sorted(found))} but not {', '.join(missing)}; start workers with `shoal run`"
+            f"the environment has {', '.join(sorted(found))} but not {', '.join(missing)}; "
+            "start workers with `shoal run`"
         )
     for name in (WORKER, LAUNCHER):
         if not found[name].isdigit():

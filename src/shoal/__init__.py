@@ -1,0 +1,37 @@
+"""Shoal trains one PyTorch model on many machines: the clusters people really have.
+
+The public names are loaded when they are first used, so that `shoal run` starts without importing torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.cli.launch import launch
+    from shoal.cli.script import main
+    from shoal.data.streams import Files
+    from shoal.training.run import Epoch, Run
+
+__version__ = "0.1.0"
+__all__ = ["Epoch", "Files", "Run", "launch", "main"]
+
+_HOMES = {
+    "Epoch": "shoal.training.run",
+    "Files": "shoal.data.streams",
+    "Run": "shoal.training.run",
+    "launch": "shoal.cli.launch",
+    "main": "shoal.cli.script",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'shoal' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

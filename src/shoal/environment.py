@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import difflib
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from shoal.errors import UsageError
 from shoal.values import Address
@@ -72,6 +74,17 @@ def worker_environment(variables: Mapping[str, str] | None = None) -> WorkerEnvi
         worker=int(found[WORKER]),
         launcher=int(found[LAUNCHER]),
     )
+
+
+def inherited(variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a new process: this one's, with `variables` on top."""
+    return {**os.environ, **variables}
+
+
+def runtime_folder() -> Path:
+    """Where short-lived private files go: the user's runtime folder where there is one, else the temporary one."""
+    named = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+    return named if named.is_dir() and os.access(named, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
 
 
 def worker_variables(worker: WorkerEnvironment, *, workers: int, master: Address, threads: int) -> dict[str, str]:

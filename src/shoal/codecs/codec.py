@@ -16,6 +16,7 @@ class Codec(ABC):
     name: ClassVar[str]  # as in `--codec`
     wire_id: ClassVar[int]  # 0..255, in every frame; never given to another codec later
     lossless: ClassVar[bool]
+    raw: ClassVar[bool] = False  # the bytes are the tensor's memory as it is: they may be received into it, in pieces
 
     @abstractmethod
     def encoded_bytes(self, elements: int, dtype: torch.dtype) -> int:

@@ -1,0 +1,1 @@
+"""What starts and places processes, and sees them end. See `docs/packages/engines.md`."""

@@ -1,0 +1,1 @@
+"""How replicas agree on the model. See `docs/packages/strategies.md`."""

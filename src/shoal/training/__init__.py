@@ -1,0 +1,1 @@
+"""Run: what a user's script sees. See `docs/packages/training.md`."""

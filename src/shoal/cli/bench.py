@@ -1,0 +1,15 @@
+"""`shoal bench NAME`: measurements on this machine, one module each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shoal.cli.commands import Command, dispatch
+
+BENCHMARKS: dict[str, Command] = {
+    "training": Command("shoal.cli.bench_training", "a training step on 2 processes against DDP over gloo"),
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    return dispatch("shoal bench", BENCHMARKS, arguments)

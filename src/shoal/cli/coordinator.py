@@ -1,0 +1,77 @@
+"""`shoal coordinator`: a job's coordinator as a process. `shoal run` starts one; by hand, it serves any workers."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal.cli.options import Once, Parser, add_settings, config_from
+from shoal.cli.token_file import read_token
+from shoal.environment import parse_address
+from shoal.errors import UsageError
+from shoal.events import JobStarted
+from shoal.job_config import JobConfig
+from shoal.membership.coordinator import CoordinatorSettings, open_listener, serve
+
+DESCRIPTION = """\
+Decides who is in the job: workers join it, and it gives them ranks and tells them who died. Listening beyond this
+machine needs --token-file. SCRIPT and its arguments are only noted in the record."""
+
+
+def parser() -> Parser:
+    made = Parser(prog="shoal coordinator", description=DESCRIPTION, usage="shoal coordinator [options] [SCRIPT ...]")
+    add_settings(made)
+    group = made.add_argument_group("how it is reached")
+    shared: dict[str, Any] = {"action": Once, "default": argparse.SUPPRESS}
+    group.add_argument("--token-file", dest="token-file", metavar="FILE", help="file that holds the token", **shared)
+    group.add_argument(
+        "--listen-fd",
+        dest="listen-fd",
+        type=int,
+        metavar="N",
+        help="inherited listening socket, not --address",
+        **shared,
+    )
+    made.add_argument("script", nargs="?", default="", metavar="SCRIPT", help="the job's script, for the record")
+    made.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's arguments")
+    return made
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = vars(parsed := parser().parse_all(arguments))
+    if "listen-fd" in given and "address" in given:
+        raise UsageError("--listen-fd and --address are both given; the socket is one or the other")
+    config = config_from(parsed)
+    token = read_token(Path(given["token-file"])) if "token-file" in given else ""
+    listener = _inherited(given["listen-fd"]) if "listen-fd" in given else _listen(config, token)
+    started = JobStarted(
+        script=parsed.script,
+        arguments=tuple(parsed.arguments),
+        workers=config.workers,
+        strategy=config.strategy,
+        schedule=config.schedule,
+        codec=config.codec,
+        seed=config.seed,
+    )
+    run_dir = Path(config.run_dir) if config.run_dir else None
+    with listener:
+        return serve(
+            CoordinatorSettings(listener=listener, token=token, config=config, run_dir=run_dir, started=started)
+        )
+
+
+def _inherited(descriptor: int) -> socket.socket:
+    try:
+        return socket.socket(fileno=descriptor)
+    except OSError as error:
+        raise UsageError(f"--listen-fd is {descriptor}, which is no open socket: {error.strerror}") from None
+
+
+def _listen(config: JobConfig, token: str) -> socket.socket:
+    listener = open_listener(parse_address(config.address, named="--address"), token)
+    host, port = listener.getsockname()[:2]
+    print(f"listening on {host}:{port}", flush=True)
+    return listener

@@ -1,0 +1,185 @@
+"""One job on this machine from start to end: makes what it needs, starts the processes, sees to them.
+
+One thread waits for everything at once: output and exits of processes, the coordinator's messages, signals. What to do
+about them is decided in `supervision`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import signal
+import socket
+import time
+
+from shoal.cli import run_directory, supervision
+from shoal.cli.plan import COORDINATOR, Job, check_script, coordinator_process, worker_name, worker_processes
+from shoal.cli.screen import Screen
+from shoal.cli.signals import Signals, caught_signals
+from shoal.cli.supervision import Finish, Supervisor
+from shoal.cli.token_file import token_file
+from shoal.engines.engine import Engine, Exited, Happening, Printed, describe_exit
+from shoal.engines.local import LocalEngine
+from shoal.environment import parse_address, worker_environment
+from shoal.errors import ShoalError
+from shoal.job_config import JobConfig
+from shoal.membership.client import WatcherClient
+from shoal.membership.coordinator import open_listener
+from shoal.values import Address
+from shoal.watch import open_display
+from shoal.wire.handshake import new_token
+from shoal.wire.messages import Ended
+
+CONNECT_TIMEOUT = 30.0  # seconds for the coordinator's process to come up, on a machine that is busy importing torch
+EXIT_WAIT = 1.0  # seconds between a broken connection to the coordinator and its process being seen to end
+
+
+def run_job(config: JobConfig, script: str, arguments: tuple[str, ...]) -> int:
+    """Run the job and return its exit code. Mistakes that can be seen before anything starts raise `ShoalError`."""
+    check_script(script)
+    worker_environment()  # a misspelt variable is said once here rather than by every worker
+    token = new_token()
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(open_listener(parse_address(config.address, named="--address"), token))
+        run_dir, config = run_directory.create(config, script)
+        job = Job(
+            config=config,
+            script=script,
+            arguments=arguments,
+            run_dir=run_dir,
+            token_file=stack.enter_context(token_file(token)),
+            coordinator=_reachable(listener),
+        )
+        signals = stack.enter_context(caught_signals())
+        engine = stack.enter_context(contextlib.closing(LocalEngine((job.token_file,))))
+        engine.start(coordinator_process(job, listener))
+        for spec in worker_processes(job):
+            engine.start(spec)
+        listener.close()  # only the coordinator holds it now: when it dies, connecting fails at once
+        screen = Screen(open_display(config.progress, config.workers), workers=config.workers)
+        stack.callback(screen.close)
+        launcher = _Launcher(job, engine, screen, signals)
+        finish = launcher.run(token)
+        screen.conclude(finish, job, launcher.last_lines(finish.lost_worker))
+        return finish.exit_code
+
+
+def _reachable(listener: socket.socket) -> Address:
+    """Where processes on this machine find the coordinator."""
+    host, port = listener.getsockname()[:2]
+    return Address(host={"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port=port)  # noqa: S104  compared only
+
+
+class _Launcher:
+    """The loop around the supervisor."""
+
+    def __init__(self, job: Job, engine: Engine, screen: Screen, signals: Signals) -> None:
+        self._job = job
+        self._engine = engine
+        self._screen = screen
+        self._signals = signals
+        self._watcher: WatcherClient | None = None
+        self._supervisor = Supervisor(job.config.workers)
+        self._finish: Finish | None = None
+        self._numbers = {worker_name(worker): worker for worker in range(job.config.workers)}
+        self._last: dict[str, tuple[str, ...]] = {}  # last lines of processes that ended, by name
+
+    def run(self, token: str) -> Finish:
+        """Returns when the job is over and every process is gone."""
+        try:
+            self._watcher = WatcherClient.connect(self._job.coordinator, token, timeout=CONNECT_TIMEOUT)
+        except ShoalError as error:
+            self._coordinator_gone(str(error))
+        while self._finish is None:
+            self._wait()
+            self._look_around()
+        for happened in self._engine.stop(grace=self._finish.grace):
+            if isinstance(happened, Exited):
+                self._last[happened.name] = happened.last
+        if self._watcher is not None:
+            self._read_messages()  # the end of the record, for the summary
+            self._watcher.close()
+        return self._finish
+
+    def last_lines(self, worker: int | None) -> tuple[str, ...]:
+        return () if worker is None else self._last.get(worker_name(worker), ())
+
+    def _wait(self) -> None:
+        sources = [source for source in (self._engine, self._signals, self._watcher) if source is not None]
+        deadline = self._supervisor.deadline
+        patience = None if deadline is None else max(0.0, deadline - time.monotonic())
+        select.select(sources, [], [], patience)
+
+    def _look_around(self) -> None:
+        for number in self._signals.take():
+            self._decide(supervision.Signalled(number))
+        self._take(self._engine.poll())
+        self._read_messages()
+        if self._screen.lost_reader():
+            self._decide(supervision.Signalled(signal.SIGPIPE))
+        self._decide(supervision.Tick())
+
+    def _take(self, happenings: tuple[Happening, ...]) -> None:
+        for happened in happenings:
+            if isinstance(happened, Printed):
+                if happened.name in self._numbers and self._finish is None:
+                    self._screen.worker_lines(self._numbers[happened.name], happened.lines)
+                continue
+            self._last[happened.name] = happened.last
+            if happened.name == COORDINATOR:
+                self._read_messages()
+                self._decide(supervision.CoordinatorExited(_how(happened)))
+            else:
+                worker = self._numbers[happened.name]
+                self._screen.worker_ended(worker)
+                self._decide(supervision.WorkerExited(worker, happened.code))
+
+    def _read_messages(self) -> None:
+        try:
+            while self._watcher is not None and (message := self._watcher.receive(0.0)) is not None:
+                if isinstance(message, Ended):
+                    self._decide(message)
+                else:
+                    self._screen.show(message.event, message.time)
+                    self._decide(message.event)
+        except ShoalError as error:
+            self._coordinator_gone(str(error))
+
+    def _coordinator_gone(self, reason: str) -> None:
+        """Its process has most likely just ended; how it did says more than a closed connection."""
+        if self._watcher is not None:
+            self._watcher.close()
+            self._watcher = None
+        limit = time.monotonic() + EXIT_WAIT
+        while COORDINATOR not in self._last and self._finish is None and (left := limit - time.monotonic()) > 0:
+            select.select([self._engine], [], [], left)
+            self._take(self._engine.poll())
+        self._decide(supervision.CoordinatorExited(f"does not answer any more ({reason})"))
+
+    def _decide(self, fact: supervision.Fact) -> None:
+        for instruction in self._supervisor.handle(fact, time.monotonic()):
+            try:
+                self._carry_out(instruction)
+            except ShoalError as error:
+                self._coordinator_gone(str(error))
+
+    def _carry_out(self, instruction: supervision.Instruction) -> None:
+        match instruction:
+            case supervision.TellExit() if self._watcher is not None:
+                self._watcher.process_exited(instruction.worker, instruction.code, describe_exit(instruction.code))
+            case supervision.AskToStop() if self._watcher is not None:
+                self._watcher.request_stop(instruction.reason)
+            case supervision.InterruptWorkers():
+                self._screen.hold()
+                for name in self._numbers:
+                    self._engine.interrupt(name)
+            case supervision.Say():
+                self._screen.say(instruction.text)
+            case Finish():
+                self._finish = instruction
+
+
+def _how(exited: Exited) -> str:
+    """How the coordinator ended, with the last thing it said."""
+    said = next((f" ({line.strip()})" for line in reversed(exited.last) if line.strip()), "")
+    return describe_exit(exited.code) + said

@@ -1,0 +1,36 @@
+"""The command `shoal`: runs a subcommand and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from shoal.cli.commands import Command, dispatch
+from shoal.errors import Interrupted, ShoalError
+
+COMMANDS = {
+    "run": Command("shoal.cli.run", "train a script on one or many processes"),
+    "coordinator": Command("shoal.cli.coordinator", "run a job's coordinator by itself"),
+    "bench": Command("shoal.cli.bench", "measure this machine"),
+}
+
+
+def entry_point() -> None:
+    """The console script."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    try:
+        if list(arguments) == ["--version"]:
+            import importlib.metadata
+
+            print(f"shoal {importlib.metadata.version('shoal')}")
+            return 0
+        return dispatch("shoal", COMMANDS, arguments)
+    except ShoalError as error:
+        print(f"shoal: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return Interrupted.exit_code

@@ -1,0 +1,146 @@
+"""Command line options, generated from the fields of `JobConfig`, so that names and defaults are the same everywhere.
+
+Covers parsing and the merge with a TOML file: the command line beats the file. Errors are one `UsageError` each, which
+names the option and, for an unknown one, the nearest that exists. Not here: what the values mean (`job_config`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from shoal.errors import UsageError
+from shoal.job_config import JobConfig, from_mapping, nearest, read_toml
+
+# The order of groups in --help, and which settings each holds.
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "processes": ("workers", "threads"),
+    "training": ("strategy", "schedule", "codec", "seed", "sync-batchnorm", "bucket-mb"),
+    "coordinator": ("address", "heartbeat-limit"),
+    "record and output": ("run-dir", "progress"),
+}
+SHORT = {"workers": "-n"}
+KINDS: Mapping[type, tuple[type, str]] = {
+    msgspec.inspect.IntType: (int, "a whole number"),
+    msgspec.inspect.FloatType: (float, "a number"),
+    msgspec.inspect.StrType: (str, "text"),
+    msgspec.inspect.BoolType: (bool, "a switch"),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One field of `JobConfig` as an option."""
+
+    name: str  # as in a file; the option is --name
+    kind: type
+    kind_text: str
+    default: object
+    description: str
+
+
+def settings() -> dict[str, Setting]:
+    """By name, in the order of the fields."""
+    kind = msgspec.inspect.type_info(JobConfig)
+    assert isinstance(kind, msgspec.inspect.StructType)
+    found = {}
+    for field in kind.fields:
+        assert isinstance(field.type, msgspec.inspect.Metadata), f"{field.name} needs a description"
+        python_kind, text = KINDS[type(field.type.type)]
+        description = (field.type.extra_json_schema or {}).get("description", "")
+        found[field.encode_name] = Setting(field.encode_name, python_kind, text, field.default, description)
+    return found
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises `UsageError` instead of leaving, and never guesses from an abbreviation."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+    def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Like `parse_args`, but an unknown option is answered with the nearest known one."""
+        parsed, unknown = self.parse_known_args(arguments)
+        if unknown:
+            name = unknown[0].partition("=")[0]
+            known = tuple(option for action in self._actions for option in action.option_strings)
+            raise UsageError(f"there is no option {name}; {nearest(name, known)} (see `{self.prog} --help`)")
+        return parsed
+
+
+class Once(argparse.Action):
+    """Stores a value; a second one that differs is a contradiction."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002  argparse's signature
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        value: Any = values
+        if self.nargs == 0:
+            value = not str(option_string).startswith("--no-")
+        if hasattr(namespace, self.dest) and (before := getattr(namespace, self.dest)) != value:
+            said = "switched on and off" if self.nargs == 0 else f"given as {before} and as {value}"
+            raise UsageError(f"--{self.dest} is {said}; give it once")
+        setattr(namespace, self.dest, value)
+
+
+def add_settings(parser: Parser) -> None:
+    """Every setting, in its group, and --config."""
+    known = settings()
+    for title, names in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name in names:
+            _add(group, known[name])
+    parser.add_argument(
+        "--config", action=Once, default=argparse.SUPPRESS, metavar="FILE", help="settings from a TOML file"
+    )
+
+
+def _add(group: argparse._ArgumentGroup, setting: Setting) -> None:
+    text = setting.description.replace("%", "%%")
+    shared: dict[str, Any] = {"action": Once, "dest": setting.name, "default": argparse.SUPPRESS}
+    if setting.kind is bool:
+        flags = (f"--{setting.name}", f"--no-{setting.name}")
+        group.add_argument(*flags, nargs=0, help=f"{text} (default: {'on' if setting.default else 'off'})", **shared)
+        return
+    flags = (*((SHORT[setting.name],) if setting.name in SHORT else ()), f"--{setting.name}")
+    metavar = {int: "N", float: "X"}.get(setting.kind, setting.name.upper())
+    shown = "" if setting.default == "" else f" (default: {setting.default})"
+    group.add_argument(*flags, type=_reader(setting), metavar=metavar, help=text + shown, **shared)
+
+
+def _reader(setting: Setting) -> Any:
+    def read(text: str) -> object:
+        try:
+            return setting.kind(text)
+        except ValueError:
+            raise UsageError(f"--{setting.name} is {text!r}; it should be {setting.kind_text}") from None
+
+    return read
+
+
+def config_from(parsed: argparse.Namespace) -> JobConfig:
+    """The job's settings: the command line's, then the file's, then the defaults."""
+    given = {name: value for name, value in vars(parsed).items() if name in settings()}
+    return merge(given, file=getattr(parsed, "config", None), origin="the command line")
+
+
+def merge(given: Mapping[str, Any], *, file: str | None, origin: str) -> JobConfig:
+    """`given` beats the file. Each is checked by itself first, so that an error names where it comes from."""
+    from_file: dict[str, Any] = {}
+    if file is not None:
+        from_file = {name.replace("_", "-"): value for name, value in read_toml(Path(file)).items()}
+        from_mapping(from_file, origin=file)
+    named = {name.replace("_", "-"): value for name, value in given.items()}
+    return from_mapping({**from_file, **named}, origin=origin)

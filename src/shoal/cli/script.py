@@ -1,0 +1,117 @@
+"""What `shoal.main(train)` does: alone in one process, or as a worker of the job that started it.
+
+A worker never prints its own failure: it tells the coordinator, and the launcher shows it once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from shoal.environment import WorkerEnvironment, worker_environment
+from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError
+from shoal.events import AnyEvent, JobEnded
+from shoal.job_config import from_mapping, from_toml
+from shoal.membership.client import CoordinatorClient
+from shoal.strategies.cluster_peers import ClusterPeers
+from shoal.strategies.peers import JobOver
+from shoal.strategies.solo_peers import SoloPeers
+from shoal.training.run import Run
+from shoal.training.session import Session
+from shoal.training.start import start_session
+from shoal.watch import open_display
+
+T = TypeVar("T")
+
+
+def main(train: Callable[[Run], T], **options: Any) -> T:
+    """Run `train` with a `Run`. Options are the settings of `shoal run`, for when the script runs alone."""
+    try:
+        environment = worker_environment()
+        if environment is None:
+            return _alone(train, options)
+        if os.getppid() != environment.launcher:
+            raise ScriptStartsProcesses(
+                f"process {os.getpid()} was started by worker {environment.worker} and calls shoal.main; under `shoal run` "
+                "every worker is a process already: start none in the script, or run it with plain python"
+            )
+        return _as_worker(train, environment)
+    except ShoalError as error:
+        sys.stderr.write(f"shoal: error: {error}\n")
+        sys.exit(error.exit_code)
+
+
+def _alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
+    config = from_mapping(options, origin="shoal.main")
+    display = open_display(config.progress, workers=1)
+
+    def show(event: AnyEvent) -> None:
+        display.show(event, time.time())
+
+    peers = SoloPeers(show)
+    started = time.time()
+    outcome, code, reason = "failed", 1, "the script raised"
+    try:
+        session = start_session(peers, config)
+        result = train(Run(session))
+        session.settle()
+        outcome, code, reason = (
+            ("stopped", 0, session.stopped) if session.stopped else ("finished", 0, "the script is done")
+        )
+        return result
+    except KeyboardInterrupt:
+        outcome, code, reason = "interrupted", Interrupted.exit_code, "interrupted by Ctrl-C"
+        raise Interrupted("interrupted by Ctrl-C") from None
+    finally:
+        peers.close()
+        show(JobEnded(outcome=outcome, exit_code=code, reason=reason, seconds=time.time() - started))
+        display.close()
+        display.summarize()
+
+
+def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment) -> T:
+    peers = ClusterPeers(environment)
+    session: Session | None = None
+    try:
+        peers.form()
+        config = from_toml(peers.client.config, origin="the coordinator's configuration")
+        session = start_session(peers, config)
+        result = train(Run(session))
+        session.settle()
+        peers.client.leave(step=session.step, reason=session.stopped or "the script is done")
+        return result
+    except JobOver as over:
+        sys.exit(over.error.exit_code)
+    except BaseException as error:
+        _fail(peers.client, error, step=session.step if session is not None else 0)
+    finally:
+        peers.close()
+
+
+def _fail(client: CoordinatorClient, error: BaseException, *, step: int) -> NoReturn:
+    """Tell the coordinator why this worker cannot go on, then leave with the code that belongs to it."""
+    known = _as_shoal_error(error)
+    client.failed(step=step, error=type(known).__name__, text=str(known))
+    sys.exit(known.exit_code)
+
+
+def _as_shoal_error(error: BaseException) -> ShoalError:
+    if isinstance(error, SystemExit):
+        return ScriptFailed(f"the script ended itself with exit code {error.code!r}")
+    if isinstance(error, ShoalError) and not isinstance(error, ExchangeFailed):
+        return error
+    return ScriptFailed(script_traceback(error))
+
+
+def script_traceback(error: BaseException) -> str:
+    """The traceback as the script's author would see it: from the first frame that is not ours on."""
+    frames = error.__traceback__
+    ours = str(Path(__file__).parents[1])
+    while frames is not None and frames.tb_next is not None and frames.tb_frame.f_code.co_filename.startswith(ours):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames)).rstrip()

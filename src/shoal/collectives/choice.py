@@ -1,0 +1,51 @@
+"""Which program an operation runs: the schedule's name and the tensor's size decide, the same on every rank. Pure."""
+
+from __future__ import annotations
+
+from shoal.collectives import ring, tree
+from shoal.collectives.schedule import Action, Program, Round, Transfer
+from shoal.errors import UsageError
+
+SCHEDULES = ("auto", "ring", "tree")
+TREE_BYTES = 32 * 1024  # auto: up to here a tree
+PIPE_BYTES = 512 * 1024  # about the size of the segments that follow each other through a tree or a chain
+
+
+class Chooser:
+    """One rank's programs under one schedule name."""
+
+    def __init__(self, schedule: str, size: int, rank: int) -> None:
+        if schedule not in SCHEDULES:
+            raise UsageError(f"there is no schedule {schedule!r}; known are {', '.join(SCHEDULES)}")
+        self._schedule = schedule
+        self._size = size
+        self._rank = rank
+
+    def all_reduce(self, size: int) -> Program:
+        """`size` is the tensor's, in bytes."""
+        if self._uses_tree(size):
+            return tree.tree_all_reduce(self._size, self._rank, segments=_pieces(size))
+        return ring.ring_all_reduce(self._size, self._rank)
+
+    def broadcast(self, size: int, source: int) -> Program:
+        build = tree.tree_broadcast if self._uses_tree(size) else ring.ring_broadcast
+        return build(self._size, self._rank, source=source, segments=_pieces(size))
+
+    def reduce_scatter(self) -> Program:
+        return ring.ring_reduce_scatter(self._size, self._rank)
+
+    def all_gather(self) -> Program:
+        return ring.ring_all_gather(self._size, self._rank)
+
+    def send(self, target: int) -> Program:
+        return Program(1, (Round(sends=(Transfer(Action.SEND, 0, target, 0),)),))
+
+    def receive(self, source: int) -> Program:
+        return Program(1, (Round(receives=(Transfer(Action.COPY, 0, source, 0),)),))
+
+    def _uses_tree(self, size: int) -> bool:
+        return self._schedule == "tree" or (self._schedule == "auto" and size <= TREE_BYTES)
+
+
+def _pieces(size: int) -> int:
+    return max(1, -(-size // PIPE_BYTES))

@@ -1,0 +1,54 @@
+"""The interface of a feed: a source of batches that can be entered at any cursor with any dealing.
+
+A feed keeps nothing that a step depends on: what `batches` yields follows from its two arguments. After a regroup
+the loop closes the iterator and asks again. Implementations: `map_feed` for random access, `stream_feed` for streams.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Self
+
+from shoal.data.dealing import Dealing, Part, count_steps
+from shoal.values import Cursor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One worker's batch. `step_samples`, `is_last` and `cursor_after` are the same on every worker."""
+
+    data: Any  # collated
+    samples: int  # this worker's real samples in it; 0: a stand-in, real data that must not count
+    step_samples: int  # real samples of the whole step: all workers, all of its batches
+    is_last: bool  # of the step's `accumulate` batches
+    cursor_after: Cursor  # once the step is applied; at the end of an epoch its epoch is still the old one
+
+    @classmethod
+    def of(cls, part: Part, data: Any, *, epoch: int) -> Self:
+        return cls(
+            data=data,
+            samples=part.samples,
+            step_samples=part.step_samples,
+            is_last=part.is_last,
+            cursor_after=Cursor(epoch=epoch, position=part.position_after),
+        )
+
+
+class Feed(ABC):
+    samples: int | None  # per epoch; None: a stream of unknown length. A stream's end counts, not what it announced.
+    batch_size: int  # per worker
+    drop_last: bool  # an incomplete last batch over all workers is left out
+
+    @abstractmethod
+    def batches(self, cursor: Cursor, dealing: Dealing) -> Generator[Batch, None, None]:
+        """From the cursor to the end of its epoch. Closing the generator ends the processes that load for it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is kept from one epoch to the next: persistent loader processes, an open stream."""
+
+    def steps(self, dealing: Dealing) -> int | None:
+        """Steps per epoch, where the number of samples is known."""
+        return None if self.samples is None else count_steps(dealing, self.samples, drop_last=self.drop_last)

@@ -1,0 +1,246 @@
+"""Running the work of loading: in the calling thread, or in background processes, always in the order of the works.
+
+A work is a small value that says what to load; an `Assembler` turns it into a batch. Processes, prefetching and
+pinning are torch's DataLoader's, driven with works in place of indices. Not here: what works there are (`map_feed`,
+`stream_feed`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
+from torch.utils.data._utils import worker as torch_worker
+
+from shoal.errors import DataError, ShoalError
+
+SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
+
+
+@dataclass(frozen=True)
+class LoadSettings:
+    """How batches are loaded; the names and meanings of torch's DataLoader, save for `processes`."""
+
+    processes: int = 0  # 0: the calling thread loads
+    collate: Callable[[list[Any]], Any] = default_collate
+    drop_last: bool = False
+    worker_init_fn: Callable[[int], None] | None = None
+    pin_memory: bool = False
+    timeout: float = 0  # seconds to wait for a batch; 0: no limit
+    prefetch_factor: int | None = None  # batches per process that are loaded ahead
+    multiprocessing_context: Any = None  # None: torch's default start method
+    persistent_workers: bool = False
+
+    @property
+    def collate_may_be_random(self) -> bool:
+        return self.collate is not default_collate
+
+
+class Assembler(ABC):
+    """Turns works into batches. Is copied into every loader process, so it holds no thread, lock or connection."""
+
+    source: Any  # the user's data set, as its own code in a loader process expects to find it
+    reads_in_sequence: bool  # every process has to see the whole source, so user code must not split it
+
+    @abstractmethod
+    def load(self, work: Any) -> Any:
+        """A tree of tensors and plain values. Failures of user code are a `DataError` with their cause."""
+
+
+def collated(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
+    try:
+        return collate(samples)
+    except Exception as error:
+        name = getattr(collate, "__name__", type(collate).__name__)
+        raise DataError(
+            f"{name} could not make a batch of {len(samples)} samples: {described(error)}; "
+            "samples should have equal shapes, or give a collate function that handles them"
+        ) from error
+
+
+def described(error: BaseException) -> str:
+    """Type and first line: errors for users are one line."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+@dataclass(frozen=True)
+class NoMore:
+    """What an assembler gives when its source has ended before its works have."""
+
+
+@dataclass(frozen=True)
+class LoadFailure:
+    """An error on its way out of a loader process, where exceptions of any type may not survive the journey."""
+
+    text: str
+    traceback: str
+
+
+class InLoaderProcess(Exception):
+    """The cause of a `DataError` when it happened in a loader process: the traceback from there, as text."""
+
+
+class _Works:
+    """Stands where torch expects a sampler; persistent processes get another course of works each time."""
+
+    current: Iterable[Any] = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.current)
+
+
+class _Guarded(Dataset[Any]):
+    """Stands where torch expects a data set."""
+
+    def __init__(self, assembler: Assembler) -> None:
+        self._assembler = assembler
+
+    def __getitem__(self, work: Any) -> Any:
+        try:
+            return self._assembler.load(work)
+        except DataError as error:
+            if get_worker_info() is None:
+                raise
+            return LoadFailure(text=str(error), traceback=traceback.format_exc())
+
+
+@dataclass(frozen=True)
+class _ProcessStart:
+    """What a loader process does first."""
+
+    assembler: Assembler
+    worker_init_fn: Callable[[int], None] | None
+
+    def __call__(self, _number: int) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides
+        die_with_parent()
+        torch_worker._worker_info = info = self._info_for_user()
+        if self.worker_init_fn is not None:
+            self.worker_init_fn(info.id)
+
+    def _info_for_user(self) -> torch_worker.WorkerInfo:
+        """User code asks torch which process it is in and for its data set, which is not the object torch knows.
+
+        A stream is told that it is alone: the usual code that splits it over processes then reads all of it.
+        """
+        info = get_worker_info()
+        assert info is not None
+        alone = self.assembler.reads_in_sequence
+        return torch_worker.WorkerInfo(
+            id=0 if alone else info.id,
+            num_workers=1 if alone else info.num_workers,
+            seed=info.seed,
+            dataset=self.assembler.source,
+        )
+
+
+def die_with_parent() -> None:
+    """A forked process holds copies of its parent's sockets: while it lives, peers cannot see that the parent died."""
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None, use_errno=True).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died just before
+            os._exit(1)
+
+
+@dataclass
+class _Course:
+    """A DataLoader with the sampler it was made with, and its latest iterator."""
+
+    loader: DataLoader[Any]
+    sampler: _Works
+    iterator: Any = None
+
+    def end_processes(self) -> None:
+        """torch does this when the iterator is collected; a traceback that refers to it would put that off."""
+        shut_down = getattr(self.iterator, "_shutdown_workers", None)
+        if shut_down is not None:
+            shut_down()
+
+
+class Loader:
+    """Runs works through an assembler. One per feed."""
+
+    def __init__(self, assembler: Assembler, settings: LoadSettings) -> None:
+        self._assembler = assembler
+        self._settings = settings
+        self._idle: _Course | None = None  # has the persistent processes between two epochs
+
+    def run(self, works: Iterable[Any]) -> Generator[Any, None, None]:
+        """The batch of each work, in order. Processes end with the generator, persistent ones if it is left early."""
+        course = self._idle or self._new_course()
+        self._idle = None
+        course.sampler.current = works
+        try:
+            course.iterator = self._guarded(lambda: iter(course.loader))
+            while (batch := self._guarded(lambda: next(course.iterator, _END))) is not _END:
+                if isinstance(batch, NoMore):
+                    break
+                if isinstance(batch, LoadFailure):
+                    raise DataError(batch.text) from InLoaderProcess(f"\n{batch.traceback}")
+                yield batch
+            if self._settings.persistent_workers:
+                self.close()  # another run may have finished meanwhile
+                self._idle = course
+        finally:
+            if self._idle is not course:
+                course.end_processes()
+
+    def close(self) -> None:
+        if self._idle is not None:
+            self._idle.end_processes()
+            self._idle = None
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        """With processes, what torch raises is about the processes themselves: killed, out of memory, too slow."""
+        try:
+            return call()
+        except ShoalError:
+            raise
+        except Exception as error:
+            if self._settings.processes == 0:
+                raise
+            raise DataError(
+                f"loading with {self._settings.processes} background processes failed: {described(error)}; "
+                "loaders=0 (num_workers=0 of a DataLoader) loads in the worker itself and shows why"
+            ) from error
+
+    def _new_course(self) -> _Course:
+        settings, sampler = self._settings, _Works()
+        for_processes: dict[str, Any] = {}
+        if settings.processes > 0:
+            for_processes = {
+                "worker_init_fn": _ProcessStart(self._assembler, settings.worker_init_fn),
+                "timeout": settings.timeout,
+                "prefetch_factor": settings.prefetch_factor,
+                "multiprocessing_context": settings.multiprocessing_context,
+                "persistent_workers": settings.persistent_workers,
+            }
+        loader: DataLoader[Any] = DataLoader(
+            _Guarded(self._assembler),
+            batch_size=None,  # an item is a whole batch already
+            sampler=sampler,
+            num_workers=settings.processes,
+            collate_fn=_as_it_is,
+            pin_memory=settings.pin_memory,
+            generator=torch.Generator(),  # torch draws a number per epoch: not from the training loop's generator
+            **for_processes,
+        )
+        return _Course(loader=loader, sampler=sampler)
+
+
+_END = object()
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch

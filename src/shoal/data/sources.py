@@ -1,0 +1,159 @@
+"""What a user may give as data, and the feed that each kind gets. What cannot work is refused here, with the fix.
+
+Map-style: a torch Dataset or anything else with `__getitem__` and `__len__`. Streams: an IterableDataset or any other
+iterable, and `Files`. A torch DataLoader stands for its data set and its settings; order and dealing are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
+
+from shoal.data.dealing import Dealing, check_enough
+from shoal.data.feed import Feed
+from shoal.data.loading import LoadSettings
+from shoal.data.map_feed import MapFeed
+from shoal.data.stream_feed import StreamFeed
+from shoal.data.streams import Files, FileStream, IterableStream
+from shoal.errors import UsageError
+
+Collate = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class FeedOptions:
+    """What a call such as `run.batches` says beside the data."""
+
+    batch_size: int | None = None  # per worker; None: the DataLoader's
+    seed: int = 0
+    shuffle: bool = True  # a DataLoader has its own say
+    loaders: int = 0  # background processes per worker
+    collate: Collate | None = None
+    world_size: int = 1  # for refusing too small a data set before any loop starts
+
+
+def feed_for(data: object, options: FeedOptions) -> Feed:
+    """The feed of any supported data."""
+    if options.loaders < 0:
+        raise UsageError(f"loaders is {options.loaders}; it should be 0 (load in the worker) or more processes")
+    if isinstance(data, DataLoader):
+        data, options, settings = _from_data_loader(data, options)
+    else:
+        settings = LoadSettings(processes=options.loaders, collate=options.collate or default_collate)
+        _refuse_lookalikes(data)
+    batch_size = _checked_batch_size(options.batch_size)
+    if isinstance(data, Files):
+        stream = FileStream(data, seed=options.seed, shuffle=options.shuffle)
+        return StreamFeed(stream, settings, batch_size=batch_size, seed=options.seed)
+    if _is_map_style(data):
+        feed = MapFeed(data, settings, batch_size=batch_size, seed=options.seed, shuffle=options.shuffle)
+        check_enough(feed.samples, Dealing(rank=0, shares=(1,) * options.world_size, batch_size=batch_size))
+        return feed
+    if isinstance(data, Iterable):
+        return StreamFeed(IterableStream(data), settings, batch_size=batch_size, seed=options.seed)
+    raise UsageError(
+        f"{_name(data)} cannot be used as data; give a Dataset with __getitem__ and __len__, a list of samples, "
+        "an iterable, Files or a DataLoader"
+    )
+
+
+def _name(data: object) -> str:
+    return f"the class {data.__name__} itself" if isinstance(data, type) else f"a {type(data).__name__}"
+
+
+def _checked_batch_size(batch_size: int | None) -> int:
+    if batch_size is None:
+        raise UsageError("no batch_size was given; say how many samples each worker gets, such as batch_size=64")
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise UsageError(f"batch_size is {batch_size!r}; it should be 1 or more samples per worker")
+    return batch_size
+
+
+def _refuse_lookalikes(data: object) -> None:
+    """Objects with the right methods that do not mean a data set."""
+    arrays = (torch.Tensor, np.ndarray)
+    if isinstance(data, arrays) or (
+        isinstance(data, tuple) and len(data) > 0 and all(isinstance(part, arrays) for part in data)
+    ):
+        raise UsageError(f"{_name(data)} was given as data; wrap it: TensorDataset(x, y) makes each row a sample")
+    if isinstance(data, (str, bytes, Mapping)):
+        raise UsageError(f"{_name(data)} was given as data; give a list of samples or a Dataset")
+    if isinstance(data, (set, frozenset)):
+        raise UsageError(
+            f"{_name(data)} was given as data, which has no fixed order; give a list, such as sorted(data)"
+        )
+    if isinstance(data, type):
+        raise UsageError(f"{_name(data)} was given as data; give an instance: {data.__name__}(...)")
+
+
+def _is_map_style(data: object) -> bool:
+    if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
+        return False
+    try:
+        len(data)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        if hasattr(data, "__iter__"):
+            return False
+        raise UsageError(
+            f"{_name(data)} was given as data and has no length; give it a __len__, or make it an IterableDataset"
+        ) from None
+    return True
+
+
+def _from_data_loader(loader: DataLoader[Any], options: FeedOptions) -> tuple[object, FeedOptions, LoadSettings]:
+    """Its data set, and the call's options with what the loader says."""
+    shuffle = False if isinstance(loader.dataset, IterableDataset) else _is_shuffled(loader)
+    if loader.batch_size is None:
+        raise UsageError(
+            "the DataLoader has "
+            + ("batch_size=None" if loader.batch_sampler is None else "a batch_sampler of its own")
+            + ", but Shoal deals the samples out; give it a batch_size per worker, and shuffle=True or False"
+        )
+    _same("batch_size", options.batch_size, loader.batch_size)
+    _same("collate", options.collate, loader.collate_fn)
+    _same("loaders", options.loaders or None, loader.num_workers)
+    settings = LoadSettings(
+        processes=loader.num_workers,
+        collate=loader.collate_fn,
+        drop_last=loader.drop_last,
+        worker_init_fn=loader.worker_init_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        prefetch_factor=loader.prefetch_factor,
+        multiprocessing_context=loader.multiprocessing_context,
+        persistent_workers=loader.persistent_workers,
+    )
+    return loader.dataset, replace(options, batch_size=loader.batch_size, shuffle=shuffle), settings
+
+
+def _same(name: str, in_call: object, in_loader: object) -> None:
+    if in_call is not None and in_call != in_loader:
+        raise UsageError(
+            f"{name} is {in_call!r} in the call and {in_loader!r} in the DataLoader; leave it out of the call"
+        )
+
+
+def _is_shuffled(loader: DataLoader[Any]) -> bool:
+    """A DataLoader's sampler says only whether to shuffle; one that chooses samples itself cannot be dealt out."""
+    sampler = loader.sampler
+    if loader.batch_sampler is None or type(loader.batch_sampler) is BatchSampler:
+        if type(sampler) is SequentialSampler:
+            return False
+        if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(loader.dataset):  # type: ignore[arg-type]
+            return True
+    raise UsageError(
+        f"the DataLoader has a {type(sampler).__name__} of its own, but Shoal deals the samples out; "
+        "use shuffle=True or False, and Subset(dataset, indices) to choose samples"
+    )

@@ -1,0 +1,132 @@
+"""The feed of a stream: every worker reads whole steps and keeps its part of them.
+
+The size of a step is known only when its samples were read, so nobody may read less. Loader processes each read the
+whole stream and make every k-th batch, which spreads collating but not reading. Not here: opening and reading
+(`streams`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from shoal.data.dealing import Dealing, check_enough, deal_step, nothing_left, whole_batches
+from shoal.data.feed import Batch, Feed
+from shoal.data.loading import Assembler, Loader, LoadSettings, NoMore, collated
+from shoal.data.order import key_of
+from shoal.data.seeding import generators_kept, seed_generators
+from shoal.data.streams import Stream, Tape
+from shoal.errors import DataError, UsageError
+from shoal.values import Cursor
+
+COLLATE_KEY = 5  # see `order`: keys for different uses start from different numbers
+
+
+class StreamWork(msgspec.Struct, frozen=True):
+    cursor: Cursor  # where the iterator was entered
+    dealing: Dealing
+    number: int  # of the batch since then
+
+
+class StreamAssembler(Assembler):
+    """Reads on to the step of a work, and gives its part of it, until the stream has ended."""
+
+    reads_in_sequence = True
+
+    def __init__(self, stream: Stream, settings: LoadSettings, *, seed: int) -> None:
+        self.source = stream.source
+        self._stream = stream
+        self._settings = settings
+        self._seed = seed
+        self._tape: Tape | None = None
+        self._was_read = False  # some tape has read of the stream
+
+    def load(self, work: StreamWork) -> Any:
+        cursor, dealing = work.cursor, work.dealing
+        step, micro_batch = divmod(work.number, dealing.accumulate)
+        start = cursor.position + step * dealing.step_size
+        tape = self._tape_at(cursor.epoch, start)
+        samples = tape.window(start, dealing.step_size)
+        if tape.has_ended:
+            self._check_length(tape, cursor, dealing)
+        used = whole_batches(dealing, len(samples)) if self._settings.drop_last else len(samples)
+        if not used:
+            return NoMore()
+        part = deal_step(dealing, start=start, samples=used)[micro_batch]
+        # A stand-in is two samples, not one, for the sake of BatchNorm.
+        own = samples[part.start - start : part.stop - start] or [samples[0], samples[1 % len(samples)]]
+        if not self._settings.collate_may_be_random:
+            return collated(self._settings.collate, own), part
+        with generators_kept():
+            seed_generators(key_of(COLLATE_KEY, self._seed, cursor.epoch, part.start))
+            return collated(self._settings.collate, own), part
+
+    def close(self) -> None:
+        if self._tape is not None:
+            self._tape.close()
+            self._tape = None
+
+    def _tape_at(self, epoch: int, start: int) -> Tape:
+        tape = self._tape
+        if tape is None or tape.epoch != epoch or not tape.reaches(start):
+            if self._stream.is_one_shot and self._was_read:
+                raise DataError(
+                    f"{type(self.source).__name__} is an iterator that was already read and cannot go back to "
+                    f"sample {start} of epoch {epoch}; give an object whose __iter__ starts anew, like IterableDataset"
+                )
+            self.close()
+            self._was_read = True
+            self._tape = tape = Tape(self._stream, seed=self._seed, epoch=epoch)
+        return tape
+
+    def _check_length(self, tape: Tape, cursor: Cursor, dealing: Dealing) -> None:
+        if tape.position == 0 and cursor.epoch > 0:
+            raise DataError(
+                f"{type(self.source).__name__} gave no sample in epoch {cursor.epoch}; "
+                "its __iter__ should start anew in every epoch"
+            )
+        if tape.position < cursor.position:
+            raise DataError(
+                f"the job has used {cursor.position} samples of epoch {cursor.epoch}, but {type(self.source).__name__} "
+                f"ended after {tape.position}; go on with the data that the job was started with"
+            )
+        check_enough(tape.position, dealing)
+        if self._settings.drop_last and not whole_batches(dealing, tape.position) and cursor.position == 0:
+            raise nothing_left(tape.position, dealing)
+
+
+class StreamFeed(Feed):
+    def __init__(self, stream: Stream, settings: LoadSettings, *, batch_size: int, seed: int) -> None:
+        if stream.is_one_shot and settings.processes > 0:
+            raise UsageError(
+                f"{type(stream.source).__name__} can be read only once, but loaders={settings.processes} needs it in "
+                "every process; use loaders=0 or an object whose __iter__ starts anew"
+            )
+        self.samples = _announced_length(stream.source)
+        self.batch_size = batch_size
+        self.drop_last = settings.drop_last
+        self._assembler = StreamAssembler(stream, settings, seed=seed)
+        self._loader = Loader(self._assembler, settings)
+
+    def batches(self, cursor: Cursor, dealing: Dealing) -> Generator[Batch, None, None]:
+        works = (StreamWork(cursor=cursor, dealing=dealing, number=number) for number in count())
+        loaded = self._loader.run(works)
+        try:
+            for data, part in loaded:
+                yield Batch.of(part, data, epoch=cursor.epoch)
+        finally:
+            loaded.close()
+
+    def close(self) -> None:
+        self._loader.close()
+        self._assembler.close()
+
+
+def _announced_length(source: Any) -> int | None:
+    try:
+        return len(source)
+    except (TypeError, NotImplementedError):
+        return None

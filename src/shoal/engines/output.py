@@ -1,0 +1,43 @@
+"""What one process prints: its bytes into a log file, its lines to whoever shows them, the last ones kept.
+
+No process here. Lines end with a newline. A carriage return starts its line anew, as in a terminal, so a progress bar
+of the script shows its last state only. A line without an end is cut after 64 KiB, so that memory stays bounded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+LAST_LINES = 30
+LONGEST_LINE = 64 * 1024  # bytes
+
+
+class Output:
+    """Fed with what was read; lines come out of `feed` and `finish` once each."""
+
+    def __init__(self, log: Path) -> None:
+        self._file = log.open("ab", buffering=0)
+        self._rest = b""
+        self.last: deque[str] = deque(maxlen=LAST_LINES)
+
+    def feed(self, data: bytes) -> tuple[str, ...]:
+        """Lines that `data` completes."""
+        self._file.write(data)
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LONGEST_LINE:
+            whole.append(self._rest)
+            self._rest = b""
+        return self._keep(whole)
+
+    def finish(self) -> tuple[str, ...]:
+        """The line that never got its end, if there is one. Closes the log."""
+        whole = [self._rest] if self._rest else []
+        self._rest = b""
+        self._file.close()
+        return self._keep(whole)
+
+    def _keep(self, lines: list[bytes]) -> tuple[str, ...]:
+        shown = tuple(line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace") for line in lines)
+        self.last.extend(shown)
+        return shown

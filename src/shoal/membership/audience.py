@@ -1,0 +1,73 @@
+"""Who is connected to the coordinator, and the instructions that are on their way to them.
+
+Keeps the promise that nothing is sent to a closed client. Decides nothing: that is `core`.
+"""
+
+from __future__ import annotations
+
+from shoal.events import AnyEvent
+from shoal.membership.protocol import CatchUp, Close, End, Instruction, Note, Send
+from shoal.wire.messages import CoordinatorMessage
+
+
+class Audience:
+    """Connected clients by number, each a worker or a watcher."""
+
+    def __init__(self) -> None:
+        self.launcher: int | None = None  # the first watcher that came; kept when it has gone
+        self._roles: dict[int, int | None] = {}  # the worker's number, None for a watcher
+        self._gone: set[int] = set()  # clients whose connection is closed
+        self._out: list[Instruction] = []
+
+    def take(self) -> tuple[Instruction, ...]:
+        """The instructions so far, once."""
+        instructions, self._out = tuple(self._out), []
+        return instructions
+
+    # Who is there
+
+    def has_gone(self, client: int) -> bool:
+        return client in self._gone
+
+    def is_new(self, client: int) -> bool:
+        return client not in self._roles
+
+    def worker_of(self, client: int) -> int | None:
+        """The worker's number, None for a watcher or a stranger."""
+        return self._roles.get(client)
+
+    def add_worker(self, client: int, number: int) -> None:
+        self._roles[client] = number
+
+    def add_watcher(self, client: int) -> None:
+        self._roles[client] = None
+        if self.launcher is None:
+            self.launcher = client
+
+    def remove(self, client: int) -> None:
+        self._gone.add(client)
+        self._roles.pop(client, None)
+
+    def watchers(self) -> tuple[int, ...]:
+        return tuple(client for client, number in self._roles.items() if number is None)
+
+    def workers(self) -> tuple[int, ...]:
+        return tuple(client for client, number in self._roles.items() if number is not None)
+
+    # What they are told
+
+    def send(self, clients: tuple[int, ...], message: CoordinatorMessage) -> None:
+        if clients:
+            self._out.append(Send(clients, message))
+
+    def note(self, event: AnyEvent) -> None:
+        self._out.append(Note(event, self.watchers()))
+
+    def catch_up(self, client: int) -> None:
+        self._out.append(CatchUp(client))
+
+    def close(self, client: int) -> None:
+        self._out.append(Close(client))
+
+    def end(self, exit_code: int) -> None:
+        self._out.append(End(exit_code))

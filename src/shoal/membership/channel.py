@@ -1,0 +1,138 @@
+"""A client's end of a connection to the coordinator: connecting, the handshake, cutting bytes into messages.
+
+Blocking sockets with deadlines. Not here: what is said (`client`), and the coordinator's own end (`coordinator`).
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+
+from shoal.errors import AddressUnavailable, Refused, WireError
+from shoal.values import Address
+from shoal.wire import handshake
+from shoal.wire.messages import CoordinatorMessage, Message, Turned, Welcome, body_length, decode_coordinator, encode
+
+PURPOSE = b"control"
+REFUSAL = bytes(handshake.PROOF_BYTES)  # the coordinator's answer to a wrong proof, in place of its own
+RETRY_PAUSE = 0.05  # seconds before another try when the coordinator had no room for one more stranger
+UNACKNOWLEDGED_MS = 30_000  # a connection whose bytes nobody acknowledged for so long is dead
+
+
+class _TurnedOff(Exception):
+    """The coordinator closed the connection before it answered; another try may do better."""
+
+
+class MessageBuffer:
+    """Bytes in, messages out."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._messages: deque[CoordinatorMessage] = deque()
+
+    def feed(self, data: bytes) -> None:
+        self._bytes += data
+        start = 0
+        while len(self._bytes) - start >= 4:
+            end = start + 4 + body_length(bytes(self._bytes[start : start + 4]))
+            if len(self._bytes) < end:
+                break
+            self._messages.append(decode_coordinator(bytes(self._bytes[start + 4 : end])))
+            start = end
+        del self._bytes[:start]
+
+    def take(self) -> CoordinatorMessage | None:
+        return self._messages.popleft() if self._messages else None
+
+
+def connect(
+    address: Address, token: str, first: Message, *, timeout: float
+) -> tuple[socket.socket, MessageBuffer, Welcome]:
+    """A connection that has been welcomed, with whatever else has arrived on it already. The socket blocks."""
+    deadline = time.monotonic() + timeout
+    while True:
+        connection = _reach(address, deadline)
+        try:
+            _prove(connection, address, token, deadline)
+            connection.sendall(encode(first))
+            buffer = MessageBuffer()
+            welcome = _await_welcome(connection, buffer, address, deadline)
+        except _TurnedOff:
+            connection.close()
+            if time.monotonic() + RETRY_PAUSE > deadline:
+                raise AddressUnavailable(
+                    f"the coordinator at {address} closes new connections; is it busy or over?"
+                ) from None
+            time.sleep(RETRY_PAUSE)
+        except (TimeoutError, OSError) as error:
+            connection.close()
+            raise _no_answer(address, timeout, error) from None
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            connection.settimeout(None)
+            return connection, buffer, welcome
+
+
+def _no_answer(address: Address, timeout: float, error: OSError) -> AddressUnavailable:
+    if isinstance(error, TimeoutError):
+        return AddressUnavailable(f"the coordinator at {address} did not answer within {timeout:g} s")
+    return AddressUnavailable(f"the connection to the coordinator at {address} broke: {error.strerror or error}")
+
+
+def _reach(address: Address, deadline: float) -> socket.socket:
+    try:
+        connection = socket.create_connection((address.host, address.port), timeout=_left(deadline))
+    except OSError as error:
+        raise AddressUnavailable(
+            f"no coordinator can be reached at {address}: {error.strerror or error}; is the job still running?"
+        ) from None
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+    return connection
+
+
+def _prove(connection: socket.socket, address: Address, token: str, deadline: float) -> None:
+    listener_nonce = _receive(connection, handshake.NONCE_BYTES, deadline)
+    nonce = handshake.new_nonce()
+    connection.sendall(nonce + handshake.connector_proof(token, listener_nonce, PURPOSE))
+    answer = _receive(connection, handshake.PROOF_BYTES, deadline)
+    if answer == REFUSAL:
+        raise Refused(f"the coordinator at {address} refused this process: wrong token; use the token file of this job")
+    if not handshake.is_proof(handshake.listener_proof(token, nonce, PURPOSE), answer):
+        raise Refused(f"whoever listens at {address} does not hold this job's token; is the address right?")
+
+
+def _await_welcome(connection: socket.socket, buffer: MessageBuffer, address: Address, deadline: float) -> Welcome:
+    while (message := buffer.take()) is None:
+        buffer.feed(_receive_some(connection, 65536, deadline))
+    if isinstance(message, Turned):
+        raise Refused(f"the coordinator at {address} turned this process away: {message.reason}")
+    if not isinstance(message, Welcome):
+        raise WireError(f"the coordinator at {address} began with {type(message).__name__} instead of Welcome")
+    return message
+
+
+def _receive(connection: socket.socket, size: int, deadline: float) -> bytes:
+    data = b""
+    while len(data) < size:
+        data += _receive_some(connection, size - len(data), deadline)
+    return data
+
+
+def _receive_some(connection: socket.socket, size: int, deadline: float) -> bytes:
+    connection.settimeout(_left(deadline))
+    try:
+        data = connection.recv(size)
+    except ConnectionResetError:
+        raise _TurnedOff from None
+    if not data:
+        raise _TurnedOff
+    return data
+
+
+def _left(deadline: float) -> float:
+    """Seconds until the deadline; a little even when it has passed, so that what is there already can be read."""
+    return max(0.001, deadline - time.monotonic())

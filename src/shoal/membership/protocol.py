@@ -1,0 +1,81 @@
+"""What goes into the membership core and what comes out of it: frozen inputs and instructions.
+
+Clients are named by a number that whoever drives the core gives each connection and never reuses. Not here: the bytes
+of messages (`wire.messages`) and what is decided (`core`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.events import AnyEvent
+from shoal.wire.messages import ClientMessage, CoordinatorMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A message from a client."""
+
+    client: int
+    message: ClientMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A client's connection ended, after everything that came through it has been handed over."""
+
+    client: int
+    reason: str = ""  # why this side cut it off; empty when the other side closed it
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed. Comes every `core.TICK` seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """The coordinator itself was told to stop."""
+
+    reason: str
+
+
+Input = Arrived | Closed | Tick | Interrupt
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    clients: tuple[int, ...]  # all of them connected
+    message: CoordinatorMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Write an event to the job's record and show it to the watchers."""
+
+    event: AnyEvent
+    watchers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """Show a new watcher what was noted before it came."""
+
+    client: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close a connection once what was sent to it is out. Nothing from this client is listened to any more."""
+
+    client: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The job is over and everybody has been told. The last instruction but for turning newcomers away."""
+
+    exit_code: int
+
+
+Instruction = Send | Note | CatchUp | Close | End

@@ -1,0 +1,79 @@
+"""Buffers of one model in the step's exchange: floats are averaged by samples, integers take the maximum.
+
+Only buffers that some worker changed since the last exchange travel: averaging a constant would round it a little at
+every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from shoal.collectives.group import Group, Pending, Reduction
+
+
+@dataclass(frozen=True)
+class _Part:
+    buffers: list[torch.Tensor]
+    flat: torch.Tensor
+    pending: Pending
+
+    def write_back(self) -> None:
+        offset = 0
+        for buffer in self.buffers:
+            buffer.copy_(self.flat[offset : offset + buffer.numel()].view(buffer.shape))
+            offset += buffer.numel()
+
+
+class Averaging:
+    """Reductions of buffers that are under way."""
+
+    def __init__(self, owner: BufferAverage, parts: list[_Part]) -> None:
+        self._owner = owner
+        self._parts = parts
+
+    def finish(self) -> None:
+        """Wait for all, then write all: buffers never hold half an exchange."""
+        for part in self._parts:
+            part.pending.wait()
+        for part in self._parts:
+            part.write_back()
+        self._owner.note_versions()
+
+
+class BufferAverage:
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._versions: dict[int, int] = {}
+        self.note_versions()
+
+    def _buffers(self) -> list[torch.Tensor]:
+        return [buffer for _, buffer in self._model.named_buffers()]
+
+    def note_versions(self) -> None:
+        """From now on only what changes after this moment counts as changed."""
+        self._versions = {id(buffer): buffer._version for buffer in self._buffers()}
+
+    def changed(self) -> list[bool]:
+        """One flag per buffer: written in place, or replaced, since the last exchange."""
+        return [self._versions.get(id(buffer)) != buffer._version for buffer in self._buffers()]
+
+    def launch(self, group: Group, changed: Sequence[bool], *, weight: float, label: str) -> Averaging:
+        """Start reducing the buffers that changed anywhere. `weight` is this worker's part of all samples."""
+        by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
+        for buffer, is_changed in zip(self._buffers(), changed, strict=True):
+            if is_changed:
+                by_dtype.setdefault(buffer.dtype, []).append(buffer)
+        parts = []
+        for number, (dtype, buffers) in enumerate(by_dtype.items()):
+            flat = torch.cat([buffer.detach().reshape(-1) for buffer in buffers])
+            is_float = dtype.is_floating_point or dtype.is_complex
+            if is_float:
+                flat = flat * weight if weight else torch.zeros_like(flat)
+            reduction = Reduction.SUM if is_float or dtype == torch.bool else Reduction.MAX
+            pending = group.all_reduce(flat, label=f"{label}, buffers {number}", reduction=reduction)
+            parts.append(_Part(buffers=buffers, flat=flat, pending=pending))
+        return Averaging(self, parts)

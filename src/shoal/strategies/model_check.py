@@ -1,0 +1,74 @@
+"""All workers hold the same model: the same names, shapes and dtypes, then the same values.
+
+The check travels as a digest; only when digests differ are the lists compared and the first difference named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import zip_longest
+
+import msgspec
+import torch
+from torch import nn
+
+from shoal.checkpoint.peer_copy import broadcast_bytes
+from shoal.collectives.group import Group
+from shoal.errors import ModelsDiffer
+from shoal.values import Generation
+
+_Entry = tuple[str, str, tuple[int, ...], str]  # kind, name, shape, dtype
+_decoder: msgspec.msgpack.Decoder[list[_Entry]] = msgspec.msgpack.Decoder(list[_Entry])
+
+
+def describe(model: nn.Module) -> list[_Entry]:
+    """Parameters and buffers in their order, tied ones once."""
+    entries: list[_Entry] = []
+    for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
+        entries += [(kind, name, tuple(tensor.shape), str(tensor.dtype)[6:]) for name, tensor in tensors]
+    return entries
+
+
+def first_difference(left: list[_Entry], right: list[_Entry]) -> tuple[str, str] | None:
+    """What the left and the right model have at the first place where they differ, as text."""
+    for ours, theirs in zip_longest(left, right):
+        if ours != theirs:
+            return _text(ours), _text(theirs)
+    return None
+
+
+def _text(entry: _Entry | None) -> str:
+    if entry is None:
+        return "nothing more"
+    kind, name, shape, dtype = entry
+    return f"{kind} {name!r} {list(shape)} {dtype}"
+
+
+def check_same_model(model: nn.Module, name: str, group: Group, generation: Generation) -> None:
+    """Raise ModelsDiffer, with the same text on every worker, if any worker's model differs from rank 0's."""
+    listing = msgspec.msgpack.encode(describe(model))
+    mine = torch.frombuffer(bytearray(hashlib.sha256(listing).digest()), dtype=torch.uint8)
+    digests = [torch.empty_like(mine) for _ in range(group.size)]
+    group.all_gather(digests, mine, label=f"digest of {name}").wait()
+    other = next((rank for rank, digest in enumerate(digests) if not torch.equal(digest, digests[0])), None)
+    if other is None:
+        return
+    first, second = (
+        _decoder.decode(broadcast_bytes(listing, rank, group, label=f"listing of {name}")) for rank in (0, other)
+    )
+    difference = first_difference(first, second)
+    assert difference is not None, "digests differ, so listings do"
+    workers = [generation.members[rank].worker for rank in (0, other)]
+    raise ModelsDiffer(
+        f"{name} is not the same on all workers: worker {workers[0]} has {difference[0]} where worker {workers[1]} has "
+        f"{difference[1]}; build it from the same settings on every worker"
+    )
+
+
+def broadcast_model(model: nn.Module, name: str, group: Group) -> None:
+    """Rank 0's parameters and buffers on every rank."""
+    with torch.no_grad():
+        tensors = [*model.named_parameters(), *model.named_buffers()]
+        waiting = [group.broadcast(t.data, 0, label=f"weights of {name}, {entry}") for entry, t in tensors]
+        for pending in waiting:
+            pending.wait()

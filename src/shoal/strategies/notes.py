@@ -1,0 +1,53 @@
+"""The note: a short vector that all workers add up once per exchange, in double precision.
+
+It carries what every worker must know before a step counts: the total weight, whether somebody wants to stop, whether
+all took the same number of optimizer steps, and which buffers changed anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from shoal.errors import WorkersDisagree
+from shoal.strategies.peers import Peers
+from shoal.strategies.strategy import Votes
+
+_FIXED = 3  # weight, stop votes, updates; then one flag per buffer
+
+
+@dataclass(frozen=True)
+class Note:
+    vector: torch.Tensor  # becomes the sum over all workers
+    updates: int  # this worker's own
+
+
+@dataclass(frozen=True)
+class Reading:
+    weight: float
+    changed: tuple[bool, ...]
+
+
+class NoteBoard:
+    """Writes this worker's notes and reads the sums."""
+
+    def __init__(self, peers: Peers, votes: Votes) -> None:
+        self.peers = peers
+        self._votes = votes
+
+    def write(self, weight: float, changed: list[bool]) -> Note:
+        wants_stop = self._votes.stop is not None or self.peers.stop_wish() is not None
+        head = [weight, float(wants_stop), float(self._votes.updates)]
+        return Note(torch.tensor(head + [float(flag) for flag in changed], dtype=torch.float64), self._votes.updates)
+
+    def read(self, note: Note) -> Reading:
+        weight, stops, updates, *flags = note.vector.tolist()
+        size = self.peers.group.size
+        if updates != size * note.updates:
+            raise WorkersDisagree(
+                f"worker {self.peers.worker} has taken {note.updates} optimizer steps and the {size} workers together "
+                f"{int(updates)}; every worker must call optimizer.step() in the same iterations"
+            )
+        self._votes.stop_seen = self._votes.stop_seen or stops > 0
+        return Reading(weight=weight, changed=tuple(flag > 0 for flag in flags))

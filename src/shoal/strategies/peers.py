@@ -1,0 +1,73 @@
+"""The interface of peers: the workers this one trains with, generation after generation.
+
+A strategy asks it for the current group; after a failure it asks for the next generation. Implementations: `solo_peers`
+(one process, no coordinator), `cluster_peers` (a coordinator and TCP), and the tests' threads in one process.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from shoal.collectives.group import Group
+from shoal.errors import ShoalError
+from shoal.events import AnyEvent
+from shoal.values import Generation
+
+
+class JobOver(BaseException):
+    """The job has ended while this worker's script was running. Not an Exception: scripts must not catch it."""
+
+    def __init__(self, error: ShoalError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass(frozen=True)
+class Breakage:
+    """Why a group is of no more use, as this worker saw it."""
+
+    step: int  # the step that was being worked on
+    operation: str  # label of the collective
+    reason: str
+    peer: int | None  # rank it was waiting for, where known
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Running totals over all generations."""
+
+    bytes_sent: int
+    idle_seconds: float  # blocked in a collective while no byte moved
+
+
+class Peers(ABC):
+    """This worker's connection to the job."""
+
+    worker: int  # this worker's number in the job
+    group: Group  # of the current generation
+    generation: Generation
+
+    @abstractmethod
+    def regroup(self, breakage: Breakage) -> None:
+        """Return when the next generation's group is up. Raises JobOver where the job has ended."""
+
+    @abstractmethod
+    def report(self, *events: AnyEvent) -> None:
+        """Hand events to whoever records them."""
+
+    @abstractmethod
+    def stop_wish(self) -> str | None:
+        """Reason of a stop that was asked for from outside the script."""
+
+    @abstractmethod
+    def set_position(self, step: int, operation: str) -> None:
+        """What this worker is in, for the next heartbeat. Cheap."""
+
+    @abstractmethod
+    def traffic(self) -> Traffic:
+        """Totals so far."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the group and of the coordinator."""

@@ -1,0 +1,44 @@
+"""Peers of a script that runs alone: a generation of one, no coordinator, nothing that can fail."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+
+from shoal.codecs.identity import Identity
+from shoal.collectives.threaded_group import ThreadedGroup
+from shoal.errors import ShoalError
+from shoal.events import AnyEvent
+from shoal.strategies.peers import Breakage, JobOver, Peers, Traffic
+from shoal.values import Address, Generation, Member
+
+
+class SoloPeers(Peers):
+    def __init__(self, on_event: Callable[[AnyEvent], None]) -> None:
+        self.worker = 0
+        me = Member(rank=0, worker=0, host=socket.gethostname(), process=os.getpid(), address=Address("127.0.0.1", 0))
+        self.generation = Generation(
+            number=1, members=(me,), schedule="auto", codec="identity", reason="the script runs in one process"
+        )
+        self.group = self._group = ThreadedGroup(None, generation=1, schedule="auto", codec=Identity())
+        self._on_event = on_event
+
+    def regroup(self, breakage: Breakage) -> None:
+        raise JobOver(ShoalError(f"{breakage.operation} failed in a group of one: {breakage.reason}"))
+
+    def report(self, *events: AnyEvent) -> None:
+        for event in events:
+            self._on_event(event)
+
+    def stop_wish(self) -> str | None:
+        return None
+
+    def set_position(self, step: int, operation: str) -> None:
+        pass
+
+    def traffic(self) -> Traffic:
+        return Traffic(bytes_sent=0, idle_seconds=0.0)
+
+    def close(self) -> None:
+        self._group.close()

@@ -1,0 +1,108 @@
+"""The interface of a strategy: how replicas agree on the model.
+
+A strategy sees the script through six calls. It is told of every model, of the start of every batch, and asked for
+agreement at points that all workers pass; gradients reach it through hooks, inside `backward()`. A failed exchange
+never raises: it marks the batch's `Iteration` as broken, and the loop asks for recovery before the next batch.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import nn
+
+from shoal.errors import ExchangeFailed
+from shoal.strategies.peers import Breakage, Peers
+
+
+@dataclass
+class Iteration:
+    """One batch of a loop on this worker, from the moment it is yielded. Written by the strategy and the optimizers."""
+
+    step: int  # number of the step this batch belongs to; counts applied steps from 0
+    weight: float  # this worker's samples in the batch, or what `run.weight` said
+    earlier_weight: float  # sum over the step's accumulated batches before this one
+    step_samples: int  # of all workers and all accumulated batches of the step
+    is_first: bool = True  # of the step's accumulated batches
+    is_last: bool = True
+    exchanges: int = 0  # whole exchanges in this batch so far
+    updates: int = 0  # optimizer steps taken in this batch so far
+    waited: float = 0.0  # seconds the script was held up by exchanges
+    idle: float = 0.0  # of those, seconds in which no byte moved: a peer was not there yet
+    breakage: Breakage | None = None  # set when the group failed
+    is_void: bool = False  # the breakage came before the exchange was whole: nothing of this step may remain
+
+    def mark_broken(self, operation: str, failure: ExchangeFailed) -> None:
+        """A collective failed. A step whose exchange was whole by then stays applied; any other is void."""
+        if self.breakage is None:
+            self.breakage = Breakage(self.step, operation, str(failure), failure.peer)
+        self.is_void = self.is_void or self.exchanges == 0
+
+    def mark_void(self, operation: str, failure: ExchangeFailed) -> None:
+        """An exchange of gradients failed: nothing of this step may remain, earlier exchanges of it included."""
+        self.mark_broken(operation, failure)
+        self.is_void = True
+
+    @property
+    def step_weight(self) -> float:
+        """This worker's weight in the step so far."""
+        return self.earlier_weight + self.weight
+
+    @property
+    def may_update(self) -> bool:
+        """Whether `optimizer.step()` should change anything."""
+        return self.is_last and not self.is_void
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What all workers found out together at one point."""
+
+    stop: str | None = None  # reason, if any worker wants the loops to end
+
+
+@dataclass
+class Votes:
+    """What this worker brings to the next agreement."""
+
+    stop: str | None = None  # reason, where this worker wants all loops to end
+    updates: int = 0  # optimizer steps taken since the script began; must be equal everywhere
+    stop_seen: bool = False  # an exchange showed that some worker votes for a stop; all workers saw it at that step
+
+
+@contextmanager
+def waiting(iteration: Iteration, peers: Peers) -> Iterator[None]:
+    """Count the time inside as time in which the script was held up."""
+    started, idle = time.perf_counter(), peers.traffic().idle_seconds
+    try:
+        yield
+    finally:
+        waited = time.perf_counter() - started
+        iteration.waited += waited
+        iteration.idle += min(waited, peers.traffic().idle_seconds - idle)
+
+
+class Strategy(ABC):
+    """How replicas agree on the model."""
+
+    votes: Votes
+
+    @abstractmethod
+    def attach(self, model: nn.Module, name: str) -> None:
+        """Check that all workers have the same model, give all the same weights, watch its gradients."""
+
+    @abstractmethod
+    def begin(self, iteration: Iteration) -> None:
+        """A batch is about to be yielded."""
+
+    @abstractmethod
+    def agree(self, point: str) -> Agreement:
+        """Meet all workers at a point of the script that all must pass. Raises ExchangeFailed or WorkersDisagree."""
+
+    @abstractmethod
+    def rebind(self) -> None:
+        """The peers have a new group: use it from now on, with no trace of what was in flight."""

@@ -1,0 +1,93 @@
+"""Scores over a data set, shared out over all workers: `run.evaluate`.
+
+Each sample is scored once. The user's function returns means over its batch; they are averaged by samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from shoal.collectives.group import Group
+from shoal.data.dealing import Dealing
+from shoal.data.feed import Feed
+from shoal.errors import UsageError
+from shoal.events import Evaluated
+from shoal.training.session import Session
+from shoal.values import Cursor
+
+Scores = Mapping[str, Any]
+
+
+def evaluate(session: Session, score: Callable[..., Any], feed: Feed) -> dict[str, float]:
+    """Names and means over the whole data set, the same on every worker."""
+    sums, samples = _own_sums(session, score, feed)
+    names = sorted(sums)
+    vector = torch.tensor([samples, *(sums[name] for name in names)], dtype=torch.float64)
+    label = f"scores {','.join(names)}"
+
+    def reduce(group: Group, call: str) -> torch.Tensor:
+        total = vector.clone()
+        group.all_reduce(total, label=call).wait()
+        return total
+
+    total, *means = session.collective(label, reduce, alone=vector).tolist()
+    scores = {name: mean / total for name, mean in zip(names, means, strict=True)} if total else {}
+    if session.peers.group.rank == 0:
+        session.peers.report(Evaluated(step=session.step, samples=int(total), scores=scores))
+    return scores
+
+
+def _own_sums(session: Session, score: Callable[..., Any], feed: Feed) -> tuple[dict[str, float], int]:
+    """This worker's part. A worker without a sample still learns the names, from a stand-in that does not count."""
+    members = session.peers.generation.members
+    dealing = Dealing(
+        rank=session.peers.group.rank, shares=tuple(member.share for member in members), batch_size=feed.batch_size
+    )
+    sums: dict[str, float] = {}
+    samples = 0
+    with evaluation_mode(session.watched.models.values()):
+        batches = feed.batches(Cursor(), dealing)
+        try:
+            for batch in batches:
+                for name, value in _named(_call(score, batch.data)).items():
+                    sums[name] = sums.get(name, 0.0) + (float(value) * batch.samples if batch.samples else 0.0)
+                samples += batch.samples
+        finally:
+            batches.close()
+            feed.close()
+    return sums, samples
+
+
+def _call(score: Callable[..., Any], data: Any) -> Any:
+    """A batch that is a tuple or list is spread over the function's arguments, as in `for x, y in ...`."""
+    return score(*data) if isinstance(data, tuple | list) else score(data)
+
+
+def _named(result: Any) -> Scores:
+    scores: Scores = result if isinstance(result, Mapping) else {"score": result}
+    for name, value in scores.items():
+        if not isinstance(value, int | float) and not (isinstance(value, torch.Tensor) and value.numel() == 1):
+            raise UsageError(
+                f"the function given to run.evaluate returned {type(value).__name__} for {name!r}; "
+                "it should return the batch's mean as one number, or a dictionary of such numbers"
+            )
+    return scores
+
+
+@contextmanager
+def evaluation_mode(models: Iterable[nn.Module]) -> Iterator[None]:
+    """No gradients, every module in evaluation mode; afterwards each module is as it was."""
+    modes = [(module, module.training) for model in models for module in model.modules()]
+    for module, _ in modes:
+        module.training = False
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

@@ -1,0 +1,188 @@
+"""One loop over data: yields batches, settles each step when the next batch is asked for, redoes void ones.
+
+Everything that needs peers besides gradients happens here, inside the generator's `next()`: agreement on stopping,
+regrouping, copying. All workers leave a loop at the same step; one that leaves early is told so, by name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.data.dealing import Dealing
+from shoal.data.feed import Batch, Feed
+from shoal.errors import ExchangeFailed
+from shoal.events import EpochEnded, LoopStarted
+from shoal.strategies.peers import Breakage
+from shoal.strategies.strategy import Iteration
+from shoal.training.recovery import recover, undo_void
+from shoal.training.session import Session
+from shoal.values import Cursor, TimeShares
+
+
+@dataclass(frozen=True)
+class LoopPlan:
+    feed: Feed
+    first_epoch: int
+    epochs: int  # how many, from first_epoch on
+    total_epochs: int  # of the whole job as far as known, for the progress display
+    accumulate: int
+
+
+class Loop:
+    def __init__(self, session: Session, plan: LoopPlan) -> None:
+        self._session = session
+        self._plan = plan
+        session.loops += 1
+        self._number = session.loops
+        self._cursor = Cursor(epoch=plan.first_epoch)
+        self._last_epoch = plan.first_epoch + plan.epochs - 1
+        self._weight = 0.0  # of the batches of the current step before the current one
+        self._is_step_start = True
+        self._mark = time.perf_counter()  # end of the last iteration
+        self._input = 0.0  # seconds that the current batch was waited for
+
+    def _dealing(self) -> Dealing:
+        members = self._session.peers.generation.members
+        return Dealing(
+            rank=self._session.peers.group.rank,
+            shares=tuple(member.share for member in members),
+            batch_size=self._plan.feed.batch_size,
+            accumulate=self._plan.accumulate,
+        )
+
+    def run(self) -> Generator[Any, None, None]:
+        """What the user's `for` iterates over."""
+        self._session.settle()
+        if self._session.stopped is not None:
+            return
+        self._session.outside(f"start of loop {self._number}: {self._text()}", self._start)
+        try:
+            while True:
+                while self._cursor.epoch <= self._last_epoch and self._session.stopped is None:
+                    yield from self._epoch()
+                if self._finished_everywhere():
+                    return
+        except GeneratorExit:
+            self._session.was_left = True
+            raise
+        finally:
+            self._plan.feed.close()
+
+    def _finished_everywhere(self) -> bool:
+        """Meet at the end: a member that missed the last step finds its source here."""
+        point = f"end of loop {self._number} at step {self._session.step}"
+        try:
+            self._session.agree(point)
+        except ExchangeFailed as failure:
+            breakage = Breakage(self._session.step, point, str(failure), failure.peer)
+            self._cursor = recover(self._session, breakage, self._cursor)
+            return False
+        return True
+
+    def _text(self) -> str:
+        return f"batch {self._plan.feed.batch_size}, {self._plan.feed.samples} samples"
+
+    def _start(self, point: str) -> None:
+        session, feed, dealing = self._session, self._plan.feed, self._dealing()
+        session.agree(point)
+        if session.peers.group.rank == 0:
+            session.peers.report(
+                LoopStarted(
+                    loop=self._number,
+                    epochs=self._plan.total_epochs,
+                    steps_per_epoch=feed.steps(dealing),
+                    global_batch=dealing.step_size,
+                    samples_per_epoch=feed.samples,
+                )
+            )
+        session.reporter.restart_clock()
+
+    def _epoch(self) -> Generator[Any, None, None]:
+        """From the cursor to the end of its epoch, through any number of regroupings."""
+        started, epoch, samples = time.perf_counter(), self._cursor.epoch, 0
+        while self._cursor.epoch == epoch and self._session.stopped is None:
+            batches = self._plan.feed.batches(self._cursor, self._dealing())
+            self._is_step_start, self._weight = True, 0.0
+            self._mark = time.perf_counter()
+            try:
+                for batch in batches:
+                    iteration = self._begin(batch)
+                    begun = time.perf_counter()
+                    yield batch.data
+                    is_broken = self._end(batch, iteration, begun)
+                    samples = batch.cursor_after.position
+                    if is_broken or self._session.stopped is not None:
+                        break
+                else:
+                    self._cursor = Cursor(epoch=epoch + 1)
+            finally:
+                batches.close()
+        if self._session.stopped is None:
+            self._report_epoch(epoch, samples, time.perf_counter() - started)
+
+    def _begin(self, batch: Batch) -> Iteration:
+        iteration = Iteration(
+            step=self._session.step,
+            weight=float(batch.samples),
+            earlier_weight=self._weight,
+            step_samples=batch.step_samples,
+            is_first=self._is_step_start,
+            is_last=batch.is_last,
+        )
+        self._input = time.perf_counter() - self._mark
+        self._session.begin(iteration)
+        return iteration
+
+    def _end(self, batch: Batch, iteration: Iteration, begun: float) -> bool:
+        """Settle the iteration; returns whether the group broke, so that batches must be dealt out anew."""
+        resumed = time.perf_counter()
+        session = self._session
+        session.end()
+        self._weight = 0.0 if batch.is_last else iteration.step_weight
+        self._is_step_start = batch.is_last
+        if batch.is_last and not iteration.is_void:
+            self._cursor = batch.cursor_after
+        if session.strategy.votes.stop_seen and iteration.breakage is None:
+            self._agree_to_stop(iteration)
+        if iteration.breakage is not None:
+            if iteration.is_void:
+                undo_void(session, iteration.breakage)
+            self._cursor = recover(session, iteration.breakage, self._cursor)
+        now = time.perf_counter()
+        body = resumed - begun
+        waited = min(iteration.waited, body)
+        shares = TimeShares(
+            compute=body - waited,
+            communication=waited - min(iteration.idle, waited),
+            waiting=min(iteration.idle, waited),
+            input=self._input,
+            other=(now - self._mark) - self._input - body,
+        )
+        session.reporter.add(samples=0 if iteration.is_void else batch.samples, shares=shares)
+        session.reporter.send(step=session.step, epoch=self._cursor.epoch)
+        self._mark = time.perf_counter()
+        return iteration.breakage is not None
+
+    def _report_epoch(self, epoch: int, samples: int, seconds: float) -> None:
+        self._session.reporter.send(step=self._session.step, epoch=epoch, now=True)
+        if self._session.peers.group.rank == 0:
+            event = EpochEnded(epoch=epoch, step=self._session.step, samples=samples, seconds=seconds)
+            self._session.peers.report(event)
+
+    def _agree_to_stop(self, iteration: Iteration) -> None:
+        point = f"stop after step {self._session.step}"
+        try:
+            self._session.agree(point)
+        except ExchangeFailed as failure:
+            iteration.mark_broken(point, failure)
+
+
+def epoch_numbers(session: Session, epochs: int) -> Iterator[int]:
+    """Epochs of a nested loop: 0, 1, ... until the last or an agreed stop."""
+    for epoch in range(epochs):
+        if session.stopped is not None:
+            return
+        yield epoch

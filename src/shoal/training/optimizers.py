@@ -1,0 +1,149 @@
+"""Optimizers in a script: `step()` applies whole steps only, `zero_grad()` respects accumulation.
+
+The user's own optimizer object stays what it is; its two methods are replaced by bound ones, because learning-rate
+schedulers look at `step.__func__`. Where one iteration takes several optimizer steps, a copy is kept of what all but
+the last one change, so that a failure after the first leaves none of them applied.
+"""
+
+from __future__ import annotations
+
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from shoal.strategies.strategy import Iteration, Votes
+
+Closure = Callable[[], Any]
+
+
+class UndoCopy:
+    """Parameters and state of one optimizer as they were before a step."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        started = time.perf_counter()
+        self._optimizer = optimizer
+        self._parameters = [(p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"]]
+        self._state = {parameter: _cloned(state) for parameter, state in optimizer.state.items()}
+        self.size = sum(saved.numel() * saved.element_size() for _, saved in self._parameters)
+        self.size += sum(_size(state) for state in self._state.values())
+        self.seconds = time.perf_counter() - started
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for parameter, saved in self._parameters:
+            parameter.copy_(saved)
+        self._optimizer.state.clear()
+        self._optimizer.state.update(self._state)
+
+
+def _cloned(state: Any) -> Any:
+    if isinstance(state, torch.Tensor):
+        return state.detach().clone()
+    if isinstance(state, dict):
+        return {name: _cloned(value) for name, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(_cloned(value) for value in state)
+    return state
+
+
+def _size(state: Any) -> int:
+    if isinstance(state, torch.Tensor):
+        return state.numel() * state.element_size()
+    if isinstance(state, dict):
+        return sum(_size(value) for value in state.values())
+    return sum(_size(value) for value in state) if isinstance(state, list | tuple) else 0
+
+
+class OptimizerSteps:
+    """Decides for every `optimizer.step()` whether it changes anything, and keeps what undoing it needs."""
+
+    def __init__(self, votes: Votes, *, can_fail: bool, average_loss: Callable[[Any], Any]) -> None:
+        self._votes = votes  # counts optimizer steps, so that all workers can compare
+        self._can_fail = can_fail  # whether an exchange can fail at all: not when the script runs alone
+        self._average_loss = average_loss  # mean over workers, for closures whose loss steers the optimizer
+        self._iteration: Iteration | None = None
+        self._undo: list[UndoCopy] = []
+        self._usual = 2  # optimizer steps that an iteration is expected to take; 2 at first, to learn from one
+        self.undo_cost: tuple[int, float] | None = None  # bytes and seconds of the last iteration's copies
+
+    def begin(self, iteration: Iteration) -> None:
+        self._iteration = iteration
+        self._undo = []
+
+    def end(self, iteration: Iteration) -> None:
+        """The iteration is over. A void one is undone."""
+        if iteration.is_void:
+            self.undo()
+        elif iteration.is_last:
+            self._usual = max(1, iteration.updates)
+            if self._undo and iteration.updates > 1:
+                self.undo_cost = sum(copy.size for copy in self._undo), sum(copy.seconds for copy in self._undo)
+        self._undo = []
+        self._iteration = None
+
+    def undo(self) -> None:
+        assert self._iteration is not None
+        for copy in reversed(self._undo):
+            copy.restore()
+        self._votes.updates -= self._iteration.updates
+        self._iteration.updates = 0
+        self._undo = []
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether every optimizer step taken so far in this iteration can be undone."""
+        return self._iteration is None or len(self._undo) >= self._iteration.updates
+
+    def step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        original: Callable[..., Any],
+        closure: Closure | None,
+        clip: float | None,
+    ) -> Any:
+        iteration = self._iteration
+        if iteration is None:
+            return original() if closure is None else original(closure)
+        if not iteration.may_update:
+            return None
+        is_last_expected = iteration.updates + 1 >= self._usual
+        if self._can_fail and (closure is not None or not is_last_expected):
+            self._undo.append(UndoCopy(optimizer))
+        if closure is None:
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip)
+            result = original()
+        else:
+            result = original(self._agreed(closure, optimizer, clip))
+        iteration.updates += 1
+        self._votes.updates += 1
+        return result
+
+    def _agreed(self, closure: Closure, optimizer: torch.optim.Optimizer, clip: float | None) -> Closure:
+        """Line searches compare losses: every worker must see the same one, or replicas part."""
+
+        def evaluate() -> Any:
+            with torch.enable_grad():
+                loss = closure()
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip)
+            return self._average_loss(loss)
+
+        return evaluate
+
+    def watch(self, optimizer: torch.optim.Optimizer, *, clip_norm: float | None) -> None:
+        """Replace `step` and `zero_grad` of the user's own object."""
+        original_step, original_zero = optimizer.step, optimizer.zero_grad
+
+        def step(this: torch.optim.Optimizer, closure: Closure | None = None) -> Any:
+            return self.step(this, original_step, closure, clip_norm)
+
+        def zero_grad(_this: torch.optim.Optimizer, set_to_none: bool = True) -> None:
+            if self._iteration is None or self._iteration.is_last:
+                original_zero(set_to_none=set_to_none)
+
+        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]  # the point of this module
+        optimizer.zero_grad = types.MethodType(zero_grad, optimizer)  # type: ignore[method-assign]

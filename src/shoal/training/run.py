@@ -1,0 +1,236 @@
+"""Run: the one object a user's script sees. Each method is short; the work is done by the modules around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import nn
+
+from shoal.checkpoint.state_tree import flatten
+from shoal.collectives.group import Group
+from shoal.data.sources import FeedOptions, feed_for
+from shoal.errors import UsageError
+from shoal.job_config import nearest
+from shoal.training.evaluation import evaluate
+from shoal.training.loop import Loop, LoopPlan, epoch_numbers
+from shoal.training.session import Session
+from shoal.training.snapshot import Kept
+from shoal.training.sync_batchnorm import Statistics, convert
+
+Model = TypeVar("Model", bound=nn.Module)
+Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
+Value = TypeVar("Value", float, torch.Tensor)
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """How `run.batches` reads its data. Arguments of `batches` by the same names."""
+
+    batch_size: int | None = None  # per worker; None: the DataLoader's own
+    accumulate: int = 1  # batches per step
+    shuffle: bool = True
+    loaders: int = 0  # background processes that load
+    collate: Callable[[list[Any]], Any] | None = None
+
+
+class Run:
+    """This worker's part in the job. Made by `shoal.main`."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def rank(self) -> int:
+        """0 to world_size - 1; may change from step to step."""
+        return self._session.peers.group.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many workers train now; may change from step to step."""
+        return self._session.peers.group.size
+
+    @property
+    def is_first(self) -> bool:
+        """True on one worker: for printing and writing files."""
+        return self.rank == 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where this worker's model lives."""
+        return torch.device("cpu")
+
+    @property
+    def step(self) -> int:
+        """Applied steps so far, over all loops."""
+        return self._session.step
+
+    @property
+    def applied(self) -> bool:
+        """Whether this iteration's update counts: False in a void step, and before the last of accumulated batches."""
+        iteration = self._session.iteration
+        return self._session.last_applied if iteration is None else iteration.may_update
+
+    @property
+    def stopped(self) -> str | None:
+        """The reason, once all workers have agreed to end their loops."""
+        return self._session.stopped
+
+    def model(self, model: Model | Callable[[], Model], *, sync_batchnorm: bool | None = None) -> Model:
+        """The same model with the same weights on every worker. A function is called to build it."""
+        self._session.settle()
+        built = cast(Model, model if isinstance(model, nn.Module) else model())
+        if not isinstance(built, nn.Module):
+            raise UsageError(f"run.model was given a {type(built).__name__}; it takes a torch.nn.Module")
+        if self._session.config.sync_batchnorm if sync_batchnorm is None else sync_batchnorm:
+            # The same class comes back, unless the whole model is one BatchNorm layer.
+            built = cast(Model, convert(built, Statistics(self._sum, self._share)))
+        name = f"model {len(self._session.watched.models) + 1}"
+        self._session.outside(name, lambda label: self._session.strategy.attach(built, label))
+        self._session.watched.models[name] = built
+        return built
+
+    def optimizer(self, optimizer: Optimizer, *, clip_norm: float | None = None) -> Optimizer:
+        """Let `optimizer.step()` apply whole steps only. `clip_norm` clips the averaged gradient before each."""
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise UsageError(f"run.optimizer was given a {type(optimizer).__name__}; it takes a torch.optim.Optimizer")
+        if clip_norm is not None and not clip_norm > 0:
+            raise UsageError(f"clip_norm is {clip_norm}; it should be above 0")
+        self._session.steps.watch(optimizer, clip_norm=clip_norm)
+        self._session.watched.optimizers.append(optimizer)
+        return optimizer
+
+    def batches(self, data: object, batch_size: int | None = None, *, epochs: int = 1, **options: Any) -> Iterator[Any]:
+        """Every sample once per epoch over all workers, `batch_size` of them per worker and iteration.
+
+        Options: accumulate=1, shuffle=True, loaders=0, collate=None (see `BatchOptions`).
+        """
+        if epochs < 1:
+            raise UsageError(f"epochs is {epochs}; it should be 1 or more")
+        return self._loop(data, batch_options(batch_size, options), first_epoch=0, epochs=epochs, total_epochs=epochs)
+
+    def epochs(self, count: int) -> Iterator[Epoch]:
+        """For nested loops: `for epoch in run.epochs(5): for x, y in epoch.batches(...)`."""
+        if count < 1:
+            raise UsageError(f"run.epochs was asked for {count}; it should be 1 or more")
+        return (Epoch(self, number, count) for number in epoch_numbers(self._session, count))
+
+    def _loop(
+        self, data: object, options: BatchOptions, *, first_epoch: int, epochs: int, total_epochs: int
+    ) -> Generator[Any, None, None]:
+        feed = feed_for(data, self._feed_options(options))
+        plan = LoopPlan(
+            feed=feed,
+            first_epoch=first_epoch,
+            epochs=epochs,
+            total_epochs=total_epochs,
+            accumulate=options.accumulate,
+        )
+        return Loop(self._session, plan).run()
+
+    def _feed_options(self, options: BatchOptions) -> FeedOptions:
+        return FeedOptions(
+            batch_size=options.batch_size,
+            seed=self._session.config.seed,
+            shuffle=options.shuffle,
+            loaders=options.loaders,
+            collate=options.collate,
+            world_size=self.world_size,
+        )
+
+    def evaluate(
+        self, score: Callable[..., Any], data: object, batch_size: int | None = None, **options: Any
+    ) -> dict[str, float]:
+        """Mean scores over a data set, shared out over all workers; the result is the same on each.
+
+        `score(x, y)` returns a batch's mean, or a dictionary of means. Models are in evaluation mode meanwhile.
+        """
+        chosen = batch_options(batch_size, {"shuffle": False, **options})
+        self._session.settle()
+        return evaluate(self._session, score, feed_for(data, self._feed_options(chosen)))
+
+    def mean(self, value: Value) -> Value:
+        """The mean over all workers, each counted once; a tensor element by element."""
+        self._session.settle()
+        if not isinstance(value, torch.Tensor):
+            return float(self._mean(torch.tensor(float(value), dtype=torch.float64)).item())
+        tensor = value.detach().clone()
+        return self._mean(tensor if tensor.is_floating_point() or tensor.is_complex() else tensor.double())
+
+    def _mean(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._sum(tensor, "mean") / self.world_size
+
+    def _sum(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
+        def reduce(group: Group, label: str) -> torch.Tensor:
+            total = tensor.clone()
+            group.all_reduce(total, label=label).wait()
+            return total
+
+        return self._session.collective(what, reduce, alone=tensor)
+
+    def _share(self) -> float:
+        """This worker's part of the samples at hand; all of it outside a loop."""
+        iteration = self._session.iteration
+        if iteration is None:
+            return 1.0 / self.world_size
+        return iteration.weight / iteration.step_samples if iteration.step_samples else 0.0
+
+    def weight(self, count: float) -> None:
+        """How much this batch counts against the other workers', where that is not its number of samples.
+
+        For losses that are means over something else, such as tokens. Call it before `backward()`.
+        """
+        iteration = self._session.iteration
+        if iteration is None:
+            raise UsageError("run.weight was called outside a loop over run.batches")
+        if not count >= 0 or count == float("inf"):
+            raise UsageError(f"run.weight was given {count}; it should be a finite number, 0 or more")
+        if iteration.exchanges:
+            raise UsageError("run.weight was called after backward(); the gradients have been exchanged by then")
+        iteration.weight = float(count)
+
+    def log(self, **values: float | torch.Tensor) -> None:
+        """Numbers for the progress display and the job's record, by name. Dropped if the step turns out void."""
+        self._session.reporter.log(values)
+        if self._session.iteration is None:
+            self._session.reporter.keep_logged()
+
+    def keep(self, **things: Kept) -> None:
+        """Objects that belong to the state: schedulers, scalers, anything with `state_dict` and `load_state_dict`."""
+        for name, thing in things.items():
+            if not all(callable(getattr(thing, method, None)) for method in ("state_dict", "load_state_dict")):
+                kind = type(thing).__name__
+                raise UsageError(f"run.keep({name}=...) was given a {kind}, without state_dict and load_state_dict")
+            flatten(thing.state_dict(), named=f"the state of {name}")
+            self._session.watched.kept[name] = thing
+
+    def stop(self, reason: str) -> None:
+        """Ask all workers to end their loops; they agree on the step after which they do."""
+        self._session.ask_to_stop(str(reason))
+
+
+class Epoch:
+    """One epoch of `run.epochs`."""
+
+    def __init__(self, run: Run, number: int, count: int) -> None:
+        self._run = run
+        self.number = number  # counts from 0
+        self._count = count
+
+    def batches(self, data: object, batch_size: int | None = None, **options: Any) -> Iterator[Any]:
+        """As `run.batches`, for this epoch alone."""
+        chosen = batch_options(batch_size, options)
+        return self._run._loop(data, chosen, first_epoch=self.number, epochs=1, total_epochs=self._count)
+
+
+def batch_options(batch_size: int | None, options: dict[str, Any]) -> BatchOptions:
+    known = tuple(field.name for field in fields(BatchOptions))
+    for name in options:
+        if name not in known:
+            raise UsageError(f"run.batches has no option {name!r}; {nearest(name, known)}")
+    chosen = BatchOptions(batch_size=batch_size, **options)
+    if chosen.accumulate < 1:
+        raise UsageError(f"accumulate is {chosen.accumulate}; it should be 1 or more batches per step")
+    return chosen

@@ -1,0 +1,174 @@
+"""One worker's side of a job, behind `Run`: what is watched, which step it is, how a step begins and ends.
+
+The loop (`loop`) drives it; `recovery` mends it after a failure. The contract of a step lives in `begin` and `end`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from shoal.collectives.group import Group
+from shoal.data.order import key_of
+from shoal.data.seeding import seed_generators
+from shoal.errors import ExchangeFailed, ShoalError
+from shoal.events import StopAgreed, StopRequested, UndoKept
+from shoal.job_config import JobConfig
+from shoal.strategies.peers import Breakage, JobOver, Peers
+from shoal.strategies.strategy import Iteration, Strategy, waiting
+from shoal.training.optimizers import OptimizerSteps
+from shoal.training.reporter import Reporter
+from shoal.training.snapshot import Kept, StepSnapshot
+
+T = TypeVar("T")
+
+
+@dataclass
+class Watched:
+    """What the script has handed over, in program order."""
+
+    models: dict[str, nn.Module] = field(default_factory=dict)
+    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
+    kept: dict[str, Kept] = field(default_factory=dict)
+
+
+class Session:
+    def __init__(self, peers: Peers, strategy: Strategy, config: JobConfig) -> None:
+        self.peers = peers
+        self.strategy = strategy
+        self.config = config
+        self.watched = Watched()
+        self.step = 0  # applied steps so far, over all loops
+        self.loops = 0  # loops started so far, in program order
+        self.calls = 0  # collective calls of the script so far, in program order
+        self.iteration: Iteration | None = None
+        self.was_left = False  # a loop was left in the middle, and not settled yet
+        self.last_applied = False  # whether the last iteration of a loop counted
+        self.stopped: str | None = None  # reason, once all workers have agreed to end their loops
+        self.reporter = Reporter(peers)
+        self.snapshot = StepSnapshot()
+        self.steps = OptimizerSteps(strategy.votes, can_fail=peers.group.size > 1, average_loss=self._mean_loss)
+        self._undo_told = False
+
+    # The contract of a step
+
+    def begin(self, iteration: Iteration) -> None:
+        """Everything that must be true when a batch is yielded."""
+        self.iteration = iteration
+        if iteration.is_first and self.peers.group.size > 1:
+            self.snapshot.take(self.watched.models.values(), self.watched.kept, self.watched.optimizers)
+        seed_generators(key_of(self.config.seed, iteration.step, self.peers.group.rank, int(iteration.earlier_weight)))
+        self.steps.begin(iteration)
+        self.strategy.begin(iteration)
+        self.peers.set_position(iteration.step, "forward and backward")
+
+    def end(self) -> Iteration:
+        """The script asks for the next batch: settle what this one was."""
+        iteration = self.iteration
+        assert iteration is not None
+        if iteration.is_last and iteration.exchanges == 0 and iteration.breakage is None and self.peers.group.size > 1:
+            self._meet_without_backward(iteration)
+        if iteration.is_void and not self.steps.is_protected:
+            raise JobOver(
+                ShoalError(
+                    f"step {iteration.step} took more optimizer steps than the iterations before it and failed after "
+                    "the first: it can be neither kept nor undone"
+                )
+            )
+        self.steps.end(iteration)
+        self.last_applied = iteration.may_update
+        self.iteration = None
+        if iteration.is_void:
+            self.reporter.drop_logged()
+        elif iteration.is_last:
+            self.step += 1
+            self.reporter.keep_logged()
+            self._tell_undo()
+        return iteration
+
+    def _meet_without_backward(self, iteration: Iteration) -> None:
+        """No gradient was exchanged here. If none was anywhere, fine; else all learn who did what."""
+        point = f"step {iteration.step}, no backward"
+        try:
+            with waiting(iteration, self.peers):
+                self.strategy.agree(point)
+        except ExchangeFailed as failure:
+            iteration.mark_broken(point, failure)
+
+    def _tell_undo(self) -> None:
+        if self.steps.undo_cost is not None and not self._undo_told:
+            size, seconds = self.steps.undo_cost
+            reason = "one iteration takes several optimizer steps, and all of them count or none"
+            self.peers.report(UndoKept(worker=self.peers.worker, size=size, seconds=seconds, reason=reason))
+            self._undo_told = True
+
+    # Agreement outside of gradients
+
+    def agree(self, point: str) -> None:
+        """Meet all workers outside an iteration; learn here whether all loops end. Raises ExchangeFailed."""
+        self.peers.set_position(self.step, point)
+        agreement = self.strategy.agree(point)
+        if agreement.stop is not None and self.stopped is None:
+            self.stopped = self.strategy.votes.stop = agreement.stop
+            if self.peers.group.rank == 0:
+                self.peers.report(StopAgreed(step=self.step, reason=agreement.stop))
+
+    def settle(self) -> None:
+        """A loop was left by `break` or `return`: fine if all workers left it in the same step.
+
+        Called where the script comes back to us, not when the loop's generator is closed: that happens while an
+        exception is on its way out too, and then there is nothing to agree on.
+        """
+        if not self.was_left:
+            return
+        self.was_left = False
+        self.end()
+        self.outside(f"leaving loop {self.loops} after step {self.step}; use run.stop(reason)", self.agree)
+
+    def ask_to_stop(self, reason: str) -> None:
+        if self.strategy.votes.stop is None:
+            self.strategy.votes.stop = reason
+            self.peers.report(StopRequested(worker=self.peers.worker, reason=reason))
+
+    def collective(self, operation: str, action: Callable[[Group, str], T], *, alone: T) -> T:
+        """Run a collective of the script. If it fails in an iteration the worker's own value is the result."""
+        self.calls += 1
+        label = f"{operation}, call {self.calls}"
+        iteration = self.iteration
+        if iteration is None:
+            return self.outside(label, lambda point: action(self.peers.group, point))
+        try:
+            with waiting(iteration, self.peers):
+                return action(self.peers.group, label)
+        except ExchangeFailed as failure:
+            iteration.mark_broken(label, failure)
+            return alone
+
+    def outside(self, label: str, action: Callable[[str], T]) -> T:
+        """Run a collective outside iterations, where nothing can be redone yet: a failure ends the job."""
+        self.peers.set_position(self.step, label)
+        try:
+            return action(label)
+        except ExchangeFailed as failure:
+            self.peers.regroup(Breakage(self.step, label, str(failure), failure.peer))
+            raise JobOver(ShoalError(f"{label} failed outside a loop and cannot be redone: {failure}")) from None
+
+    def _mean_loss(self, loss: Any) -> Any:
+        """A closure's loss, weighted by samples over all workers."""
+        iteration = self.iteration
+        if self.peers.group.size == 1 or iteration is None:
+            return loss
+        value = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+        weighted = value * iteration.weight if iteration.weight else 0.0
+        total = torch.tensor([weighted, iteration.weight], dtype=torch.float64)
+
+        def reduce(group: Group, label: str) -> float:
+            group.all_reduce(total, label=label).wait()
+            return float(total[0] / total[1])
+
+        mean = self.collective("loss of a closure", reduce, alone=value)
+        return torch.as_tensor(mean, dtype=loss.dtype) if isinstance(loss, torch.Tensor) else mean

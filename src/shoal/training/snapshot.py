@@ -1,0 +1,68 @@
+"""What a void step must give back: buffers, kept objects, gradients held over from before, learning rates.
+
+Taken when the first batch of a step is about to be yielded, restored when that step turns out to be void. Parameters
+and optimizer state are not in it: a void step never changed them (`optimizers` has the undo copies where it may have).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+
+class Kept(Protocol):
+    """An object given to `run.keep`: schedulers, scalers, counters."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+class StepSnapshot:
+    """Reused from step to step: a buffer that did not change since the last snapshot is not copied again."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}  # id: buffer, its version, copy
+        self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        self._kept: dict[str, dict[str, Any]] = {}
+        self._groups: list[tuple[dict[str, Any], dict[str, Any]]] = []
+
+    def take(
+        self, models: Iterable[nn.Module], kept: Mapping[str, Kept], optimizers: Iterable[torch.optim.Optimizer]
+    ) -> None:
+        models = list(models)
+        self._buffers = {id(buffer): self._copy_of(buffer) for model in models for buffer in model.buffers()}
+        self._gradients = [
+            (parameter, None if parameter.grad is None else parameter.grad.clone())
+            for model in models
+            for parameter in model.parameters()
+        ]
+        self._kept = {name: copy.deepcopy(thing.state_dict()) for name, thing in kept.items()}
+        self._groups = [
+            (group, {name: copy.copy(value) for name, value in group.items() if name != "params"})
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+        ]
+
+    def _copy_of(self, buffer: torch.Tensor) -> tuple[torch.Tensor, int, torch.Tensor]:
+        known = self._buffers.get(id(buffer))
+        if known is not None and known[0] is buffer and known[1] == buffer._version:
+            return known
+        return buffer, buffer._version, buffer.detach().clone()
+
+    @torch.no_grad()
+    def restore(self, kept: Mapping[str, Kept]) -> None:
+        for buffer, version, saved in self._buffers.values():
+            if buffer._version != version:
+                buffer.copy_(saved)
+        for parameter, gradient in self._gradients:
+            parameter.grad = gradient
+        for name, state in self._kept.items():
+            if name in kept:
+                kept[name].load_state_dict(copy.deepcopy(state))
+        for group, values in self._groups:
+            group.update(values)

@@ -1,0 +1,17 @@
+"""Puts the parts of a worker together: the strategy that was chosen, the session, the run."""
+
+from __future__ import annotations
+
+from shoal.data.order import key_of
+from shoal.data.seeding import seed_generators
+from shoal.job_config import JobConfig
+from shoal.strategies.all_reduce import AllReduce, AllReduceConfig
+from shoal.strategies.peers import Peers
+from shoal.training.session import Session
+
+
+def start_session(peers: Peers, config: JobConfig) -> Session:
+    """The session behind a `Run`. Generators start equal everywhere, so that models are built with the same weights."""
+    strategy = AllReduce(peers, AllReduceConfig(bucket_bytes=int(config.bucket_mb * 2**20)))
+    seed_generators(key_of(config.seed))
+    return Session(peers, strategy, config)

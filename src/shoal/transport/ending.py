@@ -1,0 +1,69 @@
+"""How a peer's stream ended, and whom to name for it. Pure.
+
+A worker that leaves says so with the last bytes of each stream: that all is done, or whose loss made it give up. A
+worker that is killed says nothing. So a survivor can tell a finished peer from a dead one, and the dead one from those
+that merely stopped because of it. The mark is shorter than a frame's header and is sent between frames only: it can
+never be taken for data.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shoal.errors import PeerLost
+
+_LAYOUT = struct.Struct("!11sBi")
+_MAGIC = b"shoal-ends\0"
+ENDING_BYTES = _LAYOUT.size
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What is known of a stream that ended."""
+
+    announced: bool  # the peer said that it leaves; False: it was cut off
+    clean: bool = False  # it had finished everything
+    blamed: int | None = None  # rank whose loss made it leave
+    partial: bool = False  # the stream stopped among data: perhaps not dead, only unable to speak between frames
+
+
+DIED = Ending(announced=False)
+CUT_OFF = Ending(announced=False, partial=True)
+FINISHED = Ending(announced=True, clean=True)
+
+
+def pack_ending(ending: Ending) -> bytes:
+    return _LAYOUT.pack(_MAGIC, ending.clean, -1 if ending.blamed is None else ending.blamed)
+
+
+def unpack_ending(tail: bytes) -> Ending:
+    """From the last bytes of a stream, as many as there are."""
+    if len(tail) >= ENDING_BYTES:
+        magic, clean, blamed = _LAYOUT.unpack(tail[-ENDING_BYTES:])
+        if magic == _MAGIC and clean in (0, 1) and blamed >= -1:
+            return Ending(announced=True, clean=bool(clean), blamed=None if blamed < 0 else blamed)
+    return CUT_OFF if tail else DIED
+
+
+def name_the_lost(endings: Mapping[int, Ending], *, awaited: int | None) -> PeerLost | None:
+    """Who is to be named, given every stream that ended and the rank we need bytes from. None: nobody is missed."""
+    dead = [rank for rank, ending in endings.items() if not ending.announced and not ending.partial]
+    if dead:
+        rank = awaited if awaited in dead else dead[0]
+        return PeerLost(f"rank {rank} is gone: its connection closed without a word", peer=rank)
+    for rank, ending in endings.items():
+        if ending.blamed is not None and ending.blamed != rank:
+            return PeerLost(f"rank {ending.blamed} is gone, says rank {rank}", peer=ending.blamed)
+    cut = [rank for rank, ending in endings.items() if not ending.announced]
+    if cut:
+        rank = awaited if awaited in cut else cut[0]
+        return PeerLost(f"rank {rank} is gone: its connection closed in the middle of a transfer", peer=rank)
+    gave_up = [rank for rank, ending in endings.items() if not ending.clean]
+    if gave_up:
+        rank = awaited if awaited in gave_up else gave_up[0]
+        return PeerLost(f"rank {rank} left: it gave up its operations", peer=rank)
+    if awaited in endings:
+        return PeerLost(f"rank {awaited} left: it had finished, while this rank still needs its data", peer=awaited)
+    return None

@@ -1,0 +1,252 @@
+"""A mesh over connected TCP sockets: one poll loop that receives, sends what was posted, and notices who left.
+
+Not here: how the sockets come about (`tcp`, `tcp_listener`). The kernel tells of a closed connection at once, also of
+one that nobody reads from, so a killed peer is named by every survivor that is in an operation.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import select
+import socket
+import termios
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+
+from shoal.errors import Aborted, ExchangeFailed, PeerLost
+from shoal.transport.ending import (
+    CUT_OFF,
+    DIED,
+    ENDING_BYTES,
+    FINISHED,
+    Ending,
+    name_the_lost,
+    pack_ending,
+    unpack_ending,
+)
+from shoal.transport.mesh import Mesh
+
+CLOSED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+SEND_BYTES = 512 * 1024  # most that one call hands to the kernel, so that receiving goes on in between
+IDLE_FROM = 0.001  # seconds; a shorter wait is the peer moving bytes, a longer one is the peer not being there
+
+
+class _Stream:
+    """The connection to one peer."""
+
+    __slots__ = ("ending", "mask", "outgoing", "peer", "socket")
+
+    def __init__(self, peer: int, connection: socket.socket) -> None:
+        self.peer = peer
+        self.socket = connection
+        self.outgoing: deque[memoryview] = deque()  # in order; the first may be partly sent
+        self.ending: Ending | None = None  # set once, when the peer's side was seen to be closed
+        self.mask = -1  # what poll is asked for; -1: not registered
+
+    def push(self) -> bool:
+        """Hand some of what is queued to the kernel. False when it takes nothing now."""
+        batch, size = [], 0
+        for piece in self.outgoing:
+            batch.append(piece[: SEND_BYTES - size])
+            size += len(batch[-1])
+            if size >= SEND_BYTES or len(batch) == 16:
+                break
+        try:
+            sent = self.socket.sendmsg(batch)
+        except BlockingIOError:
+            return False
+        while sent:
+            piece = self.outgoing[0]
+            if len(piece) > sent:
+                self.outgoing[0] = piece[sent:]
+                break
+            sent -= len(piece)
+            self.outgoing.popleft()
+        return True
+
+    def peek_ending(self) -> Ending:
+        """What the peer's last bytes say, none of them read. Only for a stream that the kernel reports as closed."""
+        waiting = array.array("i", [0])
+        try:
+            fcntl.ioctl(self.socket, termios.FIONREAD, waiting)
+            if waiting[0] == 0:
+                return DIED
+            # All of it has to be looked at: there is no way to look at the end only.
+            return unpack_ending(self.socket.recv(waiting[0], socket.MSG_PEEK))
+        except OSError:
+            return DIED
+
+
+class TcpMesh(Mesh):
+    def __init__(self, rank: int, connections: Mapping[int, socket.socket]) -> None:
+        """`connections`: one connected socket per other rank. They belong to the mesh from now on."""
+        self.rank = rank
+        self.size = len(connections) + 1
+        self.bytes_sent = 0
+        self.idle_seconds = 0.0
+        self._streams = {peer: _Stream(peer, connection) for peer, connection in sorted(connections.items())}
+        self._by_descriptor = {stream.socket.fileno(): stream for stream in self._streams.values()}
+        self._poll = select.poll()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # readable from the moment of an abort
+        self._poll.register(self._wake, select.POLLIN)
+        # Held while frames are queued or handed to the kernel: `abort`, on another thread, speaks between frames only.
+        self._guard = threading.Lock()
+        self._failure: ExchangeFailed | None = None
+        self._closed = False
+        for stream in self._streams.values():
+            stream.socket.setblocking(False)
+
+    def post(self, peer: int, header: bytes, payload: memoryview) -> None:
+        stream = self._streams[peer]
+        with self._guard:
+            self._raise_failure()
+            was_empty = not stream.outgoing
+            stream.outgoing.append(memoryview(header))
+            if payload.nbytes:
+                stream.outgoing.append(payload)
+        self.bytes_sent += len(header) + payload.nbytes
+        if was_empty:
+            self._push(stream)
+
+    def receive_into(self, peer: int, buffer: memoryview) -> None:
+        stream = self._streams[peer]
+        got, wanted = 0, buffer.nbytes
+        while got < wanted:
+            self._raise_failure()
+            moved = self._push_all()
+            try:
+                count = stream.socket.recv_into(buffer[got:])
+            except BlockingIOError:
+                if not moved:
+                    self._wait(awaited=stream)
+                continue
+            except OSError:
+                count = 0
+            if count == 0:
+                ending = unpack_ending(bytes(buffer[max(0, got - ENDING_BYTES) : got]))
+                # Cut off inside a frame: the peer died, or had to stop because somebody else did.
+                stream.ending = ending if ending.announced else CUT_OFF
+                self._lose(awaited=stream)
+            got += count
+
+    def drain(self) -> None:
+        self._raise_failure()
+        while any(stream.outgoing for stream in self._streams.values()):
+            if not self._push_all():
+                self._wait(awaited=None)
+            self._raise_failure()
+
+    def abort(self, reason: str) -> None:
+        self._leave(Aborted(reason))
+
+    def close(self) -> None:
+        with self._guard:
+            if self._closed:
+                return
+            self._closed = True
+            clean = self._failure is None and not any(stream.outgoing for stream in self._streams.values())
+            self._failure = self._failure or Aborted("the mesh is closed")
+        for stream in self._streams.values():
+            if clean:
+                _say(stream, FINISHED)
+            stream.socket.close()
+        os.close(self._wake)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _push(self, stream: _Stream) -> bool:
+        try:
+            with self._guard:
+                self._raise_failure()
+                return stream.push()
+        except OSError:
+            stream.ending = stream.peek_ending()
+            self._lose(awaited=stream)
+            return False
+
+    def _push_all(self) -> bool:
+        """True when the kernel took at least one byte."""
+        moved = False
+        for stream in self._streams.values():
+            if stream.outgoing:
+                moved |= self._push(stream)
+        return moved
+
+    def _wait(self, *, awaited: _Stream | None) -> None:
+        """Sleep until there is something to receive or room to send; raise if somebody is gone or we were aborted."""
+        for stream in self._streams.values():
+            # A closed stream that is awaited still holds data: reading it comes to its end by itself.
+            mask = select.POLLIN if stream is awaited else select.POLLRDHUP
+            self._watch(stream, mask | (select.POLLOUT if stream.outgoing else 0))
+        started = time.monotonic()
+        ready = self._poll.poll()
+        waited = time.monotonic() - started
+        if waited >= IDLE_FROM:
+            self.idle_seconds += waited
+        self._raise_failure()
+        closed = False
+        for descriptor, happened in ready:
+            stream = self._by_descriptor[descriptor]
+            if happened & CLOSED and stream is not awaited and stream.ending is None:
+                stream.ending = stream.peek_ending()
+                closed = True
+        if closed:
+            self._lose(awaited=None)
+
+    def _watch(self, stream: _Stream, mask: int) -> None:
+        # Poll would report a closed peer again and again; what it has to say is known already.
+        mask = -1 if stream.ending is not None and not mask & (select.POLLIN | select.POLLOUT) else mask
+        if mask == stream.mask:
+            return
+        if mask == -1:
+            self._poll.unregister(stream.socket)
+        else:
+            self._poll.register(stream.socket, mask)
+        stream.mask = mask
+
+    def _lose(self, *, awaited: _Stream | None) -> None:
+        """Raise if somebody who is needed is gone, naming whoever went first as far as can be told."""
+        for stream in self._streams.values():
+            self._watch(stream, select.POLLRDHUP)
+        for descriptor, happened in self._poll.poll(0):
+            if descriptor != self._wake and happened & CLOSED:
+                closed = self._by_descriptor[descriptor]
+                closed.ending = closed.ending or closed.peek_ending()
+        endings = {stream.peer: stream.ending for stream in self._streams.values() if stream.ending is not None}
+        lost = name_the_lost(endings, awaited=None if awaited is None else awaited.peer)
+        if lost is not None:
+            self._leave(lost)
+            self._raise_failure()
+
+    def _leave(self, failure: ExchangeFailed) -> None:
+        """Fail from now on and let the peers know. Reading stays open: what they sent us may say more."""
+        with self._guard:
+            if self._failure is not None:
+                return
+            self._failure = failure
+            os.eventfd_write(self._wake, 1)
+            blamed = failure.peer if isinstance(failure, PeerLost) else None
+            for stream in self._streams.values():
+                if not stream.outgoing:
+                    _say(stream, Ending(announced=True, blamed=blamed))
+                _shut(stream.socket)
+
+
+def _say(stream: _Stream, ending: Ending) -> None:
+    try:
+        stream.socket.send(pack_ending(ending))
+    except OSError:
+        return  # nobody listens, or no room: the closed connection speaks for itself
+
+
+def _shut(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_WR)
+    except OSError:
+        return  # the peer was faster

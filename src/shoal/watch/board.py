@@ -1,0 +1,139 @@
+"""The state of a job as people see it, reduced from its events. Pure: the same events give the same board.
+
+Not here: how it is drawn (`live`, `plain`, `summary`) and the one-line notices (`notices`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from shoal import events
+from shoal.values import TimeShares
+
+MEMORY = 3.0  # seconds after which a measured rate has lost two thirds of its weight
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """What one worker reported so far."""
+
+    worker: int
+    step: int = 0  # applied steps
+    samples: int = 0  # its own, since the start
+    seconds: float = 0.0  # that those samples took
+    shares: TimeShares = field(default_factory=TimeShares)  # of those seconds
+    recent_samples: float = 0.0  # fading sums; their quotient is the present rate
+    recent_seconds: float = 0.0
+    weight: int = 0  # samples behind `values`
+    values: Mapping[str, float] = field(default_factory=dict)  # last logged
+    bytes_sent: int = 0
+
+    @property
+    def samples_per_second(self) -> float:
+        return self.recent_samples / self.recent_seconds if self.recent_seconds > 0 else 0.0
+
+    def after(self, event: events.StepsApplied) -> WorkerState:
+        fade = math.exp(-max(event.seconds, 0.0) / MEMORY)
+        return WorkerState(
+            worker=self.worker,
+            step=event.step,
+            samples=self.samples + event.samples,
+            seconds=self.seconds + event.seconds,
+            shares=self.shares.plus(event.shares),
+            recent_samples=self.recent_samples * fade + event.samples,
+            recent_seconds=self.recent_seconds * fade + event.seconds,
+            weight=event.samples,
+            values={**self.values, **event.values},
+            bytes_sent=self.bytes_sent + event.bytes_sent,
+        )
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The loop over data that runs now."""
+
+    epochs: int
+    steps_per_epoch: int | None  # None: not known
+    first_step: int  # applied steps when it began
+    began: float  # time of its event
+
+    @property
+    def steps(self) -> int | None:
+        return None if self.steps_per_epoch is None else self.steps_per_epoch * self.epochs
+
+
+@dataclass(frozen=True)
+class Board:
+    """Everything the displays draw. `apply` returns the next one."""
+
+    workers: Mapping[int, WorkerState] = field(default_factory=dict)
+    joined: frozenset[int] = frozenset()  # workers that the job knows of
+    loop: Loop | None = None
+    epoch: int = 0  # counts from 0
+    now: float = 0.0  # time of the last event
+    evaluated: events.Evaluated | None = None  # the last one
+    voided: frozenset[tuple[int, int]] = frozenset()  # (generation, step) of steps that were redone
+    ended: events.JobEnded | None = None
+
+    @property
+    def step(self) -> int:
+        """Applied steps, as far as any worker has reported."""
+        return max((state.step for state in self.workers.values()), default=0)
+
+    @property
+    def done(self) -> int:
+        """Applied steps of the present loop."""
+        return max(0, self.step - self.loop.first_step) if self.loop else self.step
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Last logged values: means over the workers that logged them, weighted by samples."""
+        sums: dict[str, float] = {}
+        weights: dict[str, float] = {}
+        for _, state in sorted(self.workers.items()):
+            for name, value in state.values.items():
+                weight = max(state.weight, 1)  # a worker that had no sample of late still says what it has
+                sums[name] = sums.get(name, 0.0) + weight * value
+                weights[name] = weights.get(name, 0.0) + weight
+        return {name: sums[name] / weights[name] for name in sums}
+
+    @property
+    def samples_per_second(self) -> float:
+        return sum(state.samples_per_second for state in self.workers.values())
+
+    @property
+    def mean_samples_per_second(self) -> float:
+        """Over all the time inside loops."""
+        slowest = max((state.seconds for state in self.workers.values()), default=0.0)
+        return sum(state.samples for state in self.workers.values()) / slowest if slowest > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Of the present loop, from its own pace so far. None: not known, or not yet."""
+        if self.loop is None or self.loop.steps is None or self.done == 0 or self.now <= self.loop.began:
+            return None
+        return (self.now - self.loop.began) / self.done * max(0, self.loop.steps - self.done)
+
+    def apply(self, event: events.Event, time: float) -> Board:
+        return replace(self, now=max(self.now, time))._after(event)
+
+    def _after(self, event: events.Event) -> Board:
+        match event:
+            case events.WorkerJoined():
+                return replace(self, joined=self.joined | {event.worker})
+            case events.LoopStarted():
+                loop = Loop(event.epochs, event.steps_per_epoch, first_step=self.step, began=self.now)
+                return replace(self, loop=loop, epoch=0)
+            case events.StepsApplied():
+                known = self.workers.get(event.worker, WorkerState(event.worker))
+                return replace(self, workers={**self.workers, event.worker: known.after(event)}, epoch=event.epoch)
+            case events.StepVoided():
+                return replace(self, voided=self.voided | {(event.generation, event.step)})
+            case events.Evaluated():
+                return replace(self, evaluated=event)
+            case events.JobEnded():
+                return replace(self, ended=event)
+            case _:
+                return self

@@ -1,0 +1,96 @@
+"""Progress drawn in place in a terminal: one line for the job, one per worker, printed lines above them.
+
+Drawn from `show` and `print` only, without a thread of its own, so that nothing is ever drawn by two at once.
+"""
+
+from __future__ import annotations
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live as RichLive
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from shoal.events import Event
+from shoal.watch.board import Board, WorkerState
+from shoal.watch.display import Display
+from shoal.watch.summary import COLUMNS, has_something, headline, rows
+from shoal.watch.wording import notice, progress_parts, rate
+
+INTERVAL = 0.1  # seconds between two drawings, by the clock of the events
+BAR_WIDTH = 24
+SPARE_LINES = 4  # of the terminal's height that worker lines leave free
+
+
+class Live(Display):
+    def __init__(self, workers: int) -> None:
+        self.board = Board()
+        self._workers = workers
+        self._console = Console()
+        self._live = RichLive(console=self._console, auto_refresh=False, transient=True, redirect_stderr=False)
+        self._drawn: float | None = None  # time of the last drawing
+        self._live.start()
+
+    def show(self, event: Event, time: float) -> None:
+        told = notice(self.board, event)
+        self.board = self.board.apply(event, time)
+        if told is not None:
+            self._console.print(Text(told, style="bold"), soft_wrap=True)
+        if self._drawn is None or time - self._drawn >= INTERVAL:
+            self._drawn = time
+            self._live.update(self._picture(), refresh=True)
+
+    def print(self, *lines: str) -> None:
+        # Colours of a script survive; what moves the cursor does not, since it would tear the progress lines.
+        self._console.print(Text("\n").join(Text.from_ansi(line) for line in lines), soft_wrap=True)
+
+    def summarize(self) -> None:
+        if not has_something(self.board):
+            return
+        self._console.print(Text(headline(self.board), style="bold green"), soft_wrap=True)
+        table = Table(*COLUMNS, show_edge=False, pad_edge=False, box=None, header_style="dim")
+        for column in table.columns:
+            column.justify = "right"
+        for row in rows(self.board):
+            table.add_row(*row)
+        self._console.print(table)
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _picture(self) -> RenderableType:
+        if not self.board.workers:
+            joined = len(self.board.joined)  # 0 for ever with a plain torch script, which has no progress to show
+            return Text(f"{joined} of {self._workers} workers are here" if joined else "", style="dim")
+        states = [state for _, state in sorted(self.board.workers.items())]
+        fitting = max(1, self._console.height - SPARE_LINES)
+        lines: list[RenderableType] = [self._job_line(), *map(_worker_line, states[:fitting])]
+        if len(states) > fitting:
+            lines.append(Text(f"  and {len(states) - fitting} more workers", style="dim"))
+        return Group(*lines)
+
+    def _job_line(self) -> RenderableType:
+        grid = Table.grid(padding=(0, 1))
+        total = self.board.loop.steps if self.board.loop else None
+        bar = ProgressBar(total=total, completed=self.board.done, width=BAR_WIDTH)
+        text = Text("  ".join(progress_parts(self.board)), no_wrap=True, overflow="ellipsis")
+        if total:
+            grid.add_row(bar, text)
+        else:
+            grid.add_row(text)
+        return grid
+
+
+def _worker_line(state: WorkerState) -> Text:
+    total = state.shares.total or 1.0
+    shares = "  ".join(
+        f"{name} {100 * part / total:.0f}%"
+        for name, part in (
+            ("compute", state.shares.compute),
+            ("communication", state.shares.communication),
+            ("waiting", state.shares.waiting),
+            ("input", state.shares.input),
+        )
+    )
+    text = f"  worker {state.worker}  step {state.step}  {rate(state.samples_per_second)}  {shares}"
+    return Text(text, style="dim", no_wrap=True, overflow="ellipsis")

@@ -1,0 +1,53 @@
+"""What a job comes to, once it is over: outcome, last scores, speed, and where each worker's time went. Pure."""
+
+from __future__ import annotations
+
+from shoal.values import TimeShares
+from shoal.watch.board import Board
+from shoal.watch.wording import duration, named_values, rate
+
+COLUMNS = ("worker", "samples", "compute", "communication", "waiting", "input", "other")
+
+
+def has_something(board: Board) -> bool:
+    """A plain torch script reports nothing: then there is nothing to sum up."""
+    return board.step > 0 or board.evaluated is not None
+
+
+def headline(board: Board) -> str:
+    """One line: 'finished: 90 steps in 0:12, accuracy 0.9472, 6,120 samples/s'."""
+    ended = board.ended
+    outcome = ended.outcome if ended else "ended"
+    reason = f" ({ended.reason})" if ended and outcome != "finished" and ended.reason else ""
+    parts = [f"{board.step:,} steps" + (f" in {duration(ended.seconds)}" if ended else "")]
+    if board.evaluated is not None:
+        parts.append(named_values(board.evaluated.scores))
+    elif board.values:
+        parts.append(named_values(board.values))
+    parts.append(rate(board.mean_samples_per_second))
+    if board.voided:
+        parts.append(f"{len(board.voided)} void steps were redone")
+    return f"{outcome}{reason}: {', '.join(parts)}"
+
+
+def rows(board: Board) -> list[tuple[str, ...]]:
+    """A row per worker under `COLUMNS`: its number, its samples, and its time in loops in per cent."""
+    return [
+        (str(worker), f"{state.samples:,}", *_percent(state.shares)) for worker, state in sorted(board.workers.items())
+    ]
+
+
+def _percent(shares: TimeShares) -> tuple[str, ...]:
+    total = shares.total
+    parts = (shares.compute, shares.communication, shares.waiting, shares.input, shares.other)
+    return tuple(f"{100 * part / total:.1f}%" if total > 0 else "-" for part in parts)
+
+
+def summary_lines(board: Board) -> list[str]:
+    """As plain text."""
+    if not has_something(board):
+        return []
+    table = [COLUMNS, *rows(board)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(COLUMNS))]
+    drawn = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
+    return [headline(board), *(drawn if board.workers else [])]

@@ -1,0 +1,194 @@
+"""`shoal run` and Ctrl-C, SIGTERM, a reader that leaves, a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from support.launcher import PATIENCE, SHOAL, leftovers, shoal, started, wait_for_file, write_script
+
+UNTIL_STOPPED = """
+open("started", "a").write("x\\n")
+step = 0
+while client.stop_reason is None:
+    step += 1
+    report(step, loss=1.0)
+    time.sleep(0.02)
+if me.worker == 0:
+    client.report(events.StopAgreed(step=step, reason=client.stop_reason))
+leave(step, client.stop_reason)
+"""
+STUBBORN = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nopen('started', 'a').write('x\\n')\ntime.sleep(1000)\n"
+PATIENT = "open('started', 'a').write('x\\n')\ntime.sleep(1000)\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "words"),
+    [(signal.SIGINT, 130, "interrupted by Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGHUP, 129, "terminal")],
+)
+def test_one_signal_stops_a_joined_job_after_its_step(
+    tmp_path: Path, number: signal.Signals, code: int, words: str
+) -> None:
+    write_script(tmp_path, UNTIL_STOPPED, joins=True)
+    with started(tmp_path, "run", "-n", "2", "script.py") as process:
+        wait_for_file(tmp_path / "started", count=2)
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == code
+    assert "stopping after this step (Ctrl-C again to stop now)" in stdout
+    assert "stopped (" in stdout  # the summary
+    [line] = stderr.splitlines()
+    assert words in line
+    assert leftovers(tmp_path) == []
+
+
+def test_ctrl_c_interrupts_a_plain_script_without_its_traceback(tmp_path: Path) -> None:
+    write_script(tmp_path, "print('before', flush=True)\n" + PATIENT)
+    with started(tmp_path, "run", "-n", "2", "script.py") as process:
+        wait_for_file(tmp_path / "started", count=2)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert "Traceback" not in stdout + stderr
+    assert stdout.count("before") == 2
+    assert leftovers(tmp_path) == []
+
+
+def test_plain_script_may_clean_up_after_ctrl_c(tmp_path: Path) -> None:
+    text = "try:\n    " + PATIENT.replace("\n", "\n    ") + "\nexcept KeyboardInterrupt:\n    print('saved')\n"
+    write_script(tmp_path, text)
+    with started(tmp_path, "run", "script.py") as process:
+        wait_for_file(tmp_path / "started")
+        process.send_signal(signal.SIGINT)
+        stdout, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert "saved" in stdout
+
+
+def test_second_ctrl_c_stops_now(tmp_path: Path) -> None:
+    write_script(tmp_path, STUBBORN)
+    with started(tmp_path, "run", "-n", "2", "script.py") as process:
+        wait_for_file(tmp_path / "started", count=2)
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        while "Ctrl-C again" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert leftovers(tmp_path) == []
+
+
+def test_job_stops_when_nobody_reads_its_output(tmp_path: Path) -> None:
+    write_script(tmp_path, "while True:\n    print('line')\n    time.sleep(0.01)\n")
+    with started(tmp_path, "run", "script.py") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "line\n"
+        process.stdout.close()
+        assert process.wait(timeout=PATIENCE) == 128 + signal.SIGPIPE
+        assert process.stderr is not None
+        [line] = process.stderr.read().splitlines()
+        assert "nobody reads its output" in line
+    assert leftovers(tmp_path) == []
+
+
+def read_all(terminal: int) -> str:
+    """Until the other side has closed it."""
+    data = b""
+    limit = time.monotonic() + PATIENCE
+    while time.monotonic() < limit:
+        if select.select([terminal], [], [], 0.5)[0]:
+            try:
+                piece = os.read(terminal, 65536)
+            except OSError:  # EIO: nobody has the terminal open any more
+                break
+            data += piece
+    return data.decode(errors="replace")
+
+
+def test_live_progress_in_a_terminal_and_ctrl_c_restores_it(tmp_path: Path) -> None:
+    write_script(tmp_path, "print('a line', flush=True)\n" + UNTIL_STOPPED, joins=True)
+    (tmp_path / "runtime").mkdir()
+    main, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [*SHOAL, "run", "-n", "2", "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path / "runtime"), "TERM": "xterm", "COLUMNS": "150"},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        preexec_fn=lambda: os.login_tty(os.dup(terminal)) if hasattr(os, "login_tty") else _take_terminal(terminal),
+    )
+    try:
+        os.close(terminal)
+        wait_for_file(tmp_path / "started", count=2)
+        time.sleep(0.3)
+        os.write(main, b"\x03")
+        shown = read_all(main)
+        assert process.wait(timeout=PATIENCE) == 130
+    finally:
+        process.kill()
+        process.wait()
+        os.close(main)
+    assert "[worker 1] a line" in shown
+    assert "worker 0  step" in shown
+    assert "stopping after this step" in shown
+    assert "interrupted by Ctrl-C" in shown
+    assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l")  # the cursor is visible again
+    assert leftovers(tmp_path) == []
+
+
+def _take_terminal(terminal: int) -> None:
+    import fcntl
+    import termios
+
+    os.setsid()
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+
+def test_ctrl_c_after_training_reaches_the_script(tmp_path: Path) -> None:
+    write_script(tmp_path, "report(1)\nleave(1)\n" + PATIENT, joins=True)
+    with started(tmp_path, "run", "script.py") as process:
+        wait_for_file(tmp_path / "started")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert leftovers(tmp_path) == []
+
+
+def test_worker_output_is_shown_while_it_runs(tmp_path: Path) -> None:
+    write_script(tmp_path, "print('first')\nwhile not os.path.exists('go'):\n    time.sleep(0.02)\nprint('second')\n")
+    with started(tmp_path, "run", "script.py") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "first\n"
+        (tmp_path / "go").touch()
+        assert process.stdout.readline() == "second\n"
+        assert process.wait(timeout=PATIENCE) == 0
+
+
+def test_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    write_script(tmp_path, "open('started', 'a').write('x\\n')\ntime.sleep(0.5)\nprint('done')\n")
+    with started(tmp_path, "--version") as probe:
+        probe.communicate(timeout=PATIENCE)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited by what is started next
+    try:
+        with started(tmp_path, "run", "script.py") as process:
+            wait_for_file(tmp_path / "started")
+            process.send_signal(signal.SIGHUP)
+            stdout, _ = process.communicate(timeout=PATIENCE)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (process.returncode, stdout) == (0, "done\n")
+
+
+def test_unread_variables_with_our_prefix_are_an_error(tmp_path: Path) -> None:
+    write_script(tmp_path, "pass")
+    outcome = shoal(tmp_path, "run", "script.py", variables={"SHOAL_WORKR": "1"})
+    assert outcome.code == 2
+    assert "SHOAL_WORKER" in outcome.stderr

@@ -1,0 +1,134 @@
+"""Running `shoal` as users do, in a process of its own, and scripts for it that need no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+SHOAL = (sys.executable, "-m", "shoal")
+PATIENCE = 60.0  # seconds; generous, since the machine may be busy
+
+# A worker that joins the job, without torch. `report` says that a step was applied.
+JOINING = """
+import os, signal, socket, subprocess, sys, time
+from pathlib import Path
+from shoal import events
+from shoal.environment import worker_environment
+from shoal.membership.client import CoordinatorClient
+from shoal.values import Address, TimeShares
+from shoal.wire.messages import PROTOCOL_VERSION, Join
+
+me = worker_environment()
+client = CoordinatorClient.connect(
+    me.coordinator,
+    Path(me.token_file).read_text().strip(),
+    Join(version=PROTOCOL_VERSION, worker=me.worker, host=socket.gethostname(), process=os.getpid(),
+         address=Address("127.0.0.1", 9)),
+    timeout=30.0,
+)
+client.wait_for_generation(0)
+
+def report(step, **values):
+    shares = TimeShares(compute=0.6, communication=0.2, waiting=0.1, input=0.05, other=0.05)
+    client.set_position(step, "all-reduce of gradients")
+    client.report(events.StepsApplied(worker=me.worker, generation=1, step=step, epoch=0, samples=10, seconds=1.0,
+                                      shares=shares, bytes_sent=100, values=values))
+
+def leave(step, reason="finished"):
+    client.leave(step=step, reason=reason)
+    client.close()
+"""
+
+
+def write_script(folder: Path, text: str, *, joins: bool = False, name: str = "script.py") -> Path:
+    path = folder / name
+    path.write_text((JOINING if joins else "import os, signal, subprocess, sys, time\n") + text, encoding="utf-8")
+    return path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    stdout: str
+    stderr: str
+
+
+def shoal(folder: Path, *arguments: str, variables: dict[str, str] | None = None) -> Outcome:
+    """Run a command to its end in `folder`; nothing of it may be left over."""
+    with started(folder, *arguments, variables=variables) as process:
+        stdout, stderr = process.communicate(timeout=PATIENCE)
+    assert leftovers(folder) == []
+    return Outcome(process.returncode, stdout, stderr)
+
+
+@contextlib.contextmanager
+def started(
+    folder: Path, *arguments: str, variables: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A running `shoal`. Its files for tokens go to `folder`/runtime."""
+    runtime = folder / "runtime"
+    runtime.mkdir(exist_ok=True)
+    process = subprocess.Popen(
+        [*SHOAL, *arguments],
+        cwd=folder,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(runtime), **(variables or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+def processes_in(folder: Path) -> list[psutil.Process]:
+    """Every process that works in `folder`: launchers, coordinators, workers and what they started."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.cwd() == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def leftovers(folder: Path) -> list[str]:
+    """What a job that is over has not taken with it, once it had a moment to do so."""
+    limit = time.monotonic() + PATIENCE / 2
+    while True:
+        found = [" ".join(process.cmdline()) for process in processes_in(folder)]
+        found += [str(path) for path in (folder / "runtime").iterdir()]
+        if not found or time.monotonic() > limit:
+            return found
+        time.sleep(0.05)
+
+
+def wait_for_file(path: Path, *, count: int = 1) -> list[str]:
+    """The lines of a file that others append to, once there are `count`."""
+    limit = time.monotonic() + PATIENCE
+    while time.monotonic() < limit:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        if len(lines) >= count:
+            return lines
+        time.sleep(0.02)
+    raise AssertionError(f"{path} did not get {count} lines")
+
+
+def interrupt(process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT) -> None:
+    process.send_signal(number)

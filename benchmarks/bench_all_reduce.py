@@ -1,7 +1,7 @@
-"""All-reduce of float32 over TCP against gloo, in the same processes and interleaved: `python benchmarks/bench_all_reduce.py`.
+"""All-reduce of float32 over TCP against gloo, in the same processes and interleaved.
 
-Prints the median of each and the ratio; results are in `bench_all_reduce.md`. `--schedule` compares ring and tree, which
-is how the switch in `collectives.choice` was set.
+Run `python benchmarks/bench_all_reduce.py`. Prints the median of each and the ratio; results are in
+`bench_all_reduce.md`. `--schedule ring tree` compares the two, which is how the switch in `collectives.choice` was set.
 """
 
 from __future__ import annotations
@@ -68,8 +68,9 @@ def measure(rank: int, size: int, port: int, options: argparse.Namespace) -> Non
             calls[name] = lambda tensor=tensor, group=group: group.all_reduce(tensor, label="benchmark").wait()  # type: ignore[misc]
         times: dict[str, list[float]] = {name: [] for name in calls}
         for repeat in range(repeats + 2):
-            for name, call in calls.items():
-                elapsed = timed(call)
+            turn = repeat % len(calls)  # whoever comes first finds the caches cold: take turns
+            for name in [*calls][turn:] + [*calls][:turn]:
+                elapsed = timed(calls[name])
                 if repeat >= 2:  # the first two warm up
                     times[name].append(elapsed)
         if rank == 0:

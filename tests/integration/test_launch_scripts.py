@@ -18,7 +18,9 @@ def records(run_dir: Path) -> list[Record]:
 
 
 def test_output_arguments_and_variables_reach_every_worker(tmp_path: Path) -> None:
-    write_script(tmp_path, "print(sys.argv[1:], os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['LOCAL_RANK'])")
+    write_script(
+        tmp_path, "print(sys.argv[1:], os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['LOCAL_RANK'])"
+    )
     outcome = shoal(tmp_path, "run", "-n", "3", "--run-dir", "out", "script.py", "-n", "7", "--seed", "--", "x")
     assert outcome.code == 0
     assert sorted(outcome.stdout.splitlines()) == [

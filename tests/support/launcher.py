@@ -71,9 +71,7 @@ def shoal(folder: Path, *arguments: str, variables: dict[str, str] | None = None
 
 
 @contextlib.contextmanager
-def started(
-    folder: Path, *arguments: str, variables: dict[str, str] | None = None
-) -> Iterator[subprocess.Popen[str]]:
+def started(folder: Path, *arguments: str, variables: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
     """A running `shoal`. Its files for tokens go to `folder`/runtime."""
     runtime = folder / "runtime"
     runtime.mkdir(exist_ok=True)

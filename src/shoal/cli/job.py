@@ -83,6 +83,7 @@ class _Launcher:
         self._finish: Finish | None = None
         self._numbers = {worker_name(worker): worker for worker in range(job.config.workers)}
         self._last: dict[str, tuple[str, ...]] = {}  # last lines of processes that ended, by name
+        self._coordinator_exit: str | None = None  # how its process ended
 
     def run(self, token: str) -> Finish:
         """Returns when the job is over and every process is gone."""
@@ -96,8 +97,8 @@ class _Launcher:
         for happened in self._engine.stop(grace=self._finish.grace):
             if isinstance(happened, Exited):
                 self._last[happened.name] = happened.last
+        self._read_messages()  # the end of the record, for the summary
         if self._watcher is not None:
-            self._read_messages()  # the end of the record, for the summary
             self._watcher.close()
         return self._finish
 
@@ -127,8 +128,9 @@ class _Launcher:
                 continue
             self._last[happened.name] = happened.last
             if happened.name == COORDINATOR:
+                self._coordinator_exit = _how(happened)
                 self._read_messages()
-                self._decide(supervision.CoordinatorExited(_how(happened)))
+                self._decide(supervision.CoordinatorExited(self._coordinator_exit))
             else:
                 worker = self._numbers[happened.name]
                 self._screen.worker_ended(worker)
@@ -151,17 +153,17 @@ class _Launcher:
             self._watcher.close()
             self._watcher = None
         limit = time.monotonic() + EXIT_WAIT
-        while COORDINATOR not in self._last and self._finish is None and (left := limit - time.monotonic()) > 0:
+        while self._coordinator_exit is None and (left := limit - time.monotonic()) > 0:
             select.select([self._engine], [], [], left)
             self._take(self._engine.poll())
-        self._decide(supervision.CoordinatorExited(f"does not answer any more ({reason})"))
+        how = self._coordinator_exit or f"does not answer any more ({reason})"
+        self._decide(supervision.CoordinatorExited(how))
 
     def _decide(self, fact: supervision.Fact) -> None:
         for instruction in self._supervisor.handle(fact, time.monotonic()):
-            try:
+            # A coordinator that cannot be told anything may still have said something: reading finds out.
+            with contextlib.suppress(ShoalError):
                 self._carry_out(instruction)
-            except ShoalError as error:
-                self._coordinator_gone(str(error))
 
     def _carry_out(self, instruction: supervision.Instruction) -> None:
         match instruction:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import errno
 import re
+import secrets
 import shutil
-import tempfile
 from datetime import datetime
 from pathlib import Path
 
@@ -45,8 +45,8 @@ def _claim(path: Path, config: JobConfig) -> bool:
     made: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-        made.chmod(0o755)
+        made = path.parent / f".{path.name}-{secrets.token_hex(8)}"
+        made.mkdir()
         (made / "logs").mkdir()
         (made / "config.toml").write_text(config.to_toml(), encoding="utf-8")
         made.rename(path)

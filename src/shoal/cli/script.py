@@ -17,7 +17,6 @@ from shoal.environment import WorkerEnvironment, worker_environment
 from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError
 from shoal.events import AnyEvent, JobEnded
 from shoal.job_config import from_mapping, from_toml
-from shoal.membership.client import CoordinatorClient
 from shoal.strategies.cluster_peers import ClusterPeers
 from shoal.strategies.peers import JobOver
 from shoal.strategies.solo_peers import SoloPeers
@@ -86,17 +85,19 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment) -> T:
         peers.client.leave(step=session.step, reason=session.stopped or "the script is done")
         return result
     except JobOver as over:
+        peers.abandon("the job is over")
         sys.exit(over.error.exit_code)
     except BaseException as error:
-        _fail(peers.client, error, step=session.step if session is not None else 0)
+        _fail(peers, error, step=session.step if session is not None else 0)
     finally:
         peers.close()
 
 
-def _fail(client: CoordinatorClient, error: BaseException, *, step: int) -> NoReturn:
+def _fail(peers: ClusterPeers, error: BaseException, *, step: int) -> NoReturn:
     """Tell the coordinator why this worker cannot go on, then leave with the code that belongs to it."""
     known = _as_shoal_error(error)
-    client.failed(step=step, error=type(known).__name__, text=str(known))
+    peers.client.failed(step=step, error=type(known).__name__, text=str(known))
+    peers.abandon("this worker failed")
     sys.exit(known.exit_code)
 
 

@@ -143,7 +143,8 @@ class Supervisor:
             case Ended() if self._ended is None:
                 self._ended = fact
             case Signalled() if self._stopping is not None:
-                self._insisted = True
+                # A closing terminal sends several SIGHUPs and breaks the output too: nobody insists then.
+                self._insisted = self._insisted or fact.number in (signal.SIGINT, signal.SIGTERM)
             case Signalled():
                 return self._begin_to_stop(fact.number, now)
             case _:

@@ -7,7 +7,7 @@ program is run (`ring`, `tree`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,8 +23,8 @@ from shoal.transport.mesh import Mesh
 from shoal.wire.frames import HEADER_BYTES, FrameHeader, Kind, ReductionCode, pack, unpack
 
 # Received bytes wait here for the adding: small enough to stay in a core's cache, large enough that Python's work per
-# block does not count.
-BLOCK_BYTES = 256 * 1024
+# block does not count. All-reduce of 100 MB, 2 ranks, blocks of 256 KB / 512 KB / 1 MB: 46.8 / 43.5 / 44.8 ms.
+BLOCK_BYTES = 512 * 1024
 
 _REDUCTION_CODES = {
     None: ReductionCode.NONE,
@@ -71,6 +71,8 @@ class Executor:
         self._generation = generation
         self._header = memoryview(bytearray(HEADER_BYTES))
         self._block = memoryview(bytearray(BLOCK_BYTES))
+        self._awaited: FrameHeader | None = None  # while a header is waited for
+        mesh.on_stall = self._look_around
 
     def run(self, operation: Operation, program: Program, segments: Sequence[Segment]) -> None:
         """Return when the segments are whole and their memory is free to change."""
@@ -86,9 +88,10 @@ class Executor:
         self._mesh.post(transfer.peer, pack(self._expected(operation, transfer, segment)), payload)
 
     def _receive(self, operation: Operation, transfer: Transfer, segment: Segment) -> None:
+        expected = self._awaited = self._expected(operation, transfer, segment)
         self._mesh.receive_into(transfer.peer, self._header)
+        self._awaited = None
         found = unpack(self._header, generation=self._generation)
-        expected = self._expected(operation, transfer, segment)
         if found != expected:
             raise self._disagreement(transfer.peer, expected, found)
         if not self._codec.raw:
@@ -131,6 +134,21 @@ class Executor:
             payload=self._codec.encoded_bytes(len(segment.tensor), operation.dtype),
             label=operation.label,
         )
+
+    def _look_around(self, heads: Mapping[int, bytes]) -> None:
+        """Nothing comes from the peer we wait for: does another one show that it does something else?"""
+        ours = self._awaited
+        if ours is None or ours.kind is Kind.POINT_TO_POINT:
+            return
+        for peer, head in heads.items():
+            if len(head) < HEADER_BYTES:
+                continue
+            theirs = unpack(head, generation=self._generation)
+            # A peer may be ahead, or have sent a tensor that is received later; but never be behind or elsewhere.
+            if theirs.kind is Kind.POINT_TO_POINT or theirs.sequence > ours.sequence:
+                continue
+            if _describe(theirs) != _describe(ours):
+                raise self._disagreement(peer, ours, theirs)
 
     def _disagreement(self, peer: int, ours: FrameHeader, theirs: FrameHeader) -> WorkersDisagree:
         mine, other = _describe(ours), _describe(theirs)

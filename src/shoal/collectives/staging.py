@@ -14,7 +14,7 @@ class Staged:
     """`flat` is one-dimensional, contiguous and on the CPU. After an operation that fills it, call `write_back`."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor.detach()
+        self._tensor = tensor.data  # not detach(): writing must not count as a change that autograd objects to
         if is_plain(tensor):
             self.flat = self._tensor.view(-1)
             self._copied = False
@@ -40,7 +40,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     flat = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-    flat.copy_(tensor.detach())
+    flat.copy_(tensor.data)
     return flat.view(-1)
 
 

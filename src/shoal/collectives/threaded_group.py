@@ -152,10 +152,13 @@ class ThreadedGroup(Group):
             atexit.unregister(self._leave)
             self._jobs.put(None)
             self._thread.join()
-            self._thread = None
         if self._mesh is not None:
             self._mesh.close()
         self._fail(Aborted("the group is closed"))
+        while not self._jobs.empty():  # started by another thread while this one closed
+            job = self._jobs.get()
+            if job is not None:
+                job.pending.finish(self._failure)
 
     def _leave(self) -> None:
         """The interpreter ends with the group still open."""
@@ -201,13 +204,14 @@ class ThreadedGroup(Group):
     def _start(self, label: str, work: Callable[[], None], *, alone: Callable[[], None]) -> Pending:
         """Queue the work; a group of one does `alone` at once instead."""
         pending = Pending(label)
-        if self._failure is not None:
-            pending.finish(self._failure)
-        elif self._thread is not None:
-            self._jobs.put(_Job(pending, work))
-        else:
-            alone()
-            pending.finish()
+        with self._guard:
+            if self._failure is not None:
+                pending.finish(self._failure)
+            elif self._thread is not None:
+                self._jobs.put(_Job(pending, work))
+            else:
+                alone()
+                pending.finish()
         return pending
 
     def _serve(self) -> None:
@@ -247,5 +251,5 @@ def _whole(flat: torch.Tensor) -> Segment:
 def _fill(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copy values; shapes may differ as long as the elements do not."""
     staged = Staged(target)
-    staged.flat.copy_(source.detach().reshape(-1))
+    staged.flat.copy_(source.data.reshape(-1))
     staged.write_back()

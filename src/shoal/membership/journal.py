@@ -5,12 +5,10 @@ The coordinator is the only writer. Not here: which events there are (`shoal.eve
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections import deque
-from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
@@ -28,33 +26,34 @@ class Journal:
 
     def __init__(self, run_dir: Path | None) -> None:
         self.recent: deque[Record] = deque(maxlen=KEPT)
-        self._file: BinaryIO | None = None
+        self._unwritten = bytearray()
+        self._file: FileIO | None = None
         if run_dir is not None:
             run_dir.mkdir(parents=True, exist_ok=True)
-            self._file = (run_dir / FILE_NAME).open("ab")
+            self._file = (run_dir / FILE_NAME).open("ab", buffering=0)
 
     def write(self, record: Record) -> None:
         self.recent.append(record)
         if self._file is not None:
-            with self._giving_up():
-                self._file.write(msgspec.json.encode(record) + b"\n")
+            self._unwritten += msgspec.json.encode(record) + b"\n"
 
     def flush(self) -> None:
-        if self._file is not None:
-            with self._giving_up():
-                self._file.flush()
+        try:
+            while self._unwritten and self._file is not None:
+                del self._unwritten[: self._file.write(self._unwritten)]
+        except OSError as error:
+            where = "" if self._file is None else self._file.name
+            self._drop()
+            sys.stderr.write(
+                f"shoal: {where} cannot be written any more: {error.strerror or error}; the job goes on without it\n"
+            )
 
     def close(self) -> None:
-        if self._file is not None:
-            with self._giving_up():
-                self._file.close()
+        self.flush()
+        self._drop()
 
-    @contextlib.contextmanager
-    def _giving_up(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            path, self._file = getattr(self._file, "name", FILE_NAME), None
-            sys.stderr.write(
-                f"shoal: {path} cannot be written any more: {error.strerror or error}; the job goes on without it\n"
-            )
+    def _drop(self) -> None:
+        self._unwritten.clear()
+        if self._file is not None:
+            self._file.close()
+        self._file = None

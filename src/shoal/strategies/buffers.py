@@ -1,7 +1,7 @@
 """Buffers of one model in the step's exchange: floats are averaged by samples, integers take the maximum.
 
 Only buffers that some worker changed since the last exchange travel: averaging a constant would round it a little at
-every step.
+every step. Changes are found by comparing values: BatchNorm's kernels do not count up a tensor's version.
 """
 
 from __future__ import annotations
@@ -41,25 +41,34 @@ class Averaging:
             part.pending.wait()
         for part in self._parts:
             part.write_back()
-        self._owner.note_versions()
+        self._owner.remember()
 
 
 class BufferAverage:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._versions: dict[int, int] = {}
-        self.note_versions()
+        self._known: dict[int, torch.Tensor] = {}  # values at the last exchange, by the buffer's id
+        self.remember()
 
     def _buffers(self) -> list[torch.Tensor]:
         return [buffer for _, buffer in self._model.named_buffers()]
 
-    def note_versions(self) -> None:
+    @torch.no_grad()
+    def remember(self) -> None:
         """From now on only what changes after this moment counts as changed."""
-        self._versions = {id(buffer): buffer._version for buffer in self._buffers()}
+        buffers = self._buffers()
+        kept = {id(buffer): self._known.get(id(buffer)) for buffer in buffers}
+        self._known = {}
+        for buffer in buffers:
+            known = kept[id(buffer)]
+            if known is None or known.shape != buffer.shape or known.dtype != buffer.dtype:
+                self._known[id(buffer)] = buffer.detach().clone()
+            else:
+                self._known[id(buffer)] = known.copy_(buffer)
 
     def changed(self) -> list[bool]:
-        """One flag per buffer: written in place, or replaced, since the last exchange."""
-        return [self._versions.get(id(buffer)) != buffer._version for buffer in self._buffers()]
+        """One flag per buffer: its values are not those of the last exchange."""
+        return [not _same(self._known.get(id(buffer)), buffer) for buffer in self._buffers()]
 
     def launch(self, group: Group, changed: Sequence[bool], *, weight: float, label: str) -> Averaging:
         """Start reducing the buffers that changed anywhere. `weight` is this worker's part of all samples."""
@@ -77,3 +86,7 @@ class BufferAverage:
             pending = group.all_reduce(flat, label=f"{label}, buffers {number}", reduction=reduction)
             parts.append(_Part(buffers=buffers, flat=flat, pending=pending))
         return Averaging(self, parts)
+
+
+def _same(known: torch.Tensor | None, buffer: torch.Tensor) -> bool:
+    return known is not None and known.dtype == buffer.dtype and torch.equal(known, buffer)

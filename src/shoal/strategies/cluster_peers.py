@@ -38,6 +38,7 @@ class ClusterPeers(Peers):
         self._past = _Past()
         self._lock = threading.Lock()
         self._current: ThreadedGroup | None = None
+        self._connecting = 0  # number of the newest generation that this worker has tried to connect in
         try:
             self.client = CoordinatorClient.connect(
                 environment.coordinator,
@@ -54,7 +55,7 @@ class ClusterPeers(Peers):
         except ShoalError:
             self._listener.close()
             raise
-        self.client.on_interrupt = self._interrupt
+        self.client.on_interrupt = self.abandon
 
     def form(self) -> None:
         """Wait for the first generation and connect to its members."""
@@ -62,7 +63,8 @@ class ClusterPeers(Peers):
 
     def regroup(self, breakage: Breakage) -> None:
         suspect = None if breakage.peer is None else self.generation.members[breakage.peer].worker
-        self._retire(breakage.reason)
+        self.abandon(breakage.reason)
+        self._retire()
         self.client.exchange_broken(
             generation=self.generation.number,
             step=breakage.step,
@@ -82,6 +84,7 @@ class ClusterPeers(Peers):
         """Connect to everybody. Whoever cannot be reached breaks this generation too, and the next one is awaited."""
         while True:
             self.generation = generation
+            self._connecting = generation.number
             rank = generation.rank_of(self.worker)
             if rank is None:
                 raise JobOver(Refused(f"worker {self.worker} is not in generation {generation.number}"))
@@ -104,26 +107,26 @@ class ClusterPeers(Peers):
                 group.abort(news)
             return
 
-    def _retire(self, reason: str) -> None:
+    def _retire(self) -> None:
+        """Close the current group, whole or broken, and keep its totals."""
         with self._lock:
             group, self._current = self._current, None
         if group is None:
             return
-        group.abort(reason)
         group.close()
         self._past = _Past(
             bytes_sent=self._past.bytes_sent + group.bytes_sent,
             idle_seconds=self._past.idle_seconds + group.idle_seconds,
         )
 
-    def _interrupt(self, reason: str) -> None:
-        """From the client's thread: whatever the script is blocked in must end now."""
+    def abandon(self, reason: str) -> None:
+        """From any thread: whatever the script is blocked in must end now. Peers see it as a failure of this worker."""
         with self._lock:
             group = self._current
         if group is not None:
             group.abort(reason)
-        elif self.generation is not None:
-            self._listener.give_up(self.generation.number, reason)
+        else:
+            self._listener.give_up(self._connecting, reason)
 
     def report(self, *events: AnyEvent) -> None:
         self.client.report(*events)
@@ -141,7 +144,7 @@ class ClusterPeers(Peers):
         return Traffic(self._past.bytes_sent + group.bytes_sent, self._past.idle_seconds + group.idle_seconds)
 
     def close(self) -> None:
-        self._retire("this worker is done")
+        self._retire()
         self.client.close()
         self._listener.close()
 

@@ -23,10 +23,10 @@ class Kept(Protocol):
 
 
 class StepSnapshot:
-    """Reused from step to step: a buffer that did not change since the last snapshot is not copied again."""
+    """Reused from step to step, and so is the memory of its copies."""
 
     def __init__(self) -> None:
-        self._buffers: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}  # id: buffer, its version, copy
+        self._buffers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: the buffer and its copy
         self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self._kept: dict[str, dict[str, Any]] = {}
         self._groups: list[tuple[dict[str, Any], dict[str, Any]]] = []
@@ -48,17 +48,17 @@ class StepSnapshot:
             for group in optimizer.param_groups
         ]
 
-    def _copy_of(self, buffer: torch.Tensor) -> tuple[torch.Tensor, int, torch.Tensor]:
+    def _copy_of(self, buffer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         known = self._buffers.get(id(buffer))
-        if known is not None and known[0] is buffer and known[1] == buffer._version:
-            return known
-        return buffer, buffer._version, buffer.detach().clone()
+        if known is None or known[0] is not buffer or known[1].shape != buffer.shape:
+            return buffer, buffer.detach().clone()
+        known[1].copy_(buffer.detach())
+        return known
 
     @torch.no_grad()
     def restore(self, kept: Mapping[str, Kept]) -> None:
-        for buffer, version, saved in self._buffers.values():
-            if buffer._version != version:
-                buffer.copy_(saved)
+        for buffer, saved in self._buffers.values():
+            buffer.copy_(saved)
         for parameter, gradient in self._gradients:
             parameter.grad = gradient
         for name, state in self._kept.items():

@@ -11,7 +11,8 @@ from collections import deque
 
 from shoal.errors import Aborted, ExchangeFailed
 from shoal.transport.ending import FINISHED, Ending, name_the_lost
-from shoal.transport.mesh import Mesh
+from shoal.transport.mesh import STALL_SECONDS, Mesh
+from shoal.wire.frames import HEADER_BYTES
 
 
 class _Hub:
@@ -66,13 +67,20 @@ class InProcessMesh(Mesh):
             while not pieces:
                 self._lose(awaited=peer)
                 started = time.monotonic()
-                self._hub.changed[self.rank].wait()
+                woken = self._hub.changed[self.rank].wait(STALL_SECONDS)
                 self.idle_seconds += time.monotonic() - started
                 self._raise_failure()
+                if not woken and self.on_stall is not None:
+                    self.on_stall(self._heads(besides=peer))
             piece = pieces.popleft()
             if len(piece) > limit:
                 pieces.appendleft(piece[limit:])
             return piece[:limit]
+
+    def _heads(self, *, besides: int) -> dict[int, bytes]:
+        others = [peer for peer in range(self.size) if peer not in (self.rank, besides)]
+        waiting = {peer: self._hub.pieces[peer, self.rank] for peer in others}
+        return {peer: bytes(pieces[0][:HEADER_BYTES]) for peer, pieces in waiting.items() if pieces}
 
     def drain(self) -> None:
         with self._hub.lock:

@@ -2,12 +2,16 @@
 
 A mesh belongs to one generation and is driven by one thread (the group's communication thread); only `abort` may be
 called from another. Frames are posted and go out while the caller receives; a payload must not change before its
-receiver's answer proves that it arrived, or before `drain` returns. Implementations: `tcp`, `in_process`.
+receiver's answer proves that it arrived, or before `drain` returns. The first read of a frame asks for its whole
+header: the mark of a leaving peer is shorter, so it is never taken for data. Implementations: `tcp`, `in_process`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+
+STALL_SECONDS = 0.5  # a wait this long is looked into, and again after as long
 
 
 class Mesh(ABC):
@@ -17,6 +21,11 @@ class Mesh(ABC):
     size: int
     bytes_sent: int  # payload and headers posted so far, to all peers
     idle_seconds: float  # time spent blocked while no byte came in or went out: waiting for a peer to get here
+
+    # Called in the mesh's thread while it waits in vain, with the first bytes (at most a header's length) that lie
+    # unread from each peer it does not wait for. It may raise: ranks that do different things could wait for each other
+    # forever.
+    on_stall: Callable[[Mapping[int, bytes]], None] | None = None
 
     @abstractmethod
     def post(self, peer: int, header: bytes, payload: memoryview) -> None:

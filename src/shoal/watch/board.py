@@ -128,7 +128,8 @@ class Board:
                 return replace(self, loop=loop, epoch=0)
             case events.StepsApplied():
                 known = self.workers.get(event.worker, WorkerState(event.worker))
-                return replace(self, workers={**self.workers, event.worker: known.after(event)}, epoch=event.epoch)
+                workers = {**self.workers, event.worker: known.after(event)}
+                return replace(self, workers=workers, joined=self.joined | {event.worker}, epoch=event.epoch)
             case events.StepVoided():
                 return replace(self, voided=self.voided | {(event.generation, event.step)})
             case events.Evaluated():

@@ -27,7 +27,7 @@ class Live(Display):
         self.board = Board()
         self._workers = workers
         self._console = Console()
-        self._live = RichLive(console=self._console, auto_refresh=False, transient=True, redirect_stderr=False)
+        self._live = RichLive(console=self._console, auto_refresh=False, transient=True)
         self._drawn: float | None = None  # time of the last drawing
         self._live.start()
 
@@ -36,7 +36,8 @@ class Live(Display):
         self.board = self.board.apply(event, time)
         if told is not None:
             self._console.print(Text(told, style="bold"), soft_wrap=True)
-        if self._drawn is None or time - self._drawn >= INTERVAL:
+        # A plain torch script never joins and has no progress to show.
+        if self.board.joined and (self._drawn is None or time - self._drawn >= INTERVAL):
             self._drawn = time
             self._live.update(self._picture(), refresh=True)
 
@@ -60,8 +61,7 @@ class Live(Display):
 
     def _picture(self) -> RenderableType:
         if not self.board.workers:
-            joined = len(self.board.joined)  # 0 for ever with a plain torch script, which has no progress to show
-            return Text(f"{joined} of {self._workers} workers are here" if joined else "", style="dim")
+            return Text(f"{len(self.board.joined)} of {self._workers} workers are here", style="dim")
         states = [state for _, state in sorted(self.board.workers.items())]
         fitting = max(1, self._console.height - SPARE_LINES)
         lines: list[RenderableType] = [self._job_line(), *map(_worker_line, states[:fitting])]

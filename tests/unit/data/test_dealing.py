@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.data import equal_dealings
 
 from shoal.data.dealing import Dealing, Part, count_steps, deal, deal_step, piece_bounds, whole_batches
 from shoal.errors import ShoalError, UsageError
+from support.data import equal_dealings
 
 
 @st.composite
@@ -34,11 +36,13 @@ def positions(micro_batches: list[tuple[Part, ...]]) -> list[int]:
     return [position for parts in micro_batches for part in parts for position in range(part.start, part.stop)]
 
 
+@settings(deadline=None)
 @given(dealings=all_ranks(), samples=st.integers(0, 500), start=st.integers(0, 50))
 def test_each_position_is_dealt_once_and_in_order(dealings: list[Dealing], samples: int, start: int) -> None:
     assert positions(dealt(dealings, start, start + samples)) == list(range(start, start + samples))
 
 
+@settings(deadline=None)
 @given(samples=st.integers(1, 500), changes=st.lists(st.tuples(all_ranks(), st.integers(1, 4)), min_size=1, max_size=6))
 def test_each_position_is_dealt_once_when_workers_come_and_go(
     samples: int, changes: list[tuple[list[Dealing], int]]
@@ -54,6 +58,7 @@ def test_each_position_is_dealt_once_when_workers_come_and_go(
     assert seen == list(range(samples))
 
 
+@settings(deadline=None)
 @given(dealings=all_ranks(), samples=st.integers(1, 500))
 def test_ranks_agree_on_steps(dealings: list[Dealing], samples: int) -> None:
     accumulate, position = dealings[0].accumulate, 0
@@ -67,6 +72,7 @@ def test_ranks_agree_on_steps(dealings: list[Dealing], samples: int) -> None:
         assert [{part.is_last for part in parts} for parts in step] == [{False}] * (accumulate - 1) + [{True}]
 
 
+@settings(deadline=None)
 @given(world_size=st.integers(1, 12), batch_size=st.integers(1, 9), accumulate=st.integers(1, 4), data=st.data())
 def test_equal_shares_differ_by_one_at_most(
     world_size: int, batch_size: int, accumulate: int, data: st.DataObject
@@ -80,13 +86,14 @@ def test_equal_shares_differ_by_one_at_most(
     assert {part.samples for parts in full for part in parts} == {batch_size}
 
 
+@settings(deadline=None)
 @given(dealings=all_ranks(), data=st.data())
 def test_no_piece_of_one_sample_where_two_are_possible(dealings: list[Dealing], data: st.DataObject) -> None:
     shares, world_size = dealings[0].shares, len(dealings)
     batch_size = data.draw(st.integers(2, 9))
     samples = data.draw(st.integers(2, world_size * batch_size))
     bounds = piece_bounds(shares, batch_size, samples)
-    pieces = [stop - start for start, stop in zip(bounds, bounds[1:], strict=False)]
+    pieces = [stop - start for start, stop in itertools.pairwise(bounds)]
     assert 1 not in pieces
     if samples < 2 * world_size:
         assert sum(piece > 0 for piece in pieces) <= max(1, samples // 2)
@@ -111,6 +118,7 @@ def test_a_short_step_uses_few_micro_batches() -> None:
     assert [(part.start, part.stop) for part in parts] == [(10, 12), (12, 15), (15, 15), (15, 15)]
 
 
+@settings(deadline=None)
 @given(dealings=all_ranks(), samples=st.integers(0, 500))
 def test_whole_batches_leave_no_incomplete_one(dealings: list[Dealing], samples: int) -> None:
     kept = whole_batches(dealings[0], samples)

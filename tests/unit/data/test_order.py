@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.data.order import ROUNDS, key_of, sample_order, sample_seeds
@@ -50,12 +50,14 @@ def reference_index(seed: int, epoch: int, size: int, position: int) -> int:
             return value
 
 
+@settings(deadline=None)
 @given(seed=seeds, epoch=epochs, size=st.integers(1, 3000))
 def test_every_index_stands_at_one_position(seed: int, epoch: int, size: int) -> None:
     order = sample_order(seed=seed, epoch=epoch, size=size)
     assert sorted(order.between(0, size).tolist()) == list(range(size))
 
 
+@settings(deadline=None)
 @given(seed=seeds, epoch=epochs, size=st.integers(1, 2**40), data=st.data())
 def test_ranges_and_single_positions_agree_with_plain_arithmetic(
     seed: int, epoch: int, size: int, data: st.DataObject
@@ -69,6 +71,7 @@ def test_ranges_and_single_positions_agree_with_plain_arithmetic(
         assert found[0] == reference_index(seed, epoch, size, start)
 
 
+@settings(deadline=None)
 @given(seed=seeds, epoch=epochs, size=st.integers(200, 10_000))
 def test_epochs_and_seeds_differ(seed: int, epoch: int, size: int) -> None:
     first = sample_order(seed=seed, epoch=epoch, size=size).between(0, 200).tolist()

@@ -6,6 +6,7 @@ import difflib
 from pathlib import Path
 
 import pytest
+
 from support.membership import replay
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("membership_*.txt"))

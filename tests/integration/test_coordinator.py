@@ -1,0 +1,359 @@
+"""The coordinator, its record and its clients as real processes over real sockets, with real kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shoal.errors import AddressUnavailable, Refused, UsageError
+from shoal.events import Advised, GenerationFormed, JobEnded, JobStarted, WorkerFailed, WorkerJoined, WorkerLeft
+from shoal.membership import channel, coordinator
+from shoal.membership.client import CoordinatorClient, WatcherClient
+from shoal.membership.coordinator import open_listener
+from shoal.values import Address
+from shoal.wire.messages import encode
+from support.membership import join
+from support.membership_job import PATIENCE, Job, ended, kill_quietly, seen
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+def test_a_job_from_start_to_end(run_dir: Path) -> None:
+    with Job(run_dir, workers=2) as job:
+        watcher = job.watch()
+        workers = job.join(1, 0)
+        assert [worker.ask("wait 0") for worker in workers] == [
+            "generation 1 rank 1 of 2",
+            "generation 1 rank 0 of 2",
+        ]
+        workers[0].tell("advise hello")
+        for worker in workers:
+            worker.tell("leave")
+        assert ended(watcher).text == "all 2 workers finished"
+        assert job.exit_code() == 0
+        kinds = [type(event) for event in job.events()]
+        assert kinds[0] is JobStarted
+        assert kinds[-1] is JobEnded
+        for kind, times in ((WorkerJoined, 2), (GenerationFormed, 1), (Advised, 1), (WorkerLeft, 2), (JobEnded, 1)):
+            assert kinds.count(kind) == times
+
+
+def test_a_late_watcher_sees_what_happened_before(run_dir: Path) -> None:
+    with Job(run_dir, workers=1) as job:
+        (worker,) = job.join(0)
+        assert worker.ask("wait 0") == "generation 1 rank 0 of 1"
+        watcher = job.watch()
+        seen(watcher, JobStarted)
+        seen(watcher, GenerationFormed)
+        worker.tell("leave")
+        assert ended(watcher).exit_code == 0
+
+
+def test_a_killed_worker_ends_the_job_with_one_text_for_everybody(run_dir: Path) -> None:
+    with Job(run_dir, workers=3) as job:
+        watcher = job.watch()
+        workers = job.join(0, 1, 2)
+        for worker in workers:
+            worker.ask("wait 0")
+        victim = workers[2]
+        code = victim.kill()
+        workers[0].tell("broken 17 2")
+        watcher.process_exited(2, code, "killed")
+        text = ended(watcher).text
+        assert text.startswith(
+            f"worker 2 (process {victim.process.pid} on {socket.gethostname()}) was killed by SIGKILL "
+            "in step 17, during all-reduce of gradients"
+        )
+        assert workers[1].answer() == f"interrupted: {text}"
+        assert workers[1].ask("wait 1") == f"WorkerLost: {text}"
+        assert job.exit_code() == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "how"), [(7, "exited with code 7"), (0, "ended without finishing its loop (exit code 0)")]
+)
+def test_a_worker_that_exits_in_a_step_is_lost(run_dir: Path, code: int, how: str) -> None:
+    with Job(run_dir, workers=1) as job:
+        watcher = job.watch()
+        (worker,) = job.join(0)
+        worker.ask("wait 0")
+        worker.tell(f"exit {code}")
+        assert worker.process.wait(PATIENCE) == code
+        watcher.process_exited(0, code, "")
+        end = ended(watcher)
+        assert how in end.text
+        assert (end.error, job.exit_code()) == ("WorkerLost", 3)
+
+
+def test_a_stopped_worker_is_missed_by_its_heartbeats(run_dir: Path) -> None:
+    with Job(run_dir, workers=1, heartbeat_limit=2.0) as job:
+        watcher = job.watch()
+        (hanging,) = job.join(0)
+        hanging.process.send_signal(signal.SIGSTOP)
+        text = ended(watcher).text
+        assert text.startswith(f"worker 0 (process {hanging.process.pid} on ")
+        assert "was silent for 2." in text
+        assert "--heartbeat-limit" in text
+        assert job.exit_code() == 3
+
+
+def test_a_child_that_outlives_a_killed_worker_does_not_hide_its_death(run_dir: Path) -> None:
+    """DataLoader workers are forks that hold copies of the worker's sockets."""
+    with Job(run_dir, workers=2, heartbeat_limit=600.0) as job:
+        survivor, victim = job.join(0, 1)
+        child = int(victim.ask("fork"))
+        try:
+            victim.kill()
+            survivor.ask("wait 0")
+            assert "closed its connection without leaving" in survivor.ask("wait 1")
+        finally:
+            kill_quietly(child)
+        assert job.exit_code() == 3
+
+
+def test_a_script_that_raises_ends_the_job_with_its_traceback(run_dir: Path) -> None:
+    with Job(run_dir, workers=2) as job:
+        watcher = job.watch()
+        workers = job.join(0, 1)
+        for worker in workers:
+            worker.ask("wait 0")
+        workers[1].tell("fail Traceback: ValueError")
+        end = ended(watcher)
+        assert (end.error, end.text) == (
+            "ScriptFailed",
+            "the script failed on worker 1 in step 3:\nTraceback: ValueError",
+        )
+        assert job.exit_code() == 1
+        assert [event.worker for event in job.events() if isinstance(event, WorkerFailed)] == [1]
+
+
+def test_a_stop_reaches_workers_and_its_reason_the_record(run_dir: Path) -> None:
+    with Job(run_dir, workers=1) as job:
+        watcher = job.watch()
+        client = CoordinatorClient.connect(job.address, job.token, join(0), timeout=PATIENCE)
+        with client:
+            client.wait_for_generation(0)
+            watcher.request_stop("interrupted by Ctrl-C")
+            with client._news:
+                assert client._news.wait_for(lambda: client.stop_reason is not None, timeout=PATIENCE)
+            assert client.stop_reason == "interrupted by Ctrl-C"
+            client.leave(step=1, reason="script finished")
+        assert ended(watcher).exit_code == 0
+
+
+def test_a_worker_can_ask_whether_its_generation_still_counts(run_dir: Path) -> None:
+    with Job(run_dir, workers=1) as job:
+        with CoordinatorClient.connect(job.address, job.token, join(0), timeout=PATIENCE) as client:
+            client.wait_for_generation(0)
+            assert client.interruption(1) is None
+            client.exchange_broken(generation=1, step=2, operation="all-reduce", peer=None, reason="on purpose")
+            reason = client.wait_for_generation(1).reason
+            assert client.interruption(1) == reason
+            assert client.interruption(2) is None
+            client.leave(step=2, reason="script finished")
+        assert job.exit_code() == 0
+
+
+def test_the_job_ends_when_the_launcher_is_gone(run_dir: Path) -> None:
+    with Job(run_dir, workers=1) as job:
+        watcher = job.watch()
+        (worker,) = job.join(0)
+        worker.ask("wait 0")
+        watcher.close()
+        assert worker.answer() == "interrupted: the launcher is gone"
+        assert job.exit_code() == 130
+        assert isinstance(job.events()[-1], JobEnded)
+
+
+def test_a_coordinator_that_is_told_to_stop_closes_its_record(run_dir: Path) -> None:
+    with Job(run_dir, workers=1) as job:
+        watcher = job.watch()
+        job.join(0)
+        job.coordinator.send_signal(signal.SIGTERM)
+        assert ended(watcher).text == "the coordinator was stopped by SIGTERM"
+        assert job.exit_code() == 130
+        assert isinstance(job.events()[-1], JobEnded)
+
+
+def test_a_killed_coordinator_is_noticed_by_all_its_clients(run_dir: Path) -> None:
+    with Job(run_dir, workers=1) as job:
+        watcher = job.watch()
+        (worker,) = job.join(0)
+        worker.ask("wait 0")
+        job.coordinator.kill()
+        assert worker.answer().startswith(f"interrupted: the coordinator at {job.address} is gone")
+        assert worker.ask("wait 1").startswith("AddressUnavailable: ")
+        with pytest.raises(AddressUnavailable, match="is gone"):
+            ended(watcher)
+        with pytest.raises(AddressUnavailable, match=f"no coordinator can be reached at {job.address}"):
+            WatcherClient.connect(job.address, job.token, timeout=PATIENCE)
+
+
+# Strangers
+
+
+def test_a_wrong_token_is_told_so_and_harms_nobody(run_dir: Path) -> None:
+    with Job(run_dir, workers=1) as job:
+        (refused,) = job.start(0, token="not the token")
+        assert refused.answer().startswith(
+            f"Refused: the coordinator at {job.address} refused this process: wrong token"
+        )
+        (worker,) = job.join(0)
+        assert worker.ask("wait 0") == "generation 1 rank 0 of 1"
+
+
+def test_a_worker_that_is_turned_away_reads_why(run_dir: Path) -> None:
+    with Job(run_dir, workers=2) as job:
+        (first,) = job.join(0)
+        with pytest.raises(Refused, match=rf"worker number 0 is in use by process {first.process.pid} on "):
+            CoordinatorClient.connect(job.address, job.token, join(0), timeout=PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 10_000, bytes(64)], ids=["nothing", "http", "many", "zeros"]
+)
+def test_garbage_from_a_stranger_closes_that_connection_only(run_dir: Path, garbage: bytes) -> None:
+    with Job(run_dir, workers=1) as job, socket.create_connection((job.address.host, job.address.port)) as stranger:
+        stranger.sendall(garbage)
+        stranger.shutdown(socket.SHUT_WR)
+        while _receive(stranger):
+            pass
+        (worker,) = job.join(0)
+        assert worker.ask("wait 0") == "generation 1 rank 0 of 1"
+
+
+def test_garbage_from_a_worker_costs_it_its_place(run_dir: Path) -> None:
+    with Job(run_dir, workers=1) as job:
+        watcher = job.watch()
+        connection, _, _ = channel.connect(job.address, job.token, join(0), timeout=PATIENCE)
+        with connection:
+            connection.sendall(b"\x00\x00\x00\x03abc")
+            assert "was cut off (not a message of a client" in ended(watcher).text
+        assert job.exit_code() == 3
+
+
+def test_strangers_that_say_nothing_do_not_keep_workers_out(run_dir: Path) -> None:
+    with Job(run_dir, workers=1) as job:
+        watcher = job.watch()  # the coordinator is up
+        strangers = [
+            socket.create_connection((job.address.host, job.address.port))
+            for _ in range(coordinator.MAX_STRANGERS + 20)
+        ]
+        try:
+            (worker,) = job.join(0)
+            assert worker.ask("wait 0") == "generation 1 rank 0 of 1"
+            worker.tell("leave")
+            assert ended(watcher).exit_code == 0
+        finally:
+            for stranger in strangers:
+                stranger.close()
+
+
+def _receive(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(4096)
+    except ConnectionResetError:
+        return b""
+
+
+# Load
+
+
+def test_a_watcher_that_does_not_read_stalls_nobody_and_hears_of_the_end(run_dir: Path) -> None:
+    with Job(run_dir, workers=1) as job:
+        watcher = job.watch()
+        client = CoordinatorClient.connect(job.address, job.token, join(0), timeout=PATIENCE)
+        with client:
+            for number in range(40):
+                client.report(Advised(worker=0, text=f"{number} " + "x" * 300_000))
+            client.leave(step=1, reason="script finished")
+            with client._news:
+                assert client._news.wait_for(lambda: client.ended is not None, timeout=PATIENCE)
+        assert ended(watcher).exit_code == 0
+        assert job.exit_code() == 0
+        advice = [event.text.split()[0] for event in job.events() if isinstance(event, Advised)]
+        assert advice == [str(number) for number in range(40)]
+
+
+@pytest.fixture
+def fifty_clients(run_dir: Path) -> Iterator[tuple[Job, list[CoordinatorClient]]]:
+    with Job(run_dir, workers=50) as job:
+        clients: list[CoordinatorClient] = []
+        try:
+            for number in reversed(range(50)):
+                clients.append(CoordinatorClient.connect(job.address, job.token, join(number), timeout=PATIENCE))
+            yield job, clients
+        finally:
+            for client in clients:
+                client.close()
+
+
+def test_fifty_workers_join_regroup_and_leave(fifty_clients: tuple[Job, list[CoordinatorClient]]) -> None:
+    job, clients = fifty_clients
+    watcher = job.watch()
+    first = {client.wait_for_generation(0) for client in clients}
+    assert [member.worker for member in first.pop().members] == list(range(50))
+    assert not first, "workers were told different things"
+    for client in clients:
+        client.exchange_broken(generation=1, step=2, operation="all-reduce", peer=None, reason="on purpose")
+    second = {client.wait_for_generation(1).number for client in clients}
+    assert second == {2}
+    for client in clients:
+        client.leave(step=3, reason="script finished")
+    assert ended(watcher).text == "all 50 workers finished"
+    assert job.exit_code() == 0
+
+
+# Listening and connecting
+
+
+def test_a_port_in_use_is_named_with_the_fix() -> None:
+    with open_listener(Address("127.0.0.1", 0), "") as taken:
+        address = Address(*taken.getsockname())
+        with pytest.raises(AddressUnavailable, match=rf"{address}: the port is in use; choose another with --address"):
+            open_listener(address, "token")
+
+
+def test_listening_beyond_this_machine_needs_a_token() -> None:
+    with pytest.raises(UsageError, match=r"0\.0\.0\.0:0 without a token"):
+        open_listener(Address("0.0.0.0", 0), "")
+    open_listener(Address("0.0.0.0", 0), "token").close()
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
+def test_an_address_that_is_not_ours_cannot_be_listened_on(host: str) -> None:
+    with pytest.raises(AddressUnavailable, match=f"cannot listen on {host}:0"):
+        open_listener(Address(host, 0), "token")
+
+
+def test_somebody_else_at_the_address_is_not_taken_for_the_coordinator() -> None:
+    """It speaks, but cannot prove that it holds the token."""
+    with open_listener(Address("127.0.0.1", 0), "") as impostor:
+        address = Address(*impostor.getsockname())
+        pid = os.fork()
+        if pid == 0:
+            connection, _ = impostor.accept()
+            connection.sendall(bytes(32) + b"\x01" * 32 + encode(join(0)))
+            connection.recv(1)
+            os._exit(0)
+        try:
+            with pytest.raises(Refused, match="does not hold this job's token"):
+                CoordinatorClient.connect(address, "token", join(0), timeout=PATIENCE)
+        finally:
+            kill_quietly(pid)
+            os.waitpid(pid, 0)
+
+
+def test_a_listener_that_never_answers_is_given_up() -> None:
+    with open_listener(Address("127.0.0.1", 0), "") as silent:
+        address = Address(*silent.getsockname())
+        with pytest.raises(AddressUnavailable, match=rf"the coordinator at {address} did not answer within 0\.2 s"):
+            CoordinatorClient.connect(address, "token", join(0), timeout=0.2)

@@ -1,0 +1,146 @@
+"""A coordinator and workers as real processes, for integration tests. Everything is gone when the `Job` is closed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from shoal.events import AnyEvent, Record
+from shoal.membership.client import WatcherClient
+from shoal.membership.coordinator import open_listener
+from shoal.values import Address
+from shoal.wire.handshake import new_token
+from shoal.wire.messages import Ended
+
+PROGRAMS = Path(__file__).parent
+PATIENCE = 60.0  # seconds; only a hanging test ever waits so long
+
+
+class WorkerProcess:
+    """A worker that is told what to do: see `worker_process`."""
+
+    def __init__(self, address: Address, token: str, number: int) -> None:
+        self.number = number
+        self.process = subprocess.Popen(
+            [sys.executable, PROGRAMS / "worker_process.py", address.host, str(address.port), token, str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def tell(self, command: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> str:
+        """Its next line; the test's own timeout bounds the wait."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+    def ask(self, command: str) -> str:
+        self.tell(command)
+        return self.answer()
+
+    def kill(self, number: int = signal.SIGKILL) -> int:
+        """Send a signal that ends the process, and return what the launcher would report."""
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(PATIENCE)
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):  # it died with a command unread
+                pipe.close()
+
+
+class Job:
+    """A coordinator's process, and whoever joins it."""
+
+    def __init__(self, run_dir: Path, **settings: object) -> None:
+        self.token = new_token()
+        self.run_dir = run_dir
+        self.workers: list[WorkerProcess] = []
+        self.watchers: list[WatcherClient] = []
+        with open_listener(Address("127.0.0.1", 0), self.token) as listener:
+            self.address = Address(*listener.getsockname())
+            given = {"fd": listener.fileno(), "token": self.token, "settings": settings, "run_dir": str(run_dir)}
+            self.coordinator = subprocess.Popen(
+                [sys.executable, PROGRAMS / "coordinator_process.py", json.dumps(given)],
+                pass_fds=[listener.fileno()],
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+
+    def start(self, *numbers: int, token: str | None = None) -> list[WorkerProcess]:
+        """Start workers at once; they answer "joined", or why not."""
+        started = [WorkerProcess(self.address, token or self.token, number) for number in numbers]
+        self.workers += started
+        return started
+
+    def join(self, *numbers: int) -> list[WorkerProcess]:
+        started = self.start(*numbers)
+        assert [worker.answer() for worker in started] == ["joined"] * len(started)
+        return started
+
+    def watch(self) -> WatcherClient:
+        self.watchers.append(WatcherClient.connect(self.address, self.token, timeout=PATIENCE))
+        return self.watchers[-1]
+
+    def exit_code(self) -> int:
+        """Wait for the coordinator to end. It must have nothing to complain of."""
+        code = self.coordinator.wait(PATIENCE)
+        assert self.coordinator.stderr is not None
+        assert self.coordinator.stderr.read() == ""
+        return code
+
+    def events(self) -> list[AnyEvent]:
+        lines = (self.run_dir / "events.jsonl").read_bytes().splitlines()
+        return [msgspec.json.decode(line, type=Record).event for line in lines]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for watcher in self.watchers:
+            watcher.close()
+        for worker in self.workers:
+            worker.close()
+        self.coordinator.kill()
+        self.coordinator.wait(PATIENCE)
+        assert self.coordinator.stderr is not None
+        self.coordinator.stderr.close()
+
+
+def ended(watcher: WatcherClient) -> Ended:
+    """The job's end, after all events."""
+    while True:
+        message = watcher.receive(PATIENCE)
+        assert message is not None, "the job does not end"
+        if isinstance(message, Ended):
+            return message
+
+
+def seen(watcher: WatcherClient, kind: type[AnyEvent], count: int = 1) -> None:
+    """Wait until so many events of a kind have been shown."""
+    while count > 0:
+        message = watcher.receive(PATIENCE)
+        assert message is not None, f"no {kind.__name__} came"
+        assert not isinstance(message, Ended), message
+        count -= isinstance(message.event, kind)
+
+
+def kill_quietly(process: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)

@@ -1,0 +1,145 @@
+"""Runs in threads of one process: the live training code over in-process meshes, with exchanges that fail on purpose."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal.codecs.identity import Identity
+from shoal.collectives.group import Pending
+from shoal.collectives.threaded_group import ThreadedGroup
+from shoal.errors import ShoalError
+from shoal.events import AnyEvent
+from shoal.job_config import JobConfig
+from shoal.strategies.peers import Breakage, JobOver, Peers, Traffic
+from shoal.training.run import Run
+from shoal.training.session import Session
+from shoal.training.start import start_session
+from shoal.transport.in_process import InProcessMesh, in_process_meshes
+from shoal.values import Address, Generation, Member
+
+
+@dataclass
+class Hub:
+    """Stands in for the coordinator: the next generation forms when every member has asked for it."""
+
+    size: int
+    fault: Callable[[int, str], bool] | None = None  # (rank, label): break the group before this all-reduce?
+    events: list[AnyEvent] = field(default_factory=list)
+    labels: list[list[str]] = field(default_factory=list)  # by rank: labels of all-reduces, in order
+    stop_reason: str | None = None
+    failed: str | None = None
+
+    def __post_init__(self) -> None:
+        self.labels = [[] for _ in range(self.size)]
+        self._condition = threading.Condition()
+        self._asking: set[int] = set()
+        self.number = 1
+        self.meshes: list[InProcessMesh] = in_process_meshes(self.size)
+
+    def generation(self) -> Generation:
+        members = tuple(
+            Member(rank=rank, worker=rank, host="here", process=rank, address=Address("127.0.0.1", 1))
+            for rank in range(self.size)
+        )
+        return Generation(number=self.number, members=members, schedule="auto", codec="identity", reason="test")
+
+    def next_generation(self, rank: int) -> None:
+        with self._condition:
+            asked_for = self.number + 1
+            self._asking.add(rank)
+            if len(self._asking) == self.size:
+                self._asking.clear()
+                self.number = asked_for
+                self.meshes = in_process_meshes(self.size)
+                self._condition.notify_all()
+            reached = self._condition.wait_for(lambda: self.number >= asked_for or self.failed is not None, timeout=60)
+            if not reached or self.failed is not None:
+                raise JobOver(ShoalError(self.failed or "not all members asked for the next generation"))
+
+    def fail(self, reason: str) -> None:
+        with self._condition:
+            self.failed = self.failed or reason
+            self._condition.notify_all()
+
+
+class WatchedGroup(ThreadedGroup):
+    """Notes labels, and fails where the hub says so."""
+
+    hub: Hub
+
+    def all_reduce(self, tensor: Any, *, label: str, **options: Any) -> Pending:
+        self.hub.labels[self.rank].append(label)
+        if self.hub.fault is not None and self.hub.fault(self.rank, label):
+            self.abort("broken on purpose")
+        return super().all_reduce(tensor, label=label, **options)
+
+
+class ThreadPeers(Peers):
+    def __init__(self, hub: Hub, rank: int) -> None:
+        self._hub = hub
+        self.worker = rank
+        self._enter()
+
+    def _enter(self) -> None:
+        self.generation = self._hub.generation()
+        group = WatchedGroup(
+            self._hub.meshes[self.worker], generation=self.generation.number, schedule="auto", codec=Identity()
+        )
+        group.hub = self._hub
+        self.group = self._group = group
+
+    def regroup(self, breakage: Breakage) -> None:
+        self._group.abort(breakage.reason)
+        self._group.close()
+        self._hub.next_generation(self.worker)
+        self._enter()
+
+    def report(self, *events: AnyEvent) -> None:
+        self._hub.events.extend(events)
+
+    def stop_wish(self) -> str | None:
+        return self._hub.stop_reason
+
+    def set_position(self, step: int, operation: str) -> None:
+        pass
+
+    def traffic(self) -> Traffic:
+        return Traffic(self._group.bytes_sent, self._group.idle_seconds)
+
+    def close(self) -> None:
+        self._group.close()
+
+
+def train_in_threads(
+    size: int, train: Callable[[Run], Any], *, hub: Hub | None = None, **options: Any
+) -> list[Any]:
+    """What `train` returns on each of `size` workers. The first exception of any of them is raised."""
+    hub = hub or Hub(size)
+    results: list[Any] = [None] * size
+    errors: list[BaseException] = []
+
+    def work(rank: int) -> None:
+        peers = ThreadPeers(hub, rank)
+        try:
+            session: Session = start_session(peers, JobConfig(**options))
+            results[rank] = train(Run(session))
+            session.settle()
+        except BaseException as error:
+            errors.append(error)
+            peers.group.abort("this worker failed")
+            hub.fail(str(error))
+        finally:
+            peers.close()
+
+    threads = [threading.Thread(target=work, args=(rank,), name=f"worker-{rank}") for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=100)
+        assert not thread.is_alive(), "a worker hangs"
+    if errors:
+        raise errors[0]
+    return results

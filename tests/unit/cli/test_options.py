@@ -1,0 +1,165 @@
+"""The command line of `shoal run`: every option is listed here, so that a new one is a visible change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.cli.main import COMMANDS, main
+from shoal.cli.options import GROUPS, config_from, merge, settings
+from shoal.cli.run import parser
+from shoal.errors import UsageError
+from shoal.job_config import JobConfig
+
+# option strings and default, in the order of --help
+OPTIONS: list[tuple[tuple[str, ...], object]] = [
+    (("-h", "--help"), None),
+    (("-n", "--workers"), 1),
+    (("--threads",), 0),
+    (("--strategy",), "all-reduce"),
+    (("--schedule",), "auto"),
+    (("--codec",), "identity"),
+    (("--seed",), 0),
+    (("--sync-batchnorm", "--no-sync-batchnorm"), False),
+    (("--bucket-mb",), 4.0),
+    (("--address",), "127.0.0.1:0"),
+    (("--heartbeat-limit",), 5.0),
+    (("--run-dir",), ""),
+    (("--progress",), "auto"),
+    (("--config",), None),
+]
+
+
+def parse(*arguments: str) -> tuple[JobConfig, str, list[str]]:
+    parsed = parser().parse_all(arguments)
+    return config_from(parsed), parsed.script, parsed.arguments
+
+
+def test_every_option_and_its_default() -> None:
+    known = settings()
+    found = [
+        (tuple(action.option_strings), known[action.dest].default if action.dest in known else None)
+        for action in parser()._actions
+        if action.option_strings
+    ]
+    assert found == OPTIONS
+
+
+def test_every_setting_is_in_one_group() -> None:
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(settings())
+
+
+def test_commands() -> None:
+    assert list(COMMANDS) == ["run", "coordinator", "bench"]
+
+
+def test_everything_after_the_script_is_the_scripts() -> None:
+    config, script, rest = parse("-n", "2", "train.py", "-n", "9", "--workers=8", "--", "--help", "-h")
+    assert (config.workers, script) == (2, "train.py")
+    assert rest == ["-n", "9", "--workers=8", "--", "--help", "-h"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "value"),
+    [
+        (("-n3",), "workers", 3),
+        (("--workers=3", "-n", "3"), "workers", 3),
+        (("--sync-batchnorm",), "sync_batchnorm", True),
+        (("--no-sync-batchnorm",), "sync_batchnorm", False),
+        (("--bucket-mb", "2"), "bucket_mb", 2.0),
+        (("--run-dir", "a b"), "run_dir", "a b"),
+    ],
+)
+def test_values_arrive_typed(arguments: tuple[str, ...], name: str, value: object) -> None:
+    config, _, _ = parse(*arguments, "train.py")
+    assert getattr(config, name) == value
+    assert type(getattr(config, name)) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--worker", "2", "train.py"), "did you mean '--workers'?"),
+        (("--work=2", "train.py"), "there is no option --work;"),
+        (("--rundir", "x", "train.py"), "did you mean '--run-dir'?"),
+        (("-n", "2", "--workers", "3", "train.py"), "--workers is given as 2 and as 3"),
+        (("--seed", "1", "--seed", "2", "train.py"), "--seed is given as 1 and as 2"),
+        (("--sync-batchnorm", "--no-sync-batchnorm", "train.py"), "switched on and off"),
+        (("-n", "two", "train.py"), "--workers is 'two'; it should be a whole number"),
+        (("--bucket-mb", "x", "train.py"), "--bucket-mb is 'x'; it should be a number"),
+        (("-n", "0", "train.py"), "--workers is 0; a job needs at least 1"),
+        (("-n", "-1", "train.py"), "--workers is -1; a job needs at least 1"),
+        (("--schedule", "rings", "train.py"), "did you mean 'ring'?"),
+        (("--address", "nowhere:port", "train.py"), "HOST:PORT"),
+        (("-n",), "-n/--workers"),
+        ((), "no script given"),
+        (("-n", "2"), "no script given"),
+        (("missing.py",), "the script missing.py does not exist"),
+        (("/",), "is not a file"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    [line] = captured.err.splitlines()
+    assert line.startswith("shoal: error: ")
+    assert words in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), [(("rnu",), "did you mean 'run'?"), ((), "no command given"), (("bench", "x"), "training")]
+)
+def test_unknown_commands(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["run", "--help"])
+    assert left.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for names, _ in OPTIONS for name in names)
+    assert all(title in shown for title in GROUPS)
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("shoal 0.")
+    assert main(["--help"]) == 0
+    assert "coordinator" in capsys.readouterr().out
+
+
+def test_command_line_beats_the_file_and_the_file_the_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text("workers = 3\nseed = 4\nsync_batchnorm = true\n")
+    config, _, _ = parse("--config", str(file), "-n", "2", "--no-sync-batchnorm", "train.py")
+    assert (config.workers, config.seed, config.sync_batchnorm) == (2, 4, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("worker = 3\n", "did you mean 'workers'?"),
+        ("workers = 'many'\n", "job.toml"),
+        ("workers = 0\n", "--workers is 0"),
+        ("workers = \n", "is not TOML"),
+    ],
+)
+def test_mistakes_in_the_file_name_it(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        parse("--config", str(file), "train.py")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{"wrokers": 2}, {"workers": "2"}, {"workers": 0}])
+def test_python_options_are_checked_like_the_command_lines(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        merge(options, file=None, origin="shoal.launch()")

@@ -1,0 +1,218 @@
+"""Invariants of the membership core under any order of messages, closed connections and ticks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.events import Advised, JobEnded, StopAgreed
+from shoal.job_config import JobConfig
+from shoal.membership.core import MembershipCore
+from shoal.membership.protocol import Arrived, Close, Closed, End, Input, Instruction, Interrupt, Note, Send, Tick
+from shoal.wire.messages import (
+    ClientMessage,
+    Ended,
+    ExchangeBroken,
+    Failed,
+    Formed,
+    Heartbeat,
+    Leave,
+    ProcessExited,
+    Report,
+    StopRequest,
+    Turned,
+    Watch,
+    Welcome,
+)
+from support.membership import join
+
+WORKERS = 3
+
+small = st.integers(-1, WORKERS)
+texts = st.sampled_from(["", "a reason"])
+messages: st.SearchStrategy[ClientMessage] = st.one_of(
+    st.builds(join, small, version=st.sampled_from([1, 1, 1, 2]), port=st.sampled_from([7000, 7000, 0])),
+    st.builds(join, st.integers(0, WORKERS - 1)),
+    st.builds(Watch, version=st.just(1)),
+    st.builds(Heartbeat, generation=small, step=small, operation=texts),
+    st.builds(
+        Report,
+        events=st.lists(
+            st.sampled_from(
+                [
+                    Advised(worker=0, text="slow"),
+                    StopAgreed(step=3, reason="enough"),
+                    JobEnded(outcome="finished", exit_code=0, reason="", seconds=0.0),
+                ]
+            ),
+            max_size=2,
+        ).map(tuple),
+    ),
+    st.builds(ExchangeBroken, generation=small, step=small, operation=texts, peer=st.none() | small, reason=texts),
+    st.builds(Failed, step=small, error=st.sampled_from(["ScriptFailed", "Interrupted", "", "what"]), text=texts),
+    st.builds(Leave, step=small, reason=texts),
+    st.builds(StopRequest, reason=texts),
+    st.builds(ProcessExited, worker=small, code=st.sampled_from([0, 0, 1, -9, -99]), reason=texts),
+)
+clients = st.integers(1, 6)
+inputs: st.SearchStrategy[Input] = st.one_of(
+    st.builds(Arrived, clients, messages),
+    st.builds(Arrived, clients, messages),
+    st.builds(Arrived, clients, messages),
+    st.builds(Closed, clients, texts),
+    st.just(Tick()),
+    st.builds(Interrupt, texts),
+)
+# A job that is under way: without it, random messages rarely get as far as a generation.
+START: tuple[Input, ...] = (
+    Arrived(1, Watch(version=1)),
+    *(Arrived(2 + worker, join(worker)) for worker in range(WORKERS)),
+)
+histories = st.builds(
+    lambda start, rest: (*START[:start], *rest),
+    st.integers(0, len(START)),
+    st.lists(inputs, max_size=30),
+)
+steps_of_time = st.sampled_from([0.0, 0.1, 0.1, 0.6, 6.0])
+
+
+@dataclass
+class Checker:
+    """Follows the instructions as a shell would, and fails on the first that breaks an invariant."""
+
+    closed: set[int] = field(default_factory=set)
+    welcomed: list[int] = field(default_factory=list)
+    told_end: set[int] = field(default_factory=set)
+    generations: list[int] = field(default_factory=list)
+    ended: int = 0
+    over: bool = False
+
+    def check(self, happened: Input, instructions: Iterable[Instruction]) -> None:
+        if isinstance(happened, Closed):
+            self.closed.add(happened.client)
+        for instruction in instructions:
+            if self.over:
+                turning_away = isinstance(instruction, Send) and isinstance(instruction.message, Turned)
+                assert turning_away or isinstance(instruction, Close), instruction
+            self._follow(instruction)
+
+    def _follow(self, instruction: Instruction) -> None:
+        match instruction:
+            case Send(to, message):
+                assert to
+                assert not self.closed & set(to), instruction
+                self._message(to, message)
+            case Note(event, watchers):
+                assert not self.closed & set(watchers)
+                assert not self.ended, "an event after JobEnded"
+                self.ended += isinstance(event, JobEnded)
+            case Close(client):
+                assert client not in self.closed
+                self.closed.add(client)
+            case End():
+                assert self.ended == 1
+                assert set(self.welcomed) - self.closed <= self.told_end
+                self.over = True
+
+    def _message(self, to: tuple[int, ...], message: object) -> None:
+        if isinstance(message, Welcome):
+            assert not set(self.welcomed) & set(to)
+            self.welcomed += to
+        elif isinstance(message, Ended):
+            self.told_end.update(to)
+        elif isinstance(message, Formed):
+            members = message.generation.members
+            assert [member.rank for member in members] == list(range(len(members)))
+            numbers = [member.worker for member in members]
+            assert numbers == sorted(set(numbers))
+            assert message.generation.number not in self.generations
+            assert message.generation.reason
+            self.generations.append(message.generation.number)
+            assert self.generations == sorted(self.generations)
+
+
+@settings(max_examples=400, deadline=None)
+@given(histories, st.data())
+def test_invariants_hold_for_any_order_of_messages(history: tuple[Input, ...], data: st.DataObject) -> None:
+    core = MembershipCore(JobConfig(workers=WORKERS), now=0.0)
+    checker = Checker()
+    now = 0.0
+    for happened in history:
+        now += data.draw(steps_of_time)
+        checker.check(happened, core.handle(happened, now))
+    # Everybody goes away: a job that anybody took part in comes to an end, and exactly once.
+    for client in range(1, 7):
+        checker.check(Closed(client), core.handle(Closed(client), now))
+    for _ in range(20):
+        now += 0.1
+        checker.check(Tick(), core.handle(Tick(), now))
+    assert checker.ended == checker.over
+    assert checker.over or not checker.welcomed
+
+
+@settings(max_examples=50, deadline=None)
+@given(histories)
+def test_the_same_history_gives_the_same_instructions(history: tuple[Input, ...]) -> None:
+    cores = [MembershipCore(JobConfig(workers=WORKERS), now=0.0) for _ in range(2)]
+    for position, happened in enumerate(history):
+        first, second = (core.handle(happened, position * 0.1) for core in cores)
+        assert first == second
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.permutations(range(5)), st.integers(0, 4))
+def test_one_kill_ends_the_job_and_names_the_worker(order: list[int], victim: int) -> None:
+    """In whatever order the news of a death arrive, the text is the same."""
+    core = MembershipCore(JobConfig(workers=5), now=0.0)
+    core.handle(Arrived(99, Watch(version=1)), 0.0)
+    for worker in order:
+        core.handle(Arrived(worker, join(worker)), 0.0)
+    broken = ExchangeBroken(generation=1, step=7, operation="all-reduce of gradients", peer=victim, reason="reset")
+    news: list[Input] = [
+        Closed(victim),
+        Arrived(99, ProcessExited(worker=victim, code=-9, reason="")),
+        Arrived((victim + 1) % 5, broken),
+    ]
+    found = [
+        instruction.message
+        for position in order
+        if position < len(news)
+        for instruction in core.handle(news[position], 0.1)
+        if isinstance(instruction, Send) and isinstance(instruction.message, Ended)
+    ]
+    assert len(found) == 1
+    assert found[0].exit_code == 3
+    assert found[0].error == "WorkerLost"
+    assert found[0].text.startswith(
+        f"worker {victim} (process {100 + victim} on host-{victim}) was killed by SIGKILL in step 7, "
+        "during all-reduce of gradients"
+    )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Heartbeat(generation=0, step=0, operation=""), StopRequest(reason=""), Leave(step=0, reason="")],
+    ids=lambda message: type(message).__name__,
+)
+def test_a_first_message_that_says_nothing_of_the_sender_is_turned_away(message: ClientMessage) -> None:
+    core = MembershipCore(JobConfig(), now=0.0)
+    turned, close = core.handle(Arrived(1, message), 0.0)
+    assert isinstance(turned, Send)
+    assert isinstance(turned.message, Turned)
+    assert "not join or watch" in turned.message.reason
+    assert close == Close(1)
+
+
+def test_a_huge_traceback_is_cut_to_what_can_be_sent_on() -> None:
+    core = MembershipCore(JobConfig(), now=0.0)
+    core.handle(Arrived(1, join(0)), 0.0)
+    text = "first line\n" + "x" * 3_000_000 + "\nlast line"
+    instructions = core.handle(Arrived(1, Failed(step=0, error="ScriptFailed", text=text)), 0.0)
+    ended = next(i.message for i in instructions if isinstance(i, Send) and isinstance(i.message, Ended))
+    assert len(ended.text) < 100_000
+    assert "first line" in ended.text
+    assert ended.text.endswith("last line")

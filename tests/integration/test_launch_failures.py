@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from support.launcher import leftovers, processes_in, shoal, started, wait_for_file, write_script
 
 STEPS = """
@@ -121,7 +122,10 @@ def test_nothing_survives_a_killed_launcher(tmp_path: Path) -> None:
 
 
 def test_token_is_private_and_outside_the_run_directory(tmp_path: Path) -> None:
-    text = "p = os.environ['SHOAL_TOKEN_FILE']\nprint(p, oct(os.stat(p).st_mode), oct(os.stat(os.path.dirname(p)).st_mode))"
+    text = """
+path = os.environ["SHOAL_TOKEN_FILE"]
+print(path, oct(os.stat(path).st_mode), oct(os.stat(os.path.dirname(path)).st_mode))
+"""
     write_script(tmp_path, text)
     outcome = shoal(tmp_path, "run", "--run-dir", "out", "script.py")
     path, mode, folder_mode = outcome.stdout.split()

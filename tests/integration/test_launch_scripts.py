@@ -8,9 +8,9 @@ import tomllib
 from pathlib import Path
 
 import msgspec
-from support.launcher import shoal, write_script
 
 from shoal.events import JobEnded, JobStarted, Record
+from support.launcher import shoal, write_script
 
 
 def records(run_dir: Path) -> list[Record]:

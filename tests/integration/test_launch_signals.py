@@ -6,11 +6,11 @@ import os
 import pty
 import select
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
+
 from support.launcher import PATIENCE, SHOAL, leftovers, shoal, started, wait_for_file, write_script
 
 UNTIL_STOPPED = """
@@ -115,41 +115,26 @@ def read_all(terminal: int) -> str:
 def test_live_progress_in_a_terminal_and_ctrl_c_restores_it(tmp_path: Path) -> None:
     write_script(tmp_path, "print('a line', flush=True)\n" + UNTIL_STOPPED, joins=True)
     (tmp_path / "runtime").mkdir()
-    main, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [*SHOAL, "run", "-n", "2", "script.py"],
-        cwd=tmp_path,
-        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path / "runtime"), "TERM": "xterm", "COLUMNS": "150"},
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        preexec_fn=lambda: os.login_tty(os.dup(terminal)) if hasattr(os, "login_tty") else _take_terminal(terminal),
-    )
+    variables = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path / "runtime"), "TERM": "xterm", "COLUMNS": "150"}
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execve(SHOAL[0], [*SHOAL, "run", "-n", "2", "script.py"], variables)
     try:
-        os.close(terminal)
         wait_for_file(tmp_path / "started", count=2)
-        time.sleep(0.3)
-        os.write(main, b"\x03")
-        shown = read_all(main)
-        assert process.wait(timeout=PATIENCE) == 130
+        time.sleep(0.3)  # for a drawing or two
+        os.write(terminal, b"\x03")
+        shown = read_all(terminal)
     finally:
-        process.kill()
-        process.wait()
-        os.close(main)
+        os.close(terminal)
+        _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 130
     assert "[worker 1] a line" in shown
     assert "worker 0  step" in shown
     assert "stopping after this step" in shown
     assert "interrupted by Ctrl-C" in shown
     assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l")  # the cursor is visible again
     assert leftovers(tmp_path) == []
-
-
-def _take_terminal(terminal: int) -> None:
-    import fcntl
-    import termios
-
-    os.setsid()
-    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 
 
 def test_ctrl_c_after_training_reaches_the_script(tmp_path: Path) -> None:

@@ -113,9 +113,7 @@ class ThreadPeers(Peers):
         self._group.close()
 
 
-def train_in_threads(
-    size: int, train: Callable[[Run], Any], *, hub: Hub | None = None, **options: Any
-) -> list[Any]:
+def train_in_threads(size: int, train: Callable[[Run], Any], *, hub: Hub | None = None, **options: Any) -> list[Any]:
     """What `train` returns on each of `size` workers. The first exception of any of them is raised."""
     hub = hub or Hub(size)
     results: list[Any] = [None] * size

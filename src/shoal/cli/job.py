@@ -12,6 +12,8 @@ import signal
 import socket
 import time
 
+import msgspec
+
 from shoal.cli import run_directory, supervision
 from shoal.cli.plan import COORDINATOR, Job, check_script, coordinator_process, worker_name, worker_processes
 from shoal.cli.screen import Screen
@@ -21,7 +23,8 @@ from shoal.cli.token_file import token_file
 from shoal.engines.engine import Engine, Exited, Happening, Printed, describe_exit
 from shoal.engines.local import LocalEngine
 from shoal.environment import parse_address, worker_environment
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, all_errors
+from shoal.events import JobEnded, Record
 from shoal.job_config import JobConfig
 from shoal.membership.client import WatcherClient
 from shoal.membership.coordinator import open_listener
@@ -90,6 +93,8 @@ class _Launcher:
         try:
             self._watcher = WatcherClient.connect(self._job.coordinator, token, timeout=CONNECT_TIMEOUT)
         except ShoalError as error:
+            self._await_coordinator_exit()
+            self._read_record()
             self._coordinator_gone(str(error))
         while self._finish is None:
             self._wait()
@@ -129,8 +134,9 @@ class _Launcher:
             self._last[happened.name] = happened.last
             if happened.name == COORDINATOR:
                 self._coordinator_exit = _how(happened)
-                self._read_messages()
-                self._decide(supervision.CoordinatorExited(self._coordinator_exit))
+                if self._watcher is not None:
+                    self._read_messages()
+                    self._decide(supervision.CoordinatorExited(self._coordinator_exit))
             else:
                 worker = self._numbers[happened.name]
                 self._screen.worker_ended(worker)
@@ -152,12 +158,27 @@ class _Launcher:
         if self._watcher is not None:
             self._watcher.close()
             self._watcher = None
+        self._await_coordinator_exit()
+        how = self._coordinator_exit or f"does not answer any more ({reason})"
+        self._decide(supervision.CoordinatorExited(how))
+
+    def _await_coordinator_exit(self) -> None:
         limit = time.monotonic() + EXIT_WAIT
         while self._coordinator_exit is None and (left := limit - time.monotonic()) > 0:
             select.select([self._engine], [], [], left)
             self._take(self._engine.poll())
-        how = self._coordinator_exit or f"does not answer any more ({reason})"
-        self._decide(supervision.CoordinatorExited(how))
+
+    def _read_record(self) -> None:
+        """A very short job may be over before the launcher could watch it: its record says how it went."""
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            for line in (self._job.run_dir / "events.jsonl").read_bytes().splitlines():
+                record = msgspec.json.decode(line, type=Record)
+                self._screen.show(record.event, record.time)
+                self._decide(record.event)
+                if isinstance(record.event, JobEnded):
+                    code = record.event.exit_code
+                    error = next((kind.__name__ for kind in all_errors() if code and kind.exit_code == code), "")
+                    self._decide(Ended(exit_code=code, error=error, text=record.event.reason))
 
     def _decide(self, fact: supervision.Fact) -> None:
         for instruction in self._supervisor.handle(fact, time.monotonic()):

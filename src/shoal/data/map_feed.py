@@ -51,7 +51,7 @@ class MapAssembler(Assembler):
         if not self._seeds_samples and not self._seeds_batches:
             return collated(self._collate, [self._sample(index) for index in work.indices.tolist()])
         seeds = sample_seeds(seed=self._seed, epoch=work.epoch, indices=work.indices)
-        if True:
+        with generators_kept():
             seed_generators(seeds[0])
             samples = []
             for index, seed in zip(work.indices.tolist(), seeds, strict=True):

@@ -81,7 +81,7 @@ class Run:
     def model(self, model: Model | Callable[[], Model], *, sync_batchnorm: bool | None = None) -> Model:
         """The same model with the same weights on every worker. A function is called to build it."""
         self._session.settle()
-        built = cast(Model, model if isinstance(model, nn.Module) else model())
+        built = cast(Model, model() if callable(model) and not isinstance(model, nn.Module) else model)
         if not isinstance(built, nn.Module):
             raise UsageError(f"run.model was given a {type(built).__name__}; it takes a torch.nn.Module")
         if self._session.config.sync_batchnorm if sync_batchnorm is None else sync_batchnorm:

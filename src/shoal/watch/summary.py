@@ -26,7 +26,8 @@ def headline(board: Board) -> str:
         parts.append(named_values(board.values))
     parts.append(rate(board.mean_samples_per_second))
     if board.voided:
-        parts.append(f"{len(board.voided)} void steps were redone")
+        count = len(board.voided)
+        parts.append("1 void step was redone" if count == 1 else f"{count} void steps were redone")
     return f"{outcome}{reason}: {', '.join(parts)}"
 
 

@@ -151,6 +151,8 @@ def test_a_stream_that_fails_is_never_taken_for_a_short_one(loaders: int) -> Non
         ) as caught:
             next(batches)
         assert "disk on fire" in str(caught.value.__cause__)
+    with pytest.raises(DataError, match="failed after 6 samples"):
+        batches_of(feed, equal_dealings(1, 2)[0], Cursor(position=6))
 
 
 def test_stand_ins_of_a_stream_are_its_own_samples() -> None:

@@ -64,7 +64,9 @@ def assert_equal(left: dict[str, Any], right: dict[str, Any]) -> None:
         assert torch.equal(left[name], right[name]), name
 
 
-@pytest.mark.parametrize("where", ["step 7, exchange 0 of model 1", "gradients 0", "step 7, exchange 0 of model 1, buffers"])
+@pytest.mark.parametrize(
+    "where", ["step 7, exchange 0 of model 1", "gradients 0", "step 7, exchange 0 of model 1, buffers"]
+)
 def test_a_void_step_is_redone_bit_for_bit(where: str) -> None:
     clean = train_in_threads(3, careful_loop, bucket_mb=0.0001)
     hub = Hub(3, fault=once(1, where))

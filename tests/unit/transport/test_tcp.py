@@ -148,7 +148,7 @@ def test_connections_of_older_generations_are_dropped(workers: Workers) -> None:
 def test_a_peer_that_is_gone_is_named_at_once(workers: Workers) -> None:
     workers.listen(2)
     workers.listeners[0].close()
-    with pytest.raises(PeerLost, match="rank 0 .worker 0 at 127.0.0.1:.* refused") as error:
+    with pytest.raises(PeerLost, match=r"rank 0 \(worker 0 at 127\.0\.0\.1:.* refused") as error:
         workers.connect(1)
     assert error.value.peer == 0
 

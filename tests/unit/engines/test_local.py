@@ -1,0 +1,158 @@
+"""The local engine with real processes."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from shoal.engines.engine import Exited, Happening, Printed, ProcessSpec, describe_exit
+from shoal.engines.local import LocalEngine
+from shoal.errors import UsageError
+
+
+@pytest.fixture
+def engine() -> Iterator[LocalEngine]:
+    made = LocalEngine()
+    yield made
+    made.close()
+    assert psutil.Process().children() == []
+
+
+def spec(folder: Path, code: str, *, name: str = "p", variables: dict[str, str] | None = None) -> ProcessSpec:
+    command = (sys.executable, "-S", "-c", code)
+    return ProcessSpec(name=name, command=command, variables=variables or {}, log=folder / f"{name}.log")
+
+
+def until_exits(engine: LocalEngine, count: int = 1) -> list[Happening]:
+    happened: list[Happening] = []
+    limit = time.monotonic() + 60
+    while sum(isinstance(one, Exited) for one in happened) < count:
+        assert select.select([engine], [], [], limit - time.monotonic())[0], happened
+        happened += engine.poll()
+    return happened
+
+
+def printed(happened: list[Happening]) -> list[str]:
+    return [line for one in happened if isinstance(one, Printed) for line in one.lines]
+
+
+def test_output_and_exit_code_arrive_in_order(engine: LocalEngine, tmp_path: Path) -> None:
+    code = "import os, sys; print(os.environ['A'], flush=True); print('error', file=sys.stderr); sys.exit(7)"
+    engine.start(spec(tmp_path, code, variables={"A": "1"}))
+    happened = until_exits(engine)
+    assert printed(happened) == ["1", "error"]
+    assert happened[-1] == Exited("p", 7, ("1", "error"))
+    assert (tmp_path / "p.log").read_text() == "1\nerror\n"
+
+
+def test_large_output_of_a_process_that_ends_is_not_lost(engine: LocalEngine, tmp_path: Path) -> None:
+    engine.start(spec(tmp_path, "print('\\n'.join(map(str, range(50000))))"))
+    assert printed(until_exits(engine)) == [str(number) for number in range(50000)]
+
+
+def test_signal_deaths_are_negative_codes(engine: LocalEngine, tmp_path: Path) -> None:
+    engine.start(spec(tmp_path, "import os; os.kill(os.getpid(), 9)"))
+    assert until_exits(engine)[-1] == Exited("p", -9, ())
+
+
+def test_children_of_a_process_end_with_it(engine: LocalEngine, tmp_path: Path) -> None:
+    engine.start(
+        spec(tmp_path, "import os\npid = os.fork()\nif pid == 0:\n    os.execlp('sleep', 'sleep', '1000')\nprint(pid)")
+    )
+    [pid] = printed(until_exits(engine))
+    psutil.wait_procs([process] if (process := _process(int(pid))) else [], timeout=30)
+    assert not _runs(int(pid))
+
+
+def _process(pid: int) -> psutil.Process | None:
+    return psutil.Process(pid) if psutil.pid_exists(pid) else None
+
+
+def _runs(pid: int) -> bool:
+    process = _process(pid)
+    return process is not None and process.status() != psutil.STATUS_ZOMBIE
+
+
+def test_stop_is_soft_first_and_hard_for_the_deaf(engine: LocalEngine, tmp_path: Path) -> None:
+    soft = (
+        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(5)); print('up', flush=True); time.sleep(1000)"
+    )
+    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(1000)"
+    engine.start(spec(tmp_path, soft, name="soft"))
+    engine.start(spec(tmp_path, deaf, name="deaf"))
+    up: list[str] = []
+    while len(up) < 2:
+        assert select.select([engine], [], [], 60)[0]
+        up += printed(list(engine.poll()))
+    codes = {one.name: one.code for one in engine.stop(grace=1.0) if isinstance(one, Exited)}
+    assert codes == {"soft": 5, "deaf": -signal.SIGKILL}
+    assert engine.stop(grace=1.0) == ()
+
+
+def test_interrupt_reaches_one_process_only(engine: LocalEngine, tmp_path: Path) -> None:
+    code = """
+import time
+try:
+    print("up", flush=True)
+    time.sleep(1000)
+except KeyboardInterrupt:
+    print("stopped")
+"""
+    engine.start(spec(tmp_path, code, name="a"))
+    engine.start(spec(tmp_path, code, name="b"))
+    up: list[str] = []
+    while len(up) < 2:
+        assert select.select([engine], [], [], 60)[0]
+        up += printed(list(engine.poll()))
+    engine.interrupt("a")
+    happened = until_exits(engine)
+    assert happened[-1] == Exited("a", 0, ("up", "stopped"))
+    engine.interrupt("a")  # it has ended: nothing happens
+    assert [one for one in engine.stop(grace=0.0) if isinstance(one, Exited)] == [Exited("b", -9, ("up",))]
+
+
+def test_inherited_descriptors_keep_their_numbers(engine: LocalEngine, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    code = f"import os; os.write({writer}, b'here')"
+    base = spec(tmp_path, code)
+    engine.start(ProcessSpec(base.name, base.command, {}, base.log, descriptors=(writer,)))
+    os.close(writer)
+    until_exits(engine)
+    assert os.read(reader, 10) == b"here"
+    os.close(reader)
+
+
+def test_command_that_does_not_exist_is_a_usage_error(engine: LocalEngine, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="/no/such/program"):
+        engine.start(ProcessSpec("p", ("/no/such/program",), {}, tmp_path / "log"))
+
+
+def test_private_files_go_when_the_launcher_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    token = tmp_path / "private/token"
+    token.write_text("secret")
+    engine = LocalEngine((token,))
+    engine.start(spec(tmp_path, "pass"))
+    engine.close()
+    assert not token.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (0, "exited with code 0"),
+        (7, "exited with code 7"),
+        (-9, "was killed by SIGKILL"),
+        (-63, "was killed by signal 63"),
+    ],
+)
+def test_exits_in_words(code: int, text: str) -> None:
+    assert describe_exit(code) == text

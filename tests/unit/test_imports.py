@@ -1,0 +1,72 @@
+"""The direction of dependencies: every import in the package, function-local and TYPE_CHECKING ones too."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import shoal
+
+ROOT = Path(shoal.__file__).parent
+
+# Each line may import only lines above it. The parts of one line never import each other.
+HOUSE = [
+    {"values"},
+    {"errors"},
+    {"events"},
+    {"environment"},
+    {"job_config"},
+    {"wire"},
+    {"codecs"},
+    {"transport"},
+    {"links"},
+    {"membership", "collectives", "parameters", "data"},
+    {"checkpoint"},
+    {"strategies"},
+    {"parallel"},
+    {"training"},
+    {"engines", "watch"},
+    {"plan"},
+    {"search"},
+    {"cli"},
+]
+LEVEL = {part: level for level, parts in enumerate(HOUSE) for part in parts}
+THIN = {"values", "errors", "events", "environment", "wire", "transport"}  # all that engines and watch may know
+# Loaded by torch itself, in processes that may have nothing to do with a job.
+DOORS = {"torch_autoload": {"environment", "errors"}, "__main__": {"cli"}, "__init__": {"cli", "data", "training"}}
+
+
+def part_of(path: Path) -> str:
+    relative = path.relative_to(ROOT)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def imported_parts(path: Path) -> set[tuple[str, int]]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            names = [node.module or ""] if node.module != "shoal" else [f"shoal.{alias.name}" for alias in node.names]
+        found |= {(name.split(".")[1], node.lineno) for name in names if name.startswith("shoal.")}
+    return found
+
+
+def allowed(part: str) -> set[str]:
+    if part in DOORS:
+        return DOORS[part]
+    if part in ("engines", "watch"):
+        return THIN
+    return {other for other, level in LEVEL.items() if level < LEVEL[part]}
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_up_the_house(path: Path) -> None:
+    part = part_of(path)
+    assert part in LEVEL or part in DOORS, f"{part} has no place in the house; see docs/design.md"
+    for other, line in imported_parts(path):
+        assert other == part or other in allowed(part), f"{path.relative_to(ROOT)}:{line} imports shoal.{other}"

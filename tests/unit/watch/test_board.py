@@ -1,0 +1,108 @@
+"""Events reduced to what people see."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal import events
+from shoal.values import TimeShares
+from shoal.watch.board import Board
+
+LOOP = events.LoopStarted(loop=0, epochs=2, steps_per_epoch=10, global_batch=20, samples_per_epoch=200)
+
+
+def applied(worker: int = 0, step: int = 1, **changes: object) -> events.StepsApplied:
+    fields = {
+        "generation": 1,
+        "epoch": 0,
+        "samples": 10,
+        "seconds": 1.0,
+        "shares": TimeShares(compute=0.5, waiting=0.5),
+        "bytes_sent": 8,
+        "values": {},
+    }
+    return events.StepsApplied(worker=worker, step=step, **{**fields, **changes})  # type: ignore[arg-type]
+
+
+def board(*happened: events.Event) -> Board:
+    made = Board()
+    for time, event in enumerate(happened):
+        made = made.apply(event, float(time))
+    return made
+
+
+def test_loss_is_the_mean_over_samples_of_all_workers() -> None:
+    made = board(
+        applied(0, samples=30, values={"loss": 1.0}), applied(1, samples=10, values={"loss": 5.0, "norm": 7.0})
+    )
+    assert made.values == {"loss": 2.0, "norm": 7.0}
+
+
+def test_only_the_last_value_of_a_worker_counts() -> None:
+    made = board(applied(0, values={"loss": 9.0}), applied(0, step=2, values={"loss": 1.0}))
+    assert made.values == {"loss": 1.0}
+
+
+def test_rates_of_workers_add_up() -> None:
+    made = board(applied(0, samples=30), applied(1, samples=10, seconds=2.0))
+    assert made.samples_per_second == pytest.approx(35.0)
+    assert made.mean_samples_per_second == pytest.approx(20.0)
+
+
+def test_rate_follows_a_change_of_speed() -> None:
+    made = board(*[applied(samples=100)] * 10, *[applied(samples=10)] * 20)
+    assert made.samples_per_second == pytest.approx(10.0, rel=0.05)
+
+
+def test_time_left_comes_from_the_pace_of_this_loop() -> None:
+    made = board(LOOP, applied(step=0), applied(step=0), applied(step=0), applied(step=5))
+    assert (made.done, made.step) == (5, 5)
+    assert made.seconds_left == pytest.approx(4.0 / 5 * 15)
+
+
+def test_second_loop_counts_from_where_it_began() -> None:
+    made = board(LOOP, applied(step=20), LOOP, applied(step=25))
+    assert (made.step, made.done) == (25, 5)
+
+
+def test_stream_of_unknown_length_has_no_time_left() -> None:
+    stream = events.LoopStarted(loop=0, epochs=1, steps_per_epoch=None, global_batch=2, samples_per_epoch=None)
+    assert board(stream, applied(step=5)).seconds_left is None
+    assert board(applied(step=5)).seconds_left is None
+
+
+def test_void_step_counts_once_however_many_workers_report_it() -> None:
+    void = [
+        events.StepVoided(worker=worker, generation=1, step=3, operation="all-reduce", reason="") for worker in range(3)
+    ]
+    assert len(board(*void).voided) == 1
+
+
+everything = st.one_of(
+    st.builds(
+        applied,
+        worker=st.integers(0, 3),
+        step=st.integers(0, 100),
+        samples=st.integers(0, 1000),
+        seconds=st.floats(0, 100),
+        values=st.dictionaries(st.sampled_from(["loss", "norm"]), st.floats(-1e6, 1e6)),
+    ),
+    st.just(LOOP),
+    st.builds(
+        events.EpochEnded, epoch=st.integers(0, 3), step=st.integers(0, 9), samples=st.just(1), seconds=st.just(1.0)
+    ),
+)
+
+
+@given(st.lists(st.tuples(everything, st.floats(0, 1000)), max_size=20))
+def test_any_order_of_events_gives_sensible_figures(happened: list[tuple[events.Event, float]]) -> None:
+    made = Board()
+    for event, time in happened:
+        made = made.apply(event, time)
+    assert made.samples_per_second >= 0
+    assert made.done >= 0
+    assert made.seconds_left is None or made.seconds_left >= 0
+    total = sum(event.samples for event, _ in happened if isinstance(event, events.StepsApplied))
+    assert sum(state.samples for state in made.workers.values()) == total

@@ -1,0 +1,160 @@
+"""What the displays write."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+
+import pytest
+
+from shoal import events
+from shoal.values import TimeShares
+from shoal.watch import Display, open_display
+from shoal.watch.live import Live
+from shoal.watch.plain import Plain
+from shoal.watch.wording import duration, number
+
+SHARES = TimeShares(compute=6.0, communication=2.0, waiting=1.0, input=0.5, other=0.5)
+
+
+def story(workers: int = 2) -> list[events.Event]:
+    """A short job with one of everything that people are told."""
+    told: list[events.Event] = [
+        events.WorkerJoined(worker=worker, host="here", process=1, address="127.0.0.1:9") for worker in range(workers)
+    ]
+    told.append(events.LoopStarted(loop=0, epochs=2, steps_per_epoch=10, global_batch=20, samples_per_epoch=200))
+    told += [
+        events.StepsApplied(
+            worker=worker,
+            generation=1,
+            step=step,
+            epoch=step // 10,
+            samples=100,
+            seconds=1.0,
+            shares=SHARES,
+            bytes_sent=5,
+            values={"loss": 1.0 / step},
+        )
+        for step in (1, 5, 9)
+        for worker in range(workers)
+    ]
+    told += [
+        events.StepVoided(worker=0, generation=1, step=10, operation="all-reduce", reason="worker 1 is unreachable"),
+        events.StepVoided(worker=1, generation=1, step=10, operation="all-reduce", reason="worker 0 is unreachable"),
+        events.GenerationFormed(
+            generation=2, workers=(0, 1), schedule="ring", codec="identity", reason="all are alive"
+        ),
+        events.EpochEnded(epoch=0, step=10, samples=200, seconds=2.0),
+        events.Evaluated(step=10, samples=50, scores={"accuracy": 0.9375}),
+        events.StopRequested(worker=1, reason="loss is low"),
+        events.StopAgreed(step=11, reason="loss is low"),
+        events.Advised(worker=0, text="the batch is small"),
+        events.JobEnded(outcome="stopped", exit_code=0, reason="loss is low", seconds=12.0),
+    ]
+    return told
+
+
+def play(display: Display, told: list[events.Event]) -> None:
+    for time, event in enumerate(told):
+        display.show(event, float(time))
+    display.print("[worker 1] a line")
+    display.close()
+    display.close()
+    display.summarize()
+
+
+EXPECTED = [
+    "step 10 is void and will be redone: all-reduce: worker 1 is unreachable",
+    "generation 2 with 2 workers: all are alive",
+    "epoch 1 ended at step 10: 200 samples, 100 samples/s",
+    "evaluated at step 10: accuracy 0.9375 (50 samples)",
+    "worker 1 asks to stop: loss is low",
+    "stopping after step 11: loss is low",
+    "note from worker 0: the batch is small",
+    "[worker 1] a line",
+    "stopped (loss is low): 9 steps in 0:12, accuracy 0.9375, 200 samples/s, 1 void step was redone",
+]
+
+
+def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    display = open_display("auto", 2)
+    assert isinstance(display, Plain)
+    play(display, story())
+    shown = capsys.readouterr().out
+    assert [line for line in shown.splitlines() if line in EXPECTED] == EXPECTED
+    assert "step 1/20, epoch 1/2, loss 1.0000, 100 samples/s" in shown
+    assert "worker 0 is unreachable" not in shown
+    table = shown.splitlines()[-3:]
+    assert table[0].split() == ["worker", "samples", "compute", "communication", "waiting", "input", "other"]
+    assert table[1].split() == ["0", "300", "60.0%", "20.0%", "10.0%", "5.0%", "5.0%"]
+
+
+def test_plain_progress_is_not_more_than_a_line_every_two_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    display = Plain()
+    step = story()[3]
+    for time in range(100):
+        display.show(step, time * 0.1)
+    assert len(capsys.readouterr().out.splitlines()) == 5
+
+
+def live_output(monkeypatch: pytest.MonkeyPatch, workers: int, *, columns: int, lines: int) -> str:
+    """What the live display writes for the story to a terminal of that size."""
+    for name, value in (("COLUMNS", str(columns)), ("LINES", str(lines)), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    written = io.StringIO()
+    written.isatty = lambda: True  # type: ignore[method-assign]
+    with contextlib.redirect_stdout(written):
+        display = open_display("auto", workers)
+        assert isinstance(display, Live)
+        play(display, story(workers))
+    return written.getvalue()
+
+
+def test_live_draws_the_job_and_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = live_output(monkeypatch, 2, columns=160, lines=40)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written)
+    for line in EXPECTED:
+        assert line in shown
+    assert "step 9/20  epoch 1/2  loss 0.1111" in shown
+    assert "worker 1  step 9  100 samples/s  compute 60%  communication 20%  waiting 10%" in shown
+    assert "1 of 2 workers are here" in shown
+    assert written.rfind("\x1b[?25h") > written.rfind("\x1b[?25l")  # the cursor is visible again
+
+
+def test_live_fits_many_workers_into_a_small_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "and 94 more workers" in live_output(monkeypatch, 100, columns=80, lines=10)
+
+
+def test_quiet_prints_only_what_workers_print(capsys: pytest.CaptureFixture[str]) -> None:
+    play(open_display("none", 2), story())
+    assert capsys.readouterr().out == "[worker 1] a line\n"
+
+
+@pytest.mark.parametrize("progress", ["plain", "live"])
+def test_job_that_reports_nothing_has_no_summary(progress: str, capsys: pytest.CaptureFixture[str]) -> None:
+    display = open_display(progress, 1)
+    display.show(events.JobEnded(outcome="finished", exit_code=0, reason="", seconds=1.0), 0.0)
+    display.close()
+    display.summarize()
+    assert "finished" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0.0000"),
+        (0.43217, "0.4322"),
+        (123.456, "123.46"),
+        (1e-5, "1.000e-05"),
+        (2e6, "2.000e+06"),
+        (float("nan"), "nan"),
+    ],
+)
+def test_numbers_read_well(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (754, "12:34"), (3661, "1:01:01")])
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -48,6 +48,8 @@ class LoopStarted(Event, frozen=True, tag="loop-started"):
     steps_per_epoch: int | None  # None: a stream whose length is not known
     global_batch: int  # samples per step over all workers
     samples_per_epoch: int | None
+    first_epoch: int = 0  # a nested loop covers one epoch of several
+    steps: int | None = None  # where the script limits them: after how many steps the loop ends
 
 
 class StepsApplied(Event, frozen=True, tag="steps-applied"):

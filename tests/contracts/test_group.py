@@ -31,7 +31,7 @@ ADDABLE = [
     torch.complex128,
 ]
 FUNCTIONS = {Reduction.SUM: torch.add, Reduction.MAX: torch.maximum, Reduction.MIN: torch.minimum}
-few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(params=[(transport, schedule) for transport in TRANSPORTS for schedule in SCHEDULES], ids="-".join)

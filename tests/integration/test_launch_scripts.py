@@ -139,3 +139,13 @@ def test_launch_from_python_takes_the_same_names(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "0"
     assert "[worker 1] ['--lr', '1']" in done.stdout
     assert (tmp_path / "out/config.toml").exists()
+
+
+def test_job_that_is_over_before_the_launcher_could_watch_it_is_not_a_failure(tmp_path: Path) -> None:
+    text = "report(1, loss=0.5)\nleave(1)\ntime.sleep(1)\nos.kill(os.getppid(), signal.SIGCONT)\n"
+    write_script(tmp_path, text, joins=True)
+    script = tmp_path / "script.py"
+    script.write_text("import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)\n" + script.read_text())
+    outcome = shoal(tmp_path, "run", "script.py")
+    assert outcome.code == 0, outcome.stderr
+    assert "finished: 1 step" in outcome.stdout

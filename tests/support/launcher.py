@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ import os, signal, socket, subprocess, sys, time
 from pathlib import Path
 from shoal import events
 from shoal.environment import worker_environment
+from shoal.errors import ShoalError
 from shoal.membership.client import CoordinatorClient
 from shoal.values import Address, TimeShares
 from shoal.wire.messages import PROTOCOL_VERSION, Join
@@ -35,7 +35,14 @@ client = CoordinatorClient.connect(
          address=Address("127.0.0.1", 9)),
     timeout=30.0,
 )
-client.wait_for_generation(0)
+
+def wait_for_generation(after):
+    try:
+        client.wait_for_generation(after)
+    except ShoalError as error:  # the job is over, and the launcher says why
+        sys.exit(error.exit_code)
+
+wait_for_generation(0)
 
 def report(step, **values):
     shares = TimeShares(compute=0.6, communication=0.2, waiting=0.1, input=0.05, other=0.05)
@@ -126,7 +133,3 @@ def wait_for_file(path: Path, *, count: int = 1) -> list[str]:
             return lines
         time.sleep(0.02)
     raise AssertionError(f"{path} did not get {count} lines")
-
-
-def interrupt(process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT) -> None:
-    process.send_signal(number)

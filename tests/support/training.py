@@ -1,4 +1,4 @@
-"""Runs in threads of one process: the live training code over in-process meshes, with exchanges that fail on purpose."""
+"""Runs in threads of one process: live training code over in-process meshes, exchanges that fail on purpose."""
 
 from __future__ import annotations
 

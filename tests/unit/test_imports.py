@@ -34,8 +34,12 @@ HOUSE = [
 ]
 LEVEL = {part: level for level, parts in enumerate(HOUSE) for part in parts}
 THIN = {"values", "errors", "events", "environment", "wire", "transport"}  # all that engines and watch may know
-# Loaded by torch itself, in processes that may have nothing to do with a job.
-DOORS = {"torch_autoload": {"environment", "errors"}, "__main__": {"cli"}, "__init__": {"cli", "data", "training"}}
+# Where others come in: torch loads the first one, in processes that may have nothing to do with a job.
+DOORS = {
+    "torch_autoload": {"environment", "errors", "wire", "membership"},
+    "__main__": {"cli"},
+    "__init__": {"cli", "data", "training"},
+}
 
 
 def part_of(path: Path) -> str:

@@ -99,10 +99,7 @@ class _Launcher:
         while self._finish is None:
             self._wait()
             self._look_around()
-        for happened in self._engine.stop(grace=self._finish.grace):
-            if isinstance(happened, Exited):
-                self._last[happened.name] = happened.last
-        self._read_messages()  # the end of the record, for the summary
+        self._take(self._engine.stop(grace=self._finish.grace))
         if self._watcher is not None:
             self._watcher.close()
         return self._finish

@@ -36,7 +36,7 @@ def main(train: Callable[[Run], T], **options: Any) -> T:
             return _alone(train, options)
         if os.getppid() != environment.launcher:
             raise ScriptStartsProcesses(
-                f"process {os.getpid()} was started by worker {environment.worker} and calls shoal.main; under `shoal run` "
+                f"process {os.getpid()}, started by worker {environment.worker}, calls shoal.main; under `shoal run` "
                 "every worker is a process already: start none in the script, or run it with plain python"
             )
         return _as_worker(train, environment)

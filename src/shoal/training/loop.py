@@ -29,6 +29,7 @@ class LoopPlan:
     epochs: int  # how many, from first_epoch on
     total_epochs: int  # of the whole job as far as known, for the progress display
     accumulate: int
+    steps: int | None = None  # the loop ends after so many, wherever it is in its data
 
 
 class Loop:
@@ -37,6 +38,7 @@ class Loop:
         self._plan = plan
         session.loops += 1
         self._number = session.loops
+        self._first_step = session.step
         self._cursor = Cursor(epoch=plan.first_epoch)
         self._last_epoch = plan.first_epoch + plan.epochs - 1
         self._weight = 0.0  # of the batches of the current step before the current one
@@ -61,7 +63,7 @@ class Loop:
         self._session.outside(f"start of loop {self._number}: {self._text()}", self._start)
         try:
             while True:
-                while self._cursor.epoch <= self._last_epoch and self._session.stopped is None:
+                while not self._is_done and self._session.stopped is None:
                     yield from self._epoch()
                 if self._finished_everywhere():
                     return
@@ -70,6 +72,14 @@ class Loop:
             raise
         finally:
             self._plan.feed.close()
+
+    @property
+    def _is_done(self) -> bool:
+        """Depends on the state alone, so that all members answer alike after any regrouping."""
+        limit = self._plan.steps
+        return self._cursor.epoch > self._last_epoch or (
+            limit is not None and self._session.step - self._first_step >= limit
+        )
 
     def _finished_everywhere(self) -> bool:
         """Meet at the end: a member that missed the last step finds its source here."""
@@ -96,6 +106,8 @@ class Loop:
                     steps_per_epoch=feed.steps(dealing),
                     global_batch=dealing.step_size,
                     samples_per_epoch=feed.samples,
+                    first_epoch=self._plan.first_epoch,
+                    steps=self._plan.steps,
                 )
             )
         session.reporter.restart_clock()
@@ -103,7 +115,7 @@ class Loop:
     def _epoch(self) -> Generator[Any, None, None]:
         """From the cursor to the end of its epoch, through any number of regroupings."""
         started, epoch, samples = time.perf_counter(), self._cursor.epoch, 0
-        while self._cursor.epoch == epoch and self._session.stopped is None:
+        while self._cursor.epoch == epoch and not self._is_done and self._session.stopped is None:
             batches = self._plan.feed.batches(self._cursor, self._dealing())
             self._is_step_start, self._weight = True, 0.0
             self._mark = time.perf_counter()
@@ -114,13 +126,13 @@ class Loop:
                     yield batch.data
                     is_broken = self._end(batch, iteration, begun)
                     samples = batch.cursor_after.position
-                    if is_broken or self._session.stopped is not None:
+                    if is_broken or self._is_done or self._session.stopped is not None:
                         break
                 else:
                     self._cursor = Cursor(epoch=epoch + 1)
             finally:
                 batches.close()
-        if self._session.stopped is None:
+        if self._cursor.epoch > epoch:
             self._report_epoch(epoch, samples, time.perf_counter() - started)
 
     def _begin(self, batch: Batch) -> Iteration:

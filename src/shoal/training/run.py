@@ -30,6 +30,7 @@ class BatchOptions:
     """How `run.batches` reads its data. Arguments of `batches` by the same names."""
 
     batch_size: int | None = None  # per worker; None: the DataLoader's own
+    steps: int | None = None  # end after so many, epoch after epoch; None: no limit but the epochs
     accumulate: int = 1  # batches per step
     shuffle: bool = True
     loaders: int = 0  # background processes that load
@@ -102,14 +103,19 @@ class Run:
         self._session.watched.optimizers.append(optimizer)
         return optimizer
 
-    def batches(self, data: object, batch_size: int | None = None, *, epochs: int = 1, **options: Any) -> Iterator[Any]:
+    def batches(
+        self, data: object, batch_size: int | None = None, *, epochs: int | None = None, **options: Any
+    ) -> Iterator[Any]:
         """Every sample once per epoch over all workers, `batch_size` of them per worker and iteration.
 
-        Options: accumulate=1, shuffle=True, loaders=0, collate=None (see `BatchOptions`).
+        Options: steps=None, accumulate=1, shuffle=True, loaders=0, collate=None (see `BatchOptions`). One epoch unless
+        `epochs` or `steps` says otherwise; with both, whichever ends first.
         """
-        if epochs < 1:
+        chosen = batch_options(batch_size, options)
+        if epochs is not None and epochs < 1:
             raise UsageError(f"epochs is {epochs}; it should be 1 or more")
-        return self._loop(data, batch_options(batch_size, options), first_epoch=0, epochs=epochs, total_epochs=epochs)
+        count = epochs or (1 if chosen.steps is None else chosen.steps)  # an epoch has at least one step
+        return self._loop(data, chosen, first_epoch=0, epochs=count, total_epochs=count)
 
     def epochs(self, count: int) -> Iterator[Epoch]:
         """For nested loops: `for epoch in run.epochs(5): for x, y in epoch.batches(...)`."""
@@ -127,6 +133,7 @@ class Run:
             epochs=epochs,
             total_epochs=total_epochs,
             accumulate=options.accumulate,
+            steps=options.steps,
         )
         return Loop(self._session, plan).run()
 
@@ -231,6 +238,8 @@ def batch_options(batch_size: int | None, options: dict[str, Any]) -> BatchOptio
         if name not in known:
             raise UsageError(f"run.batches has no option {name!r}; {nearest(name, known)}")
     chosen = BatchOptions(batch_size=batch_size, **options)
+    if chosen.steps is not None and chosen.steps < 1:
+        raise UsageError(f"steps is {chosen.steps}; it should be 1 or more")
     if chosen.accumulate < 1:
         raise UsageError(f"accumulate is {chosen.accumulate}; it should be 1 or more batches per step")
     return chosen

@@ -62,22 +62,24 @@ class InProcessMesh(Mesh):
     def _next_piece(self, peer: int, limit: int) -> memoryview:
         """Some of the next bytes from `peer`, as soon as there are any."""
         pieces = self._hub.pieces[peer, self.rank]
-        with self._hub.lock:
-            self._raise_failure()
-            while not pieces:
+        while True:
+            with self._hub.lock:
+                self._raise_failure()
+                if pieces:
+                    piece = pieces.popleft()
+                    if len(piece) > limit:
+                        pieces.appendleft(piece[limit:])
+                    return piece[:limit]
                 self._lose(awaited=peer)
                 started = time.monotonic()
                 woken = self._hub.changed[self.rank].wait(STALL_SECONDS)
                 self.idle_seconds += time.monotonic() - started
-                self._raise_failure()
-                if not woken and self.on_stall is not None:
-                    self.on_stall(self._heads(besides=peer))
-            piece = pieces.popleft()
-            if len(piece) > limit:
-                pieces.appendleft(piece[limit:])
-            return piece[:limit]
+                heads = {} if woken else self._heads(besides=peer)
+            if not woken and self.on_stall is not None:
+                self.on_stall(heads)  # without the lock: it may post
 
     def _heads(self, *, besides: int) -> dict[int, bytes]:
+        """The caller holds the lock."""
         others = [peer for peer in range(self.size) if peer not in (self.rank, besides)]
         waiting = {peer: self._hub.pieces[peer, self.rank] for peer in others}
         return {peer: bytes(pieces[0][:HEADER_BYTES]) for peer, pieces in waiting.items() if pieces}

@@ -23,8 +23,8 @@ class Mesh(ABC):
     idle_seconds: float  # time spent blocked while no byte came in or went out: waiting for a peer to get here
 
     # Called in the mesh's thread while it waits in vain, with the first bytes (at most a header's length) that lie
-    # unread from each peer it does not wait for. It may raise: ranks that do different things could wait for each other
-    # forever.
+    # unread from each peer it does not wait for. It may post, and it may raise: ranks that do different things could
+    # wait for each other forever.
     on_stall: Callable[[Mapping[int, bytes]], None] | None = None
 
     @abstractmethod

@@ -19,7 +19,8 @@ def headline(board: Board) -> str:
     ended = board.ended
     outcome = ended.outcome if ended else "ended"
     reason = f" ({ended.reason})" if ended and outcome != "finished" and ended.reason else ""
-    parts = [f"{board.step:,} steps" + (f" in {duration(ended.seconds)}" if ended else "")]
+    steps = "1 step" if board.step == 1 else f"{board.step:,} steps"
+    parts = [steps + (f" in {duration(ended.seconds)}" if ended else "")]
     if board.evaluated is not None:
         parts.append(named_values(board.evaluated.scores))
     elif board.values:

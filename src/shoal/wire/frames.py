@@ -24,6 +24,7 @@ MAX_PAYLOAD_BYTES = 1 << 48  # no tensor of a CPU's memory is longer; anything a
 # generation, sequence, transfer, elements, payload, label padded with zeros
 _LAYOUT = struct.Struct("!4sBBBBBBIQIQQ64s")
 HEADER_BYTES = _LAYOUT.size
+WAITING = 2**32 - 1  # as the number of a transfer: nothing is sent, the sender tells which operation it waits in
 
 Code = TypeVar("Code", bound=enum.IntEnum)
 
@@ -52,7 +53,7 @@ class FrameHeader(msgspec.Struct, frozen=True, kw_only=True):
     dtype: int  # code of the element type, 0..255; the table is in `collectives.dtypes`
     generation: int
     sequence: int  # number of the operation in its group (point-to-point: in its direction of the pair), from 0
-    transfer: int  # number of the transfer in the operation's schedule
+    transfer: int  # number of the transfer in the operation's schedule, or WAITING
     elements: int  # of the whole operation, not of this transfer
     payload: int  # bytes that follow this header
     label: str  # what the operation is for; cut to 64 bytes on the wire

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.training import Hub, train_in_threads
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import shoal
 from shoal.errors import ModelsDiffer, WorkersDisagree
+from support.training import Hub, train_in_threads
 
 START = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2)).double()
 
@@ -298,7 +298,7 @@ def test_an_update_that_one_worker_skips_is_an_error() -> None:
             if number != 2 or run.rank != 1:
                 optimizer.step()
 
-    with pytest.raises(WorkersDisagree, match="every worker must call optimizer.step"):
+    with pytest.raises(WorkersDisagree, match=r"every worker must call optimizer\.step"):
         train_in_threads(2, train)
 
 

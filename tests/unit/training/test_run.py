@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.training import Hub, train_in_threads
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import shoal
 from shoal.errors import DataError, UsageError, WorkersDisagree
 from shoal.events import EpochEnded, Evaluated, LoopStarted, StepsApplied, StopAgreed
+from support.training import Hub, train_in_threads
 
 START = nn.Linear(5, 2).double()
 
@@ -132,6 +132,16 @@ def test_a_stop_between_epochs_starts_no_further_step() -> None:
         return run.step
 
     assert set(train_in_threads(3, train)) == {8}
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"), [({"steps": 15}, 15), ({"steps": 3}, 3), ({"steps": 99, "epochs": 2}, 8)]
+)
+def test_a_limit_of_steps_ends_the_loop_wherever_it_is(options: dict[str, int], steps: int) -> None:
+    def train(run: shoal.Run) -> tuple[int, int]:
+        return sum(1 for _ in run.batches(data(), batch_size=4, **options)), run.step
+
+    assert train_in_threads(3, train) == [(steps, steps)] * 3
 
 
 def test_a_stop_from_outside_is_followed() -> None:
@@ -252,7 +262,7 @@ def test_streams_are_shared_out() -> None:
         return seen
 
     found = train_in_threads(2, train)
-    assert sorted(sum(found, [])) == list(range(17))
+    assert sorted(index for own in found for index in own) == list(range(17))
 
 
 def test_fewer_samples_than_workers_is_an_error() -> None:
@@ -300,6 +310,7 @@ def test_events_tell_what_happened() -> None:
         (lambda run: run.model(3), "torch.nn.Module"),
         (lambda run: run.optimizer(3), "torch.optim.Optimizer"),
         (lambda run: run.epochs(0), "0"),
+        (lambda run: run.batches(data(), batch_size=4, steps=0), "steps is 0"),
     ],
 )
 def test_calls_that_cannot_work_say_so(call: Any, text: str) -> None:

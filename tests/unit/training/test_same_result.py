@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.training import train_in_threads
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import shoal
+from support.training import train_in_threads
 
 STEPS = 100
 
@@ -24,7 +24,7 @@ def problem(samples: int) -> TensorDataset:
     return TensorDataset(x, (x @ torch.randn(6, 3, generator=generator, dtype=torch.float64)).sin())
 
 
-# Built once and copied: threads share torch's global generator, so building one per thread would give different weights.
+# Built once and copied: threads share torch's global generator, so models built in each would differ.
 PLAIN = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
 NORMED = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)).double()
 

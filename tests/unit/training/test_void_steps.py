@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.training import Hub, train_in_threads
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import shoal
 from shoal.events import StateCopied, StepVoided, UndoKept
+from support.training import Hub, train_in_threads
 
 START = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
 OTHER = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
@@ -60,8 +60,8 @@ def careful_loop(run: shoal.Run) -> tuple[dict[str, Any], list[bool]]:
 
 
 def assert_equal(left: dict[str, Any], right: dict[str, Any]) -> None:
-    for name in left:
-        assert torch.equal(left[name], right[name]), name
+    for name, tensor in left.items():
+        assert torch.equal(tensor, right[name]), name
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ print("after training")
     assert outcome.code == 0
     assert "evaluated at step 4: accuracy 0.9375 (50 samples)" in outcome.stdout
     assert "finished: 4 steps" in outcome.stdout
+    assert "the record is in runs/" in outcome.stdout
     assert "communication" in outcome.stdout
     assert outcome.stdout.count("after training") == 2
 

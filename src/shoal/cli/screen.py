@@ -67,7 +67,8 @@ class Screen:
         """The summary, or the one message that says why there is none."""
         self.close()
         if not finish.error:
-            self._write(self._display.summarize)
+            record = () if finish.text else (f"the record is in {job.run_dir}",)  # else the last words say it
+            self._write(lambda: self._display.summarize(*record))
         with contextlib.suppress(OSError):
             for line in final_message(finish, job, last_lines):
                 print(line, file=sys.stderr, flush=True)

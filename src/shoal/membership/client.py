@@ -247,10 +247,11 @@ class CoordinatorClient:
 
     def _part(self) -> None:
         """Close in good order: closing on unread bytes would reset the connection, and our last words with it."""
-        self._connection.shutdown(socket.SHUT_WR)
-        self._connection.settimeout(FLUSH_SECONDS)
-        while self._connection.recv(65536):
-            pass
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
+            self._connection.settimeout(FLUSH_SECONDS)
+            while self._connection.recv(65536):
+                pass
 
     def _beat(self) -> None:
         step, operation = self._position

@@ -55,13 +55,9 @@ class Loop:
     """The loop over data that runs now."""
 
     epochs: int
-    steps_per_epoch: int | None  # None: not known
+    steps: int | None  # it will take; None: not known
     first_step: int  # applied steps when it began
     began: float  # time of its event
-
-    @property
-    def steps(self) -> int | None:
-        return None if self.steps_per_epoch is None else self.steps_per_epoch * self.epochs
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,9 @@ class Board:
     epoch: int = 0  # counts from 0
     now: float = 0.0  # time of the last event
     evaluated: events.Evaluated | None = None  # the last one
-    voided: frozenset[tuple[int, int]] = frozenset()  # (generation, step) of steps that were redone
+    generation: int = 0
+    # Steps that came to nothing, by (generation, step), as the first worker told it.
+    voided: Mapping[tuple[int, int], events.StepVoided] = field(default_factory=dict)
     ended: events.JobEnded | None = None
 
     @property
@@ -124,17 +122,26 @@ class Board:
             case events.WorkerJoined():
                 return replace(self, joined=self.joined | {event.worker})
             case events.LoopStarted():
-                loop = Loop(event.epochs, event.steps_per_epoch, first_step=self.step, began=self.now)
-                return replace(self, loop=loop, epoch=0)
+                return replace(self, loop=self._loop_of(event), epoch=event.first_epoch)
+            case events.GenerationFormed():
+                return replace(self, generation=event.generation)
             case events.StepsApplied():
                 known = self.workers.get(event.worker, WorkerState(event.worker))
                 workers = {**self.workers, event.worker: known.after(event)}
                 return replace(self, workers=workers, joined=self.joined | {event.worker}, epoch=event.epoch)
             case events.StepVoided():
-                return replace(self, voided=self.voided | {(event.generation, event.step)})
+                return replace(self, voided={(event.generation, event.step): event, **self.voided})
             case events.Evaluated():
                 return replace(self, evaluated=event)
             case events.JobEnded():
                 return replace(self, ended=event)
             case _:
                 return self
+
+    def _loop_of(self, event: events.LoopStarted) -> Loop:
+        steps = None if event.steps_per_epoch is None else event.steps_per_epoch * event.epochs
+        if event.steps is not None:
+            steps = event.steps if steps is None else min(steps, event.steps)
+        if event.first_epoch > 0 and self.loop is not None:  # the next epoch of a nested loop
+            return replace(self.loop, epochs=event.epochs, steps=steps)
+        return Loop(event.epochs, steps, first_step=self.step, began=self.now)

@@ -28,8 +28,8 @@ class Display(ABC):
         """Whole lines, above the progress."""
 
     @abstractmethod
-    def summarize(self) -> None:
-        """Write the summary, if there is something to sum up."""
+    def summarize(self, *more: str) -> None:
+        """Write the summary, and `more` lines below it, if there is something to sum up."""
 
     @abstractmethod
     def close(self) -> None:
@@ -48,7 +48,7 @@ class Quiet(Display):
     def print(self, *lines: str) -> None:
         write_lines(lines)
 
-    def summarize(self) -> None:
+    def summarize(self, *more: str) -> None:
         pass
 
     def close(self) -> None:

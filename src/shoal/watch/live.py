@@ -15,7 +15,7 @@ from shoal.events import Event
 from shoal.watch.board import Board, WorkerState
 from shoal.watch.display import Display
 from shoal.watch.summary import COLUMNS, has_something, headline, rows
-from shoal.watch.wording import notice, progress_parts, rate
+from shoal.watch.wording import notices, progress_parts, rate
 
 INTERVAL = 0.1  # seconds between two drawings, by the clock of the events
 BAR_WIDTH = 24
@@ -32,10 +32,10 @@ class Live(Display):
         self._live.start()
 
     def show(self, event: Event, time: float) -> None:
-        told = notice(self.board, event)
+        told = notices(self.board, event)
         self.board = self.board.apply(event, time)
-        if told is not None:
-            self._console.print(Text(told, style="bold"), soft_wrap=True)
+        if told:
+            self._console.print(Text("\n".join(told), style="bold"), soft_wrap=True)
         # A plain torch script never joins and has no progress to show.
         if self.board.joined and (self._drawn is None or time - self._drawn >= INTERVAL):
             self._drawn = time
@@ -43,9 +43,10 @@ class Live(Display):
 
     def print(self, *lines: str) -> None:
         # Colours of a script survive; what moves the cursor does not, since it would tear the progress lines.
-        self._console.print(Text("\n").join(Text.from_ansi(line) for line in lines), soft_wrap=True)
+        if lines:  # in one go: each print draws the progress anew
+            self._console.print(Text("\n").join(Text.from_ansi(line) for line in lines), soft_wrap=True)
 
-    def summarize(self) -> None:
+    def summarize(self, *more: str) -> None:
         if not has_something(self.board):
             return
         self._console.print(Text(headline(self.board), style="bold green"), soft_wrap=True)
@@ -55,6 +56,7 @@ class Live(Display):
         for row in rows(self.board):
             table.add_row(*row)
         self._console.print(table)
+        self.print(*more)
 
     def close(self) -> None:
         self._live.stop()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from shoal.events import Event, StepsApplied
 from shoal.watch.board import Board
 from shoal.watch.display import Display, write_lines
-from shoal.watch.summary import summary_lines
-from shoal.watch.wording import notice, progress_parts
+from shoal.watch.summary import has_something, summary_lines
+from shoal.watch.wording import notices, progress_parts
 
 INTERVAL = 2.0  # seconds between progress lines, by the clock of the events
 
@@ -17,10 +17,10 @@ class Plain(Display):
         self._last_line: float | None = None  # time of the last progress line
 
     def show(self, event: Event, time: float) -> None:
-        told = notice(self.board, event)
+        told = notices(self.board, event)
         self.board = self.board.apply(event, time)
-        if told is not None:
-            write_lines([told])
+        if told:
+            write_lines(told)
         elif isinstance(event, StepsApplied) and (self._last_line is None or time - self._last_line >= INTERVAL):
             self._last_line = time
             write_lines([", ".join(progress_parts(self.board))])
@@ -28,8 +28,9 @@ class Plain(Display):
     def print(self, *lines: str) -> None:
         write_lines(lines)
 
-    def summarize(self) -> None:
-        write_lines(summary_lines(self.board))
+    def summarize(self, *more: str) -> None:
+        if has_something(self.board):
+            write_lines([*summary_lines(self.board), *more])
 
     def close(self) -> None:
         pass

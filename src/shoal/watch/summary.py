@@ -47,8 +47,6 @@ def _percent(shares: TimeShares) -> tuple[str, ...]:
 
 def summary_lines(board: Board) -> list[str]:
     """As plain text."""
-    if not has_something(board):
-        return []
     table = [COLUMNS, *rows(board)]
     widths = [max(len(row[column]) for row in table) for column in range(len(COLUMNS))]
     drawn = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table]

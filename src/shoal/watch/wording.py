@@ -53,18 +53,38 @@ def progress_parts(board: Board) -> list[str]:
     return parts
 
 
-def notice(board: Board, event: events.Event) -> str | None:
-    """The line that an event is worth, given the board before it. None: progress shows it, or nobody needs it."""
+def notices(board: Board, event: events.Event) -> list[str]:
+    """The lines that an event is worth, given the board before it. None where progress shows it or nobody needs it."""
+    match event:
+        case events.StepVoided():
+            # Only once the job goes on is the step redone; otherwise the job's end says what happened.
+            goes_on = event.generation < board.generation
+            return [_void(event)] if goes_on and (event.generation, event.step) not in board.voided else []
+        case events.GenerationFormed() if event.generation > 1:
+            redone = [_void(void) for void in board.voided.values() if void.generation >= board.generation]
+            formed = f"generation {event.generation} with {len(event.workers)} workers: {first_line(event.reason)}"
+            return [*redone, formed]
+        case _:
+            told = _notice(event)
+            return [] if told is None else [told]
+
+
+def first_line(text: str) -> str:
+    """A reason may quote a whole traceback, which is shown elsewhere."""
+    return text.partition("\n")[0]
+
+
+def _void(event: events.StepVoided) -> str:
+    return f"step {event.step} was void and is redone: {event.operation}: {first_line(event.reason)}"
+
+
+def _notice(event: events.Event) -> str | None:
     match event:
         case events.EpochEnded():
             speed = rate(event.samples / event.seconds) if event.seconds > 0 else "0 samples/s"
             return f"epoch {event.epoch + 1} ended at step {event.step}: {event.samples:,} samples, {speed}"
         case events.Evaluated():
             return f"evaluated at step {event.step}: {named_values(event.scores)} ({event.samples:,} samples)"
-        case events.StepVoided() if (event.generation, event.step) not in board.voided:
-            return f"step {event.step} is void and will be redone: {event.operation}: {event.reason}"
-        case events.GenerationFormed() if event.generation > 1:
-            return f"generation {event.generation} with {len(event.workers)} workers: {event.reason}"
         case events.StopRequested() if event.worker is not None:
             return f"worker {event.worker} asks to stop: {event.reason}"
         case events.StopAgreed():

@@ -67,6 +67,22 @@ def test_second_loop_counts_from_where_it_began() -> None:
     assert (made.step, made.done) == (25, 5)
 
 
+def test_epochs_of_a_nested_loop_are_one_loop() -> None:
+    second = events.LoopStarted(
+        loop=1, epochs=2, steps_per_epoch=10, global_batch=20, samples_per_epoch=200, first_epoch=1
+    )
+    made = board(LOOP, applied(step=10), second, applied(step=15, epoch=1))
+    assert (made.done, made.epoch) == (15, 1)
+    assert made.loop is not None
+    assert made.loop.steps == 20
+    assert made.seconds_left == pytest.approx(3.0 / 15 * 5)
+
+
+def test_limit_of_steps_ends_a_stream() -> None:
+    stream = events.LoopStarted(loop=0, epochs=1, steps_per_epoch=None, global_batch=2, samples_per_epoch=None, steps=6)
+    assert board(stream, applied(step=3)).seconds_left == pytest.approx(1.0)
+
+
 def test_stream_of_unknown_length_has_no_time_left() -> None:
     stream = events.LoopStarted(loop=0, epochs=1, steps_per_epoch=None, global_batch=2, samples_per_epoch=None)
     assert board(stream, applied(step=5)).seconds_left is None

@@ -40,7 +40,9 @@ def story(workers: int = 2) -> list[events.Event]:
         for worker in range(workers)
     ]
     told += [
-        events.StepVoided(worker=0, generation=1, step=10, operation="all-reduce", reason="worker 1 is unreachable"),
+        events.StepVoided(
+            worker=0, generation=1, step=10, operation="all-reduce", reason="worker 1 is unreachable\nTraceback"
+        ),
         events.StepVoided(worker=1, generation=1, step=10, operation="all-reduce", reason="worker 0 is unreachable"),
         events.GenerationFormed(
             generation=2, workers=(0, 1), schedule="ring", codec="identity", reason="all are alive"
@@ -65,7 +67,7 @@ def play(display: Display, told: list[events.Event]) -> None:
 
 
 EXPECTED = [
-    "step 10 is void and will be redone: all-reduce: worker 1 is unreachable",
+    "step 10 was void and is redone: all-reduce: worker 1 is unreachable",
     "generation 2 with 2 workers: all are alive",
     "epoch 1 ended at step 10: 200 samples, 100 samples/s",
     "evaluated at step 10: accuracy 0.9375 (50 samples)",
@@ -88,6 +90,19 @@ def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
     table = shown.splitlines()[-3:]
     assert table[0].split() == ["worker", "samples", "compute", "communication", "waiting", "input", "other"]
     assert table[1].split() == ["0", "300", "60.0%", "20.0%", "10.0%", "5.0%", "5.0%"]
+
+
+def test_step_that_breaks_because_the_job_ends_is_not_announced_as_redone(capsys: pytest.CaptureFixture[str]) -> None:
+    void = events.StepVoided(worker=0, generation=1, step=10, operation="all-reduce", reason="worker 1 is gone")
+    display = Plain()
+    display.show(void, 0.0)
+    assert capsys.readouterr().out == ""
+    formed = events.GenerationFormed(generation=2, workers=(0,), schedule="ring", codec="identity", reason="all")
+    display.show(formed, 1.0)
+    assert capsys.readouterr().out.count("step 10 was void") == 1
+    late = events.StepVoided(worker=1, generation=1, step=9, operation="all-reduce", reason="late news")
+    display.show(late, 2.0)
+    assert capsys.readouterr().out.count("late news") == 1
 
 
 def test_plain_progress_is_not_more_than_a_line_every_two_seconds(capsys: pytest.CaptureFixture[str]) -> None:

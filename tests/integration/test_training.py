@@ -1,0 +1,254 @@
+"""Whole jobs: the launcher, the coordinator and real workers that train, fail and are killed."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from support.launcher import leftovers, processes_in, shoal, started, wait_for_file
+
+HEAD = """
+import os, sys, time, signal
+import torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+import shoal
+
+def data(samples=61):
+    x = torch.randn(samples, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return TensorDataset(x, x[:, :2].sin())
+
+def net():
+    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+"""
+LOOP = """
+def train(run):
+    model = run.model(net())
+    optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
+    for x, y in run.batches(data(), batch_size=BATCH, epochs=EPOCHS):
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        before_update(run)
+        optimizer.step()
+        optimizer.zero_grad()
+        run.log(loss=loss)
+    finish(run, model)
+
+def finish(run, model):
+    if run.is_first:
+        torch.save(model.state_dict(), "result.pt")
+    print("done", run.step, flush=True)
+
+if __name__ == "__main__":
+    shoal.main(train)
+"""
+
+
+def script(folder: Path, before_update: str = "pass", *, epochs: int = 3, batch: int = 4) -> None:
+    body = f"BATCH, EPOCHS = {batch}, {epochs}\ndef before_update(run):\n    {before_update}\n"
+    (folder / "script.py").write_text(HEAD + body + LOOP)
+
+
+def result(folder: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = torch.load(folder / "result.pt", weights_only=True)
+    return found
+
+
+def events(run_dir: Path, kind: str) -> list[dict[str, Any]]:
+    records = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+    return [record["event"] for record in records if record["event"]["kind"] == kind]
+
+
+def folder(parent: Path, name: str) -> Path:
+    made = parent / name
+    made.mkdir()
+    return made
+
+
+def test_four_processes_compute_what_one_computes(tmp_path: Path) -> None:
+    one, four, again = (folder(tmp_path, name) for name in ("one", "four", "again"))
+    script(one, batch=16)
+    script(four, batch=4)
+    script(again, batch=4)
+    assert shoal(one, "run", "-n", "1", "script.py").code == 0
+    assert shoal(four, "run", "-n", "4", "--run-dir", "out", "script.py").code == 0
+    assert shoal(again, "run", "-n", "4", "script.py").code == 0
+    expected, found, repeated = result(one), result(four), result(again)
+    for name, tensor in expected.items():
+        assert (tensor - found[name]).abs().max().item() <= 1e-9
+        assert torch.equal(found[name], repeated[name]), "the same seed and n give the same bits"
+    assert events(four / "out", "job-ended")[0]["outcome"] == "finished"
+    assert len(events(four / "out", "worker-joined")) == 4
+    assert leftovers(four) == []
+
+
+def test_an_exchange_broken_on_purpose_is_redone_in_the_next_generation(tmp_path: Path) -> None:
+    clean, broken = folder(tmp_path, "clean"), folder(tmp_path, "broken")
+    script(clean)
+    # Before the first backward of its step 3, worker 1 breaks its own group: every member's step becomes void.
+    script(broken)
+    text = (broken / "script.py").read_text()
+    text = text.replace("        loss = F.mse", "        sabotage(run)\n        loss = F.mse", 1)
+    helper = """
+broken_once = []
+def sabotage(run):
+    if run.rank == 1 and run.step == 3 and not broken_once:
+        broken_once.append(True)
+        run._session.peers.group.abort("broken on purpose")
+"""
+    (broken / "script.py").write_text(text.replace("def train(run)", helper + "def train(run)"))
+    assert shoal(clean, "run", "-n", "3", "script.py").code == 0
+    outcome = shoal(broken, "run", "-n", "3", "--run-dir", "out", "script.py")
+    assert outcome.code == 0, outcome.stderr
+    expected, found = result(clean), result(broken)
+    assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+    assert [event["generation"] for event in events(broken / "out", "generation-formed")] == [1, 2]
+    assert {event["step"] for event in events(broken / "out", "step-voided")} == {3}
+
+
+@pytest.mark.parametrize("moment", ["before_update", "in forward"])
+def test_a_worker_killed_in_a_step_is_named_with_step_and_operation(tmp_path: Path, moment: str) -> None:
+    kill = 'if run.rank == 1 and run.step == 5: print("about to die", flush=True); os.kill(os.getpid(), signal.SIGKILL)'
+    script(tmp_path, kill if moment == "before_update" else "pass", epochs=1000)
+    if moment == "in forward":
+        text = (tmp_path / "script.py").read_text()
+        (tmp_path / "script.py").write_text(
+            text.replace("        loss = F.mse", f"        {kill}\n        loss = F.mse", 1)
+        )
+    outcome = shoal(tmp_path, "run", "-n", "3", "script.py")
+    assert outcome.code == 3
+    assert outcome.stderr.count("shoal: error:") == 1
+    assert re.search(r"worker 1 .*was killed by SIGKILL", outcome.stderr)
+    assert re.search(r"step [56]\b", outcome.stderr)
+    assert "exchange 0 of model 1" in outcome.stderr
+    assert "about to die" in outcome.stderr
+    assert leftovers(tmp_path) == []
+
+
+def test_a_script_that_raises_in_one_worker_shows_its_traceback_once(tmp_path: Path) -> None:
+    script(tmp_path, 'if run.rank == 2 and run.step == 3: raise ValueError("bad batch")')
+    outcome = shoal(tmp_path, "run", "-n", "3", "script.py")
+    assert outcome.code == 1
+    everything = outcome.stdout + outcome.stderr
+    assert everything.count("ValueError: bad batch") == 1
+    assert "worker 2" in outcome.stderr
+    assert "in before_update" in outcome.stderr and "cli/script.py" not in outcome.stderr
+    assert leftovers(tmp_path) == []
+
+
+MISTAKES = {
+    "models differ": (
+        "net = lambda: nn.Linear(5, 2 + int(os.environ['RANK'] == '1')).double()",
+        4,
+        r"parameter 'weight' \[2, 5\] float64",
+    ),
+    "loop left early": (
+        "def before_update(run):\n    if run.rank == 1 and run.step == 2: raise StopIteration",
+        1,
+        "StopIteration",
+    ),
+    "fewer samples": ("full = data\ndata = lambda: torch.utils.data.Subset(full(), [0])", 5, "1 sample"),
+    "mean on one": ("def before_update(run):\n    run.rank == 1 and run.mean(1.0)", 4, "mean, call"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_in_a_script_end_the_job_with_one_line(tmp_path: Path, name: str) -> None:
+    override, code, text = MISTAKES[name]
+    script(tmp_path)
+    source = (tmp_path / "script.py").read_text().replace("def train(run)", override + "\ndef train(run)")
+    (tmp_path / "script.py").write_text(source)
+    outcome = shoal(tmp_path, "run", "-n", "2", "script.py")
+    assert outcome.code == code, outcome.stderr
+    assert outcome.stderr.count("shoal: error:") == 1
+    assert re.search(text, outcome.stderr), outcome.stderr
+    assert leftovers(tmp_path) == []
+
+
+def test_a_loop_left_early_by_one_worker_is_told_to_use_stop(tmp_path: Path) -> None:
+    script(tmp_path)
+    text = (tmp_path / "script.py").read_text()
+    text = text.replace(
+        "        run.log(loss=loss)\n",
+        "        run.log(loss=loss)\n        if run.rank == 1 and run.step == 2: break\n",
+    )
+    (tmp_path / "script.py").write_text(text)
+    outcome = shoal(tmp_path, "run", "-n", "2", "script.py")
+    assert outcome.code == 4
+    assert "use run.stop(reason)" in outcome.stderr and outcome.stderr.count("shoal: error:") == 1
+
+
+def test_ctrl_c_ends_all_workers_after_the_same_step(tmp_path: Path) -> None:
+    script(tmp_path, "time.sleep(0.01)", epochs=100_000)
+    with started(tmp_path, "run", "-n", "2", "--run-dir", "out", "script.py") as process:
+        wait_for_file(tmp_path / "out/events.jsonl", count=8)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    steps = re.findall(r"\[worker \d\] done (\d+)", stdout)
+    assert len(steps) == 2 and len(set(steps)) == 1, stdout
+    assert events(tmp_path / "out", "stop-agreed")
+    assert leftovers(tmp_path) == []
+
+
+LOADING = """
+class Slow(Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        info = torch.utils.data.get_worker_info()
+        assert info is not None, "loaded in the training process"
+        return index
+
+def collate(samples):
+    return torch.tensor(samples) * 10
+
+def train(run):
+    seen = []
+    loader = DataLoader(Slow(), batch_size=4, num_workers=2, collate_fn=collate)
+    for number, batch in enumerate(run.batches(loader, epochs=EPOCHS)):
+        seen += batch.tolist()
+        if number == KILL_AT:
+            print("killing", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+    print("saw", sorted(seen), flush=True)
+
+if __name__ == "__main__":
+    shoal.main(train)
+"""
+
+
+def test_loader_processes_and_collate_of_a_data_loader_are_used(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(HEAD + "EPOCHS, KILL_AT = 1, None\n" + LOADING)
+    outcome = shoal(tmp_path, "run", "-n", "2", "script.py")
+    assert outcome.code == 0, outcome.stderr
+    seen = [number for line in re.findall(r"saw \[(.*)\]", outcome.stdout) for number in map(int, line.split(", "))]
+    assert sorted(seen) == [10 * index for index in range(40)]
+
+
+def test_a_killed_worker_with_loader_processes_is_noticed_at_once_and_leaves_none(tmp_path: Path) -> None:
+    kill = "EPOCHS, KILL_AT = 1000, (3 if os.environ['RANK'] == '1' else None)\n"
+    (tmp_path / "script.py").write_text(HEAD + kill + LOADING)
+    with started(tmp_path, "run", "-n", "2", "script.py") as process:
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 3, stderr
+    assert "worker 1" in stderr and "SIGKILL" in stderr
+    assert leftovers(tmp_path) == []
+
+
+def test_a_killed_launcher_leaves_no_process(tmp_path: Path) -> None:
+    script(tmp_path, "time.sleep(0.01)", epochs=100_000)
+    with started(tmp_path, "run", "-n", "2", "--run-dir", "out", "script.py") as process:
+        wait_for_file(tmp_path / "out/events.jsonl", count=8)
+        workers = processes_in(tmp_path)
+        process.kill()
+        process.communicate(timeout=60)
+        psutil.wait_procs(workers, timeout=30)
+    assert leftovers(tmp_path) == []

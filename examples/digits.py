@@ -1,8 +1,8 @@
 """Train a classifier on scikit-learn's handwritten digits and print held-out accuracy after every epoch.
 
-    python examples/digits.py                    one process
-    shoal run -n 4 examples/digits.py            four workers
-    shoal run -n 4 examples/digits.py --epochs 2 --batch 8
+python examples/digits.py                    one process
+shoal run -n 4 examples/digits.py            four workers
+shoal run -n 4 examples/digits.py --epochs 2 --batch 8
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Train a small GPT, byte by byte, on the source of Python's standard library, and let it write a few lines.
 
-    python examples/gpt.py --steps 200                      one process
-    shoal run -n 2 examples/gpt.py --steps 200              two workers
-    shoal run -n 2 examples/gpt.py --width 256 --layers 6   a larger one
+python examples/gpt.py --steps 200                      one process
+shoal run -n 2 examples/gpt.py --steps 200              two workers
+shoal run -n 2 examples/gpt.py --width 256 --layers 6   a larger one
 """
 
 from __future__ import annotations

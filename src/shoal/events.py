@@ -63,7 +63,7 @@ class StepsApplied(Event, frozen=True, tag="steps-applied"):
     seconds: float  # since the last such event
     shares: TimeShares  # of those seconds
     bytes_sent: int  # to peers, since the last such event
-    values: dict[str, float]  # last logged value of each name, this worker's own
+    values: dict[str, float | None]  # last logged value of each name, this worker's own; None: nan or infinite
 
 
 class StepVoided(Event, frozen=True, tag="step-voided"):
@@ -102,7 +102,7 @@ class EpochEnded(Event, frozen=True, tag="epoch-ended"):
 class Evaluated(Event, frozen=True, tag="evaluated"):
     step: int
     samples: int
-    scores: dict[str, float]
+    scores: dict[str, float | None]  # None: nan or infinite, which JSON cannot say
 
 
 class StopRequested(Event, frozen=True, tag="stop-requested"):

@@ -141,7 +141,7 @@ def test_a_stop_reaches_workers_and_its_reason_the_record(run_dir: Path) -> None
         client = CoordinatorClient.connect(job.address, job.token, join(0), timeout=PATIENCE)
         with client:
             client.wait_for_generation(0)
-            watcher.request_stop("interrupted by Ctrl-C")
+            watcher.request_stop("interrupted by Ctrl-C", exit_code=130)
             with client._news:
                 assert client._news.wait_for(lambda: client.stop_reason is not None, timeout=PATIENCE)
             assert client.stop_reason == "interrupted by Ctrl-C"

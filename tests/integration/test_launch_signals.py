@@ -36,13 +36,15 @@ def test_one_signal_stops_a_joined_job_after_its_step(
     tmp_path: Path, number: signal.Signals, code: int, words: str
 ) -> None:
     write_script(tmp_path, UNTIL_STOPPED, joins=True)
-    with started(tmp_path, "run", "-n", "2", "script.py") as process:
+    with started(tmp_path, "run", "-n", "2", "--run-dir", "out", "script.py") as process:
         wait_for_file(tmp_path / "started", count=2)
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     assert "stopping after this step (Ctrl-C again to stop now)" in stdout
-    assert "stopped (" in stdout  # the summary
+    assert "interrupted (" in stdout  # the summary
+    last = (tmp_path / "out/events.jsonl").read_text().splitlines()[-1]
+    assert f'"outcome":"interrupted","exit_code":{code}' in last
     [line] = stderr.splitlines()
     assert words in line
     assert leftovers(tmp_path) == []

@@ -188,7 +188,7 @@ class _Launcher:
             case supervision.TellExit() if self._watcher is not None:
                 self._watcher.process_exited(instruction.worker, instruction.code, describe_exit(instruction.code))
             case supervision.AskToStop() if self._watcher is not None:
-                self._watcher.request_stop(instruction.reason)
+                self._watcher.request_stop(instruction.reason, exit_code=instruction.exit_code)
             case supervision.InterruptWorkers():
                 self._screen.hold()
                 for name in self._numbers:

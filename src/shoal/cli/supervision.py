@@ -71,6 +71,7 @@ class AskToStop:
     """Ask the coordinator for an agreed stop."""
 
     reason: str
+    exit_code: int  # of a job that ends by it
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class Supervisor:
     def _begin_to_stop(self, number: signal.Signals, now: float) -> list[Instruction]:
         self._stopping = number
         self._deadline = now + CLEAN_STOP
-        asked: list[Instruction] = [AskToStop(STOP_WORDS[number])] if self._ended is None else []
+        asked: list[Instruction] = [AskToStop(STOP_WORDS[number], _code_of(number))] if self._ended is None else []
         if asked and self._in_job:
             return [*asked, Say("stopping after this step (Ctrl-C again to stop now)")]
         self._interrupted_workers = True
@@ -180,8 +181,7 @@ class Supervisor:
         return []
 
     def _interrupted(self, number: signal.Signals) -> Finish:
-        code = Interrupted.exit_code if number == signal.SIGINT else 128 + number
-        return Finish(code, 0.0 if self._insisted else SOFT_STOP, text=STOP_WORDS[number])
+        return Finish(_code_of(number), 0.0 if self._insisted else SOFT_STOP, text=STOP_WORDS[number])
 
     def _failed(self, ended: Ended) -> Finish:
         lost = self._died if ended.error == WorkerLost.__name__ else None
@@ -195,3 +195,7 @@ class Supervisor:
                 text = f"worker {worker} {describe_exit(code)} after the training was over"
                 return Finish(error.exit_code, SOFT_STOP, error.__name__, text, worker if code < 0 else None)
         return Finish(0, SOFT_STOP)
+
+
+def _code_of(number: signal.Signals) -> int:
+    return Interrupted.exit_code if number == signal.SIGINT else 128 + number

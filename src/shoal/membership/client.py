@@ -140,10 +140,6 @@ class CoordinatorClient:
         self._send(Leave(step=step, reason=reason))
         self._flush()
 
-    def request_stop(self, reason: str) -> None:
-        """Ask for all loops to end at an agreed step."""
-        self._send(StopRequest(reason=reason))
-
     def close(self) -> None:
         """Send what is waiting, for a second at most, and end thread and connection. Safe to call twice."""
         self._flush()
@@ -328,8 +324,9 @@ class WatcherClient:
                 raise self._gone("it closed the connection")
             self._buffer.feed(data)
 
-    def request_stop(self, reason: str) -> None:
-        self._send(StopRequest(reason=reason))
+    def request_stop(self, reason: str, *, exit_code: int) -> None:
+        """Ask for all loops to end at an agreed step; the job then ends with this code."""
+        self._send(StopRequest(reason=reason, exit_code=exit_code))
 
     def process_exited(self, worker: int, code: int, reason: str) -> None:
         """The engine saw a worker's process end. `code` is its exit status, -9 for a SIGKILL."""

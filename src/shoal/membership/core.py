@@ -66,6 +66,7 @@ class MembershipCore:
         self._broken = BrokenExchange()
         self._failure: tuple[int, Failed] | None = None  # the first worker that failed, and what it said
         self._stop: str | None = None  # the reason, once a stop was asked for
+        self._stop_code = 0  # the job's exit code if it ends by that stop
         self._stop_agreed: str | None = None  # the reason, once the workers agreed on it
         self._ended: Ended | None = None  # decided and told to the workers
         self._outcome = ""
@@ -80,7 +81,10 @@ class MembershipCore:
         elif isinstance(happened, Closed):
             self._closed(happened.client, happened.reason)
         elif isinstance(happened, Interrupt):
-            self._end("interrupted", Interrupted.__name__, happened.reason)
+            if self._stop is not None and self._stop_code:  # the launcher has said why before
+                self._end("interrupted", "", self._stop, exit_code=self._stop_code)
+            else:
+                self._end("interrupted", Interrupted.__name__, happened.reason)
         else:
             self._tick()
         if not self._over:
@@ -147,7 +151,7 @@ class MembershipCore:
 
     def _from_watcher(self, client: int, message: ClientMessage) -> None:
         if isinstance(message, StopRequest):
-            self._request_stop(None, message.reason)
+            self._request_stop(None, message)
         elif isinstance(message, ProcessExited):
             self._process_exited(message.worker, message.code)
         else:
@@ -166,7 +170,7 @@ class MembershipCore:
         elif isinstance(message, Leave):
             self._leave(worker, message)
         elif isinstance(message, StopRequest):
-            self._request_stop(worker.number, message.reason)
+            self._request_stop(worker.number, message)
         else:
             self._turn_away(client, f"worker {worker.number} may not send {reasons.name_of(message)}")
 
@@ -202,9 +206,10 @@ class MembershipCore:
             worker.step = leave.step
             self._audience.note(events.WorkerLeft(worker=worker.number, step=leave.step, reason=leave.reason))
 
-    def _request_stop(self, worker: int | None, reason: str) -> None:
+    def _request_stop(self, worker: int | None, request: StopRequest) -> None:
         if self._stop is None and self._ended is None:
-            self._stop = reasons.shortened(reason)
+            self._stop = reasons.shortened(request.reason)
+            self._stop_code = request.exit_code if worker is None else 0
             self._audience.note(events.StopRequested(worker=worker, reason=self._stop))
             self._audience.send(self._audience.workers(), StopNotice(reason=self._stop))
 
@@ -306,17 +311,18 @@ class MembershipCore:
             self._end("finished", "", f"{reasons.all_of(workers, 'process', 'processes')} ended with exit code 0")
         elif len(self._workers) == workers and all(worker.done for worker in self._workers.values()):
             if self._stop_agreed is not None:
-                self._end("stopped", "", self._stop_agreed)
+                outcome = "interrupted" if self._stop_code else "stopped"
+                self._end(outcome, "", self._stop_agreed, exit_code=self._stop_code)
             else:
                 self._end("finished", "", f"{reasons.all_of(workers, 'worker', 'workers')} finished")
 
     # The end
 
-    def _end(self, outcome: str, error: str, text: str) -> None:
+    def _end(self, outcome: str, error: str, text: str, *, exit_code: int = 0) -> None:
         """The first reason to end the job wins. Workers are told now, watchers when the record is complete."""
         if self._ended is not None:
             return
-        exit_code = by_name(error, text).exit_code if error else 0
+        exit_code = by_name(error, text).exit_code if error else exit_code
         self._ended = Ended(exit_code=exit_code, error=error, text=text)
         self._outcome = outcome
         self._closing_since = self._now

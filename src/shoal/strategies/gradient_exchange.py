@@ -88,8 +88,11 @@ class GradientExchange:
             self._buckets.mark_ready(index)
             self._buckets.launch_ready(group, self._label(iteration))
 
+    def _operation(self, iteration: Iteration) -> str:
+        return f"exchange {iteration.exchanges} of {self._name}"
+
     def _label(self, iteration: Iteration) -> str:
-        return f"step {iteration.step}, exchange {iteration.exchanges} of {self._name}"
+        return f"step {iteration.step}, {self._operation(iteration)}"
 
     def _open(self, iteration: Iteration, group: Group) -> None:
         """First gradient of a backward: send the note now, so that it travels under the rest of backward."""
@@ -116,7 +119,7 @@ class GradientExchange:
                 self._buckets.launch_ready(group, label)
                 self._complete(iteration, group, label)
         except ExchangeFailed as failure:
-            iteration.mark_void(label, failure)
+            iteration.mark_void(self._operation(iteration), failure)
             self._buckets.discard()
 
     def _complete(self, iteration: Iteration, group: Group, label: str) -> None:

@@ -17,6 +17,7 @@ from shoal.data.dealing import Dealing
 from shoal.data.feed import Feed
 from shoal.errors import UsageError
 from shoal.events import Evaluated
+from shoal.training.reporter import finite
 from shoal.training.session import Session
 from shoal.values import Cursor
 
@@ -38,7 +39,8 @@ def evaluate(session: Session, score: Callable[..., Any], feed: Feed) -> dict[st
     total, *means = session.collective(label, reduce, alone=vector).tolist()
     scores = {name: mean / total for name, mean in zip(names, means, strict=True)} if total else {}
     if session.peers.group.rank == 0:
-        session.peers.report(Evaluated(step=session.step, samples=int(total), scores=scores))
+        told = {name: finite(score) for name, score in scores.items()}
+        session.peers.report(Evaluated(step=session.step, samples=int(total), scores=told))
     return scores
 
 

@@ -5,6 +5,7 @@ Values logged in a void step are dropped. Tensors are read only when they are se
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -67,7 +68,7 @@ class Reporter:
                 seconds=elapsed,
                 shares=self._shares,
                 bytes_sent=bytes_sent - self._bytes_sent,
-                values={name: float(value) for name, value in self._values.items()},
+                values={name: finite(float(value)) for name, value in self._values.items()},
             )
         )
         self._bytes_sent = bytes_sent
@@ -79,3 +80,8 @@ class Reporter:
     def restart_clock(self) -> None:
         """A loop begins: time before it is nobody's."""
         self._sent_at = time.perf_counter()
+
+
+def finite(value: float) -> float | None:
+    """Events are JSON, which has no nan and no infinity."""
+    return value if math.isfinite(value) else None

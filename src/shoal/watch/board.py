@@ -15,6 +15,11 @@ from shoal.values import TimeShares
 MEMORY = 3.0  # seconds after which a measured rate has lost two thirds of its weight
 
 
+def as_number(value: float | None) -> float:
+    """Events are JSON, where what is not finite is written as null."""
+    return math.nan if value is None else value
+
+
 @dataclass(frozen=True)
 class WorkerState:
     """What one worker reported so far."""
@@ -45,7 +50,7 @@ class WorkerState:
             recent_samples=self.recent_samples * fade + event.samples,
             recent_seconds=self.recent_seconds * fade + event.seconds,
             weight=event.samples,
-            values={**self.values, **event.values},
+            values={**self.values, **{name: as_number(value) for name, value in event.values.items()}},
             bytes_sent=self.bytes_sent + event.bytes_sent,
         )
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from shoal import events
-from shoal.watch.board import Board
+from shoal.watch.board import Board, as_number
 
 MOST_VALUES = 3  # logged names on the progress line; all of them are in the events
 
@@ -33,10 +33,10 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def named_values(values: Mapping[str, float]) -> str:
+def named_values(values: Mapping[str, float | None]) -> str:
     """'loss 0.4312, accuracy 0.9250', the loss first."""
     ordered = sorted(values.items(), key=lambda item: item[0] != "loss")
-    return ", ".join(f"{name} {number(value)}" for name, value in ordered[:MOST_VALUES])
+    return ", ".join(f"{name} {number(as_number(value))}" for name, value in ordered[:MOST_VALUES])
 
 
 def progress_parts(board: Board) -> list[str]:

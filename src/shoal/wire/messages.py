@@ -78,6 +78,7 @@ class StopRequest(Message, frozen=True, tag="stop-request"):
     """All loops should end at an agreed step."""
 
     reason: str
+    exit_code: int = 0  # what the job's becomes if it ends by this stop: 130 for Ctrl-C
 
 
 class ProcessExited(Message, frozen=True, tag="process-exited"):

@@ -8,10 +8,10 @@ from shoal.errors import UsageError
 
 SCHEDULES = ("auto", "ring", "tree")
 # auto: up to here a tree. Median ms of ring / tree, float32 over loopback on two cores, November 2026:
-#   2 ranks   64 KB 0.49 / 0.34   256 KB 0.58 / 0.47   512 KB 0.74 / 0.65   1 MB 1.29 / 1.18   16 MB 14.7 / 16.1
-#   4 ranks   64 KB 2.23 / 1.08   256 KB 2.40 / 1.46   512 KB 3.09 / 2.32   1 MB 4.00 / 2.91   16 MB 24.2 / 25.5
-# The gain is in the rounds, the loss in the bytes through the root: above this the ring is as good or better on links
-# slower than loopback.
+#   2 ranks   64 KB 0.43 / 0.40   512 KB 0.59 / 0.57   1 MB 0.73 / 0.76   2 MB 0.94 / 1.21
+#   4 ranks   64 KB 1.96 / 0.91   512 KB 2.72 / 1.55   1 MB 4.03 / 2.80   2 MB 7.35 / 5.83
+# The tree gains by its fewer rounds and loses by the bytes through its root: from here on, two ranks lose, and on links
+# slower than loopback more do.
 TREE_BYTES = 512 * 1024
 PIPE_BYTES = 512 * 1024  # about the size of the segments that follow each other through a tree or a chain
 

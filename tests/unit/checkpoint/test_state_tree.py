@@ -1,0 +1,97 @@
+"""States as skeleton and tensors: what goes in comes out, and nothing else gets in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.checkpoint.peer_copy import copy_state
+from shoal.checkpoint.state_tree import dtype_named, flatten, tensor_places, unflatten
+from shoal.codecs.identity import Identity
+from shoal.collectives.threaded_group import ThreadedGroup
+from shoal.errors import ShoalError, UsageError, WireError
+from shoal.transport.in_process import in_process_meshes
+
+TENSORS = st.sampled_from(
+    [torch.arange(6).view(2, 3), torch.tensor(1.5), torch.zeros(0, 4, dtype=torch.bfloat16), torch.tensor([True])]
+)
+LEAVES = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text() | TENSORS
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(st.text(max_size=5) | st.integers(0, 9), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, torch.Tensor):
+        return isinstance(right, torch.Tensor) and left.dtype == right.dtype and torch.equal(left, right)
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    return bool(left == right)
+
+
+@given(TREES)
+def test_what_goes_in_comes_out(tree: Any) -> None:
+    skeleton, tensors = flatten(tree, named="the state")
+    assert same(tree, unflatten(skeleton, tensors))
+    for place, tensor in zip(tensor_places(skeleton), tensors, strict=True):
+        assert (place.shape, dtype_named(place.dtype)) == (tuple(tensor.shape), tensor.dtype)
+
+
+@pytest.mark.parametrize(
+    ("tree", "text"),
+    [({"a": [1, object()]}, r"the state\['a'\]\[1\] is a object"), ({1.5: 2}, "key 1.5"), (lambda: None, "function")],
+)
+def test_anything_else_is_refused_by_place_and_type(tree: Any, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        flatten(tree, named="the state")
+
+
+@given(st.binary(max_size=64))
+def test_foreign_bytes_are_refused(data: bytes) -> None:
+    try:
+        tensor_places(data)
+    except ShoalError:
+        return
+    assert msgspec.msgpack.decode(data)["type"] in ("scalar", "list", "dict", "tensor")
+
+
+@pytest.mark.parametrize("name", ["nn", "float99", "__class__", "Tensor"])
+def test_a_dtype_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(WireError):
+        dtype_named(name)
+
+
+def test_a_state_travels_from_the_source_to_everybody() -> None:
+    import threading
+
+    state = {"weights": torch.arange(10.0), "nested": [{"step": 3, "name": "x"}, torch.ones(2, dtype=torch.int64)]}
+    groups = [ThreadedGroup(mesh, 1, "auto", Identity()) for mesh in in_process_meshes(3)]
+    received: dict[int, Any] = {}
+
+    def take_part(rank: int) -> None:
+        received[rank] = copy_state(state if rank == 1 else {"other": rank}, 1, groups[rank]).state
+
+    threads = [threading.Thread(target=take_part, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for group in groups:
+        group.close()
+    assert received[1] is state
+    assert same(received[0], state) and same(received[2], state)

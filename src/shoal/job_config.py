@@ -65,8 +65,12 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     def to_toml(self) -> str:
         """Every setting, so that a file written today means the same when defaults change."""
         values: dict[str, object] = msgspec.to_builtins(self)
-        # JSON's numbers, booleans and strings without surrogates are TOML's too.
-        return "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in values.items())
+        return "".join(f"{name} = {_toml(value)}\n" for name, value in values.items())
+
+
+def _toml(value: object) -> str:
+    """JSON's numbers, booleans and strings are TOML's too, but for one control character that JSON leaves as it is."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def field_names() -> tuple[str, ...]:

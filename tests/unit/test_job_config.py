@@ -1,0 +1,67 @@
+"""Settings: the same names everywhere, checked once; errors name the option, its value and the nearest right one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.errors import UsageError
+from shoal.job_config import JobConfig, field_names, from_mapping, from_toml, read_toml
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"workers": 0}, "--workers is 0; a job needs at least 1"),
+        ({"worker": 4}, "sets 'worker', which is no setting; did you mean 'workers'"),
+        ({"workers": "four"}, r"Expected `int`, got `str` - at `\$.workers`"),
+        ({"schedule": "rings"}, "--schedule is 'rings'; did you mean 'ring'"),
+        ({"strategy": "gossip"}, "--strategy is 'gossip'; there is all-reduce"),
+        ({"codec": "int8"}, "--codec is 'int8'"),
+        ({"seed": -1}, "--seed is -1"),
+        ({"bucket_mb": 0}, "--bucket-mb is 0"),
+        ({"threads": -2}, "--threads is -2"),
+        ({"heartbeat_limit": 0.1}, "--heartbeat-limit is 0.1"),
+        ({"address": "nowhere:port"}, "--address is 'nowhere:port'"),
+        ({"progress": "lively"}, "did you mean 'live'"),
+    ],
+)
+def test_what_cannot_work_is_named(values: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        from_mapping(values, origin="the test")
+
+
+def test_both_spellings_are_the_same_setting() -> None:
+    assert from_mapping({"run_dir": "a"}, origin="x") == from_mapping({"run-dir": "a"}, origin="x")
+    assert all("_" not in name for name in field_names())
+
+
+@given(
+    st.builds(
+        JobConfig,
+        workers=st.integers(1, 99),
+        seed=st.integers(0, 2**63 - 1),
+        bucket_mb=st.floats(0.001, 1024),
+        sync_batchnorm=st.booleans(),
+        run_dir=st.text(st.characters(exclude_categories=["Cs"])),
+    )
+)
+def test_a_saved_configuration_reads_back_as_it_was(config: JobConfig) -> None:
+    assert from_toml(config.to_toml(), origin="the file") == config
+
+
+def test_every_character_of_a_path_survives_the_file() -> None:
+    config = JobConfig(run_dir="".join(map(chr, range(256))) + "\u2028\U0001f41f")
+    assert from_toml(config.to_toml(), origin="the file") == config
+
+
+def test_files_that_are_missing_or_no_toml_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"absent\.toml does not exist"):
+        read_toml(tmp_path / "absent.toml")
+    (tmp_path / "bad.toml").write_text("workers = = 3")
+    with pytest.raises(UsageError, match=r"bad\.toml is not TOML"):
+        read_toml(tmp_path / "bad.toml")

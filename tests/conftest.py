@@ -1,9 +1,48 @@
-"""Settings for every test: bfloat16 kernels that every virtual machine can run, and one torch thread per worker."""
+"""Settings for every test, and the rule that a test leaves nothing behind: no thread and no process."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
 
 # Some virtual machines announce AMX and then fault on it; oneDNN reads this once, when torch is imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+PATIENCE = 5.0  # seconds that something which is ending may take
+# Of Python's own multiprocessing: started with its first use and meant to stay.
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+
+def _left_over(threads: set[int], processes: set[int]) -> list[str]:
+    found = [f"thread {thread.name}" for thread in threading.enumerate() if thread.ident not in threads]
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            command = " ".join(process.cmdline())
+            if process.pid not in processes and not any(helper in command for helper in HELPERS):
+                found.append(f"process {process.pid} {command[:200]}")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind() -> Iterator[None]:
+    threads = {thread.ident for thread in threading.enumerate() if thread.ident is not None}
+    processes = {process.pid for process in psutil.Process().children(recursive=True)}
+    yield
+    limit = time.monotonic() + PATIENCE
+    while (found := _left_over(threads, processes)) and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert not found, f"the test left behind: {found}"
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Under CI a skipped test is a failed one: what it would have shown is not known."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("CI") and reporter is not None and reporter.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -110,7 +110,9 @@ def sabotage(run):
     expected, found = result(clean), result(broken)
     assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
     assert [event["generation"] for event in events(broken / "out", "generation-formed")] == [1, 2]
-    assert {event["step"] for event in events(broken / "out", "step-voided")} == {3}
+    # A member that was still in the reduction of step 2 when the group broke redoes that one, or copies its result.
+    voided = {event["step"] for event in events(broken / "out", "step-voided")}
+    assert {3} <= voided <= {2, 3}
 
 
 @pytest.mark.parametrize("moment", ["before_update", "in forward"])

@@ -7,11 +7,12 @@ from shoal.collectives.schedule import Action, Program, Round, Transfer
 from shoal.errors import UsageError
 
 SCHEDULES = ("auto", "ring", "tree")
-# auto: up to here a tree. Median ms of ring / tree, float32 over loopback on two cores, November 2026:
-#   2 ranks   64 KB 0.43 / 0.40   512 KB 0.59 / 0.57   1 MB 0.73 / 0.76   2 MB 0.94 / 1.21
-#   4 ranks   64 KB 1.96 / 0.91   512 KB 2.72 / 1.55   1 MB 4.03 / 2.80   2 MB 7.35 / 5.83
-# The tree gains by its fewer rounds and loses by the bytes through its root: from here on, two ranks lose, and on links
-# slower than loopback more do.
+# auto: up to here a tree. Median ms of ring / tree, float32 over loopback on two shared cores, one run, November 2026:
+#   2 ranks   64 KB 0.43 / 0.40   512 KB 0.59 / 0.57   1 MB 0.73 / 0.76   2 MB 0.94 / 1.21   16 MB 7.5 / 7.1
+#   4 ranks   64 KB 1.96 / 0.91   512 KB 2.72 / 1.55   1 MB 4.03 / 2.80   2 MB 7.35 / 5.83   16 MB 75 / 63
+# At two ranks they are equal within the noise from 512 KB on; at four the tree was ahead throughout this run. Loopback
+# alone would allow a higher limit. It is a judgement, not measured: a tree sends twice the tensor through its root,
+# which should cost more on a real link.
 TREE_BYTES = 512 * 1024
 PIPE_BYTES = 512 * 1024  # about the size of the segments that follow each other through a tree or a chain
 

@@ -80,3 +80,7 @@ class Group(ABC):
     @abstractmethod
     def abort(self, reason: str) -> None:
         """From any thread: what is in flight and what comes later fails with `Aborted`; peers notice."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let what was started finish, then release everything. Safe to call twice."""

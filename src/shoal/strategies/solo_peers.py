@@ -21,7 +21,7 @@ class SoloPeers(Peers):
         self.generation = Generation(
             number=1, members=(me,), schedule="auto", codec="identity", reason="the script runs in one process"
         )
-        self.group = self._group = ThreadedGroup(None, generation=1, schedule="auto", codec=Identity())
+        self.group = ThreadedGroup(None, generation=1, schedule="auto", codec=Identity())
         self._on_event = on_event
 
     def regroup(self, breakage: Breakage) -> None:
@@ -41,4 +41,4 @@ class SoloPeers(Peers):
         return Traffic(bytes_sent=0, idle_seconds=0.0)
 
     def close(self) -> None:
-        self._group.close()
+        self.group.close()

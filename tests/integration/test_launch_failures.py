@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 from pathlib import Path
 
-import psutil
 import pytest
 
 from support.launcher import leftovers, processes_in, shoal, started, wait_for_file, write_script

@@ -74,3 +74,33 @@ def test_imports_point_up_the_house(path: Path) -> None:
     assert part in LEVEL or part in DOORS, f"{part} has no place in the house; see docs/design.md"
     for other, line in imported_parts(path):
         assert other == part or other in allowed(part), f"{path.relative_to(ROOT)}:{line} imports shoal.{other}"
+
+
+BENCHMARKS = {"cli/bench_training_worker.py"}  # compare with torch's own
+
+
+def test_no_torch_process_group_is_made_outside_benchmarks() -> None:
+    users = {
+        str(path.relative_to(ROOT))
+        for path in ROOT.rglob("*.py")
+        if any(name.startswith(("torch.distributed", "torch.nn.parallel")) for name in _all_imports(path))
+        or "DistributedDataParallel" in path.read_text()
+    }
+    assert users == BENCHMARKS
+
+
+def test_nothing_is_unpickled_or_evaluated() -> None:
+    for path in ROOT.rglob("*.py"):
+        assert not {"pickle", "cloudpickle", "dill", "marshal", "shelve"} & _all_imports(path), path
+        calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        assert not [call for call in calls if isinstance(call, ast.Name) and call.id in ("eval", "exec")], path
+
+
+def _all_imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found

@@ -90,6 +90,7 @@ class Loop:
             breakage = Breakage(self._session.step, point, str(failure), failure.peer)
             self._cursor = recover(self._session, breakage, self._cursor)
             return False
+        self._session.reporter.send(step=self._session.step, epoch=self._cursor.epoch, now=True)
         return True
 
     def _text(self) -> str:

@@ -141,7 +141,9 @@ def test_a_limit_of_steps_ends_the_loop_wherever_it_is(options: dict[str, int], 
     def train(run: shoal.Run) -> tuple[int, int]:
         return sum(1 for _ in run.batches(data(), batch_size=4, **options)), run.step
 
-    assert train_in_threads(3, train) == [(steps, steps)] * 3
+    hub = Hub(3)
+    assert train_in_threads(3, train, hub=hub) == [(steps, steps)] * 3
+    assert max(event.step for event in hub.events if isinstance(event, StepsApplied)) == steps
 
 
 def test_a_stop_from_outside_is_followed() -> None:

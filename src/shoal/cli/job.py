@@ -20,7 +20,7 @@ from shoal.cli.screen import Screen
 from shoal.cli.signals import Signals, caught_signals
 from shoal.cli.supervision import Finish, Supervisor
 from shoal.cli.token_file import token_file
-from shoal.engines.engine import Engine, Exited, Happening, Printed, describe_exit
+from shoal.engines.engine import Engine, Exited, Happening, Printed, Working, describe_exit
 from shoal.engines.local import LocalEngine
 from shoal.environment import parse_address, worker_environment
 from shoal.errors import ShoalError, all_errors
@@ -34,6 +34,7 @@ from shoal.wire.handshake import new_token
 from shoal.wire.messages import Ended
 
 CONNECT_TIMEOUT = 30.0  # seconds for the coordinator's process to come up, on a machine that is busy importing torch
+LOOK_SECONDS = 1.0  # between two looks at the processes, when nothing happens
 EXIT_WAIT = 1.0  # seconds between a broken connection to the coordinator and its process being seen to end
 
 
@@ -110,8 +111,8 @@ class _Launcher:
     def _wait(self) -> None:
         sources = [source for source in (self._engine, self._signals, self._watcher) if source is not None]
         deadline = self._supervisor.deadline
-        patience = None if deadline is None else max(0.0, deadline - time.monotonic())
-        select.select(sources, [], [], patience)
+        patience = LOOK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+        select.select(sources, [], [], min(patience, LOOK_SECONDS))
 
     def _look_around(self) -> None:
         for number in self._signals.take():
@@ -127,6 +128,11 @@ class _Launcher:
             if isinstance(happened, Printed):
                 if happened.name in self._numbers and self._finish is None:
                     self._screen.worker_lines(self._numbers[happened.name], happened.lines)
+                continue
+            if isinstance(happened, Working):
+                if happened.name in self._numbers and self._watcher is not None:
+                    with contextlib.suppress(ShoalError):  # reading from it will say what is wrong
+                        self._watcher.process_working(self._numbers[happened.name])
                 continue
             self._last[happened.name] = happened.last
             if happened.name == COORDINATOR:

@@ -41,7 +41,14 @@ class Exited:
     last: tuple[str, ...]  # the last lines it printed, at most `output.LAST_LINES`
 
 
-Happening = Printed | Exited
+@dataclass(frozen=True)
+class Working:
+    """A process has used processor time since it was last looked at, about a second ago."""
+
+    name: str
+
+
+Happening = Printed | Exited | Working
 
 
 class Engine(ABC):
@@ -55,7 +62,7 @@ class Engine(ABC):
 
     @abstractmethod
     def poll(self) -> tuple[Happening, ...]:
-        """What happened since the last call. Never blocks."""
+        """What happened since the last call. Never blocks. `Working` may come when nothing was readable."""
 
     @abstractmethod
     def interrupt(self, name: str) -> None:

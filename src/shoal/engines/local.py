@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from shoal.engines.engine import Engine, Exited, Happening, Printed, ProcessSpec
+from shoal.engines.engine import Engine, Exited, Happening, Printed, ProcessSpec, Working
 from shoal.engines.output import Output
 from shoal.environment import inherited
 from shoal.errors import UsageError
 
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 READ_BYTES = 64 * 1024
+LOOK_SECONDS = 1.0  # between two looks at who uses the processor
 PIPE_BYTES = 1024 * 1024  # no pipe of an ordinary user holds more
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -41,6 +42,7 @@ class _Process:
     pipe: int
     output: Output
     pipe_open: bool = True
+    ticks: int = 0  # processor time it had used when last looked at
 
 
 class LocalEngine(Engine):
@@ -50,6 +52,7 @@ class LocalEngine(Engine):
         self._selector = selectors.EpollSelector()
         self._running: dict[str, _Process] = {}
         self._guardian: subprocess.Popen[str] | None = None
+        self._looked = time.monotonic()
 
     def start(self, spec: ProcessSpec) -> None:
         guardian = self._guardian or self._start_guardian()
@@ -79,7 +82,7 @@ class LocalEngine(Engine):
         return self._selector.fileno()
 
     def poll(self) -> tuple[Happening, ...]:
-        return self._collect(timeout=0.0)
+        return (*self._collect(timeout=0.0), *self._working())
 
     def interrupt(self, name: str) -> None:
         if name in self._running:
@@ -108,6 +111,18 @@ class LocalEngine(Engine):
                 self._guardian.stdin.close()
             self._guardian.wait()
             self._guardian = None
+
+    def _working(self) -> list[Happening]:
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return []
+        self._looked = time.monotonic()
+        found: list[Happening] = []
+        for process in self._running.values():
+            ticks = _processor_ticks(process.popen.pid)
+            if ticks > process.ticks:
+                process.ticks = ticks
+                found.append(Working(process.name))
+        return found
 
     def _collect(self, *, timeout: float | None) -> tuple[Happening, ...]:
         happened: list[Happening] = []
@@ -191,6 +206,16 @@ def _tell(guardian: subprocess.Popen[str], line: str) -> None:
     assert guardian.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # somebody killed it; the parent-death signal is still there
         guardian.stdin.write(line + "\n")
+
+
+def _processor_ticks(pid: int) -> int:
+    """User and system time of a process, in the kernel's ticks; 0 when it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    fields = stat.rpartition(")")[2].split()  # a name may hold anything, also spaces; fields count from the third
+    return int(fields[11]) + int(fields[12])
 
 
 def _descriptor(stream: IO[bytes] | None) -> int:

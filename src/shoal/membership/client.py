@@ -34,6 +34,7 @@ from shoal.wire.messages import (
     Leave,
     Message,
     ProcessExited,
+    ProcessWorking,
     Report,
     StopNotice,
     StopRequest,
@@ -331,6 +332,10 @@ class WatcherClient:
     def process_exited(self, worker: int, code: int, reason: str) -> None:
         """The engine saw a worker's process end. `code` is its exit status, -9 for a SIGKILL."""
         self._send(ProcessExited(worker=worker, code=code, reason=reason))
+
+    def process_working(self, worker: int) -> None:
+        """The engine saw a worker's process use the processor: it is alive, heartbeats or not."""
+        self._send(ProcessWorking(worker=worker))
 
     def fileno(self) -> int:
         """For select: readable means that `receive(0)` may have something; call it until it returns None."""

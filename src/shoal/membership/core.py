@@ -27,6 +27,7 @@ from shoal.wire.messages import (
     Join,
     Leave,
     ProcessExited,
+    ProcessWorking,
     Report,
     StopNotice,
     StopRequest,
@@ -37,6 +38,7 @@ from shoal.wire.messages import (
 
 TICK = 0.1  # seconds between ticks
 STALL = 1.0  # seconds between two ticks from which on the coordinator itself was held up, and silence proves nothing
+MISSING_NOTICE = 10.0  # seconds between two notices that some workers are still missing
 CLOSING_WAIT = 0.3  # seconds that the end of a job waits for what workers still have to say
 
 # What only the coordinator may say happened.
@@ -68,6 +70,7 @@ class MembershipCore:
         self._stop: str | None = None  # the reason, once a stop was asked for
         self._stop_code = 0  # the job's exit code if it ends by that stop
         self._stop_agreed: str | None = None  # the reason, once the workers agreed on it
+        self._waiting_since = now  # when it was last said that workers are missing, or nobody waited
         self._ended: Ended | None = None  # decided and told to the workers
         self._outcome = ""
         self._closing_since = now
@@ -154,6 +157,9 @@ class MembershipCore:
             self._request_stop(None, message)
         elif isinstance(message, ProcessExited):
             self._process_exited(message.worker, message.code)
+        elif isinstance(message, ProcessWorking):
+            if (busy := self._workers.get(message.worker)) is not None:
+                busy.heard = self._now
         else:
             self._turn_away(client, f"a watcher may not send {reasons.name_of(message)}")
 
@@ -231,6 +237,17 @@ class MembershipCore:
             if held_up:
                 worker.heard = self._now
             worker.check_heartbeat(self._now, self._config.heartbeat_limit)
+        self._tell_who_is_missing()
+
+    def _tell_who_is_missing(self) -> None:
+        """While some wait for others that have not come. Scripts of which nobody joins are not waited for."""
+        missing = [number for number in range(self._config.workers) if number not in self._workers]
+        if not self._workers or not missing or self._ended is not None:
+            self._waiting_since = self._now
+        elif self._now - self._waiting_since >= MISSING_NOTICE:
+            self._waiting_since = self._now
+            here = f"{len(self._workers)} of {self._config.workers} workers are here"
+            self._audience.note(events.Advised(worker=missing[0], text=f"waiting for worker {missing[0]}: {here}"))
 
     # What follows from all that is known
 
@@ -276,6 +293,11 @@ class MembershipCore:
             return
         members = [member.worker for member in self._generation.members if not self._workers[member.worker].done]
         if any(self._workers[number].is_suspect for number in members) or not self._broken.is_due(members, self._now):
+            return
+        gone = [member.worker for member in self._generation.members if member.worker not in members]
+        if gone:
+            reporter, report = next(iter(self._broken.reports.items()))
+            self._end("failed", WorkersDisagree.__name__, reasons.finished_before(gone[0], reporter, report))
             return
         reason = self._broken.conclude(members)
         if self._broken.is_futile:

@@ -50,7 +50,7 @@ def judge(evidence: Evidence) -> Verdict | None:
     waited = evidence.now - suspects[0].suspected
     if waited < REPORT_WAIT and not all(_is_clear(worker, evidence) for worker in suspects):
         return None
-    deaths = tuple(worker.death(_witness(worker, evidence)) for worker in suspects)
+    deaths = tuple(worker.death(*_last_seen(worker, evidence)) for worker in suspects)
     also = "".join(f"; {worker.name} {worker.how} too" for worker in suspects[1:])
     return Verdict(deaths, WorkerLost.__name__, deaths[0].reason + also + suspects[0].hint)
 
@@ -65,6 +65,15 @@ def _is_clear(worker: Worker, evidence: Evidence) -> bool:
     others = (evidence.workers[member.worker] for member in members)
     has_witness = _witness(worker, evidence) is not None
     return knows_how and (has_witness or not any(other.is_active for other in others))
+
+
+def _last_seen(worker: Worker, evidence: Evidence) -> tuple[int, str]:
+    """Step and operation of its last moment: from a survivor's report, else from whoever has got furthest."""
+    witness = _witness(worker, evidence)
+    if witness is not None:
+        return witness.step, witness.operation
+    known = [(other.step, other.operation) for other in evidence.workers.values() if other.is_active]
+    return max([(worker.step, worker.operation), *known], key=lambda position: position[0])
 
 
 def _witness(worker: Worker, evidence: Evidence) -> ExchangeBroken | None:

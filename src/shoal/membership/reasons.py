@@ -64,11 +64,16 @@ def broken_exchange(reports: Sequence[tuple[int, ExchangeBroken]], *, members: S
     """
     worker, report = next((pair for pair in reports if pair[1].peer is not None), reports[0])
     whom = "its peers" if report.peer is None else f"worker {report.peer}"
-    if report.peer is not None and report.peer not in members:
-        whom += ", which has left the job,"
     return (
         f"worker {worker} could not reach {whom} in step {report.step}, during {report.operation} "
         f"({shortened(report.reason)}); {all_of(len(members), 'member is', 'members are')} alive"
+    )
+
+
+def finished_before(gone: int, worker: int, report: ExchangeBroken) -> str:
+    return (
+        f"worker {gone} had finished its script when worker {worker} was in {report.operation}, in step {report.step}; "
+        "call run's methods on every worker, not inside `if run.is_first`, and let all leave a loop in the same step"
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from shoal.events import WorkerDied
 from shoal.membership import reasons
 from shoal.values import Member
-from shoal.wire.messages import ExchangeBroken, Join
+from shoal.wire.messages import Join
 
 
 @dataclass(slots=True)
@@ -85,10 +85,8 @@ class Worker:
             return "; if it was only busy, raise --heartbeat-limit"
         return reasons.hint_for(self.exit_code)
 
-    def death(self, witness: ExchangeBroken | None) -> WorkerDied:
-        """What happened to it. A survivor's report knows step and operation better than its last heartbeat."""
-        step = self.step if witness is None else witness.step
-        operation = self.operation if witness is None else witness.operation
+    def death(self, step: int, operation: str) -> WorkerDied:
+        """What happened to it, and in which step and operation."""
         return WorkerDied(
             worker=self.number,
             host=self.join.host,

@@ -89,6 +89,12 @@ class ProcessExited(Message, frozen=True, tag="process-exited"):
     reason: str
 
 
+class ProcessWorking(Message, frozen=True, tag="process-working"):
+    """Launcher only: a worker's process computes, even if a long call keeps it from sending heartbeats."""
+
+    worker: int
+
+
 # Coordinator to worker or launcher
 
 
@@ -128,7 +134,9 @@ class Happened(Message, frozen=True, tag="happened"):
     event: AnyEvent
 
 
-ClientMessage = Join | Watch | Heartbeat | Report | ExchangeBroken | Failed | Leave | StopRequest | ProcessExited
+ClientMessage = (
+    Join | Watch | Heartbeat | Report | ExchangeBroken | Failed | Leave | StopRequest | ProcessExited | ProcessWorking
+)
 CoordinatorMessage = Welcome | Formed | StopNotice | Ended | Turned | Happened
 
 _encoder = msgspec.msgpack.Encoder()

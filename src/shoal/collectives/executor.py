@@ -172,12 +172,14 @@ class Executor:
             raise self._disagreement(peer, ours, theirs)
 
     def _disagreement(self, peer: int, ours: FrameHeader, theirs: FrameHeader) -> WorkersDisagree:
-        mine, other = _describe(ours), _describe(theirs)
+        mine, other = repr(ours.label), repr(theirs.label)
+        if mine == other:
+            mine, other = _describe(ours), _describe(theirs)
         if mine == other:
             mine, other = _describe_transfer(ours), _describe_transfer(theirs)
         return WorkersDisagree(
             f"rank {self._mesh.rank} is in {mine} while rank {peer} is in {other}; "
-            "all workers must do the same operations in the same order"
+            "all workers must make the same calls in the same order"
         )
 
 

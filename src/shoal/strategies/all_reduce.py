@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from shoal.checkpoint.peer_copy import broadcast_bytes
-from shoal.strategies.gradient_exchange import GradientExchange
-from shoal.strategies.model_check import broadcast_model, check_same_model
-from shoal.strategies.notes import NoteBoard
+from shoal.strategies.buffers import BufferAverage
+from shoal.strategies.gradient_exchange import GradientExchange, Shared
+from shoal.strategies.model_check import broadcast_model, check_same_model, digest
+from shoal.strategies.notes import DIGEST_LIMIT, NoteBoard
 from shoal.strategies.peers import Peers
 from shoal.strategies.strategy import Agreement, Iteration, Strategy, Votes
 
@@ -24,26 +25,53 @@ class AllReduceConfig:
 class AllReduce(Strategy):
     def __init__(self, peers: Peers, config: AllReduceConfig) -> None:
         self._peers = peers
-        self._config = config
         self.votes = Votes()
         self._board = NoteBoard(peers, self.votes)
+        self._buffers = BufferAverage()
+        self._shared = Shared(self._board, self._buffers, owners={}, bucket_bytes=config.bucket_bytes)
+        self._models: list[nn.Module] = []
         self._exchanges: list[GradientExchange] = []
 
     def attach(self, model: nn.Module, name: str) -> None:
         group = self._peers.group
         check_same_model(model, name, group, self._peers.generation)
         broadcast_model(model, name, group)
-        self._exchanges.append(GradientExchange(model, name, self._board, bucket_bytes=self._config.bucket_bytes))
+        self._models.append(model)
+        self._buffers.add(model)
+        self._exchanges.append(GradientExchange(model, name, self._shared))
 
     def begin(self, iteration: Iteration) -> None:
+        self._buffers.refresh()
         for exchange in self._exchanges:
             exchange.begin(iteration, self._peers.group)
 
-    def agree(self, point: str) -> Agreement:
-        note = self._board.write(0.0, [])
-        self._peers.group.all_reduce(note.vector, label=point).wait()
-        self._board.read(note)
+    def end(self) -> None:
+        for exchange in self._exchanges:
+            exchange.end()
+
+    def watches(self, parameter: torch.Tensor) -> bool:
+        owner = self._shared.owners.get(id(parameter))
+        return owner is not None and owner.watches(parameter)
+
+    def agree(self, point: str, *, compare: bool = False) -> Agreement:
+        group = self._peers.group
+        self._buffers.refresh()
+        self._meet(point, self._buffers.changed())
+        if compare and group.size > 1:
+            note = self._board.write(0.0, [], digest(self._models) % DIGEST_LIMIT)
+            group.all_reduce(note.vector, label=f"{point}, comparison").wait()
+            self._board.read(note)
         return Agreement(stop=self._stop_reason() if self.votes.stop_seen else None)
+
+    def _meet(self, point: str, changed: list[bool]) -> None:
+        """Exchange votes; buffers that changed since the last exchange are averaged, each worker counting once."""
+        group = self._peers.group
+        note = self._board.write(1.0, changed)
+        group.all_reduce(note.vector, label=point).wait()
+        reading = self._board.read(note)
+        if group.size > 1:
+            with torch.no_grad():
+                self._buffers.launch(group, reading.changed, weight=1.0 / group.size, label=point).finish()
 
     def _stop_reason(self) -> str:
         """Some worker votes for a stop and all know it: take the reason of the lowest rank that has one."""
@@ -57,5 +85,14 @@ class AllReduce(Strategy):
         return msgspec.msgpack.decode(data, type=str)
 
     def rebind(self) -> None:
+        # A vote that was seen may have come from a worker that is gone, and not all may have seen it.
+        self.votes.stop_seen = False
         for exchange in self._exchanges:
             exchange.rebind()
+
+    def detach(self) -> None:
+        for exchange in self._exchanges:
+            exchange.detach()
+        self._exchanges, self._models = [], []
+        self._buffers = BufferAverage()
+        self._shared.owners.clear()

@@ -1,4 +1,4 @@
-"""Buffers of one model in the step's exchange: floats are averaged by samples, integers take the maximum.
+"""Buffers of all models in the step's exchange: floats are averaged by samples, integers take the maximum.
 
 Only buffers that some worker changed since the last exchange travel: averaging a constant would round it a little at
 every step. Changes are found by comparing values: BatchNorm's kernels do not count up a tensor's version.
@@ -45,35 +45,42 @@ class Averaging:
 
 
 class BufferAverage:
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    """The buffers of all models. `refresh` is called before each batch, since scripts may replace buffers."""
+
+    def __init__(self) -> None:
+        self._models: list[nn.Module] = []
+        self._buffers: list[torch.Tensor] = []
         self._known: dict[int, torch.Tensor] = {}  # values at the last exchange, by the buffer's id
+
+    def add(self, model: nn.Module) -> None:
+        self._models.append(model)
+        self.refresh()
         self.remember()
 
-    def _buffers(self) -> list[torch.Tensor]:
-        return [buffer for _, buffer in self._model.named_buffers()]
+    def refresh(self) -> None:
+        """Look at what buffers there are now. One that was replaced counts as changed."""
+        found = {id(buffer): buffer for model in self._models for buffer in model.buffers()}
+        self._buffers = list(found.values())
+        self._known = {key: known for key, known in self._known.items() if key in found}
 
     @torch.no_grad()
     def remember(self) -> None:
         """From now on only what changes after this moment counts as changed."""
-        buffers = self._buffers()
-        kept = {id(buffer): self._known.get(id(buffer)) for buffer in buffers}
-        self._known = {}
-        for buffer in buffers:
-            known = kept[id(buffer)]
+        for buffer in self._buffers:
+            known = self._known.get(id(buffer))
             if known is None or known.shape != buffer.shape or known.dtype != buffer.dtype:
                 self._known[id(buffer)] = buffer.detach().clone()
-            else:
-                self._known[id(buffer)] = known.copy_(buffer)
+            elif not torch.equal(known, buffer):
+                known.copy_(buffer)
 
     def changed(self) -> list[bool]:
         """One flag per buffer: its values are not those of the last exchange."""
-        return [not _same(self._known.get(id(buffer)), buffer) for buffer in self._buffers()]
+        return [not _same(self._known.get(id(buffer)), buffer) for buffer in self._buffers]
 
     def launch(self, group: Group, changed: Sequence[bool], *, weight: float, label: str) -> Averaging:
         """Start reducing the buffers that changed anywhere. `weight` is this worker's part of all samples."""
         by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
-        for buffer, is_changed in zip(self._buffers(), changed, strict=True):
+        for buffer, is_changed in zip(self._buffers, changed, strict=True):
             if is_changed:
                 by_dtype.setdefault(buffer.dtype, []).append(buffer)
         parts = []

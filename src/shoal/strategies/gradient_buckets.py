@@ -27,13 +27,14 @@ class _Bucket:
             for slot in plan.slots
         ]
         self.flags = self.flat[plan.flags_at :]
+        self.used = [0.0] * len(plan.slots)  # this worker's flags
         self.missing = len(plan.slots)  # gradients that this exchange still waits for
         self.pending: Pending | None = None
 
     def clear(self) -> None:
+        self.used = [0.0] * len(self.plan.slots)
         self.missing = len(self.plan.slots)
         self.pending = None
-        self.flags.zero_()
 
 
 class GradientBuckets:
@@ -43,11 +44,7 @@ class GradientBuckets:
         self.parameters = list(parameters)
         sizes = [ParameterSize(p.dtype, p.numel(), p.element_size()) for p in self.parameters]
         self._buckets = [_Bucket(plan, self.parameters) for plan in plan_buckets(sizes, bucket_bytes=bucket_bytes)]
-        self._place = {
-            slot.parameter: (bucket, number)
-            for bucket in self._buckets
-            for number, slot in enumerate(bucket.plan.slots)
-        }
+        self._place = _places(self._buckets)
         self._filled: set[int] = set()  # slots that hold a contribution to the exchange being prepared
         self._earlier: dict[int, torch.Tensor] = {}  # what `.grad` held before this exchange
         self._sparse: set[int] = set()  # parameters whose gradients autograd makes as sparse tensors
@@ -59,7 +56,7 @@ class GradientBuckets:
         if parameter.grad is None:
             return
         if index not in self._earlier:
-            shares_slot = parameter.grad.data_ptr() == self._view(index).data_ptr() and not parameter.grad.is_sparse
+            shares_slot = not parameter.grad.is_sparse and parameter.grad.data_ptr() == self._view(index).data_ptr()
             self._earlier[index] = parameter.grad.clone() if shares_slot else parameter.grad
         parameter.grad = None
 
@@ -87,28 +84,27 @@ class GradientBuckets:
     def mark_ready(self, index: int) -> None:
         """This exchange will get no more from this parameter on this worker."""
         bucket, number = self._place[index]
-        bucket.flags[number] = 1
+        bucket.used[number] = 1.0
         bucket.missing -= 1
 
     def launch_ready(self, group: Group, label: str) -> None:
         """Start reducing every complete bucket, in the fixed order that all workers share."""
         while self._launched < len(self._buckets) and self._buckets[self._launched].missing <= 0:
             bucket = self._buckets[self._launched]
+            bucket.flags.copy_(torch.tensor(bucket.used))
             bucket.pending = group.all_reduce(bucket.flat, label=f"{label}, gradients {self._launched}")
             self._launched += 1
 
     def fill_missing(self, marked: set[int]) -> None:
         """Parameters that no gradient reached in this exchange contribute zeros, or what earlier batches left."""
-        for index, parameter in enumerate(self.parameters):
+        for index in range(len(self.parameters)):
             if index in marked:
                 continue
-            view = self._view(index)
-            if parameter.grad is not None and parameter.grad.data_ptr() == view.data_ptr():
-                self.set_aside(index)
+            self.set_aside(index)  # another worker may have a gradient for it, which is added to what it held
             if index in self._filled:
                 self.mark_ready(index)
             else:
-                view.zero_()
+                self._view(index).zero_()
                 self._place[index][0].missing -= 1
 
     def wait(self) -> None:
@@ -143,15 +139,15 @@ class GradientBuckets:
 
     def discard(self) -> None:
         """A void exchange: gradients become zero, so that nothing the script does with them can go wrong."""
+        self.renew()
         for bucket in self._buckets:
-            bucket.flat = torch.zeros_like(bucket.flat)  # a new buffer: the failed reduction may still hold the old one
-            bucket.views = [
-                _slot_view(bucket.flat[slot.offset : slot.offset + slot.elements], self.parameters[slot.parameter])
-                for slot in bucket.plan.slots
-            ]
-            bucket.flags = bucket.flat[bucket.plan.flags_at :]
             for slot, view in zip(bucket.plan.slots, bucket.views, strict=True):
                 self.parameters[slot.parameter].grad = view.to_sparse(1) if slot.parameter in self._sparse else view
+
+    def renew(self) -> None:
+        """Start over in new memory: operations of an exchange that was given up may still hold the old one."""
+        self._buckets = [_Bucket(bucket.plan, self.parameters) for bucket in self._buckets]
+        self._place = _places(self._buckets)
         self.reset()
 
     def reset(self) -> None:
@@ -164,6 +160,11 @@ class GradientBuckets:
     def _view(self, index: int) -> torch.Tensor:
         bucket, number = self._place[index]
         return bucket.views[number]
+
+
+def _places(buckets: Sequence[_Bucket]) -> dict[int, tuple[_Bucket, int]]:
+    """By parameter: its bucket and the number of its slot there."""
+    return {slot.parameter: (bucket, number) for bucket in buckets for number, slot in enumerate(bucket.plan.slots)}
 
 
 def _slot_view(flat: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ A failed round marks the iteration as broken and does not raise. Not here: the f
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,60 +18,115 @@ import torch
 from torch import nn
 
 from shoal.collectives.group import Group, Pending
-from shoal.errors import ExchangeFailed
+from shoal.errors import ExchangeFailed, UsageError
 from shoal.strategies.buffers import BufferAverage
 from shoal.strategies.gradient_buckets import GradientBuckets
 from shoal.strategies.notes import Note, NoteBoard
 from shoal.strategies.strategy import Iteration, waiting
 
 
-class GradientExchange:
-    """Exchanges one model's gradients and buffers in every backward that reaches it."""
+@dataclass(frozen=True)
+class Shared:
+    """What the exchanges of all models have in common."""
 
-    def __init__(self, model: nn.Module, name: str, board: NoteBoard, *, bucket_bytes: int) -> None:
+    board: NoteBoard
+    buffers: BufferAverage
+    owners: dict[int, GradientExchange]  # by a parameter's id: a parameter of two models is exchanged by the first
+    bucket_bytes: int
+
+
+@dataclass(frozen=True)
+class _Round:
+    """One backward that has reached the model."""
+
+    operation: str  # for people
+    label: str
+    marked: set[int]  # parameters whose gradient came
+    note: Note | None  # None in a batch that is not its step's last: nothing leaves then
+    pending: Pending | None
+
+
+class GradientExchange:
+    """Exchanges one model's gradients in every backward that reaches it."""
+
+    def __init__(self, model: nn.Module, name: str, shared: Shared) -> None:
         self._model = model
         self._name = name
-        self._board = board
-        self._bucket_bytes = bucket_bytes
-        self._buffers = BufferAverage(model)
+        self._shared = shared
         self._handles: list[Any] = []
         self._nodes: list[Any] = []  # torch keeps them only while somebody refers to them
-        self._trained: list[torch.Tensor] = []
-        self._buckets = GradientBuckets([], bucket_bytes=bucket_bytes)
+        self._watched: list[torch.Tensor] = []
+        self._watched_ids: set[int] = set()
+        self._layout: list[tuple[int, torch.dtype, torch.Size]] = []  # of the watched ones, as the buckets were made
+        self._buckets = GradientBuckets([], bucket_bytes=shared.bucket_bytes)
         self._iteration: Iteration | None = None
         self._group: Group | None = None
-        self._is_open = False  # a backward is running that has reached this model
-        self._marked: set[int] = set()  # parameters whose gradient came in this backward
-        self._note: Pending | None = None
-        self._sent_note: Note | None = None
+        self._round: _Round | None = None
+        self._known = {id(parameter): parameter for parameter in model.parameters()}
+        for key in self._known:
+            shared.owners.setdefault(key, self)
 
     def begin(self, iteration: Iteration, group: Group) -> None:
-        """A batch is about to be yielded. Parameters frozen or unfrozen since the last one are noticed here."""
+        """A batch is about to be yielded. Parameters thawed since the last one are noticed here."""
+        if self._round is not None:  # a backward that raised: its operations may still hold the memory
+            self._round = None
+            self._buckets.renew()
+        elif iteration.is_first:
+            self._buckets.reset()
         is_alone = group.size == 1 and iteration.is_first and iteration.is_last
         self._iteration, self._group = (None if is_alone else iteration), group
-        trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
-        if len(trained) != len(self._trained) or any(a is not b for a, b in zip(trained, self._trained, strict=True)):
-            self._watch(trained)
+        watched = [parameter for parameter in self._model.parameters() if self._is_watched(parameter)]
+        layout = [(id(parameter), parameter.dtype, parameter.shape) for parameter in watched]
+        if layout != self._layout:
+            self._watch(watched)
+            self._layout = layout
+
+    def _is_watched(self, parameter: torch.Tensor) -> bool:
+        """Once watched, always watched: scripts freeze and thaw within an iteration."""
+        if id(parameter) not in self._known:
+            raise UsageError(
+                f"{self._name} has a new parameter of shape {list(parameter.shape)} since run.model; "
+                "change a model before it is handed over, or hand over the new one"
+            )
+        is_mine = self._shared.owners[id(parameter)] is self
+        return is_mine and (parameter.requires_grad or id(parameter) in self._watched_ids)
+
+    def end(self) -> None:
+        self._iteration = None
 
     def rebind(self) -> None:
         """Forget a round that failed."""
         self._buckets.reset()
-        self._is_open = False
-        self._note = None
+        self._round = None
         self._iteration = None
 
-    def _watch(self, trained: Sequence[torch.Tensor]) -> None:
+    def detach(self) -> None:
         for handle in self._handles:
             handle.remove()
-        self._trained = list(trained)
-        self._buckets = GradientBuckets(self._trained, bucket_bytes=self._bucket_bytes)
+        self._handles, self._nodes, self._watched, self._layout = [], [], [], []
+        self._watched_ids, self._known = set(), {}
+        self._buckets = GradientBuckets([], bucket_bytes=self._shared.bucket_bytes)
+
+    def watches(self, parameter: torch.Tensor) -> bool:
+        return id(parameter) in self._watched_ids
+
+    def _watch(self, watched: Sequence[torch.Tensor]) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._watched = list(watched)
+        self._watched_ids = {id(parameter) for parameter in watched}
+        self._buckets = GradientBuckets(self._watched, bucket_bytes=self._shared.bucket_bytes)
         # Hooks of the accumulating node run in `backward()` only; hooks of the tensor would run in autograd.grad too.
-        self._nodes = [_accumulator(parameter) for parameter in self._trained]
-        self._handles = []
-        for index, (parameter, node) in enumerate(zip(self._trained, self._nodes, strict=True)):
+        self._nodes, self._handles = [], []
+        for index, parameter in enumerate(self._watched):
+            required = parameter.requires_grad  # False for one that is frozen at the moment
+            parameter.requires_grad_(True)
+            node = _accumulator(parameter)
+            self._nodes.append(node)
             self._handles.append(node.register_prehook(partial(self._before, index)))
             register: Callable[[Callable[[torch.Tensor], None]], Any] = parameter.register_post_accumulate_grad_hook
             self._handles.append(register(partial(self._after, index)))
+            parameter.requires_grad_(required)
 
     def _before(self, index: int, _gradients: tuple[torch.Tensor, ...]) -> None:
         if self._iteration is not None:
@@ -81,62 +137,52 @@ class GradientExchange:
         iteration, group = self._iteration, self._group
         if iteration is None or group is None:
             return  # backward outside a loop: the script's own business
-        self._open(iteration, group)
-        self._buckets.add(index, _scale(iteration))
-        self._marked.add(index)
+        current = self._round or self._open(iteration, group)
+        self._buckets.add(index, iteration.weight / iteration.step_samples if iteration.step_samples else 0.0)
+        current.marked.add(index)
         if iteration.is_last:
             self._buckets.mark_ready(index)
-            self._buckets.launch_ready(group, self._label(iteration))
+            self._buckets.launch_ready(group, current.label)
 
-    def _operation(self, iteration: Iteration) -> str:
-        return f"exchange {iteration.exchanges} of {self._name}"
-
-    def _label(self, iteration: Iteration) -> str:
-        return f"step {iteration.step}, {self._operation(iteration)}"
-
-    def _open(self, iteration: Iteration, group: Group) -> None:
+    def _open(self, iteration: Iteration, group: Group) -> _Round:
         """First gradient of a backward: send the note now, so that it travels under the rest of backward."""
-        if self._is_open:
-            return
-        self._is_open = True
-        self._marked = set()
+        operation = f"exchange {iteration.exchanges} of {self._name}"
+        label = f"step {iteration.step}, {operation}"
+        note, pending = None, None
         if iteration.is_last:
-            self._sent_note = self._board.write(iteration.step_weight, self._buffers.changed())
-            self._note = group.all_reduce(self._sent_note.vector, label=self._label(iteration))
+            note = self._shared.board.write(iteration.step_weight, self._shared.buffers.changed())
+            pending = group.all_reduce(note.vector, label=label)
+        self._round = _Round(operation, label, set(), note, pending)
         queue: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
         queue(self._finish)
+        return self._round
 
     def _finish(self) -> None:
         """End of the backward that opened the round."""
-        self._is_open = False
+        current, self._round = self._round, None
         iteration, group = self._iteration, self._group
-        if iteration is None or group is None or not iteration.is_last:
+        if current is None or iteration is None or group is None or not iteration.is_last:
             return
-        label = self._label(iteration)
         try:
-            with torch.no_grad(), waiting(iteration, self._board.peers):
-                self._buckets.fill_missing(self._marked)
-                self._buckets.launch_ready(group, label)
-                self._complete(iteration, group, label)
+            with torch.no_grad(), waiting(iteration, self._shared.board.peers):
+                self._buckets.fill_missing(current.marked)
+                self._buckets.launch_ready(group, current.label)
+                self._complete(current, iteration, group)
         except ExchangeFailed as failure:
-            iteration.mark_void(self._operation(iteration), failure)
+            iteration.mark_void(current.operation, failure)
             self._buckets.discard()
 
-    def _complete(self, iteration: Iteration, group: Group, label: str) -> None:
-        assert self._note is not None and self._sent_note is not None
-        self._note.wait()
-        reading = self._board.read(self._sent_note)
+    def _complete(self, current: _Round, iteration: Iteration, group: Group) -> None:
+        assert current.note is not None and current.pending is not None
+        current.pending.wait()
+        reading = self._shared.board.read(current.note)
         share = iteration.step_weight / reading.weight if reading.weight else 0.0
-        averaging = self._buffers.launch(group, reading.changed, weight=share, label=label)
+        averaging = self._shared.buffers.launch(group, reading.changed, weight=share, label=current.label)
         self._buckets.wait()
         averaging.finish()
         # Contributions were scaled by the samples that the plan foresaw; `run.weight` may have made it another total.
         self._buckets.publish(iteration.step_samples / reading.weight if reading.weight else 1.0)
         iteration.exchanges += 1
-
-
-def _scale(iteration: Iteration) -> float:
-    return iteration.weight / iteration.step_samples if iteration.step_samples else 0.0
 
 
 def _accumulator(parameter: torch.Tensor) -> Any:

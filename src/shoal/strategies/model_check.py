@@ -6,6 +6,7 @@ The check travels as a digest; only when digests differ are the lists compared a
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from itertools import zip_longest
 
 import msgspec
@@ -72,3 +73,20 @@ def broadcast_model(model: nn.Module, name: str, group: Group) -> None:
         waiting = [group.broadcast(t.data, 0, label=f"weights of {name}, {entry}") for entry, t in tensors]
         for pending in waiting:
             pending.wait()
+
+
+def digest(models: Sequence[nn.Module]) -> int:
+    """A number that differs, almost surely, where any bit of any parameter or buffer differs."""
+    total = 0
+    for model in models:
+        for _, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            total = (total * 1_000_003 + _tensor_digest(tensor.detach())) % 2**61
+    return total
+
+
+def _tensor_digest(tensor: torch.Tensor) -> int:
+    """The sum of its memory, read as integers as wide as its elements."""
+    flat = tensor.contiguous().reshape(-1)
+    flat = torch.view_as_real(flat.resolve_conj()).reshape(-1) if flat.is_complex() else flat
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()]
+    return int(flat.view(integers).sum(dtype=torch.int64).item())

@@ -14,13 +14,14 @@ from shoal.errors import WorkersDisagree
 from shoal.strategies.peers import Peers
 from shoal.strategies.strategy import Votes
 
-_FIXED = 3  # weight, stop votes, updates; then one flag per buffer
+DIGEST_LIMIT = 2**40  # digests below it add up exactly in double precision for thousands of workers
 
 
 @dataclass(frozen=True)
 class Note:
     vector: torch.Tensor  # becomes the sum over all workers
     updates: int  # this worker's own
+    digest: int  # of this worker's replica; 0 where replicas are not compared
 
 
 @dataclass(frozen=True)
@@ -36,18 +37,24 @@ class NoteBoard:
         self.peers = peers
         self._votes = votes
 
-    def write(self, weight: float, changed: list[bool]) -> Note:
+    def write(self, weight: float, changed: list[bool], digest: int = 0) -> Note:
         wants_stop = self._votes.stop is not None or self.peers.stop_wish() is not None
-        head = [weight, float(wants_stop), float(self._votes.updates)]
-        return Note(torch.tensor(head + [float(flag) for flag in changed], dtype=torch.float64), self._votes.updates)
+        updates = self._votes.updates
+        vector = [weight, float(wants_stop), float(updates), float(digest), *map(float, changed)]
+        return Note(torch.tensor(vector, dtype=torch.float64), updates, digest)
 
     def read(self, note: Note) -> Reading:
-        weight, stops, updates, *flags = note.vector.tolist()
+        weight, stops, updates, digests, *flags = note.vector.tolist()
         size = self.peers.group.size
         if updates != size * note.updates:
             raise WorkersDisagree(
                 f"worker {self.peers.worker} has taken {note.updates} optimizer steps and the {size} workers together "
                 f"{int(updates)}; every worker must call optimizer.step() in the same iterations"
+            )
+        if digests != size * note.digest:
+            raise WorkersDisagree(
+                f"the replicas have come apart: worker {self.peers.worker} has other parameters or buffers than others; "
+                "change them through optimizer.step() only, or in the same way on every worker"
             )
         self._votes.stop_seen = self._votes.stop_seen or stops > 0
         return Reading(weight=weight, changed=tuple(flag > 0 for flag in flags))

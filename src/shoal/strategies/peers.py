@@ -18,9 +18,10 @@ from shoal.values import Generation
 class JobOver(BaseException):
     """The job has ended while this worker's script was running. Not an Exception: scripts must not catch it."""
 
-    def __init__(self, error: ShoalError) -> None:
+    def __init__(self, error: ShoalError, *, is_news: bool = False) -> None:
         super().__init__(str(error))
         self.error = error
+        self.is_news = is_news  # the coordinator does not know yet
 
 
 @dataclass(frozen=True)

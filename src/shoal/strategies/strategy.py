@@ -1,8 +1,8 @@
 """The interface of a strategy: how replicas agree on the model.
 
-A strategy sees the script through six calls. It is told of every model, of the start of every batch, and asked for
-agreement at points that all workers pass; gradients reach it through hooks, inside `backward()`. A failed exchange
-never raises: it marks the batch's `Iteration` as broken, and the loop asks for recovery before the next batch.
+A strategy is told of every model, of the start and the end of every batch, and asked for agreement at points that all
+workers pass; gradients reach it through hooks, inside `backward()`. A failed exchange never raises: it marks the
+batch's `Iteration` as broken, and the loop asks for recovery before the next batch.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from shoal.errors import ExchangeFailed
@@ -27,6 +28,7 @@ class Iteration:
     weight: float  # this worker's samples in the batch, or what `run.weight` said
     earlier_weight: float  # sum over the step's accumulated batches before this one
     step_samples: int  # of all workers and all accumulated batches of the step
+    samples: int = 0  # this worker's own in this batch
     is_first: bool = True  # of the step's accumulated batches
     is_last: bool = True
     exchanges: int = 0  # whole exchanges in this batch so far
@@ -100,9 +102,24 @@ class Strategy(ABC):
         """A batch is about to be yielded."""
 
     @abstractmethod
-    def agree(self, point: str) -> Agreement:
-        """Meet all workers at a point of the script that all must pass. Raises ExchangeFailed or WorkersDisagree."""
+    def end(self) -> None:
+        """The batch is over: gradients that come from now on are the script's own business."""
+
+    @abstractmethod
+    def watches(self, parameter: torch.Tensor) -> bool:
+        """Whether this parameter's gradient is exchanged."""
+
+    @abstractmethod
+    def agree(self, point: str, *, compare: bool = False) -> Agreement:
+        """Meet all workers at a point of the script that all must pass. Raises ExchangeFailed or WorkersDisagree.
+
+        Changed buffers are averaged on the way. With `compare` the replicas must be equal, bit for bit.
+        """
 
     @abstractmethod
     def rebind(self) -> None:
         """The peers have a new group: use it from now on, with no trace of what was in flight."""
+
+    @abstractmethod
+    def detach(self) -> None:
+        """Let go of all models: the job is over for this script."""

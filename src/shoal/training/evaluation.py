@@ -31,14 +31,15 @@ def evaluate(session: Session, score: Callable[..., Any], feed: Feed) -> dict[st
     vector = torch.tensor([samples, *(sums[name] for name in names)], dtype=torch.float64)
     label = f"scores {','.join(names)}"
 
-    def reduce(group: Group, call: str) -> torch.Tensor:
+    def reduce(group: Group, call: str) -> torch.Tensor | None:
         total = vector.clone()
         group.all_reduce(total, label=call).wait()
         return total
 
-    total, *means = session.collective(label, reduce, alone=vector).tolist()
+    together = session.collective(label, reduce, alone=None)
+    total, *means = (vector if together is None else together).tolist()
     scores = {name: mean / total for name, mean in zip(names, means, strict=True)} if total else {}
-    if session.peers.group.rank == 0:
+    if session.peers.group.rank == 0 and together is not None:
         told = {name: finite(score) for name, score in scores.items()}
         session.peers.report(Evaluated(step=session.step, samples=int(total), scores=told))
     return scores

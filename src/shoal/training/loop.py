@@ -13,7 +13,7 @@ from typing import Any
 
 from shoal.data.dealing import Dealing
 from shoal.data.feed import Batch, Feed
-from shoal.errors import ExchangeFailed
+from shoal.errors import ExchangeFailed, UsageError
 from shoal.events import EpochEnded, LoopStarted
 from shoal.strategies.peers import Breakage
 from shoal.strategies.strategy import Iteration
@@ -27,7 +27,7 @@ class LoopPlan:
     feed: Feed
     first_epoch: int
     epochs: int  # how many, from first_epoch on
-    total_epochs: int  # of the whole job as far as known, for the progress display
+    total_epochs: int | None  # for the progress display; None: as many as the limit of steps takes
     accumulate: int
     steps: int | None = None  # the loop ends after so many, wherever it is in its data
 
@@ -36,14 +36,14 @@ class Loop:
     def __init__(self, session: Session, plan: LoopPlan) -> None:
         self._session = session
         self._plan = plan
-        session.loops += 1
-        self._number = session.loops
-        self._first_step = session.step
+        self._number = 0  # in program order, given when the loop starts
+        self._first_step = 0
         self._cursor = Cursor(epoch=plan.first_epoch)
         self._last_epoch = plan.first_epoch + plan.epochs - 1
         self._weight = 0.0  # of the batches of the current step before the current one
         self._is_step_start = True
         self._mark = time.perf_counter()  # end of the last iteration
+        self._own_samples = 0  # of this worker in the current step so far
         self._input = 0.0  # seconds that the current batch was waited for
 
     def _dealing(self) -> Dealing:
@@ -57,10 +57,18 @@ class Loop:
 
     def run(self) -> Generator[Any, None, None]:
         """What the user's `for` iterates over."""
-        self._session.settle()
-        if self._session.stopped is not None:
+        session = self._session
+        session.settle()
+        if session.iteration is not None:
+            raise UsageError(
+                "a loop over batches starts while another one is open; finish that one, or leave it by `break`, first"
+            )
+        if session.stopped is not None:
             return
-        self._session.outside(f"start of loop {self._number}: {self._text()}", self._start)
+        session.loops += 1
+        self._number, self._first_step = session.loops, session.step
+        self._check_optimizers()
+        session.outside(f"start of loop {self._number}: {self._text()}", self._start)
         try:
             while True:
                 while not self._is_done and self._session.stopped is None:
@@ -85,13 +93,25 @@ class Loop:
         """Meet at the end: a member that missed the last step finds its source here."""
         point = f"end of loop {self._number} at step {self._session.step}"
         try:
-            self._session.agree(point)
+            self._session.agree(point, compare=True)
         except ExchangeFailed as failure:
             breakage = Breakage(self._session.step, point, str(failure), failure.peer)
             self._cursor = recover(self._session, breakage, self._cursor)
             return False
-        self._session.reporter.send(step=self._session.step, epoch=self._cursor.epoch, now=True)
+        self._session.reporter.send(step=self._session.step, now=True)
         return True
+
+    def _check_optimizers(self) -> None:
+        """Every parameter that is going to be updated must be one that all workers have in common."""
+        watched = self._session.watched
+        known = {id(parameter) for model in watched.models.values() for parameter in model.parameters()}
+        for number, optimizer in enumerate(watched.optimizers, start=1):
+            for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+                if id(parameter) not in known:
+                    raise UsageError(
+                        f"optimizer {number} has a parameter of shape {list(parameter.shape)} that is in no model of "
+                        "run.model, so workers would not agree on it; write model = run.model(model) first"
+                    )
 
     def _text(self) -> str:
         return f"batch {self._plan.feed.batch_size}, {self._plan.feed.samples} samples"
@@ -103,7 +123,7 @@ class Loop:
             session.peers.report(
                 LoopStarted(
                     loop=self._number,
-                    epochs=self._plan.total_epochs,
+                    epochs=self._plan.total_epochs or self._epochs_for(feed.steps(dealing)),
                     steps_per_epoch=feed.steps(dealing),
                     global_batch=dealing.step_size,
                     samples_per_epoch=feed.samples,
@@ -112,6 +132,10 @@ class Loop:
                 )
             )
         session.reporter.restart_clock()
+
+    def _epochs_for(self, steps_per_epoch: int | None) -> int:
+        """How many epochs the limit of steps comes to."""
+        return -(-(self._plan.steps or 1) // steps_per_epoch) if steps_per_epoch else 1
 
     def _epoch(self) -> Generator[Any, None, None]:
         """From the cursor to the end of its epoch, through any number of regroupings."""
@@ -142,6 +166,7 @@ class Loop:
             weight=float(batch.samples),
             earlier_weight=self._weight,
             step_samples=batch.step_samples,
+            samples=batch.samples,
             is_first=self._is_step_start,
             is_last=batch.is_last,
         )
@@ -158,11 +183,12 @@ class Loop:
         self._is_step_start = batch.is_last
         if batch.is_last and not iteration.is_void:
             self._cursor = batch.cursor_after
-        if session.strategy.votes.stop_seen and iteration.breakage is None:
+        if session.strategy.votes.stop_seen and batch.is_last and iteration.breakage is None:
             self._agree_to_stop(iteration)
         if iteration.breakage is not None:
             if iteration.is_void:
                 undo_void(session, iteration.breakage)
+            session.is_doubtful = not iteration.is_void
             self._cursor = recover(session, iteration.breakage, self._cursor)
         now = time.perf_counter()
         body = resumed - begun
@@ -174,13 +200,15 @@ class Loop:
             input=self._input,
             other=(now - self._mark) - self._input - body,
         )
-        session.reporter.add(samples=0 if iteration.is_void else batch.samples, shares=shares)
-        session.reporter.send(step=session.step, epoch=self._cursor.epoch)
+        self._own_samples = 0 if iteration.is_void else self._own_samples + batch.samples
+        counted, self._own_samples = (self._own_samples, 0) if batch.is_last else (0, self._own_samples)
+        session.reporter.add(samples=counted, shares=shares, epoch=batch.cursor_after.epoch)
+        session.reporter.send(step=session.step)
         self._mark = time.perf_counter()
         return iteration.breakage is not None
 
     def _report_epoch(self, epoch: int, samples: int, seconds: float) -> None:
-        self._session.reporter.send(step=self._session.step, epoch=epoch, now=True)
+        self._session.reporter.send(step=self._session.step, now=True)
         if self._session.peers.group.rank == 0:
             event = EpochEnded(epoch=epoch, step=self._session.step, samples=samples, seconds=seconds)
             self._session.peers.report(event)

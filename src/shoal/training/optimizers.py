@@ -1,6 +1,6 @@
-"""Optimizers in a script: `step()` applies whole steps only, `zero_grad()` respects accumulation.
+"""Optimizers in a script: `step()` applies whole steps only.
 
-The user's own optimizer object stays what it is; its two methods are replaced by bound ones, because learning-rate
+The user's own optimizer object stays what it is; its `step` is replaced by a bound method, because learning-rate
 schedulers look at `step.__func__`. Where one iteration takes several optimizer steps, a copy is kept of what all but
 the last one change, so that a failure after the first leaves none of them applied.
 """
@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from shoal.strategies.strategy import Iteration, Votes
+from shoal.errors import UsageError
+from shoal.strategies.strategy import Iteration, Strategy
 
 Closure = Callable[[], Any]
 
@@ -60,13 +61,15 @@ def _size(state: Any) -> int:
 class OptimizerSteps:
     """Decides for every `optimizer.step()` whether it changes anything, and keeps what undoing it needs."""
 
-    def __init__(self, votes: Votes, *, can_fail: bool, average_loss: Callable[[Any], Any]) -> None:
-        self._votes = votes  # counts optimizer steps, so that all workers can compare
+    def __init__(self, strategy: Strategy, *, can_fail: bool, average_loss: Callable[[Any], Any]) -> None:
+        self._votes = strategy.votes  # counts optimizer steps, so that all workers can compare
+        self._is_watched = strategy.watches
         self._can_fail = can_fail  # whether an exchange can fail at all: not when the script runs alone
         self._average_loss = average_loss  # mean over workers, for closures whose loss steers the optimizer
         self._iteration: Iteration | None = None
         self._undo: list[UndoCopy] = []
         self._usual = 2  # optimizer steps that an iteration is expected to take; 2 at first, to learn from one
+        self._most = 1  # that any iteration has taken so far
         self.undo_cost: tuple[int, float] | None = None  # bytes and seconds of the last iteration's copies
 
     def begin(self, iteration: Iteration) -> None:
@@ -78,7 +81,7 @@ class OptimizerSteps:
         if iteration.is_void:
             self.undo()
         elif iteration.is_last:
-            self._usual = max(1, iteration.updates)
+            self._usual = self._most = max(self._most, iteration.updates)
             if self._undo and iteration.updates > 1:
                 self.undo_cost = sum(copy.size for copy in self._undo), sum(copy.seconds for copy in self._undo)
         self._undo = []
@@ -107,8 +110,14 @@ class OptimizerSteps:
         iteration = self._iteration
         if iteration is None:
             return original() if closure is None else original(closure)
+        if closure is not None and not (iteration.is_first and iteration.is_last):
+            raise UsageError(
+                "optimizer.step(closure) was called in a loop with accumulate; a closure sees one batch only: "
+                "use a larger batch_size instead"
+            )
         if not iteration.may_update:
-            return None
+            return None if closure is None else closure()
+        self._check_watched(optimizer)
         is_last_expected = iteration.updates + 1 >= self._usual
         if self._can_fail and (closure is not None or not is_last_expected):
             self._undo.append(UndoCopy(optimizer))
@@ -121,6 +130,18 @@ class OptimizerSteps:
         iteration.updates += 1
         self._votes.updates += 1
         return result
+
+    def _check_watched(self, optimizer: torch.optim.Optimizer) -> None:
+        """A gradient that was not exchanged would pull this worker's replica away from the others'."""
+        if not self._can_fail:
+            return
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and not self._is_watched(parameter):
+                    raise UsageError(
+                        f"a gradient of shape {list(parameter.shape)} was not exchanged before optimizer.step(); "
+                        "hand the whole model to run.model before the loop, and thaw its parameters before the batch"
+                    )
 
     def _agreed(self, closure: Closure, optimizer: torch.optim.Optimizer, clip: float | None) -> Closure:
         """Line searches compare losses: every worker must see the same one, or replicas part."""
@@ -135,15 +156,10 @@ class OptimizerSteps:
         return evaluate
 
     def watch(self, optimizer: torch.optim.Optimizer, *, clip_norm: float | None) -> None:
-        """Replace `step` and `zero_grad` of the user's own object."""
-        original_step, original_zero = optimizer.step, optimizer.zero_grad
+        """Replace `step` of the user's own object."""
+        original_step = optimizer.step
 
         def step(this: torch.optim.Optimizer, closure: Closure | None = None) -> Any:
             return self.step(this, original_step, closure, clip_norm)
 
-        def zero_grad(_this: torch.optim.Optimizer, set_to_none: bool = True) -> None:
-            if self._iteration is None or self._iteration.is_last:
-                original_zero(set_to_none=set_to_none)
-
         optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]  # the point of this module
-        optimizer.zero_grad = types.MethodType(zero_grad, optimizer)  # type: ignore[method-assign]

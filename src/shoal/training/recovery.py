@@ -39,19 +39,23 @@ def recover(session: Session, breakage: Breakage, cursor: Cursor) -> Cursor:
         session.strategy.rebind()
         session.peers.regroup(breakage)
         try:
-            return _align(session, cursor)
+            cursor = _align(session, cursor)
+            session.is_doubtful, session.calls = False, 0
+            return cursor
         except ExchangeFailed as failure:
             breakage = Breakage(session.step, "copying the state", str(failure), failure.peer)
 
 
 def _align(session: Session, cursor: Cursor) -> Cursor:
     group = session.peers.group
-    steps, stopped = torch.zeros(2, group.size, dtype=torch.int64)
-    steps[group.rank], stopped[group.rank] = session.step, session.stopped is not None
-    group.all_reduce(steps, label="applied steps").wait()
-    group.all_reduce(stopped, label="members that have stopped").wait()
-    source, furthest = int(steps.argmax().item()), int(steps.max().item())
-    if int(steps.min().item()) < furthest:
+    members = torch.zeros(3, group.size, dtype=torch.int64)
+    members[:, group.rank] = torch.tensor([session.step, session.stopped is not None, session.is_doubtful])
+    group.all_reduce(members, label="where the members are").wait()
+    steps, stopped, doubtful = members
+    furthest = int(steps.max().item())
+    # Among the furthest, one whose script saw the same values as the others.
+    source = int((2 * steps - doubtful).argmax().item())
+    if int(steps.min().item()) < furthest or int(doubtful.max().item()) > 0:
         cursor = _copy(session, cursor, source=source, furthest=furthest)
     if int(stopped.max().item()) > 0:
         session.agree(f"stop after step {furthest}")
@@ -61,7 +65,7 @@ def _align(session: Session, cursor: Cursor) -> Cursor:
 def _copy(session: Session, cursor: Cursor, *, source: int, furthest: int) -> Cursor:
     started, own_step = time.perf_counter(), session.step
     copied = copy_state(state_of(session, cursor), source, session.peers.group)
-    if own_step == furthest:
+    if session.peers.group.rank == source or (own_step == furthest and not session.is_doubtful):
         return cursor
     cursor = load_state(session, copied.state)
     session.peers.report(
@@ -71,7 +75,9 @@ def _copy(session: Session, cursor: Cursor, *, source: int, furthest: int) -> Cu
             step=furthest,
             size=copied.size,
             seconds=time.perf_counter() - started,
-            reason=f"this worker had applied {own_step} steps and the furthest member {furthest}",
+            reason=f"this worker had applied {own_step} steps and the furthest member {furthest}"
+            if own_step < furthest
+            else "this worker's script saw a collective fail that others saw succeed",
         )
     )
     return cursor
@@ -87,6 +93,10 @@ def state_of(session: Session, cursor: Cursor) -> dict[str, Any]:
             name: dict([*model.named_parameters(), *model.named_buffers()])
             for name, model in session.watched.models.items()
         },
+        "gradients": {
+            name: {entry: _dense(p.grad) for entry, p in model.named_parameters() if p.grad is not None}
+            for name, model in session.watched.models.items()
+        },
         "optimizers": [optimizer.state_dict() for optimizer in session.watched.optimizers],
         "kept": {name: thing.state_dict() for name, thing in session.watched.kept.items()},
     }
@@ -98,11 +108,27 @@ def load_state(session: Session, state: dict[str, Any]) -> Cursor:
         own = dict([*model.named_parameters(), *model.named_buffers()])
         for entry, tensor in state["models"][name].items():
             own[entry].copy_(tensor)
+        for entry, parameter in model.named_parameters():
+            parameter.grad = state["gradients"][name].get(entry)
     for optimizer, values in zip(session.watched.optimizers, state["optimizers"], strict=True):
-        optimizer.load_state_dict(values)
+        _load_optimizer(optimizer, values)
     for name, thing in session.watched.kept.items():
         thing.load_state_dict(state["kept"][name])
     session.step = state["step"]
     session.strategy.votes.updates = state["updates"]
     epoch, position = state["cursor"]
     return Cursor(epoch=epoch, position=position)
+
+
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, values: dict[str, Any]) -> None:
+    """As `load_state_dict`, but without its casts to the parameter's dtype, which change the values of some state."""
+    optimizer.load_state_dict(values)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for index, state in values["state"].items():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor):
+                optimizer.state[parameters[index]][name] = value

@@ -26,6 +26,7 @@ class Reporter:
         self._values: dict[str, Any] = {}  # last value of each name from applied steps
         self._open: dict[str, Any] = {}  # logged in the iteration that is not over yet
         self._samples = 0
+        self._epoch = 0
         self._shares = TimeShares()
         self._sent_at = time.perf_counter()
         self._bytes_sent = 0
@@ -47,12 +48,13 @@ class Reporter:
     def drop_logged(self) -> None:
         self._open = {}
 
-    def add(self, *, samples: int, shares: TimeShares) -> None:
+    def add(self, *, samples: int, shares: TimeShares, epoch: int | None = None) -> None:
+        self._epoch = self._epoch if epoch is None else epoch
         self._samples += samples
         self._shares = self._shares.plus(shares)
         self._unsent_steps += 1
 
-    def send(self, *, step: int, epoch: int, now: bool = False) -> None:
+    def send(self, *, step: int, now: bool = False) -> None:
         """Report if it is time to, or if asked to now."""
         elapsed = time.perf_counter() - self._sent_at
         if not self._unsent_steps or (elapsed < INTERVAL and not now):
@@ -63,7 +65,7 @@ class Reporter:
                 worker=self._peers.worker,
                 generation=self._peers.generation.number,
                 step=step,
-                epoch=epoch,
+                epoch=self._epoch,
                 samples=self._samples,
                 seconds=elapsed,
                 shares=self._shares,

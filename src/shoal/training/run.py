@@ -82,12 +82,16 @@ class Run:
     def model(self, model: Model | Callable[[], Model], *, sync_batchnorm: bool | None = None) -> Model:
         """The same model with the same weights on every worker. A function is called to build it."""
         self._session.settle()
+        if self._session.iteration is not None:
+            raise UsageError("run.model was called inside a loop over batches; hand models over before it")
         built = cast(Model, model() if callable(model) and not isinstance(model, nn.Module) else model)
         if not isinstance(built, nn.Module):
             raise UsageError(f"run.model was given a {type(built).__name__}; it takes a torch.nn.Module")
         if self._session.config.sync_batchnorm if sync_batchnorm is None else sync_batchnorm:
             # The same class comes back, unless the whole model is one BatchNorm layer.
             built = cast(Model, convert(built, Statistics(self._sum, self._share)))
+        if any(built is known for known in self._session.watched.models.values()):
+            return built
         name = f"model {len(self._session.watched.models) + 1}"
         self._session.outside(name, lambda label: self._session.strategy.attach(built, label))
         self._session.watched.models[name] = built
@@ -99,6 +103,8 @@ class Run:
             raise UsageError(f"run.optimizer was given a {type(optimizer).__name__}; it takes a torch.optim.Optimizer")
         if clip_norm is not None and not clip_norm > 0:
             raise UsageError(f"clip_norm is {clip_norm}; it should be above 0")
+        if any(optimizer is known for known in self._session.watched.optimizers):
+            raise UsageError("run.optimizer was given the same optimizer twice; hand it over once, before the loop")
         self._session.steps.watch(optimizer, clip_norm=clip_norm)
         self._session.watched.optimizers.append(optimizer)
         return optimizer
@@ -114,8 +120,9 @@ class Run:
         chosen = batch_options(batch_size, options)
         if epochs is not None and epochs < 1:
             raise UsageError(f"epochs is {epochs}; it should be 1 or more")
-        count = epochs or (1 if chosen.steps is None else chosen.steps)  # an epoch has at least one step
-        return self._loop(data, chosen, first_epoch=0, epochs=count, total_epochs=count)
+        if epochs is None and chosen.steps is not None:  # an epoch has at least one step
+            return self._loop(data, chosen, first_epoch=0, epochs=chosen.steps, total_epochs=None)
+        return self._loop(data, chosen, first_epoch=0, epochs=epochs or 1, total_epochs=epochs or 1)
 
     def epochs(self, count: int) -> Iterator[Epoch]:
         """For nested loops: `for epoch in run.epochs(5): for x, y in epoch.batches(...)`."""
@@ -124,7 +131,7 @@ class Run:
         return (Epoch(self, number, count) for number in epoch_numbers(self._session, count))
 
     def _loop(
-        self, data: object, options: BatchOptions, *, first_epoch: int, epochs: int, total_epochs: int
+        self, data: object, options: BatchOptions, *, first_epoch: int, epochs: int, total_epochs: int | None
     ) -> Generator[Any, None, None]:
         feed = feed_for(data, self._feed_options(options))
         plan = LoopPlan(
@@ -167,7 +174,12 @@ class Run:
         return self._mean(tensor if tensor.is_floating_point() or tensor.is_complex() else tensor.double())
 
     def _mean(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self._sum(tensor, "mean") / self.world_size
+        def reduce(group: Group, label: str) -> torch.Tensor:
+            total = tensor.clone()
+            group.all_reduce(total, label=label).wait()
+            return total / group.size
+
+        return self._session.collective("mean", reduce, alone=tensor)
 
     def _sum(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
         def reduce(group: Group, label: str) -> torch.Tensor:

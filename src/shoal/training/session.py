@@ -23,6 +23,7 @@ from shoal.strategies.strategy import Iteration, Strategy, waiting
 from shoal.training.optimizers import OptimizerSteps
 from shoal.training.reporter import Reporter
 from shoal.training.snapshot import Kept, StepSnapshot
+from shoal.values import TimeShares
 
 T = TypeVar("T")
 
@@ -44,14 +45,15 @@ class Session:
         self.watched = Watched()
         self.step = 0  # applied steps so far, over all loops
         self.loops = 0  # loops started so far, in program order
-        self.calls = 0  # collective calls of the script so far, in program order
+        self.calls = 0  # collective calls of the script since the last step began, in program order
+        self.is_doubtful = False  # the script got its own value from a collective that gave others another
         self.iteration: Iteration | None = None
         self.was_left = False  # a loop was left in the middle, and not settled yet
         self.last_applied = False  # whether the last iteration of a loop counted
         self.stopped: str | None = None  # reason, once all workers have agreed to end their loops
         self.reporter = Reporter(peers)
         self.snapshot = StepSnapshot()
-        self.steps = OptimizerSteps(strategy.votes, can_fail=peers.group.size > 1, average_loss=self._mean_loss)
+        self.steps = OptimizerSteps(strategy, can_fail=peers.group.size > 1, average_loss=self._mean_loss)
         self._undo_told = False
 
     # The contract of a step
@@ -59,6 +61,8 @@ class Session:
     def begin(self, iteration: Iteration) -> None:
         """Everything that must be true when a batch is yielded."""
         self.iteration = iteration
+        if iteration.is_first:
+            self.calls = 0  # numbered within a step: void iterations may have made more or fewer
         if iteration.is_first and self.peers.group.size > 1:
             self.snapshot.take(self.watched.models.values(), self.watched.kept, self.watched.optimizers)
         seed_generators(key_of(self.config.seed, iteration.step, self.peers.group.rank, int(iteration.earlier_weight)))
@@ -72,23 +76,27 @@ class Session:
         assert iteration is not None
         if iteration.is_last and iteration.exchanges == 0 and iteration.breakage is None and self.peers.group.size > 1:
             self._meet_without_backward(iteration)
+        self._conclude(iteration, counts=iteration.is_last)
+        return iteration
+
+    def _conclude(self, iteration: Iteration, *, counts: bool) -> None:
+        """Undo it if it is void, else count it as a step if it is one."""
         if iteration.is_void and not self.steps.is_protected:
-            raise JobOver(
-                ShoalError(
-                    f"step {iteration.step} took more optimizer steps than the iterations before it and failed after "
-                    "the first: it can be neither kept nor undone"
-                )
+            text = (
+                f"step {iteration.step} took more optimizer steps than any iteration before it and failed after the "
+                "first: it can be neither kept nor undone"
             )
+            raise JobOver(ShoalError(text), is_news=True)
         self.steps.end(iteration)
+        self.strategy.end()
         self.last_applied = iteration.may_update
         self.iteration = None
         if iteration.is_void:
             self.reporter.drop_logged()
-        elif iteration.is_last:
+        elif counts:
             self.step += 1
             self.reporter.keep_logged()
             self._tell_undo()
-        return iteration
 
     def _meet_without_backward(self, iteration: Iteration) -> None:
         """No gradient was exchanged here. If none was anywhere, fine; else all learn who did what."""
@@ -108,10 +116,10 @@ class Session:
 
     # Agreement outside of gradients
 
-    def agree(self, point: str) -> None:
+    def agree(self, point: str, *, compare: bool = False) -> None:
         """Meet all workers outside an iteration; learn here whether all loops end. Raises ExchangeFailed."""
         self.peers.set_position(self.step, point)
-        agreement = self.strategy.agree(point)
+        agreement = self.strategy.agree(point, compare=compare)
         if agreement.stop is not None and self.stopped is None:
             self.stopped = self.strategy.votes.stop = agreement.stop
             if self.peers.group.rank == 0:
@@ -123,11 +131,21 @@ class Session:
         Called where the script comes back to us, not when the loop's generator is closed: that happens while an
         exception is on its way out too, and then there is nothing to agree on.
         """
-        if not self.was_left:
+        iteration = self.iteration
+        if not self.was_left or iteration is None:
             return
         self.was_left = False
-        self.end()
-        self.outside(f"leaving loop {self.loops} after step {self.step}; use run.stop(reason)", self.agree)
+        point = f"leaving loop {self.loops} in step {iteration.step}; use run.stop(reason)"
+        is_step = iteration.is_last and (iteration.exchanges > 0 or iteration.updates > 0)
+        self._conclude(iteration, counts=is_step)
+        self.outside(point, self.agree)
+        self.reporter.add(samples=iteration.samples if is_step else 0, shares=TimeShares())
+        self.reporter.send(step=self.step, now=True)
+
+    def close(self) -> None:
+        """The script is done, well or not: its models are its own again."""
+        self.strategy.detach()
+        self.iteration = None
 
     def ask_to_stop(self, reason: str) -> None:
         if self.strategy.votes.stop is None:
@@ -137,7 +155,7 @@ class Session:
     def collective(self, operation: str, action: Callable[[Group, str], T], *, alone: T) -> T:
         """Run a collective of the script. If it fails in an iteration the worker's own value is the result."""
         self.calls += 1
-        label = f"{operation}, call {self.calls}"
+        label = f"step {self.step}, {operation}, call {self.calls}"
         iteration = self.iteration
         if iteration is None:
             return self.outside(label, lambda point: action(self.peers.group, point))
@@ -155,7 +173,8 @@ class Session:
             return action(label)
         except ExchangeFailed as failure:
             self.peers.regroup(Breakage(self.step, label, str(failure), failure.peer))
-            raise JobOver(ShoalError(f"{label} failed outside a loop and cannot be redone: {failure}")) from None
+            error = ShoalError(f"{label} failed outside a loop and cannot be redone: {failure}")
+            raise JobOver(error, is_news=True) from None
 
     def _mean_loss(self, loss: Any) -> Any:
         """A closure's loss, weighted by samples over all workers."""

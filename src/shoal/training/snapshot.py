@@ -27,6 +27,7 @@ class StepSnapshot:
 
     def __init__(self) -> None:
         self._buffers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: the buffer and its copy
+        self._places: list[tuple[nn.Module, str, torch.Tensor]] = []  # which object was which module's buffer
         self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self._kept: dict[str, dict[str, Any]] = {}
         self._groups: list[tuple[dict[str, Any], dict[str, Any]]] = []
@@ -35,7 +36,13 @@ class StepSnapshot:
         self, models: Iterable[nn.Module], kept: Mapping[str, Kept], optimizers: Iterable[torch.optim.Optimizer]
     ) -> None:
         models = list(models)
-        self._buffers = {id(buffer): self._copy_of(buffer) for model in models for buffer in model.buffers()}
+        self._places = [
+            (module, name, buffer)
+            for model in models
+            for module in model.modules()
+            for name, buffer in module.named_buffers(recurse=False)
+        ]
+        self._buffers = {id(buffer): self._copy_of(buffer) for _, _, buffer in self._places}
         self._gradients = [
             (parameter, None if parameter.grad is None else parameter.grad.clone())
             for model in models
@@ -59,6 +66,8 @@ class StepSnapshot:
     def restore(self, kept: Mapping[str, Kept]) -> None:
         for buffer, saved in self._buffers.values():
             buffer.copy_(saved)
+        for module, name, buffer in self._places:  # a script may have assigned another tensor
+            setattr(module, name, buffer)
         for parameter, gradient in self._gradients:
             parameter.grad = gradient
         for name, state in self._kept.items():

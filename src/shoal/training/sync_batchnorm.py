@@ -7,11 +7,13 @@ the backward pass weights each worker's part the same way.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 Reduce = Callable[[torch.Tensor, str], torch.Tensor]  # sum over all workers; the worker's own where that fails
@@ -23,6 +25,10 @@ class Statistics:
     def __init__(self, reduce: Reduce, share: Callable[[], float]) -> None:
         self.reduce = reduce
         self.share = share  # this worker's part of the step's samples, 0 for a stand-in
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Statistics:
+        """A copy of a model, an average of it for example, belongs to the same job."""
+        return self
 
 
 class _Normalize(torch.autograd.Function):
@@ -51,6 +57,7 @@ class _Normalize(torch.autograd.Function):
         return (result if bias is None else result + _along(bias.detach().double(), x)).to(x.dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         normal, inverse, weight = ctx.saved_tensors
         gradient = gradients[0].double()
@@ -89,6 +96,16 @@ class SyncBatchNorm(_BatchNorm):
 
     statistics: Statistics
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A saved layer belongs to no job."""
+        return {name: value for name, value in self.__dict__.items() if name != "statistics"}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SyncBatchNorm:
+        copied = self.__class__.__new__(self.__class__)
+        memo[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
+
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2:
             raise ValueError(f"expected at least 2 dimensions, got {input.dim()}")
@@ -112,8 +129,11 @@ class SyncBatchNorm(_BatchNorm):
         return normalize(input, self.weight, self.bias, self)
 
 
-def convert(module: nn.Module, statistics: Statistics) -> nn.Module:
+def convert(module: nn.Module, statistics: Statistics, done: dict[int, nn.Module] | None = None) -> nn.Module:
     """Replace every BatchNorm layer by one that sees all workers' samples; its tensors stay the same objects."""
+    done = {} if done is None else done  # a layer that is in two places is replaced by one layer in both
+    if id(module) in done:
+        return done[id(module)]
     if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm):
         layer = SyncBatchNorm(
             module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats
@@ -123,9 +143,10 @@ def convert(module: nn.Module, statistics: Statistics) -> nn.Module:
         layer.num_batches_tracked = module.num_batches_tracked
         layer.training = module.training
         layer.statistics = statistics
+        done[id(module)] = layer
         return layer
-    for name, child in module.named_children():
-        replacement = convert(child, statistics)
-        if replacement is not child:
-            setattr(module, name, replacement)
+    done[id(module)] = module
+    for name, child in module._modules.items():
+        if child is not None:
+            module._modules[name] = convert(child, statistics, done)
     return module

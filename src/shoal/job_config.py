@@ -25,6 +25,9 @@ CODECS = ("identity",)
 PROGRESS = ("auto", "live", "plain", "none")
 
 
+MOST_WORKERS = 256  # processes that one machine starts and watches
+
+
 class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """The settings of one job. Field order is the order of `shoal run --help`."""
 
@@ -45,8 +48,8 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
 
     def validate(self) -> Self:
         """Raise a UsageError that names the option, its value and what to do."""
-        if self.workers < 1:
-            raise UsageError(f"--workers is {self.workers}; a job needs at least 1")
+        if not 1 <= self.workers <= MOST_WORKERS:
+            raise UsageError(f"--workers is {self.workers}; a job needs at least 1 and has at most {MOST_WORKERS}")
         _one_of("strategy", self.strategy, STRATEGIES)
         _one_of("schedule", self.schedule, SCHEDULES)
         _one_of("codec", self.codec, CODECS)
@@ -85,20 +88,31 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
 
 def nearest(name: str, known: tuple[str, ...]) -> str:
     """'did you mean X?' where something is close, else the list of what there is."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known)}"
 
 
 def from_mapping(values: Mapping[str, Any], *, origin: str) -> JobConfig:
     """Build from plain values, names in either spelling. `origin` says where they came from, for the error."""
     renamed = {name.replace("_", "-"): value for name, value in values.items()}
+    if len(renamed) < len(values):
+        twice = next(name for name in values if name.replace("_", "-") in values and "_" in name)
+        raise UsageError(
+            f"{origin} sets {twice!r} and {twice.replace('_', '-')!r}, which are one setting; leave one out"
+        )
     for name in renamed:
         if name not in field_names():
             raise UsageError(f"{origin} sets {name!r}, which is no setting; {nearest(name, field_names())}")
     try:
         return msgspec.convert(renamed, JobConfig).validate()
     except msgspec.ValidationError as error:
-        raise UsageError(f"{origin}: {error}") from None
+        raise UsageError(f"{origin}: {_plainly(str(error))}") from None
+
+
+def _plainly(error: str) -> str:
+    """msgspec's words without its markup: Expected `int`, got `str` - at `$.workers`."""
+    what, _, where = error.partition(" - at `$.")
+    return f"{where.rstrip('`')}: {what.replace('`', '')}" if where else what
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -107,6 +121,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"the configuration file {path} does not exist") from None
+    except OSError as error:
+        raise UsageError(f"the configuration file {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"the configuration file {path} is not TOML: {error}") from None
 

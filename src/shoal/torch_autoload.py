@@ -42,6 +42,8 @@ def load() -> None:
 def _refusal(name: str, worker: WorkerEnvironment) -> object:
     def refuse(*_arguments: object, **_options: object) -> NoReturn:
         text = _explain(name, sys._getframe(1))
+        if getattr(sys.modules.get("shoal.cli.script"), "is_worker", False):
+            raise ScriptStartsProcesses(text)  # `shoal.main` reports it
         try:
             _report(worker, text)
         except Refused:

@@ -10,7 +10,7 @@ from typing import Any
 from shoal.codecs.identity import Identity
 from shoal.collectives.group import Pending
 from shoal.collectives.threaded_group import ThreadedGroup
-from shoal.errors import ShoalError
+from shoal.errors import Aborted, ShoalError
 from shoal.events import AnyEvent
 from shoal.job_config import JobConfig
 from shoal.strategies.peers import Breakage, JobOver, Peers, Traffic
@@ -27,6 +27,9 @@ class Hub:
 
     size: int
     fault: Callable[[int, str], bool] | None = None  # (rank, label): break the group before this all-reduce?
+    late: Callable[[int, str], bool] | None = (
+        None  # the same, after it was whole everywhere: only this rank sees it fail
+    )
     events: list[AnyEvent] = field(default_factory=list)
     labels: list[list[str]] = field(default_factory=list)  # by rank: labels of all-reduces, in order
     stop_reason: str | None = None
@@ -74,7 +77,14 @@ class WatchedGroup(ThreadedGroup):
         self.hub.labels[self.rank].append(label)
         if self.hub.fault is not None and self.hub.fault(self.rank, label):
             self.abort("broken on purpose")
-        return super().all_reduce(tensor, label=label, **options)
+        pending = super().all_reduce(tensor, label=label, **options)
+        if self.hub.late is None or not self.hub.late(self.rank, label):
+            return pending
+        pending.wait()
+        self.abort("broken after the last byte")
+        failed = Pending(label)
+        failed.finish(Aborted("broken after the last byte"))
+        return failed
 
 
 class ThreadPeers(Peers):
@@ -125,6 +135,7 @@ def train_in_threads(size: int, train: Callable[[Run], Any], *, hub: Hub | None 
             session: Session = start_session(peers, JobConfig(**options))
             results[rank] = train(Run(session))
             session.settle()
+            session.close()
         except BaseException as error:
             errors.append(error)
             peers.group.abort("this worker failed")

@@ -28,6 +28,9 @@ from shoal.watch import open_display
 T = TypeVar("T")
 
 
+is_worker = False  # `train` runs in this process as a worker of a job; `torch_autoload` asks
+
+
 def main(train: Callable[[Run], T], **options: Any) -> T:
     """Run `train` with a `Run`. Options are the settings of `shoal run`, for when the script runs alone."""
     try:
@@ -40,6 +43,9 @@ def main(train: Callable[[Run], T], **options: Any) -> T:
                 "every worker is a process already: start none in the script, or run it with plain python"
             )
         return _as_worker(train, environment)
+    except Interrupted as interruption:
+        sys.stderr.write(f"shoal: {interruption}\n")
+        sys.exit(interruption.exit_code)
     except ShoalError as error:
         sys.stderr.write(f"shoal: error: {error}\n")
         sys.exit(error.exit_code)
@@ -53,20 +59,20 @@ def _alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
         display.show(event, time.time())
 
     peers = SoloPeers(show)
+    session = start_session(peers, config)
     started = time.time()
     outcome, code, reason = "failed", 1, "the script raised"
     try:
-        session = start_session(peers, config)
         result = train(Run(session))
         session.settle()
-        outcome, code, reason = (
-            ("stopped", 0, session.stopped) if session.stopped else ("finished", 0, "the script is done")
-        )
+        outcome = "stopped" if session.stopped else "finished"
+        code, reason = 0, session.stopped or "the script is done"
         return result
     except KeyboardInterrupt:
         outcome, code, reason = "interrupted", Interrupted.exit_code, "interrupted by Ctrl-C"
-        raise Interrupted("interrupted by Ctrl-C") from None
+        raise Interrupted(reason) from None
     finally:
+        session.close()
         peers.close()
         show(JobEnded(outcome=outcome, exit_code=code, reason=reason, seconds=time.time() - started))
         display.close()
@@ -74,36 +80,61 @@ def _alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
 
 
 def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment) -> T:
+    global is_worker  # noqa: PLW0603  one worker per process
     peers = ClusterPeers(environment)
     session: Session | None = None
+    is_worker = True
     try:
         peers.form()
-        config = from_toml(peers.client.config, origin="the coordinator's configuration")
-        session = start_session(peers, config)
-        result = train(Run(session))
-        session.settle()
-        peers.client.leave(step=session.step, reason=session.stopped or "the script is done")
-        return result
+        session = start_session(peers, from_toml(peers.client.config, origin="the coordinator's configuration"))
+        return _trained(train, session, peers)
     except JobOver as over:
+        if over.is_news:
+            _fail(peers, over.error, step=session.step if session is not None else 0)
         peers.abandon("the job is over")
         sys.exit(over.error.exit_code)
     except BaseException as error:
+        if isinstance(error, SystemExit) and session is not None and not session.in_job:
+            raise  # it left the job in good order
         _fail(peers, error, step=session.step if session is not None else 0)
     finally:
+        is_worker = False
+        if session is not None:
+            session.close()
         peers.close()
+
+
+def _trained(train: Callable[[Run], T], session: Session, peers: ClusterPeers) -> T:
+    """Run the script to its end, which may be `sys.exit()`, and take leave of the job."""
+    ending: SystemExit | None = None
+    try:
+        result = train(Run(session))
+    except SystemExit as left:
+        if left.code not in (None, 0):
+            raise
+        ending = left
+    session.settle()
+    peers.client.leave(step=session.step, reason=session.stopped or "the script is done")
+    session.in_job = False
+    if ending is not None:
+        raise ending
+    return result
 
 
 def _fail(peers: ClusterPeers, error: BaseException, *, step: int) -> NoReturn:
     """Tell the coordinator why this worker cannot go on, then leave with the code that belongs to it."""
     known = _as_shoal_error(error)
-    peers.client.failed(step=step, error=type(known).__name__, text=str(known))
+    # An error may quote bytes that are no text, such as parts of a file name.
+    text = str(known).encode("utf-8", "backslashreplace").decode()
+    peers.client.failed(step=step, error=type(known).__name__, text=text)
     peers.abandon("this worker failed")
     sys.exit(known.exit_code)
 
 
 def _as_shoal_error(error: BaseException) -> ShoalError:
     if isinstance(error, SystemExit):
-        return ScriptFailed(f"the script ended itself with exit code {error.code!r}")
+        is_code = isinstance(error.code, int)
+        return ScriptFailed(f"the script ended itself with exit code {error.code}" if is_code else str(error.code))
     if isinstance(error, ShoalError) and not isinstance(error, ExchangeFailed):
         return error
     return ScriptFailed(script_traceback(error))

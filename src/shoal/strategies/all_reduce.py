@@ -90,6 +90,10 @@ class AllReduce(Strategy):
         for exchange in self._exchanges:
             exchange.rebind()
 
+    def state_replaced(self) -> None:
+        self._buffers.refresh()
+        self._buffers.remember()
+
     def detach(self) -> None:
         for exchange in self._exchanges:
             exchange.detach()

@@ -53,7 +53,7 @@ class NoteBoard:
             )
         if digests != size * note.digest:
             raise WorkersDisagree(
-                f"the replicas have come apart: worker {self.peers.worker} has other parameters or buffers than others; "
+                f"the replicas have come apart: worker {self.peers.worker} has other parameters or buffers; "
                 "change them through optimizer.step() only, or in the same way on every worker"
             )
         self._votes.stop_seen = self._votes.stop_seen or stops > 0

@@ -121,5 +121,9 @@ class Strategy(ABC):
         """The peers have a new group: use it from now on, with no trace of what was in flight."""
 
     @abstractmethod
+    def state_replaced(self) -> None:
+        """Parameters and buffers were copied from a member: what they are now is what all have agreed on."""
+
+    @abstractmethod
     def detach(self) -> None:
         """Let go of all models: the job is over for this script."""

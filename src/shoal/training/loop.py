@@ -221,6 +221,26 @@ class Loop:
             iteration.mark_broken(point, failure)
 
 
+class Batches(Iterator[Any]):
+    """What `run.batches` returns. It runs once; whoever iterates over it again is told so."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._batches = loop.run()
+        self._is_over = False
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._is_over:
+            raise UsageError("this loop over batches has run; call run.batches again, or ask it for several epochs")
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._batches)
+        except StopIteration:
+            self._is_over = True
+            raise
+
+
 def epoch_numbers(session: Session, epochs: int) -> Iterator[int]:
     """Epochs of a nested loop: 0, 1, ... until the last or an agreed stop."""
     for epoch in range(epochs):

@@ -114,6 +114,7 @@ def load_state(session: Session, state: dict[str, Any]) -> Cursor:
         _load_optimizer(optimizer, values)
     for name, thing in session.watched.kept.items():
         thing.load_state_dict(state["kept"][name])
+    session.strategy.state_replaced()
     session.step = state["step"]
     session.strategy.votes.updates = state["updates"]
     epoch, position = state["cursor"]

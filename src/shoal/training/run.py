@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar, cast
 
@@ -15,7 +15,7 @@ from shoal.data.sources import FeedOptions, feed_for
 from shoal.errors import UsageError
 from shoal.job_config import nearest
 from shoal.training.evaluation import evaluate
-from shoal.training.loop import Loop, LoopPlan, epoch_numbers
+from shoal.training.loop import Batches, Loop, LoopPlan, epoch_numbers
 from shoal.training.session import Session
 from shoal.training.snapshot import Kept
 from shoal.training.sync_batchnorm import Statistics, convert
@@ -118,21 +118,20 @@ class Run:
         `epochs` or `steps` says otherwise; with both, whichever ends first.
         """
         chosen = batch_options(batch_size, options)
-        if epochs is not None and epochs < 1:
-            raise UsageError(f"epochs is {epochs}; it should be 1 or more")
+        if epochs is not None:
+            check_count("epochs", epochs)
         if epochs is None and chosen.steps is not None:  # an epoch has at least one step
             return self._loop(data, chosen, first_epoch=0, epochs=chosen.steps, total_epochs=None)
         return self._loop(data, chosen, first_epoch=0, epochs=epochs or 1, total_epochs=epochs or 1)
 
     def epochs(self, count: int) -> Iterator[Epoch]:
         """For nested loops: `for epoch in run.epochs(5): for x, y in epoch.batches(...)`."""
-        if count < 1:
-            raise UsageError(f"run.epochs was asked for {count}; it should be 1 or more")
+        check_count("epochs", count)
         return (Epoch(self, number, count) for number in epoch_numbers(self._session, count))
 
     def _loop(
         self, data: object, options: BatchOptions, *, first_epoch: int, epochs: int, total_epochs: int | None
-    ) -> Generator[Any, None, None]:
+    ) -> Batches:
         feed = feed_for(data, self._feed_options(options))
         plan = LoopPlan(
             feed=feed,
@@ -142,7 +141,7 @@ class Run:
             accumulate=options.accumulate,
             steps=options.steps,
         )
-        return Loop(self._session, plan).run()
+        return Batches(Loop(self._session, plan))
 
     def _feed_options(self, options: BatchOptions) -> FeedOptions:
         return FeedOptions(
@@ -168,6 +167,8 @@ class Run:
     def mean(self, value: Value) -> Value:
         """The mean over all workers, each counted once; a tensor element by element."""
         self._session.settle()
+        if not isinstance(value, int | float | torch.Tensor):
+            raise UsageError(f"run.mean was given a {type(value).__name__}; it takes a number or a tensor")
         if not isinstance(value, torch.Tensor):
             return float(self._mean(torch.tensor(float(value), dtype=torch.float64)).item())
         tensor = value.detach().clone()
@@ -250,8 +251,14 @@ def batch_options(batch_size: int | None, options: dict[str, Any]) -> BatchOptio
         if name not in known:
             raise UsageError(f"run.batches has no option {name!r}; {nearest(name, known)}")
     chosen = BatchOptions(batch_size=batch_size, **options)
-    if chosen.steps is not None and chosen.steps < 1:
-        raise UsageError(f"steps is {chosen.steps}; it should be 1 or more")
-    if chosen.accumulate < 1:
-        raise UsageError(f"accumulate is {chosen.accumulate}; it should be 1 or more batches per step")
+    if chosen.steps is not None:
+        check_count("steps", chosen.steps)
+    check_count("accumulate", chosen.accumulate)
+    if chosen.collate is not None and not callable(chosen.collate):
+        raise UsageError(f"collate is {chosen.collate!r}; it should be a function from a list of samples to a batch")
     return chosen
+
+
+def check_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UsageError(f"{name} is {value!r}; it should be a whole number, 1 or more")

@@ -48,6 +48,7 @@ class Session:
         self.calls = 0  # collective calls of the script since the last step began, in program order
         self.is_doubtful = False  # the script got its own value from a collective that gave others another
         self.iteration: Iteration | None = None
+        self.in_job = True  # until the coordinator was told that the script is done
         self.was_left = False  # a loop was left in the middle, and not settled yet
         self.last_applied = False  # whether the last iteration of a loop counted
         self.stopped: str | None = None  # reason, once all workers have agreed to end their loops
@@ -155,15 +156,16 @@ class Session:
     def collective(self, operation: str, action: Callable[[Group, str], T], *, alone: T) -> T:
         """Run a collective of the script. If it fails in an iteration the worker's own value is the result."""
         self.calls += 1
-        label = f"step {self.step}, {operation}, call {self.calls}"
+        named = f"{operation}, call {self.calls}"
+        label = f"step {self.step}, {named}"
         iteration = self.iteration
         if iteration is None:
-            return self.outside(label, lambda point: action(self.peers.group, point))
+            return self.outside(named, lambda _: action(self.peers.group, label))
         try:
             with waiting(iteration, self.peers):
                 return action(self.peers.group, label)
         except ExchangeFailed as failure:
-            iteration.mark_broken(label, failure)
+            iteration.mark_broken(named, failure)
             return alone
 
     def outside(self, label: str, action: Callable[[str], T]) -> T:

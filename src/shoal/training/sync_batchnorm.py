@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from shoal.errors import UsageError
 
 Reduce = Callable[[torch.Tensor, str], torch.Tensor]  # sum over all workers; the worker's own where that fails
 
@@ -57,8 +58,9 @@ class _Normalize(torch.autograd.Function):
         return (result if bias is None else result + _along(bias.detach().double(), x)).to(x.dtype)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise UsageError("create_graph=True needs second derivatives, which sync_batchnorm does not have")
         normal, inverse, weight = ctx.saved_tensors
         gradient = gradients[0].double()
         axes = [axis for axis in range(gradient.dim()) if axis != 1]

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from shoal.events import Event
+from shoal.events import Event, StepsApplied
 from shoal.watch.board import Board, WorkerState
 from shoal.watch.display import Display
 from shoal.watch.summary import COLUMNS, has_something, headline, rows
@@ -31,13 +31,17 @@ class Live(Display):
         self._drawn: float | None = None  # time of the last drawing
         self._live.start()
 
+    def _is_due(self, event: Event, time: float) -> bool:
+        """Steps come many times a second; everything else is drawn at once, since nothing may follow for a while."""
+        return self._drawn is None or not isinstance(event, StepsApplied) or time - self._drawn >= INTERVAL
+
     def show(self, event: Event, time: float) -> None:
         told = notices(self.board, event)
         self.board = self.board.apply(event, time)
         if told:
             self._console.print(Text("\n".join(told), style="bold"), soft_wrap=True)
         # A plain torch script never joins and has no progress to show.
-        if self.board.joined and (self._drawn is None or time - self._drawn >= INTERVAL):
+        if self.board.joined and self._is_due(event, time):
             self._drawn = time
             self._live.update(self._picture(), refresh=True)
 

@@ -68,7 +68,11 @@ def seconds_to_first_step(command: list[str], folder: Path, workers: int) -> flo
         mark.unlink(missing_ok=True)
     started = time.time()
     variables = {**os.environ, "BENCH_FOLDER": str(folder)}
-    subprocess.run(command, cwd=folder, env=variables, check=True, capture_output=True)
+    done = subprocess.run(command, cwd=folder, env=variables, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(
+            f"{' '.join(command)} ended with exit code {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        )
     return max(float(mark.read_text()) for mark in marks) - started
 
 

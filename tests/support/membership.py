@@ -9,8 +9,9 @@ A scenario is a list of commands, each followed by `----` and the instructions t
     failed WORKER step=N error=NAME text=TEXT
     leave WORKER step=N reason=TEXT
     report WORKER KIND FIELD=VALUE...                   an event of a worker
-    stop CLIENT reason=TEXT
+    stop CLIENT reason=TEXT [exit_code=N]
     exit WORKER code=N                                  the launcher saw a process end
+    working WORKER                                      the launcher saw a process use the processor
     close CLIENT [reason=TEXT]
     interrupt reason=TEXT                               the coordinator's own process is told to stop
     tick SECONDS                                        so much time passes, with a tick every tenth of a second
@@ -97,7 +98,7 @@ class Scenario:
             numbers = {key: int(value) for key, value in options.items()}
             first = join(int(plain[0]), **numbers) if plain else messages.Watch(version=PROTOCOL_VERSION)
             return Arrived(self.clients[name], first)
-        client = {"stop": plain[0], "exit": "launcher"}.get(verb, f"worker-{plain[0]}")
+        client = {"stop": plain[0], "exit": "launcher", "working": "launcher"}.get(verb, f"worker-{plain[0]}")
         return Arrived(self.clients[client], self._message(verb, plain, options))
 
     def _message(self, verb: str, plain: list[str], options: dict[str, str]) -> ClientMessage:
@@ -107,6 +108,8 @@ class Scenario:
             return messages.Report(events=(event,))
         if verb == "exit":
             return messages.ProcessExited(worker=int(plain[0]), reason="", **fields)
+        if verb == "working":
+            return messages.ProcessWorking(worker=int(plain[0]))
         kind: type[Any] = {
             "beat": messages.Heartbeat,
             "broken": messages.ExchangeBroken,

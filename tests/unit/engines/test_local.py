@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shoal.engines.engine import Exited, Happening, Printed, ProcessSpec, describe_exit
+from shoal.engines.engine import Exited, Happening, Printed, ProcessSpec, Working, describe_exit
 from shoal.engines.local import LocalEngine
 from shoal.errors import UsageError
 
@@ -157,3 +157,17 @@ def test_private_files_go_when_the_launcher_is_gone(tmp_path: Path) -> None:
 )
 def test_exits_in_words(code: int, text: str) -> None:
     assert describe_exit(code) == text
+
+
+def test_a_process_that_computes_is_seen_at_work_and_one_that_sleeps_is_not(
+    engine: LocalEngine, tmp_path: Path
+) -> None:
+    engine.start(spec(tmp_path, "while True: pass", name="busy"))
+    engine.start(spec(tmp_path, "import time\nprint('up', flush=True)\ntime.sleep(100)", name="idle"))
+    seen: list[str] = []
+    limit = time.monotonic() + 60
+    while seen.count("busy") < 4 and time.monotonic() < limit:
+        select.select([engine], [], [], 0.2)
+        seen += [happened.name for happened in engine.poll() if isinstance(happened, Working)]
+    assert seen.count("busy") >= 4
+    assert seen.count("idle") <= 2  # while it started

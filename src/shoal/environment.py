@@ -1,7 +1,7 @@
 """The only reader of environment variables, and the only writer of those a worker process gets.
 
 Variables with our prefix that nobody knows are an error, so that a typing mistake is never silently ignored. Arguments
-beat the environment. torchrun's variables are written for plain torch scripts and read by nobody here.
+beat the environment. torchrun's variables are written for plain torch scripts.
 """
 
 from __future__ import annotations
@@ -85,6 +85,12 @@ def runtime_folder() -> Path:
     """Where short-lived private files go: the user's runtime folder where there is one, else the temporary one."""
     named = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
     return named if named.is_dir() and os.access(named, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+
+
+def torch_rank() -> int | None:
+    """What torchrun's variable RANK says in this process now; a script may have changed it."""
+    text = os.environ.get("RANK", "")
+    return int(text) if text.isdigit() else None
 
 
 def worker_variables(worker: WorkerEnvironment, *, workers: int, master: Address, threads: int) -> dict[str, str]:

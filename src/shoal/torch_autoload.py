@@ -1,20 +1,24 @@
 """What torch loads at the end of `import torch`: tells a script that starts its own workers what to do instead.
 
 Under `shoal run` each worker already is one process of the job, so a script that calls `torch.multiprocessing.spawn`
-would start n processes in each of n workers. Here those two functions are replaced in worker processes by one that
-reports `ScriptStartsProcesses` to the job and leaves. DataLoader workers use `torch.multiprocessing.Process` and are
-not touched. Outside a job this module does nothing, and it never makes `import torch` fail.
+would start n processes in each of n workers. Here that function and its sibling are replaced in worker processes by one
+that reports `ScriptStartsProcesses` to the job and leaves. A process that a worker started by other means may not make
+a process group under another rank than that worker's. DataLoader workers do neither. Outside a job this module does
+nothing, and it never makes `import torch` fail.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from shoal.environment import WorkerEnvironment, worker_environment
+from shoal.environment import WorkerEnvironment, torch_rank, worker_environment
 from shoal.errors import Refused, ScriptStartsProcesses, ShoalError, UsageError
 
 if TYPE_CHECKING:
@@ -30,36 +34,58 @@ def load() -> None:
         worker = worker_environment()
     except UsageError:
         return  # `shoal.main` says so; a plain script has no use for these variables
-    # The variables are inherited by whatever a worker starts; only the worker itself is held to the rule.
-    if worker is None or worker.launcher != os.getppid():
+    if worker is None:
         return
-    from torch import multiprocessing  # noqa: PLC0415  only a worker pays for it
+    from torch import distributed, multiprocessing  # noqa: PLC0415  only a worker pays for it
 
-    for name in REPLACED:
-        setattr(multiprocessing, name, _refusal(name, worker))
+    if distributed.is_available():
+        distributed.init_process_group = _own_rank_only(distributed.init_process_group, worker)
+    # The variables are inherited by whatever a worker starts; only the worker itself may start no workers.
+    if worker.launcher == os.getppid():
+        for name in REPLACED:
+            setattr(multiprocessing, name, _refusal(name, worker))
+
+
+def _own_rank_only(original: Callable[..., None], worker: WorkerEnvironment) -> Callable[..., None]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def init_process_group(*arguments: Any, **options: Any) -> None:
+        given = signature.bind_partial(*arguments, **options).arguments.get("rank", -1)
+        rank = torch_rank() if given is None or given < 0 else given
+        # A worker's own call may name any rank; it is processes that workers started that must not pose as others.
+        if os.getppid() != worker.launcher and rank is not None and rank != worker.worker:
+            _leave(worker, _explain(f"distributed.init_process_group as rank {rank}", sys._getframe(1)))
+        original(*arguments, **options)
+
+    return init_process_group
 
 
 def _refusal(name: str, worker: WorkerEnvironment) -> object:
     def refuse(*_arguments: object, **_options: object) -> NoReturn:
-        text = _explain(name, sys._getframe(1))
+        text = _explain(f"multiprocessing.{name}", sys._getframe(1))
         if getattr(sys.modules.get("shoal.cli.script"), "is_worker", False):
             raise ScriptStartsProcesses(text)  # `shoal.main` reports it
-        try:
-            _report(worker, text)
-        except Refused:
-            pass  # another worker was faster, and the job has ended with the same words
-        except (ShoalError, OSError):
-            sys.stderr.write(f"shoal: error: {text}\n")  # nobody else can say it any more
-        raise SystemExit(ScriptStartsProcesses.exit_code)
+        _leave(worker, text)
 
     refuse.__name__ = name
     return refuse
 
 
+def _leave(worker: WorkerEnvironment, text: str) -> NoReturn:
+    try:
+        _report(worker, text)
+    except Refused:
+        pass  # another worker was faster, and the job has ended with the same words
+    except (ShoalError, OSError):
+        sys.stderr.write(f"shoal: error: {text}\n")  # nobody else can say it any more
+    raise SystemExit(ScriptStartsProcesses.exit_code)
+
+
 def _explain(name: str, caller: FrameType) -> str:
     where = f"{caller.f_code.co_filename}, line {caller.f_lineno}"
     return (
-        f"{where}: torch.multiprocessing.{name} starts processes, but `shoal run` has already started them; call the "
+        f"{where}: torch.{name}: the script starts its own workers, but `shoal run` has already started them; call the "
         'function directly, once, with rank = int(os.environ["RANK"]), or run the script with plain python'
     )
 

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from shoal.events import JobEnded, JobStarted, Record
 from support.launcher import shoal, write_script
@@ -106,6 +107,28 @@ if __name__ == "__main__":
     assert "script.py, line 9" in line
     assert "torch.multiprocessing.spawn" in line
     assert 'int(os.environ["RANK"])' in line
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_script_that_starts_workers_as_processes_is_told_what_to_do(tmp_path: Path, method: str) -> None:
+    text = f"""
+import torch.distributed as dist, torch.multiprocessing as mp
+def work(rank):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29599")
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+if __name__ == "__main__":
+    context = mp.get_context({method!r})
+    processes = [context.Process(target=work, args=(rank,)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+"""
+    write_script(tmp_path, text)
+    outcome = shoal(tmp_path, "run", "-n", "2", "script.py")
+    assert outcome.code == 2, outcome.stderr
+    assert "torch.distributed.init_process_group as rank" in outcome.stderr
+    assert "`shoal run` has already started them" in outcome.stderr
 
 
 def test_dataloader_workers_and_spawn_in_a_child_still_work(tmp_path: Path) -> None:

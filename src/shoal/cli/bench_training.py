@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.cli.launch import launch
+from shoal.cli.options import Parser
 from shoal.errors import ScriptFailed
 
 WORKER = Path(__file__).with_name("bench_training_worker.py")
@@ -19,7 +20,7 @@ BATCH = {"mlp": 16, "transformer": 8}
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="shoal bench training", allow_abbrev=False)
+    parser = Parser(prog="shoal bench training", allow_abbrev=False)
     parser.add_argument("-n", "--workers", type=int, default=2, help="processes (2)")
     parser.add_argument("--rounds", type=int, default=12, help="turns of each; medians are over these (12)")
     parser.add_argument("--steps", type=int, default=6, help="steps per turn (6)")

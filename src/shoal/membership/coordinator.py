@@ -69,7 +69,7 @@ def open_listener(address: Address, token: str) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise AddressUnavailable(f"cannot listen on {address}: {error.strerror or error}") from None
+        raise AddressUnavailable(_cannot_listen(address, error)) from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(where)

@@ -20,12 +20,12 @@ BATCH = {"mlp": 16, "transformer": 8}
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = Parser(prog="shoal bench training", allow_abbrev=False)
+    parser = Parser(prog="shoal bench training")
     parser.add_argument("-n", "--workers", type=int, default=2, help="processes (2)")
     parser.add_argument("--rounds", type=int, default=12, help="turns of each; medians are over these (12)")
     parser.add_argument("--steps", type=int, default=6, help="steps per turn (6)")
     parser.add_argument("--json", help="write every measurement to this file")
-    options = parser.parse_args(arguments)
+    options = parser.parse_all(arguments)
     results: dict[str, Any] = {}
     for name, batch in BATCH.items():
         print(f"{name}, batch {batch} per worker, {options.workers} workers: measuring ...", flush=True)

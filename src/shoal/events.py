@@ -64,6 +64,7 @@ class StepsApplied(Event, frozen=True, tag="steps-applied"):
     shares: TimeShares  # of those seconds
     bytes_sent: int  # to peers, since the last such event
     values: dict[str, float | None]  # last logged value of each name, this worker's own; None: nan or infinite
+    value_samples: int = 1  # this worker's samples in the step that the values are from
 
 
 class StepVoided(Event, frozen=True, tag="step-voided"):
@@ -142,7 +143,7 @@ class WorkerDied(Event, frozen=True, tag="worker-died"):
 class Advised(Event, frozen=True, tag="advised"):
     """Something works but costs more than it needs to, or was chosen for a reason worth telling."""
 
-    worker: int
+    worker: int | None  # who says so; None: the coordinator
     text: str
 
 

@@ -254,3 +254,13 @@ def test_a_killed_launcher_leaves_no_process(tmp_path: Path) -> None:
         process.communicate(timeout=60)
         psutil.wait_procs(workers, timeout=30)
     assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "raise ValueError('in the child')", "os._exit(0)"])
+def test_a_forked_child_leaves_its_parent_s_job_alone(tmp_path: Path, ending: str) -> None:
+    script(tmp_path, f"if run.step == 3 and os.fork() == 0: {ending}")
+    with started(tmp_path, "run", "-n", "2", "--run-dir", "out", "script.py") as process:
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert len(events(tmp_path / "out", "generation-formed")) == 1
+    assert len(events(tmp_path / "out", "worker-left")) == 2

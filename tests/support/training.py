@@ -134,7 +134,7 @@ def train_in_threads(size: int, train: Callable[[Run], Any], *, hub: Hub | None 
         try:
             session: Session = start_session(peers, JobConfig(**options))
             results[rank] = train(Run(session))
-            session.settle()
+            session.finish()
             session.close()
         except BaseException as error:
             errors.append(error)

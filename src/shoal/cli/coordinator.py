@@ -14,7 +14,8 @@ from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.events import JobStarted
 from shoal.job_config import JobConfig
-from shoal.membership.coordinator import CoordinatorSettings, open_listener, serve
+from shoal.membership.coordinator import CoordinatorSettings, open_listener, refuse_without_token, serve
+from shoal.values import Address
 
 DESCRIPTION = """\
 Decides who is in the job: workers join it, and it gives them ranks and tells them who died. Listening beyond this
@@ -46,10 +47,10 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("--listen-fd and --address are both given; the socket is one or the other")
     config = config_from(parsed)
     token = read_token(Path(given["token-file"])) if "token-file" in given else ""
-    listener = _inherited(given["listen-fd"]) if "listen-fd" in given else _listen(config, token)
+    listener = _inherited(given["listen-fd"], token) if "listen-fd" in given else _listen(config, token)
     started = JobStarted(
-        script=parsed.script,
-        arguments=tuple(parsed.arguments),
+        script=as_text(parsed.script),
+        arguments=tuple(map(as_text, parsed.arguments)),
         workers=config.workers,
         strategy=config.strategy,
         schedule=config.schedule,
@@ -63,11 +64,19 @@ def main(arguments: Sequence[str]) -> int:
         )
 
 
-def _inherited(descriptor: int) -> socket.socket:
+def as_text(argument: str) -> str:
+    """Command lines may hold bytes that are no text; the record is text."""
+    return argument.encode("utf-8", "backslashreplace").decode()
+
+
+def _inherited(descriptor: int, token: str) -> socket.socket:
     try:
-        return socket.socket(fileno=descriptor)
-    except OSError as error:
-        raise UsageError(f"--listen-fd is {descriptor}, which is no open socket: {error.strerror}") from None
+        listener = socket.socket(fileno=descriptor)
+        host, port = listener.getsockname()[:2]
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--listen-fd is {descriptor}, which is no listening socket: {error}") from None
+    refuse_without_token(Address(host, port), token)
+    return listener
 
 
 def _listen(config: JobConfig, token: str) -> socket.socket:

@@ -11,6 +11,8 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -45,13 +47,14 @@ def run_job(config: JobConfig, script: str, arguments: tuple[str, ...]) -> int:
     token = new_token()
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(open_listener(parse_address(config.address, named="--address"), token))
+        private = stack.enter_context(token_file(token))
         run_dir, config = run_directory.create(config, script)
         job = Job(
             config=config,
             script=script,
             arguments=arguments,
             run_dir=run_dir,
-            token_file=stack.enter_context(token_file(token)),
+            token_file=private,
             coordinator=_reachable(listener),
         )
         signals = stack.enter_context(caught_signals())
@@ -112,7 +115,7 @@ class _Launcher:
         sources = [source for source in (self._engine, self._signals, self._watcher) if source is not None]
         deadline = self._supervisor.deadline
         patience = LOOK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
-        select.select(sources, [], [], min(patience, LOOK_SECONDS))
+        _wait_for(sources, min(patience, LOOK_SECONDS))
 
     def _look_around(self) -> None:
         for number in self._signals.take():
@@ -168,7 +171,7 @@ class _Launcher:
     def _await_coordinator_exit(self) -> None:
         limit = time.monotonic() + EXIT_WAIT
         while self._coordinator_exit is None and (left := limit - time.monotonic()) > 0:
-            select.select([self._engine], [], [], left)
+            _wait_for([self._engine], left)
             self._take(self._engine.poll())
 
     def _read_record(self) -> None:
@@ -203,6 +206,18 @@ class _Launcher:
                 self._screen.say(instruction.text)
             case Finish():
                 self._finish = instruction
+
+
+class _Source(Protocol):
+    def fileno(self) -> int: ...
+
+
+def _wait_for(sources: Sequence[_Source], seconds: float) -> None:
+    """`select` would refuse descriptors from 1024 on, which a program that calls `shoal.launch` may well have."""
+    poll = select.poll()
+    for source in sources:
+        poll.register(source.fileno(), select.POLLIN)
+    poll.poll(seconds * 1000)
 
 
 def _how(exited: Exited) -> str:

@@ -63,11 +63,20 @@ def _alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
     started = time.time()
     outcome, code, reason = "failed", 1, "the script raised"
     try:
-        result = train(Run(session))
-        session.settle()
+        result = _to_its_end(train, session)
         outcome = "stopped" if session.stopped else "finished"
         code, reason = 0, session.stopped or "the script is done"
+        if isinstance(result, SystemExit):
+            raise result
         return result
+    except SystemExit as left:
+        if left.code not in (None, 0):
+            code = left.code if isinstance(left.code, int) else 1
+            reason = f"the script ended itself with exit code {code}"
+        raise
+    except ShoalError as error:
+        code, reason = error.exit_code, str(error)
+        raise
     except KeyboardInterrupt:
         outcome, code, reason = "interrupted", Interrupted.exit_code, "interrupted by Ctrl-C"
         raise Interrupted(reason) from None
@@ -83,7 +92,7 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment) -> T:
     global is_worker  # noqa: PLW0603  one worker per process
     peers = ClusterPeers(environment)
     session: Session | None = None
-    is_worker = True
+    is_worker, process = True, os.getpid()
     try:
         peers.form()
         session = start_session(peers, from_toml(peers.client.config, origin="the coordinator's configuration"))
@@ -94,30 +103,40 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment) -> T:
         peers.abandon("the job is over")
         sys.exit(over.error.exit_code)
     except BaseException as error:
+        if os.getpid() != process:
+            raise  # a child that the script forked: the job is its parent's
         if isinstance(error, SystemExit) and session is not None and not session.in_job:
             raise  # it left the job in good order
         _fail(peers, error, step=session.step if session is not None else 0)
     finally:
         is_worker = False
-        if session is not None:
-            session.close()
-        peers.close()
+        if os.getpid() == process:
+            if session is not None:
+                session.close()
+            peers.close()
 
 
 def _trained(train: Callable[[Run], T], session: Session, peers: ClusterPeers) -> T:
-    """Run the script to its end, which may be `sys.exit()`, and take leave of the job."""
-    ending: SystemExit | None = None
+    """Run the script to its end and take leave of the job."""
+    result = _to_its_end(train, session)
+    peers.client.leave(step=session.step, reason=session.stopped or "the script is done")
+    session.in_job = False
+    if isinstance(result, SystemExit):
+        raise result
+    return result
+
+
+def _to_its_end(train: Callable[[Run], T], session: Session) -> T | SystemExit:
+    """What `train` returns. `sys.exit()` without a code is a good end too, and is handed back to be raised."""
+    result: T | SystemExit
+    process = os.getpid()
     try:
         result = train(Run(session))
     except SystemExit as left:
-        if left.code not in (None, 0):
+        if left.code not in (None, 0) or os.getpid() != process:
             raise
-        ending = left
-    session.settle()
-    peers.client.leave(step=session.step, reason=session.stopped or "the script is done")
-    session.in_job = False
-    if ending is not None:
-        raise ending
+        result = left
+    session.finish()
     return result
 
 

@@ -110,6 +110,7 @@ class Supervisor:
         self._stopping: signal.Signals | None = None  # the signal that asked for a stop
         self._interrupted_workers = False
         self._insisted = False  # a second signal came
+        self._unanswered = False  # a worker ended badly, and the coordinator has not said what becomes of the job
         self._deadline: float | None = None
         self._finished = False
 
@@ -134,6 +135,9 @@ class Supervisor:
                 self._codes[fact.worker] = fact.code
                 # Who dies of our own SIGINT was not lost, so the coordinator need not hear of it.
                 told = self._ended is None and not self._interrupted_workers
+                if told and fact.code != 0:
+                    self._unanswered = True
+                    self._deadline = min(self._deadline or math.inf, now + LAST_WORD)
                 return [TellExit(fact.worker, fact.code)] if told else []
             case WorkerJoined():
                 self._in_job.add(fact.worker)
@@ -177,6 +181,8 @@ class Supervisor:
             text = f"the coordinator process {fact.how} and the job cannot go on without it; all workers were stopped"
             return [Finish(ShoalError.exit_code, SOFT_STOP, ShoalError.__name__, text)]
         if not self._running and (self._ended is not None or over):
+            return [self._by_exit_codes()]
+        if self._unanswered and over:  # the coordinator does not answer: what the launcher knows must do
             return [self._by_exit_codes()]
         return []
 

@@ -16,15 +16,19 @@ from shoal.errors import UsageError
 @contextlib.contextmanager
 def token_file(token: str) -> Iterator[Path]:
     """The file's path, while the block runs."""
-    folder = Path(tempfile.mkdtemp(prefix="shoal-", dir=runtime_folder()))  # mode 0700
-    try:
-        path = folder / "token"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(token)
+    parent = runtime_folder()
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="shoal-", dir=parent))  # mode 0700
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            path = folder / "token"
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(token)
+        except OSError as error:
+            raise UsageError(
+                f"the job's token cannot be written in {parent}: {error.strerror}; set XDG_RUNTIME_DIR to another one"
+            ) from None
         yield path.absolute()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_token(path: Path) -> str:

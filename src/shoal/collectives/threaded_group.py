@@ -7,6 +7,7 @@ The first failure is final: it is raised by that operation and by every later on
 from __future__ import annotations
 
 import atexit
+import os
 import queue
 import threading
 from collections import Counter
@@ -46,6 +47,7 @@ class ThreadedGroup(Group):
         self.current_label = ""  # of the operation that is being run; empty between operations
         self._chooser = Chooser(schedule, self.size, self.rank)
         self._mesh = mesh
+        self._process = os.getpid()  # a forked child has neither the thread nor the streams
         self._sequences: Counter[str] = Counter()  # of collectives, and of each direction of each pair
         self._failure: BaseException | None = None
         self._guard = threading.Lock()  # of _failure
@@ -144,10 +146,13 @@ class ThreadedGroup(Group):
         return self._start(label, work, alone=lambda: None)
 
     def abort(self, reason: str) -> None:
-        self._fail(Aborted(reason))
+        if os.getpid() == self._process:
+            self._fail(Aborted(reason))
 
     def close(self) -> None:
         """Let what was started finish, then release thread and transport. Safe to call twice."""
+        if os.getpid() != self._process:
+            return  # a forked child: thread and transport are the parent's
         if self._thread is not None:
             atexit.unregister(self._leave)
             self._jobs.put(None)

@@ -17,18 +17,33 @@ class Output:
     """Fed with what was read; lines come out of `feed` and `finish` once each."""
 
     def __init__(self, log: Path) -> None:
+        self._path = log
         self._file = log.open("ab", buffering=0)
+        self._logs = True  # until writing fails
         self._rest = b""
         self.last: deque[str] = deque(maxlen=LAST_LINES)
 
     def feed(self, data: bytes) -> tuple[str, ...]:
         """Lines that `data` completes."""
-        self._file.write(data)
+        notice = self._log(data)
         *whole, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > LONGEST_LINE:
             whole.append(self._rest)
             self._rest = b""
-        return self._keep(whole)
+        return self._keep(whole + notice)
+
+    def _log(self, data: bytes) -> list[bytes]:
+        """A disk that is full or gone costs the log, not the job; that is said once, as a line of the output."""
+        if not self._logs:
+            return []
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            self._logs = False
+            return [f"(no more is written to {self._path}: {error.strerror})".encode()]
+        return []
 
     def finish(self) -> tuple[str, ...]:
         """The line that never got its end, if there is one. Closes the log."""

@@ -56,7 +56,7 @@ class CoordinatorClient:
     ) -> None:
         """Use `connect`."""
         self.config = welcome.config
-        self.on_interrupt: Callable[[str], None] | None = None
+        self.on_interrupt: Callable[[str, int | None], None] | None = None
         self.stop_reason: str | None = None
         self.ended: Ended | None = None
         self._address = address
@@ -123,11 +123,18 @@ class CoordinatorClient:
         if events:
             self._send(Report(events=events))
 
-    def exchange_broken(self, *, generation: int, step: int, operation: str, peer: int | None, reason: str) -> None:
+    def exchange_broken(
+        self, *, generation: int, step: int, operation: str, peer: int | None, reason: str, at_end: bool = False
+    ) -> None:
         """A collective failed. `peer` is the worker number (not the rank) it was waiting for, where that is known."""
         self._send(
             ExchangeBroken(
-                generation=generation, step=step, operation=operation, peer=peer, reason=reasons.shortened(reason)
+                generation=generation,
+                step=step,
+                operation=operation,
+                peer=peer,
+                reason=reasons.shortened(reason),
+                at_end=at_end,
             )
         )
 
@@ -197,6 +204,8 @@ class CoordinatorClient:
             self._part()
         except (OSError, WireError) as error:
             reason = f"{error}"
+        except Exception as error:  # whatever it is, whoever waits for this thread must not wait for ever
+            reason = f"its client failed: {error!r}"
         finally:
             self._release()
         if not self._closing and self.ended is None:
@@ -257,10 +266,11 @@ class CoordinatorClient:
 
     def _take_in(self, message: CoordinatorMessage) -> None:
         interrupted: str | None = None
+        formed: int | None = None
         with self._news:
             if isinstance(message, Formed):
                 if self._generation is not None:
-                    interrupted = message.generation.reason
+                    interrupted, formed = message.generation.reason, message.generation.number
                 self._generation = message.generation
             elif isinstance(message, StopNotice):
                 self.stop_reason = message.reason
@@ -270,7 +280,7 @@ class CoordinatorClient:
             elif isinstance(message, Turned):
                 raise WireError(f"it turned this worker away: {message.reason}")
             self._news.notify_all()
-        self._interrupt(interrupted)
+        self._interrupt(interrupted, formed)
 
     def _lose(self, reason: str) -> None:
         with self._news:
@@ -278,9 +288,9 @@ class CoordinatorClient:
             self._news.notify_all()
         self._interrupt(self._lost)
 
-    def _interrupt(self, reason: str | None) -> None:
+    def _interrupt(self, reason: str | None, formed: int | None = None) -> None:
         if reason is not None and self.on_interrupt is not None:
-            self.on_interrupt(reason)
+            self.on_interrupt(reason, formed)
 
     def close_in_child(self) -> None:
         """After a fork: the child's copy of the socket must not keep the connection open when this worker dies."""
@@ -315,7 +325,9 @@ class WatcherClient:
                 if isinstance(message, Turned):
                     raise self._gone(f"it turned the launcher away: {message.reason}")
             left = deadline - time.monotonic()
-            if not select.select([self._connection], [], [], max(0.0, left))[0]:
+            poll = select.poll()  # `select` would refuse descriptors from 1024 on
+            poll.register(self._connection, select.POLLIN)
+            if not poll.poll(max(0.0, left) * 1000):
                 return None
             try:
                 data = self._connection.recv(65536)

@@ -41,6 +41,7 @@ from shoal.wire import handshake
 from shoal.wire.messages import ClientMessage, Happened, body_length, decode_client, encode
 
 BACKLOG = 1024  # connections that may wait to be accepted: all workers of a job start at once
+ACCEPT_AT_ONCE = 16  # connections taken in before their handlers run, and may close others
 MAX_STRANGERS = 256  # connections that have not joined yet; beyond, the one that has been there longest is closed
 STRANGER_SECONDS = 10.0  # for the handshake and the first message together
 MAX_UNREAD = 8 * 1024 * 1024  # bytes waiting for a client that does not read
@@ -59,10 +60,7 @@ class CoordinatorSettings:
 
 def open_listener(address: Address, token: str) -> socket.socket:
     """Listen for the job's clients. Port 0 takes any free port."""
-    if not token and not address.is_loopback:
-        raise UsageError(
-            f"listening on {address} without a token would let anybody in; give a token or listen on 127.0.0.1"
-        )
+    refuse_without_token(address, token)
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -78,6 +76,13 @@ def open_listener(address: Address, token: str) -> socket.socket:
         listener.close()
         raise AddressUnavailable(_cannot_listen(address, error)) from None
     return listener
+
+
+def refuse_without_token(address: Address, token: str) -> None:
+    if not token and not address.is_loopback:
+        raise UsageError(
+            f"listening on {address} without a token would let anybody in; give a token or listen on 127.0.0.1"
+        )
 
 
 def _cannot_listen(address: Address, error: OSError) -> str:
@@ -107,7 +112,8 @@ class _Coordinator:
         self._over: asyncio.Future[int] = self._loop.create_future()
         self._core = MembershipCore(self._settings.config, now=self._loop.time())
         self._write(Note(self._settings.started, ()))
-        server = await asyncio.start_server(self._accepted, sock=self._settings.listener, backlog=BACKLOG)
+        server = await asyncio.start_server(self._accepted, sock=self._settings.listener, backlog=ACCEPT_AT_ONCE)
+        self._settings.listener.listen(BACKLOG)  # asyncio has set it to what it accepts at once
         self._catch_signals()
         try:
             while not self._over.done():

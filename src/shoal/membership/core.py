@@ -247,7 +247,7 @@ class MembershipCore:
         elif self._now - self._waiting_since >= MISSING_NOTICE:
             self._waiting_since = self._now
             here = f"{len(self._workers)} of {self._config.workers} workers are here"
-            self._audience.note(events.Advised(worker=missing[0], text=f"waiting for worker {missing[0]}: {here}"))
+            self._audience.note(events.Advised(worker=None, text=f"waiting for worker {missing[0]}: {here}"))
 
     # What follows from all that is known
 
@@ -295,8 +295,13 @@ class MembershipCore:
         if any(self._workers[number].is_suspect for number in members) or not self._broken.is_due(members, self._now):
             return
         gone = [member.worker for member in self._generation.members if member.worker not in members]
-        if gone:
-            reporter, report = next(iter(self._broken.reports.items()))
+        # Whoever passes the meeting at the end of a loop has everybody's part in it, and may finish before another, for
+        # whom it broke, has met the rest again.
+        reports = self._broken.reports
+        is_ending = all(report.at_end for report in reports.values())
+        left_there = {report.step for report in reports.values()} == {self._workers[number].step for number in gone}
+        if gone and not (is_ending and left_there):
+            reporter, report = next(iter(reports.items()))
             self._end("failed", WorkersDisagree.__name__, reasons.finished_before(gone[0], reporter, report))
             return
         reason = self._broken.conclude(members)

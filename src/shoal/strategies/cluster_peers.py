@@ -59,7 +59,7 @@ class ClusterPeers(Peers):
 
     def form(self) -> None:
         """Wait for the first generation and connect to its members."""
-        self._enter(self._next_generation(after=0))
+        self._enter(self._next_generation(after=0), step=0)
 
     def regroup(self, breakage: Breakage) -> None:
         suspect = None if breakage.peer is None else self.generation.members[breakage.peer].worker
@@ -71,8 +71,9 @@ class ClusterPeers(Peers):
             operation=breakage.operation,
             peer=suspect,
             reason=breakage.reason,
+            at_end=breakage.at_end,
         )
-        self._enter(self._next_generation(after=self.generation.number))
+        self._enter(self._next_generation(after=self.generation.number), step=breakage.step)
 
     def _next_generation(self, after: int) -> Generation:
         try:
@@ -80,7 +81,7 @@ class ClusterPeers(Peers):
         except ShoalError as error:
             raise JobOver(error) from None
 
-    def _enter(self, generation: Generation) -> None:
+    def _enter(self, generation: Generation, *, step: int) -> None:
         """Connect to everybody. Whoever cannot be reached breaks this generation too, and the next one is awaited."""
         while True:
             self.generation = generation
@@ -93,7 +94,7 @@ class ClusterPeers(Peers):
             except ExchangeFailed as failure:
                 suspect = None if failure.peer is None else generation.members[failure.peer].worker
                 self.client.exchange_broken(
-                    generation=generation.number, step=0, operation="connecting", peer=suspect, reason=str(failure)
+                    generation=generation.number, step=step, operation="connecting", peer=suspect, reason=str(failure)
                 )
                 generation = self._next_generation(after=generation.number)
                 continue
@@ -119,14 +120,15 @@ class ClusterPeers(Peers):
             idle_seconds=self._past.idle_seconds + group.idle_seconds,
         )
 
-    def abandon(self, reason: str) -> None:
+    def abandon(self, reason: str, formed: int | None = None) -> None:
         """From any thread: whatever the script is blocked in must end now. Peers see it as a failure of this worker."""
         with self._lock:
             group = self._current
         if group is not None:
-            group.abort(reason)
+            if formed is None or group.generation < formed:
+                group.abort(reason)
         else:
-            self._listener.give_up(self._connecting, reason)
+            self._listener.give_up(self._connecting if formed is None else min(self._connecting, formed - 1), reason)
 
     def report(self, *events: AnyEvent) -> None:
         self.client.report(*events)
@@ -151,9 +153,12 @@ class ClusterPeers(Peers):
 
 def read_token(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii").strip()
+        token = path.read_text(encoding="ascii").strip()
     except OSError as error:
         raise Refused(f"the token file {path} cannot be read ({error.strerror}); it is made by `shoal run`") from None
+    if not token:
+        raise Refused(f"the token file {path} is empty; it is made by `shoal run`")
+    return token
 
 
 def local_host(coordinator: Address) -> str:

@@ -12,10 +12,11 @@ from itertools import zip_longest
 import msgspec
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from shoal.checkpoint.peer_copy import broadcast_bytes
 from shoal.collectives.group import Group
-from shoal.errors import ModelsDiffer
+from shoal.errors import ModelsDiffer, UsageError
 from shoal.values import Generation
 
 _Entry = tuple[str, str, tuple[int, ...], str]  # kind, name, shape, dtype
@@ -25,6 +26,12 @@ _decoder: msgspec.msgpack.Decoder[list[_Entry]] = msgspec.msgpack.Decoder(list[_
 def describe(model: nn.Module) -> list[_Entry]:
     """Parameters and buffers in their order, tied ones once."""
     entries: list[_Entry] = []
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise UsageError(
+                f"parameter {name!r} of the model has no shape yet; run one batch through it before run.model, "
+                "or use layers that are not lazy"
+            )
     for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
         entries += [(kind, name, tuple(tensor.shape), str(tensor.dtype)[6:]) for name, tensor in tensors]
     return entries

@@ -32,6 +32,7 @@ class Breakage:
     operation: str  # label of the collective
     reason: str
     peer: int | None  # rank it was waiting for, where known
+    at_end: bool = False  # it was the meeting at the end of a loop, after which a script may be done
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Each sample is scored once. The user's function returns means over its batch; th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -37,9 +38,11 @@ def evaluate(session: Session, score: Callable[..., Any], feed: Feed) -> dict[st
         return total
 
     together = session.collective(label, reduce, alone=None)
-    total, *means = (vector if together is None else together).tolist()
+    if together is None:
+        return dict.fromkeys(names, math.nan)  # a part of the data must not pass for the whole
+    total, *means = together.tolist()
     scores = {name: mean / total for name, mean in zip(names, means, strict=True)} if total else {}
-    if session.peers.group.rank == 0 and together is not None:
+    if session.peers.group.rank == 0:
         told = {name: finite(score) for name, score in scores.items()}
         session.peers.report(Evaluated(step=session.step, samples=int(total), scores=told))
     return scores

@@ -95,7 +95,7 @@ class Loop:
         try:
             self._session.agree(point, compare=True)
         except ExchangeFailed as failure:
-            breakage = Breakage(self._session.step, point, str(failure), failure.peer)
+            breakage = Breakage(self._session.step, point, str(failure), failure.peer, at_end=True)
             self._cursor = recover(self._session, breakage, self._cursor)
             return False
         self._session.reporter.send(step=self._session.step, now=True)
@@ -112,6 +112,15 @@ class Loop:
                         f"optimizer {number} has a parameter of shape {list(parameter.shape)} that is in no model of "
                         "run.model, so workers would not agree on it; write model = run.model(model) first"
                     )
+
+    def length(self) -> int:
+        """Batches over all epochs, while the number of workers stays what it is."""
+        per_epoch = self._plan.feed.steps(self._dealing())
+        if per_epoch is None and (self._plan.steps is None or self._plan.total_epochs is not None):
+            raise TypeError("the length of a stream is not known before it ends; limit the loop with steps=")
+        steps = self._plan.steps if per_epoch is None else per_epoch * self._plan.epochs
+        assert steps is not None
+        return min(steps, self._plan.steps or steps) * self._plan.accumulate
 
     def _text(self) -> str:
         return f"batch {self._plan.feed.batch_size}, {self._plan.feed.samples} samples"
@@ -222,23 +231,31 @@ class Loop:
 
 
 class Batches(Iterator[Any]):
-    """What `run.batches` returns. It runs once; whoever iterates over it again is told so."""
+    """What `run.batches` returns. It runs once; whoever iterates over it again is told so.
+
+    A `for` gets the generator itself, which nobody else holds: leaving the `for` closes it, which counts as leaving.
+    """
 
     def __init__(self, loop: Loop) -> None:
-        self._batches = loop.run()
-        self._is_over = False
+        self._loop = loop
+        self._is_started = False
+        self._own: Generator[Any, None, None] | None = None  # where `next` is called on this object itself
 
     def __iter__(self) -> Iterator[Any]:
-        if self._is_over:
+        if self._is_started:
             raise UsageError("this loop over batches has run; call run.batches again, or ask it for several epochs")
-        return self
+        self._is_started = True
+        return self._loop.run()
 
     def __next__(self) -> Any:
-        try:
-            return next(self._batches)
-        except StopIteration:
-            self._is_over = True
-            raise
+        if self._own is None:
+            self._own = self._loop.run()
+            self._is_started = True
+        return next(self._own)
+
+    def __len__(self) -> int:
+        """How many batches this worker will get: for schedules that must know. TypeError where the data do not say."""
+        return self._loop.length()
 
 
 def epoch_numbers(session: Session, epochs: int) -> Iterator[int]:

@@ -25,6 +25,7 @@ class Reporter:
         self._peers = peers
         self._values: dict[str, Any] = {}  # last value of each name from applied steps
         self._open: dict[str, Any] = {}  # logged in the iteration that is not over yet
+        self._value_samples = 0  # of the step that the last values are from
         self._samples = 0
         self._epoch = 0
         self._shares = TimeShares()
@@ -40,9 +41,11 @@ class Reporter:
                 raise UsageError(f"run.log({name}=...) was given a {type(value).__name__}; it takes numbers")
             self._open[name] = value.detach() if isinstance(value, torch.Tensor) else value
 
-    def keep_logged(self) -> None:
-        """What was logged counts: its step was applied, or it was logged outside a loop."""
-        self._values.update(self._open)
+    def keep_logged(self, *, samples: int) -> None:
+        """What was logged counts: its step was applied, or it was logged outside a loop. Of a stand-in it does not."""
+        if samples:
+            self._values.update(self._open)
+            self._value_samples = samples
         self._open = {}
 
     def drop_logged(self) -> None:
@@ -70,6 +73,7 @@ class Reporter:
                 seconds=elapsed,
                 shares=self._shares,
                 bytes_sent=bytes_sent - self._bytes_sent,
+                value_samples=self._value_samples,
                 values={name: finite(float(value)) for name, value in self._values.items()},
             )
         )

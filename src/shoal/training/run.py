@@ -66,7 +66,7 @@ class Run:
     @property
     def step(self) -> int:
         """Applied steps so far, over all loops."""
-        return self._session.step
+        return self._session.steps_done
 
     @property
     def applied(self) -> bool:
@@ -158,7 +158,8 @@ class Run:
     ) -> dict[str, float]:
         """Mean scores over a data set, shared out over all workers; the result is the same on each.
 
-        `score(x, y)` returns a batch's mean, or a dictionary of means. Models are in evaluation mode meanwhile.
+        `score(x, y)` returns a batch's mean, or a dictionary of means. Models are in evaluation mode meanwhile. Where a
+        peer is lost during an evaluation inside a loop, every score is nan.
         """
         chosen = batch_options(batch_size, {"shuffle": False, **options})
         self._session.settle()
@@ -215,7 +216,7 @@ class Run:
         """Numbers for the progress display and the job's record, by name. Dropped if the step turns out void."""
         self._session.reporter.log(values)
         if self._session.iteration is None:
-            self._session.reporter.keep_logged()
+            self._session.reporter.keep_logged(samples=1)
 
     def keep(self, **things: Kept) -> None:
         """Objects that belong to the state: schedulers, scalers, anything with `state_dict` and `load_state_dict`."""

@@ -67,6 +67,8 @@ class Session:
         if iteration.is_first and self.peers.group.size > 1:
             self.snapshot.take(self.watched.models.values(), self.watched.kept, self.watched.optimizers)
         seed_generators(key_of(self.config.seed, iteration.step, self.peers.group.rank, int(iteration.earlier_weight)))
+        if self.peers.group.size == 1 and (self.strategy.votes.stop or self.peers.stop_wish()) is not None:
+            self.strategy.votes.stop_seen = True  # alone, no exchange carries the vote
         self.steps.begin(iteration)
         self.strategy.begin(iteration)
         self.peers.set_position(iteration.step, "forward and backward")
@@ -96,7 +98,7 @@ class Session:
             self.reporter.drop_logged()
         elif counts:
             self.step += 1
-            self.reporter.keep_logged()
+            self.reporter.keep_logged(samples=iteration.samples)
             self._tell_undo()
 
     def _meet_without_backward(self, iteration: Iteration) -> None:
@@ -137,11 +139,21 @@ class Session:
             return
         self.was_left = False
         point = f"leaving loop {self.loops} in step {iteration.step}; use run.stop(reason)"
-        is_step = iteration.is_last and (iteration.exchanges > 0 or iteration.updates > 0)
+        is_step = _is_step(iteration) and not iteration.is_void
         self._conclude(iteration, counts=is_step)
         self.outside(point, self.agree)
         self.reporter.add(samples=iteration.samples if is_step else 0, shares=TimeShares())
         self.reporter.send(step=self.step, now=True)
+
+    def finish(self) -> None:
+        """The script has come to its end: settle a loop that was left, also one whose iterator is still around."""
+        self.was_left = self.was_left or self.iteration is not None
+        self.settle()
+
+    @property
+    def steps_done(self) -> int:
+        """Applied steps, with that of a loop that was left and is not settled yet."""
+        return self.step + (self.was_left and self.iteration is not None and _is_step(self.iteration))
 
     def close(self) -> None:
         """The script is done, well or not: its models are its own again."""
@@ -193,3 +205,8 @@ class Session:
 
         mean = self.collective("loss of a closure", reduce, alone=value)
         return torch.as_tensor(mean, dtype=loss.dtype) if isinstance(loss, torch.Tensor) else mean
+
+
+def _is_step(iteration: Iteration) -> bool:
+    """Whether an iteration that was left in the middle had got as far as a step."""
+    return iteration.is_last and (iteration.exchanges > 0 or iteration.updates > 0)

@@ -56,13 +56,18 @@ def name_the_lost(endings: Mapping[int, Ending], *, awaited: int | None) -> Peer
     for rank, ending in endings.items():
         if ending.blamed is not None and ending.blamed != rank:
             return PeerLost(f"rank {ending.blamed} is gone, says rank {rank}", peer=ending.blamed)
+    gave_up = [
+        rank for rank, ending in endings.items() if ending.announced and not ending.clean and ending.blamed is None
+    ]
+    if gave_up:
+        rank = awaited if awaited in gave_up else gave_up[0]
+        return PeerLost(f"rank {rank} left: it gave up its operations", peer=rank)
     cut = [rank for rank, ending in endings.items() if not ending.announced]
     if cut:
         rank = awaited if awaited in cut else cut[0]
         return PeerLost(f"rank {rank} is gone: its connection closed in the middle of a transfer", peer=rank)
-    gave_up = [rank for rank, ending in endings.items() if not ending.clean]
-    if gave_up:
-        rank = awaited if awaited in gave_up else gave_up[0]
+    if any(not ending.clean for ending in endings.values()):
+        rank = next(rank for rank, ending in endings.items() if not ending.clean)
         return PeerLost(f"rank {rank} left: it gave up its operations", peer=rank)
     if awaited in endings:
         return PeerLost(f"rank {awaited} left: it had finished, while this rank still needs its data", peer=awaited)

@@ -14,13 +14,13 @@ import socket
 import termios
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Mapping
 
 from shoal.errors import Aborted, ExchangeFailed, PeerLost
 from shoal.transport.ending import (
     CUT_OFF,
-    DIED,
     ENDING_BYTES,
     FINISHED,
     Ending,
@@ -37,18 +37,20 @@ CLOSED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 # 8.5 ms, 1 MB and 4 MB the same as not setting them, and a fixed size would stop the growing on long links.
 SEND_BYTES = 2 * 1024 * 1024
 IDLE_FROM = 0.001  # seconds; a shorter wait is the peer moving bytes, a longer one is the peer not being there
+_NOTHING = memoryview(b"")
 
 
 class _Stream:
     """The connection to one peer."""
 
-    __slots__ = ("ending", "mask", "outgoing", "peer", "socket")
+    __slots__ = ("ending", "mask", "outgoing", "peer", "read", "socket")
 
     def __init__(self, peer: int, connection: socket.socket) -> None:
         self.peer = peer
         self.socket = connection
         self.outgoing: deque[memoryview] = deque()  # in order; the first may be partly sent
         self.ending: Ending | None = None  # set once, when the peer's side was seen to be closed
+        self.read = memoryview(b"")  # of the piece that is being received: may hold the start of a mark, or all of it
         self.mask = -1  # what poll is asked for; -1: not registered
 
     def push(self) -> bool:
@@ -84,12 +86,11 @@ class _Stream:
         waiting = array.array("i", [0])
         try:
             fcntl.ioctl(self.socket, termios.FIONREAD, waiting)
-            if waiting[0] == 0:
-                return DIED
             # All of it has to be looked at: there is no way to look at the end only.
-            return unpack_ending(self.socket.recv(waiting[0], socket.MSG_PEEK))
+            unread = self.socket.recv(waiting[0], socket.MSG_PEEK) if waiting[0] else b""
         except OSError:
-            return DIED
+            unread = b""
+        return unpack_ending(bytes(self.read[-ENDING_BYTES:]) + unread)
 
 
 class TcpMesh(Mesh):
@@ -110,6 +111,7 @@ class TcpMesh(Mesh):
         self._closed = False
         for stream in self._streams.values():
             stream.socket.setblocking(False)
+        _open_meshes.add(self)
 
     def post(self, peer: int, header: bytes, payload: memoryview) -> None:
         stream = self._streams[peer]
@@ -143,6 +145,8 @@ class TcpMesh(Mesh):
                 stream.ending = ending if ending.announced else CUT_OFF
                 self._lose(awaited=stream)
             got += count
+            stream.read = buffer[:got]
+        stream.read = _NOTHING
 
     def drain(self) -> None:
         self._raise_failure()
@@ -166,6 +170,16 @@ class TcpMesh(Mesh):
                 _say(stream, FINISHED)
             stream.socket.close()
         os.close(self._wake)
+
+    def close_in_child(self) -> None:
+        """After a fork: the streams are the parent's. Nothing is said on them, and none stays open here."""
+        self._guard = threading.Lock()  # the parent's other threads may have held it
+        self._failure = Aborted("a forked child takes no part in its parent's exchanges")
+        if not self._closed:
+            self._closed = True
+            for stream in self._streams.values():
+                stream.socket.close()
+            os.close(self._wake)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -264,3 +278,14 @@ def _shut(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_WR)
     except OSError:
         return  # the peer was faster
+
+
+_open_meshes: weakref.WeakSet[TcpMesh] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for mesh in tuple(_open_meshes):
+        mesh.close_in_child()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -49,7 +49,7 @@ class WorkerState:
             shares=self.shares.plus(event.shares),
             recent_samples=self.recent_samples * fade + event.samples,
             recent_seconds=self.recent_seconds * fade + event.seconds,
-            weight=event.samples,
+            weight=event.value_samples,
             values={**self.values, **{name: as_number(value) for name, value in event.values.items()}},
             bytes_sent=self.bytes_sent + event.bytes_sent,
         )

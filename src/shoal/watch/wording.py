@@ -90,6 +90,6 @@ def _notice(event: events.Event) -> str | None:
         case events.StopAgreed():
             return f"stopping after step {event.step}: {event.reason}"
         case events.Advised():
-            return f"note from worker {event.worker}: {event.text}"
+            return event.text if event.worker is None else f"note from worker {event.worker}: {event.text}"
         case _:
             return None

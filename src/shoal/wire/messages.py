@@ -57,6 +57,7 @@ class ExchangeBroken(Message, frozen=True, tag="exchange-broken"):
     operation: str
     peer: int | None  # worker number it was waiting for, if known
     reason: str
+    at_end: bool = False  # it was the meeting at the end of a loop: who passed it may have finished since
 
 
 class Failed(Message, frozen=True, tag="failed"):

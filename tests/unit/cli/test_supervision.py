@@ -157,3 +157,10 @@ def test_whatever_happens_there_is_one_end_and_nothing_after_it(happened: list[F
     out += supervisor.handle(Tick(), 30.0)
     assert [isinstance(instruction, Finish) for instruction in out].count(True) == 1
     assert isinstance(out[-1], Finish)
+
+
+def test_a_coordinator_that_does_not_answer_does_not_keep_a_lost_job_alive() -> None:
+    facts: list[Fact] = [joined(0), joined(1), WorkerExited(1, -9), Tick()]
+    assert not [one for one in play(facts) if isinstance(one, Finish)], "it has two seconds to answer"
+    [finish] = [one for one in play([*facts, Tick()], step=1.0) if isinstance(one, Finish)]
+    assert (finish.exit_code, finish.error, finish.lost_worker) == (3, "WorkerLost", 1)

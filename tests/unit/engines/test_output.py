@@ -36,3 +36,11 @@ def test_progress_bar_of_a_script_shows_its_last_state() -> None:
 def test_line_without_end_is_cut_before_it_fills_the_memory() -> None:
     lines, _, _ = lines_of([b"x" * LONGEST_LINE, b"x" * LONGEST_LINE])
     assert [len(line) for line in lines] == [2 * LONGEST_LINE]
+
+
+def test_a_full_disk_costs_the_log_and_not_the_lines(tmp_path: Path) -> None:
+    output = Output(Path("/dev/full"))
+    first, second = output.feed(b"one\n"), output.feed(b"two\n")
+    assert first == ("one", "(no more is written to /dev/full: No space left on device)")
+    assert second == ("two",)
+    assert output.finish() == ()

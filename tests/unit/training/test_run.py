@@ -122,6 +122,22 @@ def test_a_stop_that_one_worker_asks_for_ends_all_loops_at_one_step() -> None:
     assert [event.reason for event in hub.events if isinstance(event, StopAgreed)] == ["converged"]
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_stop_takes_effect_after_the_next_step_alone_too(size: int) -> None:
+    def train(run: shoal.Run) -> int:
+        model = run.model(copy.deepcopy(START))
+        optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+        for x, y in run.batches(data(), batch_size=4, epochs=9):
+            F.mse_loss(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if run.step == 2:
+                run.stop("enough")
+        return run.step
+
+    assert train_in_threads(size, train) == [4] * size
+
+
 def test_a_stop_between_epochs_starts_no_further_step() -> None:
     def train(run: shoal.Run) -> int:
         for epoch in run.epochs(5):
@@ -168,6 +184,47 @@ def test_a_loop_left_by_all_in_the_same_step_is_fine() -> None:
         return steps, run.mean(1.0)
 
     assert train_in_threads(3, train) == [(4, 1.0)] * 3
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_loop_kept_in_a_variable_counts_as_left_after_break(size: int) -> None:
+    def train(run: shoal.Run) -> tuple[int, int]:
+        model = run.model(copy.deepcopy(START))
+        optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+        loader = run.batches(data(), batch_size=4)
+        for number, (x, y) in enumerate(loader):
+            F.mse_loss(model(x), y).backward()
+            optimizer.step()
+            if number == 2:
+                break
+        seen = run.step
+        return seen, sum(1 for _ in run.batches(data(), batch_size=4))
+
+    assert train_in_threads(size, train) == [(3, -(-43 // (4 * size)))] * size
+
+
+def test_the_length_of_a_loop_is_known_before_it_runs() -> None:
+    def train(run: shoal.Run) -> list[int]:
+        loops = [
+            run.batches(data(), batch_size=4),
+            run.batches(data(), batch_size=4, epochs=3),
+            run.batches(data(), batch_size=4, steps=7),
+            run.batches(data(), batch_size=4, steps=99, epochs=2),
+            run.batches(data(), batch_size=2, accumulate=2),
+            run.batches(Stream(), batch_size=4, steps=7),
+        ]
+        with pytest.raises(TypeError, match="stream"):
+            len(run.batches(Stream(), batch_size=4))
+        lengths = [len(loop) for loop in loops]
+        assert lengths == [sum(1 for _ in loop) for loop in loops]
+        return lengths
+
+    assert train_in_threads(2, train) == [[6, 18, 7, 12, 12, 7]] * 2
+
+
+def test_a_lazy_model_is_refused_with_the_fix() -> None:
+    with pytest.raises(UsageError, match="has no shape yet"):
+        train_in_threads(1, lambda run: run.model(nn.LazyLinear(3)))
 
 
 def test_a_loop_left_early_by_one_worker_is_named_with_the_fix() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import shoal
-from shoal.events import StateCopied, StepVoided, UndoKept
+from shoal.events import Evaluated, StateCopied, StepVoided, UndoKept
 from support.training import Hub, train_in_threads
 
 START = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
@@ -173,6 +174,24 @@ def test_a_script_that_saw_another_value_than_its_peers_copies_their_state() -> 
     assert hub.number == 2
     for other in others:
         assert_equal(first, other)
+
+
+def test_an_evaluation_that_fails_inside_a_loop_gives_no_score() -> None:
+    def train(run: shoal.Run) -> list[float]:
+        model = run.model(copy.deepcopy(START))
+        optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+        scores = []
+        for x, y in run.batches(data(), batch_size=4):
+            F.mse_loss(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            scores.append(run.evaluate(lambda x, y: F.mse_loss(model(x), y), data(), batch_size=8)["score"])
+        return scores
+
+    hub = Hub(2, fault=once(1, "step 3, scores"))
+    for scores in train_in_threads(2, train, hub=hub):
+        assert [number for number, score in enumerate(scores) if math.isnan(score)] == [3]
+    assert 3 not in [event.step for event in hub.events if isinstance(event, Evaluated)]
 
 
 def rich_script(run: shoal.Run) -> dict[str, Any]:

@@ -35,7 +35,8 @@ def board(*happened: events.Event) -> Board:
 
 def test_loss_is_the_mean_over_samples_of_all_workers() -> None:
     made = board(
-        applied(0, samples=30, values={"loss": 1.0}), applied(1, samples=10, values={"loss": 5.0, "norm": 7.0})
+        applied(0, value_samples=30, values={"loss": 1.0}),
+        applied(1, value_samples=10, values={"loss": 5.0, "norm": 7.0}),
     )
     assert made.values == {"loss": 2.0, "norm": 7.0}
 

@@ -79,7 +79,7 @@ def main() -> None:
     except ShoalError as error:
         answer(f"{type(error).__name__}: {error}")
         return
-    client.on_interrupt = lambda reason: answer(f"interrupted: {reason}")
+    client.on_interrupt = lambda reason, _formed: answer(f"interrupted: {reason}")
     answer("joined")
     for line in sys.stdin:
         command, _, rest = line.rstrip("\n").partition(" ")

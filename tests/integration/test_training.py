@@ -264,3 +264,22 @@ def test_a_forked_child_leaves_its_parent_s_job_alone(tmp_path: Path, ending: st
     assert process.returncode == 0, stderr
     assert len(events(tmp_path / "out", "generation-formed")) == 1
     assert len(events(tmp_path / "out", "worker-left")) == 2
+
+
+def test_a_script_that_raises_in_a_void_iteration_starts_again(tmp_path: Path) -> None:
+    clean, broken = folder(tmp_path, "clean"), folder(tmp_path, "broken")
+    script(clean)
+    script(broken, "if not run.applied: raise ArithmeticError('no gradient')")
+    text = (broken / "script.py").read_text()
+    sabotage = """        if run.rank == 1 and run.step == 6 and not done:
+            done.append(1)
+            run._session.peers.group.abort("on purpose")
+"""
+    text = text.replace("        loss = F.mse", sabotage + "        loss = F.mse", 1)
+    text = text.replace("def train(run)", "done = []\ndef train(run)")
+    (broken / "script.py").write_text(text)
+    assert shoal(clean, "run", "-n", "2", "script.py").code == 0
+    outcome = shoal(broken, "run", "-n", "2", "--run-dir", "out", "script.py")
+    assert outcome.code == 0, outcome.stderr
+    assert all(torch.equal(tensor, result(broken)[name]) for name, tensor in result(clean).items())
+    assert any("starts again from the top" in event["text"] for event in events(broken / "out", "advised"))

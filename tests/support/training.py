@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from shoal.codecs.identity import Identity
@@ -14,6 +15,7 @@ from shoal.errors import Aborted, ShoalError
 from shoal.events import AnyEvent
 from shoal.job_config import JobConfig
 from shoal.strategies.peers import Breakage, JobOver, Peers, Traffic
+from shoal.training.restart import train_through
 from shoal.training.run import Run
 from shoal.training.session import Session
 from shoal.training.start import start_session
@@ -133,9 +135,9 @@ def train_in_threads(size: int, train: Callable[[Run], Any], *, hub: Hub | None 
         peers = ThreadPeers(hub, rank)
         try:
             session: Session = start_session(peers, JobConfig(**options))
-            results[rank] = train(Run(session))
-            session.finish()
-            session.close()
+            fresh = partial(start_session, peers, JobConfig(**options))
+            results[rank], last = train_through(train, session, fresh)
+            last.close()
         except BaseException as error:
             errors.append(error)
             peers.group.abort("this worker failed")

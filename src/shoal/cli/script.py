@@ -20,6 +20,7 @@ from shoal.job_config import from_mapping, from_toml
 from shoal.strategies.cluster_peers import ClusterPeers
 from shoal.strategies.peers import JobOver
 from shoal.strategies.solo_peers import SoloPeers
+from shoal.training.restart import train_through
 from shoal.training.run import Run
 from shoal.training.session import Session
 from shoal.training.start import start_session
@@ -128,15 +129,20 @@ def _trained(train: Callable[[Run], T], session: Session, peers: ClusterPeers) -
 
 def _to_its_end(train: Callable[[Run], T], session: Session) -> T | SystemExit:
     """What `train` returns. `sys.exit()` without a code is a good end too, and is handed back to be raised."""
-    result: T | SystemExit
     process = os.getpid()
-    try:
-        result = train(Run(session))
-    except SystemExit as left:
-        if left.code not in (None, 0) or os.getpid() != process:
-            raise
-        result = left
-    session.finish()
+
+    def to_its_end(run: Run) -> T | SystemExit:
+        try:
+            return train(run)
+        except SystemExit as left:
+            if left.code not in (None, 0) or os.getpid() != process:
+                raise
+            return left
+
+    result, last = train_through(to_its_end, session, lambda: start_session(session.peers, session.config))
+    if last is not session:  # the script started again from the top, in a session of its own
+        session.step, session.stopped = last.step, last.stopped
+        last.close()
     return result
 
 

@@ -32,10 +32,10 @@ class AllReduce(Strategy):
         self._models: list[nn.Module] = []
         self._exchanges: list[GradientExchange] = []
 
-    def attach(self, model: nn.Module, name: str) -> None:
-        group = self._peers.group
-        check_same_model(model, name, group, self._peers.generation)
-        broadcast_model(model, name, group)
+    def attach(self, model: nn.Module, name: str, *, agree: bool = True) -> None:
+        if agree:
+            check_same_model(model, name, self._peers.group, self._peers.generation)
+            broadcast_model(model, name, self._peers.group)
         self._models.append(model)
         self._buffers.add(model)
         self._exchanges.append(GradientExchange(model, name, self._shared))

@@ -94,8 +94,11 @@ class Strategy(ABC):
     votes: Votes
 
     @abstractmethod
-    def attach(self, model: nn.Module, name: str) -> None:
-        """Check that all workers have the same model, give all the same weights, watch its gradients."""
+    def attach(self, model: nn.Module, name: str, *, agree: bool = True) -> None:
+        """Check that all workers have the same model, give all the same weights, watch its gradients.
+
+        Without `agree` nothing is checked and sent: a state that all have agreed on is about to be loaded.
+        """
 
     @abstractmethod
     def begin(self, iteration: Iteration) -> None:

@@ -17,8 +17,8 @@ from shoal.errors import ExchangeFailed, UsageError
 from shoal.events import EpochEnded, LoopStarted
 from shoal.strategies.peers import Breakage
 from shoal.strategies.strategy import Iteration
-from shoal.training.recovery import recover, undo_void
-from shoal.training.session import Session
+from shoal.training.recovery import load_state, recover, undo_void
+from shoal.training.session import Past, Session
 from shoal.values import Cursor, TimeShares
 
 
@@ -37,8 +37,8 @@ class Loop:
         self._session = session
         self._plan = plan
         self._number = 0  # in program order, given when the loop starts
-        self._first_step = 0
-        self._cursor = Cursor(epoch=plan.first_epoch)
+        self.first_step = 0
+        self.cursor = Cursor(epoch=plan.first_epoch)
         self._last_epoch = plan.first_epoch + plan.epochs - 1
         self._weight = 0.0  # of the batches of the current step before the current one
         self._is_step_start = True
@@ -66,9 +66,15 @@ class Loop:
         if session.stopped is not None:
             return
         session.loops += 1
-        self._number, self._first_step = session.loops, session.step
+        session.loop = self
+        self._number, self.first_step = session.loops, session.step
+        if session.past is not None and session.loops < session.past.loop:
+            return  # it was over before this script started again
         self._check_optimizers()
-        session.outside(f"start of loop {self._number}: {self._text()}", self._start)
+        if session.past is None:
+            session.outside(f"start of loop {self._number}: {self._text()}", self._start)
+        else:
+            self._catch_up(session.past)
         try:
             while True:
                 while not self._is_done and self._session.stopped is None:
@@ -81,12 +87,18 @@ class Loop:
         finally:
             self._plan.feed.close()
 
+    def _catch_up(self, past: Past) -> None:
+        """A script that started again has reached the loop that the others are in."""
+        self.cursor = load_state(self._session, past.state)
+        self.first_step = past.first_step
+        self._session.past = None
+
     @property
     def _is_done(self) -> bool:
         """Depends on the state alone, so that all members answer alike after any regrouping."""
         limit = self._plan.steps
-        return self._cursor.epoch > self._last_epoch or (
-            limit is not None and self._session.step - self._first_step >= limit
+        return self.cursor.epoch > self._last_epoch or (
+            limit is not None and self._session.step - self.first_step >= limit
         )
 
     def _finished_everywhere(self) -> bool:
@@ -96,7 +108,7 @@ class Loop:
             self._session.agree(point, compare=True)
         except ExchangeFailed as failure:
             breakage = Breakage(self._session.step, point, str(failure), failure.peer, at_end=True)
-            self._cursor = recover(self._session, breakage, self._cursor)
+            self.cursor = recover(self._session, breakage, self.cursor)
             return False
         self._session.reporter.send(step=self._session.step, now=True)
         return True
@@ -148,9 +160,9 @@ class Loop:
 
     def _epoch(self) -> Generator[Any, None, None]:
         """From the cursor to the end of its epoch, through any number of regroupings."""
-        started, epoch, samples = time.perf_counter(), self._cursor.epoch, 0
-        while self._cursor.epoch == epoch and not self._is_done and self._session.stopped is None:
-            batches = self._plan.feed.batches(self._cursor, self._dealing())
+        started, epoch, samples = time.perf_counter(), self.cursor.epoch, 0
+        while self.cursor.epoch == epoch and not self._is_done and self._session.stopped is None:
+            batches = self._plan.feed.batches(self.cursor, self._dealing())
             self._is_step_start, self._weight = True, 0.0
             self._mark = time.perf_counter()
             try:
@@ -163,10 +175,10 @@ class Loop:
                     if is_broken or self._is_done or self._session.stopped is not None:
                         break
                 else:
-                    self._cursor = Cursor(epoch=epoch + 1)
+                    self.cursor = Cursor(epoch=epoch + 1)
             finally:
                 batches.close()
-        if self._cursor.epoch > epoch:
+        if self.cursor.epoch > epoch:
             self._report_epoch(epoch, samples, time.perf_counter() - started)
 
     def _begin(self, batch: Batch) -> Iteration:
@@ -191,14 +203,14 @@ class Loop:
         self._weight = 0.0 if batch.is_last else iteration.step_weight
         self._is_step_start = batch.is_last
         if batch.is_last and not iteration.is_void:
-            self._cursor = batch.cursor_after
+            self.cursor = batch.cursor_after
         if session.strategy.votes.stop_seen and batch.is_last and iteration.breakage is None:
             self._agree_to_stop(iteration)
         if iteration.breakage is not None:
             if iteration.is_void:
                 undo_void(session, iteration.breakage)
             session.is_doubtful = not iteration.is_void
-            self._cursor = recover(session, iteration.breakage, self._cursor)
+            self.cursor = recover(session, iteration.breakage, self.cursor)
         now = time.perf_counter()
         body = resumed - begun
         waited = min(iteration.waited, body)

@@ -93,7 +93,8 @@ class Run:
         if any(built is known for known in self._session.watched.models.values()):
             return built
         name = f"model {len(self._session.watched.models) + 1}"
-        self._session.outside(name, lambda label: self._session.strategy.attach(built, label))
+        is_new = self._session.past is None
+        self._session.outside(name, lambda label: self._session.strategy.attach(built, label, agree=is_new))
         self._session.watched.models[name] = built
         return built
 

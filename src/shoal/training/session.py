@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import nn
@@ -23,7 +23,7 @@ from shoal.strategies.strategy import Iteration, Strategy, waiting
 from shoal.training.optimizers import OptimizerSteps
 from shoal.training.reporter import Reporter
 from shoal.training.snapshot import Kept, StepSnapshot
-from shoal.values import TimeShares
+from shoal.values import Cursor, TimeShares
 
 T = TypeVar("T")
 
@@ -35,6 +35,27 @@ class Watched:
     models: dict[str, nn.Module] = field(default_factory=dict)
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
     kept: dict[str, Kept] = field(default_factory=dict)
+
+
+class StartAgain(BaseException):
+    """A loop was left in a void iteration: the script must run from the top. Not an Exception: nobody catches it."""
+
+
+class RunningLoop(Protocol):
+    """What the session knows of the loop that is going on."""
+
+    cursor: Cursor
+    first_step: int
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a script that starts again from the top must know of its calls so far."""
+
+    state: dict[str, Any]
+    loop: int  # number of the loop that is going on
+    first_step: int  # applied steps when that loop began
+    results: tuple[Any, ...]  # of collectives outside loops, in program order
 
 
 class Session:
@@ -55,6 +76,9 @@ class Session:
         self.reporter = Reporter(peers)
         self.snapshot = StepSnapshot()
         self.steps = OptimizerSteps(strategy, can_fail=peers.group.size > 1, average_loss=self._mean_loss)
+        self.loop: RunningLoop | None = None
+        self.results: list[Any] = []  # of collectives outside loops, for a script that starts again from the top
+        self.past: Past | None = None  # set while a script that started again has not reached its current loop
         self._undo_told = False
 
     # The contract of a step
@@ -137,6 +161,8 @@ class Session:
         iteration = self.iteration
         if not self.was_left or iteration is None:
             return
+        if iteration.is_void:
+            raise StartAgain
         self.was_left = False
         point = f"leaving loop {self.loops} in step {iteration.step}; use run.stop(reason)"
         is_step = _is_step(iteration) and not iteration.is_void
@@ -144,6 +170,12 @@ class Session:
         self.outside(point, self.agree)
         self.reporter.add(samples=iteration.samples if is_step else 0, shares=TimeShares())
         self.reporter.send(step=self.step, now=True)
+
+    def give_up_iteration(self) -> None:
+        """A void iteration that the script will not come back to."""
+        assert self.iteration is not None
+        self.was_left = False
+        self._conclude(self.iteration, counts=False)
 
     def finish(self) -> None:
         """The script has come to its end: settle a loop that was left, also one whose iterator is still around."""
@@ -167,12 +199,17 @@ class Session:
 
     def collective(self, operation: str, action: Callable[[Group, str], T], *, alone: T) -> T:
         """Run a collective of the script. If it fails in an iteration the worker's own value is the result."""
+        if self.past is not None:
+            self.results.append(self.past.results[len(self.results)])
+            return cast(T, self.results[-1])
         self.calls += 1
         named = f"{operation}, call {self.calls}"
         label = f"step {self.step}, {named}"
         iteration = self.iteration
         if iteration is None:
-            return self.outside(named, lambda _: action(self.peers.group, label))
+            result = self.outside(named, lambda _: action(self.peers.group, label))
+            self.results.append(result)
+            return result
         try:
             with waiting(iteration, self.peers):
                 return action(self.peers.group, label)

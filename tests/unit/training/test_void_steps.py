@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import shoal
-from shoal.events import Evaluated, StateCopied, StepVoided, UndoKept
+from shoal.events import Advised, Evaluated, StateCopied, StepVoided, UndoKept
 from support.training import Hub, train_in_threads
 
 START = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
@@ -192,6 +192,41 @@ def test_an_evaluation_that_fails_inside_a_loop_gives_no_score() -> None:
     for scores in train_in_threads(2, train, hub=hub):
         assert [number for number, score in enumerate(scores) if math.isnan(score)] == [3]
     assert 3 not in [event.step for event in hub.events if isinstance(event, Evaluated)]
+
+
+@pytest.mark.parametrize("how", ["raise", "break"])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_script_that_raises_or_leaves_in_a_void_iteration_starts_again_as_a_newcomer(how: str, late: bool) -> None:
+    """Its past loops are empty, its past results are handed out again, and it goes on where the others are."""
+
+    def train(run: shoal.Run, *, reacts: bool) -> tuple[dict[str, Any], list[float]]:
+        model = run.model(copy.deepcopy(START))
+        optimizer = run.optimizer(torch.optim.AdamW(model.parameters(), lr=0.01))
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=40)
+        run.keep(schedule=schedule)
+        scores = [run.mean(float(run.rank))]
+        for epoch in run.epochs(4):
+            for x, y in epoch.batches(data(), batch_size=4):
+                F.mse_loss(model(x), y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                schedule.step()
+                if reacts and not run.applied:
+                    if how == "raise":
+                        raise ArithmeticError("the gradient is zero")
+                    break
+            scores.append(run.evaluate(lambda x, y: F.mse_loss(model(x), y), data(), batch_size=8)["score"])
+        state = copy.deepcopy(model.state_dict())
+        return {**state, "lr": torch.tensor(optimizer.param_groups[0]["lr"]), "steps": torch.tensor(run.step)}, scores
+
+    clean = train_in_threads(3, lambda run: train(run, reacts=False))
+    fault = once(1, "step 10, exchange 0 of model 1" + (", buffers 1" if late else ""))
+    hub = Hub(3, late=fault) if late else Hub(3, fault=fault)
+    broken = train_in_threads(3, lambda run: train(run, reacts=True), hub=hub)
+    assert any(isinstance(event, Advised) and "starts again from the top" in event.text for event in hub.events)
+    for (state, scores), (expected, expected_scores) in zip(broken, clean, strict=True):
+        assert_equal(state, expected)
+        assert scores == expected_scores
 
 
 def rich_script(run: shoal.Run) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,9 @@ import pytest
 # Some virtual machines announce AMX and then fault on it; oneDNN reads this once, when torch is imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# In the background of a shell Ctrl-C is ignored, and processes that tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PATIENCE = 5.0  # seconds that something which is ending may take
 # Of Python's own multiprocessing: started with its first use and meant to stay.

@@ -118,7 +118,7 @@ class Scenario:
             "stop": messages.StopRequest,
         }[verb]
         names = kind.__struct_fields__
-        return kind(**{name: MISSING[name] for name in names if name in MISSING} | fields)  # type: ignore[no-any-return]
+        return kind(**{name: MISSING[name] for name in names if name in MISSING} | fields)  # type: ignore[no-any-return]  # one of the five above
 
     def _text(self, instruction: Instruction) -> str:
         names = {number: name for name, number in self.clients.items()}

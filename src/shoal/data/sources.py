@@ -102,8 +102,8 @@ def _is_map_style(data: object) -> bool:
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
         return False
     try:
-        len(data)  # type: ignore[arg-type]
-    except (TypeError, NotImplementedError):
+        len(data)  # type: ignore[arg-type]  # whether it has a length is the question
+    except (TypeError, NotImplementedError):  # some data sets have a __len__ that only says it is not there
         if hasattr(data, "__iter__"):
             return False
         raise UsageError(
@@ -151,8 +151,11 @@ def _is_shuffled(loader: DataLoader[Any]) -> bool:
     if loader.batch_sampler is None or type(loader.batch_sampler) is BatchSampler:
         if type(sampler) is SequentialSampler:
             return False
-        if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(loader.dataset):  # type: ignore[arg-type]
-            return True
+        if type(sampler) is RandomSampler and not sampler.replacement:
+            # torch types a data set without __len__; one that a RandomSampler was made for has it.
+            size = len(loader.dataset)  # type: ignore[arg-type]
+            if sampler.num_samples == size:
+                return True
     raise UsageError(
         f"the DataLoader has a {type(sampler).__name__} of its own, but Shoal deals the samples out; "
         "use shuffle=True or False, and Subset(dataset, indices) to choose samples"

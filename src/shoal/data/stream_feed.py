@@ -128,5 +128,5 @@ class StreamFeed(Feed):
 def _announced_length(source: Any) -> int | None:
     try:
         return len(source)
-    except (TypeError, NotImplementedError):
+    except (TypeError, NotImplementedError):  # streams often do not know, and some say so only when asked
         return None

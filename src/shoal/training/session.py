@@ -97,14 +97,13 @@ class Session:
         self.strategy.begin(iteration)
         self.peers.set_position(iteration.step, "forward and backward")
 
-    def end(self) -> Iteration:
+    def end(self) -> None:
         """The script asks for the next batch: settle what this one was."""
         iteration = self.iteration
         assert iteration is not None
         if iteration.is_last and iteration.exchanges == 0 and iteration.breakage is None and self.peers.group.size > 1:
             self._meet_without_backward(iteration)
         self._conclude(iteration, counts=iteration.is_last)
-        return iteration
 
     def _conclude(self, iteration: Iteration, *, counts: bool) -> None:
         """Undo it if it is void, else count it as a step if it is one."""

@@ -11,6 +11,7 @@
     ├── AddressUnavailable       exit 6    a port is in use or an address cannot be listened on or reached
     ├── RunDirectoryExists       exit 7    the run directory is already there
     ├── Refused                  exit 8    the other side turned us away: wrong token, version, generation
+    ├── CheckpointUnusable       exit 9    no checkpoint can be used: none there, damaged, or of another model
     ├── Interrupted              exit 130  Ctrl-C
     ├── WireError                exit 8    bytes from outside that are not what the protocol allows
     └── ExchangeFailed           never reaches user code: it makes the step void
@@ -71,6 +72,10 @@ class Refused(ShoalError):
 
 class WireError(ShoalError):
     exit_code = 8
+
+
+class CheckpointUnusable(ShoalError):
+    exit_code = 9
 
 
 class Interrupted(ShoalError):

@@ -52,6 +52,16 @@ class LoopStarted(Event, frozen=True, tag="loop-started"):
     steps: int | None = None  # where the script limits them: after how many steps the loop ends
 
 
+class StepRow(msgspec.Struct, frozen=True, array_like=True):
+    """One applied step of one worker; the job's record has one line per step, made of all workers' rows."""
+
+    step: int  # applied steps, with this one; of values logged outside loops: so far
+    epoch: int
+    seconds: float  # that this step took on this worker; 0 for values logged outside loops
+    samples: int  # this worker's own
+    values: dict[str, float | None]  # logged in this step; None: nan or infinite
+
+
 class StepsApplied(Event, frozen=True, tag="steps-applied"):
     """What one worker did since its last such event. Sent a few times a second at most."""
 
@@ -65,6 +75,7 @@ class StepsApplied(Event, frozen=True, tag="steps-applied"):
     bytes_sent: int  # to peers, since the last such event
     values: dict[str, float | None]  # last logged value of each name, this worker's own; None: nan or infinite
     value_samples: int = 1  # this worker's samples in the step that the values are from
+    rows: tuple[StepRow, ...] = ()  # one per step; they go into the metrics, not into the record of events
 
 
 class StepVoided(Event, frozen=True, tag="step-voided"):
@@ -113,6 +124,59 @@ class StopRequested(Event, frozen=True, tag="stop-requested"):
 
 class StopAgreed(Event, frozen=True, tag="stop-agreed"):
     step: int
+    reason: str
+
+
+class CheckpointStarted(Event, frozen=True, tag="checkpoint-started"):
+    """The state of this step is being copied and written; sent by rank 0 only."""
+
+    checkpoint: str  # its name
+    step: int
+    reason: str
+    is_last: bool = False  # the job waits for it
+
+
+class CheckpointDeferred(Event, frozen=True, tag="checkpoint-deferred"):
+    """One was due and is made later; sent by rank 0 only."""
+
+    step: int
+    reason: str
+
+
+class CheckpointPublished(Event, frozen=True, tag="checkpoint-published"):
+    checkpoint: str
+    step: int
+    size: int  # bytes of all parts
+    seconds: float  # from the copy to the publication
+    blocked: float  # seconds that training was held up, on the worker where that was longest
+    removed: tuple[str, ...]  # older ones that made room
+    reason: str
+    mark: str = ""  # marked ones are kept
+
+
+class CheckpointLost(Event, frozen=True, tag="checkpoint-lost"):
+    """One could not be written whole. Training goes on, and the next one will be tried."""
+
+    checkpoint: str
+    step: int
+    worker: int | None  # whose part failed; None: the coordinator could not publish it
+    reason: str
+
+
+class CheckpointRefused(Event, frozen=True, tag="checkpoint-refused"):
+    """A job that is resumed cannot use this one and looks at the one before."""
+
+    checkpoint: str
+    file: str
+    reason: str
+
+
+class Resumed(Event, frozen=True, tag="resumed"):
+    """The job goes on from a checkpoint; sent by rank 0 only."""
+
+    checkpoint: str
+    step: int
+    workers: int  # how many wrote it
     reason: str
 
 
@@ -167,6 +231,12 @@ AnyEvent = (
     | Evaluated
     | StopRequested
     | StopAgreed
+    | CheckpointStarted
+    | CheckpointDeferred
+    | CheckpointPublished
+    | CheckpointLost
+    | CheckpointRefused
+    | Resumed
     | WorkerLeft
     | WorkerFailed
     | WorkerDied

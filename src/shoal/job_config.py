@@ -9,7 +9,9 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -43,8 +45,15 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         "127.0.0.1:0"
     )
     heartbeat_limit: Annotated[float, Meta(description="seconds of silence after which a worker counts as lost")] = 5.0
+    checkpoint_every: Annotated[
+        str, Meta(description="steps such as 200, seconds such as 30s, end (when the job ends or is stopped) or never")
+    ] = "end"
+    checkpoint_to: Annotated[str, Meta(description="folder or fsspec URL; default the run directory")] = ""
+    keep_checkpoints: Annotated[int, Meta(description="how many of the newest are kept, besides marked ones")] = 3
+    resume: Annotated[str, Meta(description="run directory of a job to go on with")] = ""
     run_dir: Annotated[str, Meta(description="folder for the job's record; default runs/TIME-SCRIPT")] = ""
     progress: Annotated[str, Meta(description="auto, live, plain or none")] = "auto"
+    open: Annotated[bool, Meta(description="open the report in a browser when the job ends")] = False
 
     def validate(self) -> Self:
         """Raise a UsageError that names the option, its value and what to do."""
@@ -62,13 +71,43 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
             raise UsageError(f"--threads is {self.threads}; it should be 0 (divide the cores) or more")
         if not 0.5 <= self.heartbeat_limit <= 3600:
             raise UsageError(f"--heartbeat-limit is {self.heartbeat_limit}; it should be from 0.5 to 3600 seconds")
+        if not 1 <= self.keep_checkpoints <= 1_000_000:
+            raise UsageError(f"--keep-checkpoints is {self.keep_checkpoints}; it should be from 1 to 1000000")
         parse_address(self.address, named="--address")
+        _ = self.checkpoints
         return self
+
+    @property
+    def checkpoints(self) -> CheckpointRhythm:
+        return checkpoint_rhythm(self.checkpoint_every)
 
     def to_toml(self) -> str:
         """Every setting, so that a file written today means the same when defaults change."""
         values: dict[str, object] = msgspec.to_builtins(self)
         return "".join(f"{name} = {_toml(value)}\n" for name, value in values.items())
+
+
+@dataclass(frozen=True)
+class CheckpointRhythm:
+    """When checkpoints are made."""
+
+    steps: int | None = None  # after every so many applied steps
+    seconds: float | None = None  # after so many seconds since the last one began
+    at_end: bool = True  # when the job ends or is stopped
+
+
+def checkpoint_rhythm(text: str) -> CheckpointRhythm:
+    if text == "end":
+        return CheckpointRhythm()
+    if text == "never":
+        return CheckpointRhythm(at_end=False)
+    if re.fullmatch(r"[0-9]{1,12}", text) and int(text) > 0:
+        return CheckpointRhythm(steps=int(text))
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?s", text) and float(text[:-1]) > 0:
+        return CheckpointRhythm(seconds=float(text[:-1]))
+    raise UsageError(
+        f"--checkpoint-every is {text!r}; it should be a number of steps (200), seconds (30s), end or never"
+    )
 
 
 def _toml(value: object) -> str:
@@ -103,6 +142,8 @@ def from_mapping(values: Mapping[str, Any], *, origin: str) -> JobConfig:
     for name in renamed:
         if name not in field_names():
             raise UsageError(f"{origin} sets {name!r}, which is no setting; {nearest(name, field_names())}")
+    if type(steps := renamed.get("checkpoint-every")) is int:  # the plainest way to write it in Python and TOML
+        renamed["checkpoint-every"] = str(steps)
     try:
         return msgspec.convert(renamed, JobConfig).validate()
     except msgspec.ValidationError as error:

@@ -66,12 +66,13 @@ class StepClock(msgspec.Struct, frozen=True, order=True):
 
 
 class TimeShares(msgspec.Struct, frozen=True):
-    """Where a worker's wall time went, in seconds. The five parts add up to the time inside loops."""
+    """Where a worker's wall time went, in seconds. The six parts add up to the time inside loops."""
 
     compute: float = 0.0
     communication: float = 0.0  # bytes of an exchange were moving and the script had to wait for them
     waiting: float = 0.0  # the script had to wait for a peer that was not there yet
     input: float = 0.0  # waiting for the next batch
+    checkpoint: float = 0.0  # held up by the copy of the state for a checkpoint
     other: float = 0.0  # bookkeeping of a step: snapshots, reports, regrouping
 
     def plus(self, more: TimeShares) -> TimeShares:
@@ -80,9 +81,10 @@ class TimeShares(msgspec.Struct, frozen=True):
             communication=self.communication + more.communication,
             waiting=self.waiting + more.waiting,
             input=self.input + more.input,
+            checkpoint=self.checkpoint + more.checkpoint,
             other=self.other + more.other,
         )
 
     @property
     def total(self) -> float:
-        return self.compute + self.communication + self.waiting + self.input + self.other
+        return self.compute + self.communication + self.waiting + self.input + self.checkpoint + self.other

@@ -1,12 +1,15 @@
 """A state as a tree of dictionaries, lists, numbers, strings and tensors; and as a skeleton plus a list of tensors.
 
-Nothing else is allowed in a state, so that it never has to be unpickled. The skeleton is typed bytes in which each
-tensor is replaced by its number, shape and dtype; the tensors travel or are stored beside it.
+Nothing else is allowed in a state, so that it never has to be unpickled. The skeleton is typed data in which each
+tensor is replaced by its number, shape and dtype; the tensors travel or are stored beside it. On the wire the skeleton is
+msgpack; in a manifest it is JSON, for people to read.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -28,6 +31,12 @@ class _Scalar(msgspec.Struct, frozen=True, tag="scalar"):
     value: bool | int | float | str | None
 
 
+class _Special(msgspec.Struct, frozen=True, tag="float"):
+    """A number that JSON cannot say."""
+
+    value: Literal["nan", "inf", "-inf"]
+
+
 class _Sequence(msgspec.Struct, frozen=True, tag="list"):
     items: list[_Node]
     is_tuple: bool
@@ -37,34 +46,65 @@ class _Mapping(msgspec.Struct, frozen=True, tag="dict"):
     items: list[tuple[str | int, _Node]]
 
 
-_Node = TensorPlace | _Scalar | _Sequence | _Mapping
+_Node = TensorPlace | _Scalar | _Special | _Sequence | _Mapping
 _decoder: msgspec.msgpack.Decoder[_Node] = msgspec.msgpack.Decoder(_Node)
+_json_decoder: msgspec.json.Decoder[_Node] = msgspec.json.Decoder(_Node)
+_SPECIAL: dict[str, Literal["nan", "inf", "-inf"]] = {"nan": "nan", "inf": "inf", "-inf": "-inf"}
 
 
 def flatten(tree: Tree, *, named: str) -> tuple[bytes, list[torch.Tensor]]:
     """Skeleton and tensors. `named` says whose state it is, for the error about something that is not allowed."""
-    tensors: list[torch.Tensor] = []
-    node = _to_node(tree, tensors, named)
-    return msgspec.msgpack.encode(node), tensors
+    flat = _Flattening(named)
+    node = flat.node(tree, ())
+    return msgspec.msgpack.encode(node), flat.tensors
 
 
-def _to_node(tree: Tree, tensors: list[torch.Tensor], path: str) -> _Node:
-    if isinstance(tree, torch.Tensor):
-        tensors.append(tree.detach())
-        return TensorPlace(number=len(tensors) - 1, shape=tuple(tree.shape), dtype=str(tree.dtype)[6:])
-    if tree is None or isinstance(tree, bool | int | float | str):
-        return _Scalar(_plain(tree))
-    if isinstance(tree, list | tuple):
-        items = [_to_node(item, tensors, f"{path}[{index}]") for index, item in enumerate(tree)]
-        return _Sequence(items=items, is_tuple=isinstance(tree, tuple))
-    if isinstance(tree, dict):
-        for key in tree:
-            if not isinstance(key, str | int):
-                raise UsageError(f"{path} has the key {key!r}; keys of a state are strings or integers")
-        return _Mapping([(key, _to_node(value, tensors, f"{path}[{key!r}]")) for key, value in tree.items()])
-    raise UsageError(
-        f"{path} is a {type(tree).__name__}; a state holds numbers, strings, tensors, lists and dictionaries only"
-    )
+@dataclass(frozen=True)
+class NamedTensors:
+    """A state for a manifest."""
+
+    skeleton: bytes  # JSON
+    names: list[str]  # paths in the tree: models/model 1/fc.weight
+    tensors: list[torch.Tensor]
+
+
+def flatten_named(tree: Tree, *, named: str) -> NamedTensors:
+    flat = _Flattening(named)
+    node = flat.node(tree, ())
+    return NamedTensors(msgspec.json.encode(node), flat.names, flat.tensors)
+
+
+class _Flattening:
+    def __init__(self, named: str) -> None:
+        self._named = named
+        self.tensors: list[torch.Tensor] = []
+        self.names: list[str] = []
+
+    def node(self, tree: Tree, path: tuple[str | int, ...]) -> _Node:
+        if isinstance(tree, torch.Tensor):
+            self.tensors.append(tree.detach())
+            self.names.append("/".join(map(str, path)))
+            return TensorPlace(number=len(self.tensors) - 1, shape=tuple(tree.shape), dtype=str(tree.dtype)[6:])
+        if tree is None or isinstance(tree, bool | int | float | str):
+            value = _plain(tree)
+            if isinstance(value, float) and not math.isfinite(value):
+                return _Special(_SPECIAL[str(value)])
+            return _Scalar(value)
+        if isinstance(tree, list | tuple):
+            items = [self.node(item, (*path, index)) for index, item in enumerate(tree)]
+            return _Sequence(items=items, is_tuple=isinstance(tree, tuple))
+        if isinstance(tree, dict):
+            for key in tree:
+                if not isinstance(key, str | int):
+                    raise UsageError(f"{self._at(path)} has the key {key!r}; keys of a state are strings or integers")
+            return _Mapping([(key, self.node(value, (*path, key))) for key, value in tree.items()])
+        kind = type(tree).__name__
+        raise UsageError(
+            f"{self._at(path)} is a {kind}; a state holds numbers, strings, tensors, lists and dictionaries only"
+        )
+
+    def _at(self, path: tuple[str | int, ...]) -> str:
+        return self._named + "".join(f"[{key!r}]" for key in path)
 
 
 def _plain(value: bool | int | float | str | None) -> bool | int | float | str | None:
@@ -95,6 +135,19 @@ def unflatten(skeleton: bytes, tensors: list[torch.Tensor]) -> Tree:
     return _from_node(_decode(skeleton), tensors)
 
 
+def unflatten_named(skeleton: bytes, tensors: list[torch.Tensor]) -> Tree:
+    """From a manifest's JSON."""
+    try:
+        node = _json_decoder.decode(skeleton)
+    except msgspec.MsgspecError as error:
+        raise WireError(f"not the skeleton of a state: {error}") from None
+    places: list[TensorPlace] = []
+    _walk(node, places, 0)
+    if [place.number for place in places] != list(range(len(tensors))):
+        raise WireError(f"a state's skeleton does not number its {len(tensors)} tensors from 0 upwards")
+    return _from_node(node, tensors)
+
+
 def _decode(skeleton: bytes) -> _Node:
     try:
         return _decoder.decode(skeleton)
@@ -120,6 +173,8 @@ def _from_node(node: _Node, tensors: list[torch.Tensor]) -> Tree:
         return tensors[node.number]
     if isinstance(node, _Scalar):
         return node.value
+    if isinstance(node, _Special):
+        return float(node.value)
     if isinstance(node, _Sequence):
         items = [_from_node(item, tensors) for item in node.items]
         return tuple(items) if node.is_tuple else items

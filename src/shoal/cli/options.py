@@ -22,7 +22,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "processes": ("workers", "threads"),
     "training": ("strategy", "schedule", "codec", "seed", "sync-batchnorm", "bucket-mb"),
     "coordinator": ("address", "heartbeat-limit"),
-    "record and output": ("run-dir", "progress"),
+    "checkpoints": ("checkpoint-every", "checkpoint-to", "keep-checkpoints", "resume"),
+    "record and output": ("run-dir", "progress", "open"),
 }
 SHORT = {"workers": "-n"}
 KINDS: Mapping[type, tuple[type, str]] = {

@@ -96,6 +96,29 @@ class ProcessWorking(Message, frozen=True, tag="process-working"):
     worker: int
 
 
+class PartWritten(Message, frozen=True, tag="part-written"):
+    """The sender's part of a checkpoint is whole and flushed."""
+
+    checkpoint: str
+    generation: int
+    step: int
+    file: str  # name within the checkpoint
+    size: int  # bytes
+    seconds: float  # since the copy began
+    blocked: float  # seconds that the script was held up
+    reason: str  # why the checkpoint is made
+    mark: str = ""
+
+
+class PartFailed(Message, frozen=True, tag="part-failed"):
+    """The sender's part of a checkpoint could not be written."""
+
+    checkpoint: str
+    generation: int
+    step: int
+    reason: str
+
+
 # Coordinator to worker or launcher
 
 
@@ -112,6 +135,13 @@ class StopNotice(Message, frozen=True, tag="stop-notice"):
     """Vote for stopping at the next agreement."""
 
     reason: str
+
+
+class CheckpointSettled(Message, frozen=True, tag="checkpoint-settled"):
+    """A checkpoint is published, or lost: the next one may be made."""
+
+    checkpoint: str
+    published: bool
 
 
 class Ended(Message, frozen=True, tag="ended"):
@@ -136,9 +166,20 @@ class Happened(Message, frozen=True, tag="happened"):
 
 
 ClientMessage = (
-    Join | Watch | Heartbeat | Report | ExchangeBroken | Failed | Leave | StopRequest | ProcessExited | ProcessWorking
+    Join
+    | Watch
+    | Heartbeat
+    | Report
+    | ExchangeBroken
+    | Failed
+    | Leave
+    | StopRequest
+    | ProcessExited
+    | ProcessWorking
+    | PartWritten
+    | PartFailed
 )
-CoordinatorMessage = Welcome | Formed | StopNotice | Ended | Turned | Happened
+CoordinatorMessage = Welcome | Formed | StopNotice | CheckpointSettled | Ended | Turned | Happened
 
 _encoder = msgspec.msgpack.Encoder()
 _client_decoder: msgspec.msgpack.Decoder[ClientMessage] = msgspec.msgpack.Decoder(ClientMessage)

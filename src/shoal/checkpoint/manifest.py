@@ -1,0 +1,118 @@
+"""The manifest of a checkpoint: what makes a folder of part files one whole state. No torch: the coordinator writes it.
+
+A checkpoint names tensors and slices globally, not by rank, so that any number of workers can read it. Each worker writes
+one part, a safetensors file whose header carries a `PartIndex`; the coordinator joins the indexes into the manifest and
+publishes the checkpoint by writing it, last.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+from shoal.errors import CheckpointUnusable
+from shoal.values import Cursor, Generation
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+INDEX_KEY = "shoal"  # of the index in a part's safetensors metadata
+_NAME = re.compile(r"step-([0-9]{8,15})-g([0-9]{1,9})")
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A slice of a tensor in one file."""
+
+    file: str
+    key: str  # name in the file
+    offset: tuple[int, ...]  # first index in each dimension of the whole tensor
+    shape: tuple[int, ...]
+    size: int  # bytes
+    checksum: str  # XXH3, 64 bits, of the bytes; 16 hexadecimal digits
+
+
+class TensorEntry(msgspec.Struct, frozen=True):
+    """A tensor of the state. In a `PartIndex` it has this part's pieces only, in a `Manifest` those of all parts."""
+
+    name: str  # its path in the state: models/model 1/fc.weight
+    dtype: str  # torch's name: float32
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What a state is besides its tensors; the same for all parts."""
+
+    kind: Literal["full", "weights"]  # weights: a model alone, from `shoal import`
+    step: int
+    generation: Generation
+    cursor: Cursor
+    loop: int  # number of the loop that was going on
+    first_step: int  # applied steps when that loop began
+    config: str  # TOML
+    tree: msgspec.Raw  # JSON skeleton of the state; a tensor's number is its place in the list of tensors
+    reason: str  # why the checkpoint was made
+    mark: str = ""
+
+
+class PartIndex(msgspec.Struct, frozen=True, kw_only=True):
+    tensors: tuple[TensorEntry, ...]  # every tensor of the state, in order, where this part has no piece of it too
+    about: About | None = None  # in the first part only
+
+
+class FileEntry(msgspec.Struct, frozen=True):
+    name: str
+    size: int  # bytes
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    checkpoint: str  # its own name
+    written: float  # seconds since 1970
+    about: About
+    files: tuple[FileEntry, ...]
+    tensors: tuple[TensorEntry, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+def checkpoint_name(step: int, generation: int) -> str:
+    """Names sort by step. A step that is reached again, in a later generation, gets another name."""
+    return f"step-{step:08}-g{generation}"
+
+
+def parse_name(name: str) -> tuple[int, int] | None:
+    """Step and generation; None for anything that is no checkpoint's name."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def part_name(rank: int, world_size: int) -> str:
+    return f"part-{rank}-of-{world_size}.safetensors"
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+
+
+def decode_manifest(data: bytes, *, checkpoint: str) -> Manifest:
+    """Checked in types and in what its parts say of each other; `checkpoint` is the name it should have."""
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise CheckpointUnusable(f"{checkpoint}/{MANIFEST} is damaged: {error}") from None
+    if manifest.format != FORMAT:
+        raise CheckpointUnusable(
+            f"{checkpoint}/{MANIFEST} has format {manifest.format}; this version of Shoal reads {FORMAT}"
+        )
+    if manifest.checkpoint != checkpoint:
+        raise CheckpointUnusable(f"{checkpoint}/{MANIFEST} is the manifest of {manifest.checkpoint}")
+    known = {file.name for file in manifest.files}
+    for tensor in manifest.tensors:
+        for piece in tensor.pieces:
+            if piece.file not in known or len(piece.offset) != len(piece.shape) or len(piece.shape) != len(tensor.shape):
+                raise CheckpointUnusable(f"{checkpoint}/{MANIFEST} is damaged: the pieces of {tensor.name} do not fit")
+    return manifest

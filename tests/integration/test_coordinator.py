@@ -13,8 +13,9 @@ import pytest
 from shoal.errors import AddressUnavailable, Refused, UsageError
 from shoal.events import Advised, GenerationFormed, JobEnded, JobStarted, WorkerFailed, WorkerJoined, WorkerLeft
 from shoal.membership import channel, coordinator
-from shoal.membership.client import CoordinatorClient, WatcherClient
+from shoal.membership.client import CoordinatorClient
 from shoal.membership.coordinator import open_listener
+from shoal.membership.watcher import WatcherClient
 from shoal.values import Address
 from shoal.wire.messages import encode
 from support.membership import join

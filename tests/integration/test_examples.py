@@ -7,16 +7,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from shoal.events import JobEnded, Record, StopAgreed
 from support.launcher import shoal
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {
     "digits.py": ("--epochs", "1", "--batch", "8"),
+    "early_stopping.py": ("--epochs", "2", "--batch", "64"),
     "gpt.py": ("--steps", "4", "--bytes", "60000", "--width", "32", "--layers", "1", "--context", "32"),
 }
-SAYS = {"digits.py": r"held-out accuracy \d+\.\d%", "gpt.py": r"held-out loss \d\.\d+ nats per byte after 4 steps"}
+SAYS = {
+    "digits.py": r"held-out accuracy \d+\.\d%",
+    "early_stopping.py": r"epoch 1: held-out accuracy \d+\.\d%, the best so far",
+    "gpt.py": r"held-out loss \d\.\d+ nats per byte after 4 steps",
+}
 
 
 def test_every_example_is_tried_here() -> None:
@@ -46,3 +53,19 @@ def test_the_demo_reaches_its_accuracy(tmp_path: Path) -> None:
     assert len(accuracies) == 5
     assert accuracies[-1] >= 92.5
     assert re.search(r"compute\s+communication\s+waiting", outcome.stdout)
+
+
+def test_early_stopping_ends_the_job_with_its_reason_in_the_record(tmp_path: Path) -> None:
+    script = str(EXAMPLES / "early_stopping.py")
+    outcome = shoal(tmp_path, "run", "-n", "2", "--run-dir", "kept", script, "--patience", "1", "--batch", "64")
+    assert outcome.code == 0, outcome.stderr
+    lines = (tmp_path / "kept" / "events.jsonl").read_bytes().splitlines()
+    events = [msgspec.json.decode(line, type=Record).event for line in lines]
+    agreed, ended = next(event for event in events if isinstance(event, StopAgreed)), events[-1]
+    assert isinstance(ended, JobEnded)
+    assert (ended.outcome, ended.exit_code, ended.reason) == ("stopped", 0, agreed.reason)
+    assert re.fullmatch(r"held-out accuracy does not get above \d+\.\d% \(patience 1\)", ended.reason)
+    steps = [msgspec.json.decode(line) for line in (tmp_path / "kept" / "metrics.jsonl").read_bytes().splitlines()]
+    assert [step["step"] for step in steps] == list(range(1, agreed.step + 1))
+    assert all(step["values"]["loss"] > 0 and step["seconds"] > 0 for step in steps)
+    assert sum(step["samples"] for step in steps) % 1437 == 0

@@ -56,9 +56,47 @@ def leave(step, reason="finished"):
 """
 
 
-def write_script(folder: Path, text: str, *, joins: bool = False, name: str = "script.py") -> Path:
+# On top of that, a worker that writes its part of checkpoints: `save(step)` says whether one was published. The file
+# `wait` keeps it from writing.
+SAVING = """
+import msgspec
+from shoal.checkpoint.manifest import About, INDEX_KEY, PartIndex, checkpoint_name, part_name
+from shoal.checkpoint.part_file import encode_header
+from shoal.checkpoint.stores import store_for
+from shoal.job_config import from_toml
+from shoal.values import Cursor
+from shoal.wire.messages import PartFailed, PartWritten
+
+config = from_toml(client.config, origin="test")
+generation = client.wait_for_generation(0)
+rank = generation.rank_of(me.worker)
+
+def save(step, is_last=False):
+    name, file = checkpoint_name(step, generation.number), part_name(rank, generation.size)
+    about = About(kind="full", step=step, generation=generation, cursor=Cursor(), loop=1, first_step=0, config="",
+                  tree=msgspec.Raw(b"{}"), reason="test")
+    if rank == 0:
+        client.report(events.CheckpointStarted(checkpoint=name, step=step, reason="test", is_last=is_last))
+    while os.path.exists("wait"):
+        time.sleep(0.02)
+    index = msgspec.json.encode(PartIndex(tensors=(), about=about if rank == 0 else None)).decode()
+    said = {"checkpoint": name, "generation": generation.number, "step": step}
+    store = store_for(Path(config.run_dir), config.checkpoint_to)
+    try:
+        store.write(f"{name}/{file}", [encode_header([], {INDEX_KEY: index})])
+    except OSError as error:
+        client.part_failed(PartFailed(**said, reason=str(error)))
+    else:
+        client.part_written(PartWritten(**said, file=file, size=1, seconds=0.1, blocked=0.1, reason="test"))
+    return client.wait_settled(name, 60.0)
+"""
+
+
+def write_script(folder: Path, text: str, *, joins: bool = False, saves: bool = False, name: str = "script.py") -> Path:
+    """`saves` includes `joins`."""
     path = folder / name
-    path.write_text((JOINING if joins else "import os, signal, subprocess, sys, time\n") + text, encoding="utf-8")
+    before = JOINING if joins or saves else "import os, signal, subprocess, sys, time\n"
+    path.write_text(before + (SAVING if saves else "") + text, encoding="utf-8")
     return path
 
 

@@ -9,6 +9,9 @@ A scenario is a list of commands, each followed by `----` and the instructions t
     failed WORKER step=N error=NAME text=TEXT
     leave WORKER step=N reason=TEXT
     report WORKER KIND FIELD=VALUE...                   an event of a worker
+    part WORKER step=N [generation=N] [FIELD=VALUE...]  its part of a checkpoint is written; [not=TEXT] it could not be
+    published NAME [size=N] [removed=NAME,NAME]         the publisher's answers
+    unpublished NAME reason=TEXT
     stop CLIENT reason=TEXT [exit_code=N]
     exit WORKER code=N                                  the launcher saw a process end
     working WORKER                                      the launcher saw a process use the processor
@@ -17,7 +20,8 @@ A scenario is a list of commands, each followed by `----` and the instructions t
     tick SECONDS                                        so much time passes, with a tick every tenth of a second
     stall SECONDS                                       so much time passes without a tick, then one comes
 
-The first command, `job`, takes settings such as workers=4.
+The first command, `job`, takes settings such as workers=4, and of a job that goes on past=N (its last generation) and
+shares=[2,1].
 """
 
 from __future__ import annotations
@@ -36,14 +40,20 @@ from shoal.membership.protocol import (
     CatchUp,
     Close,
     Closed,
+    Discard,
     End,
     Input,
     Instruction,
     Interrupt,
     Note,
+    Publish,
+    Published,
+    PublishFailed,
     Send,
     Tick,
 )
+from shoal.membership.publisher import PublishOutcome
+from shoal.membership.regrouping import Past
 from shoal.values import Address, Generation
 from shoal.wire import messages
 from shoal.wire.messages import PROTOCOL_VERSION, ClientMessage, Join
@@ -56,6 +66,23 @@ def join(worker: int, *, version: int = PROTOCOL_VERSION, port: int = 7000) -> J
     return Join(
         version=version, worker=worker, host=f"host-{worker}", process=100 + worker, address=Address("127.0.0.1", port)
     )
+
+
+def part(
+    worker: int, *, step: int, generation: int = 1, failed: str = "", **fields: Any
+) -> messages.PartWritten | messages.PartFailed:
+    """What a worker says about its part, as the worker's own code does where nothing else is given."""
+    shared: dict[str, Any] = {"checkpoint": f"step-{step:08}-g{generation}", "step": step, "generation": generation}
+    if failed:
+        return messages.PartFailed(**shared, reason=failed)
+    written = {
+        "file": f"part-{worker}.safetensors",
+        "size": 100,
+        "seconds": 0.5,
+        "blocked": 0.25,
+        "reason": "every 10 steps",
+    }
+    return messages.PartWritten(**shared | written | fields)
 
 
 class Scenario:
@@ -72,7 +99,8 @@ class Scenario:
         plain = [word for word in words if "=" not in word]
         if verb == "job":
             settings = {name: msgspec.json.decode(value) for name, value in options.items()}
-            self.core = MembershipCore(from_mapping(settings, origin="scenario"), now=self.now)
+            past = Past(generation=settings.pop("past", 0), shares=tuple(settings.pop("shares", ())))
+            self.core = MembershipCore(from_mapping(settings, origin="scenario"), now=self.now, past=past)
             return []
         if verb == "tick":
             return [line for _ in range(round(float(plain[0]) * 10)) for line in self._after(0.1)]
@@ -92,6 +120,11 @@ class Scenario:
             return Interrupt(options["reason"])
         if verb == "close":
             return Closed(self.clients[plain[0]], options.get("reason", ""))
+        if verb == "published":
+            removed = tuple(filter(None, options.get("removed", "").split(",")))
+            return Published(plain[0], PublishOutcome(size=int(options.get("size", 200)), removed=removed))
+        if verb == "unpublished":
+            return PublishFailed(plain[0], options["reason"])
         if verb in ("join", "watch"):
             name = options.pop("client", f"worker-{plain[0]}" if plain else "launcher")
             self.clients[name] = len(self.clients) + 1
@@ -103,8 +136,10 @@ class Scenario:
 
     def _message(self, verb: str, plain: list[str], options: dict[str, str]) -> ClientMessage:
         fields: dict[str, Any] = {key: int(v) if v.lstrip("-").isdigit() else v for key, v in options.items()}
+        if verb == "part":
+            return part(int(plain[0]), failed=fields.pop("not", ""), **fields)
         if verb == "report":
-            event = msgspec.convert({"kind": plain[1], **fields}, AnyEvent)
+            event = msgspec.convert({"kind": plain[1], **fields}, AnyEvent, strict=False)
             return messages.Report(events=(event,))
         if verb == "exit":
             return messages.ProcessExited(worker=int(plain[0]), reason="", **fields)
@@ -131,6 +166,11 @@ class Scenario:
                 return f"catch up {names[client]}"
             case Close(client):
                 return f"close {names[client]}"
+            case Publish(request):
+                mark = f" marked {request.mark}" if request.mark else ""
+                return f"publish {request.checkpoint} of {', '.join(request.files)}{mark}"
+            case Discard(checkpoint):
+                return f"discard {checkpoint}"
             case End(exit_code):
                 return f"end with exit code {exit_code}"
 
@@ -141,7 +181,10 @@ def as_text(value: msgspec.Struct) -> str:
     for name in value.__struct_fields__:
         field = getattr(value, name)
         if isinstance(field, Generation):
-            members = " ".join(f"{member.rank}:{member.worker}" for member in field.members)
+            members = " ".join(
+                f"{member.rank}:{member.worker}" + (f" share {member.share}" if member.share != 1 else "")
+                for member in field.members
+            )
             shown.append(f"{field.number} ranks [{members}] {json.dumps(field.reason)}")
         elif name == "seconds":
             shown.append(f"seconds={field:.1f}")

@@ -15,8 +15,8 @@ from typing import Self
 import msgspec
 
 from shoal.events import AnyEvent, Record
-from shoal.membership.client import WatcherClient
 from shoal.membership.coordinator import open_listener
+from shoal.membership.watcher import WatcherClient
 from shoal.values import Address
 from shoal.wire.handshake import new_token
 from shoal.wire.messages import Ended
@@ -68,7 +68,8 @@ class WorkerProcess:
 class Job:
     """A coordinator's process, and whoever joins it."""
 
-    def __init__(self, run_dir: Path, **settings: object) -> None:
+    def __init__(self, run_dir: Path, *, publisher: Path | None = None, past: int = 0, **settings: object) -> None:
+        """`publisher` is the folder of one, see `coordinator_process`; `past` the last generation of an earlier run."""
         self.token = new_token()
         self.run_dir = run_dir
         self.workers: list[WorkerProcess] = []
@@ -76,6 +77,7 @@ class Job:
         with open_listener(Address("127.0.0.1", 0), self.token) as listener:
             self.address = Address(*listener.getsockname())
             given = {"fd": listener.fileno(), "token": self.token, "settings": settings, "run_dir": str(run_dir)}
+            given |= {"publisher": "" if publisher is None else str(publisher), "past": past}
             self.coordinator = subprocess.Popen(
                 [sys.executable, PROGRAMS / "coordinator_process.py", json.dumps(given)],
                 pass_fds=[listener.fileno()],

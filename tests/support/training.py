@@ -8,19 +8,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from shoal.checkpoint.store import Store
 from shoal.codecs.identity import Identity
 from shoal.collectives.group import Pending
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import Aborted, ShoalError
 from shoal.events import AnyEvent
 from shoal.job_config import JobConfig
+from shoal.membership.publisher import Publisher, PublishRequest
 from shoal.strategies.peers import Breakage, JobOver, Peers, Traffic
 from shoal.training.restart import train_through
+from shoal.training.resume import resume
 from shoal.training.run import Run
 from shoal.training.session import Session
 from shoal.training.start import start_session
 from shoal.transport.in_process import InProcessMesh, in_process_meshes
 from shoal.values import Address, Generation, Member
+from shoal.wire.messages import PartFailed, PartWritten
 
 
 @dataclass
@@ -36,8 +40,13 @@ class Hub:
     labels: list[list[str]] = field(default_factory=list)  # by rank: labels of all-reduces, in order
     stop_reason: str | None = None
     failed: str | None = None
+    publisher: Publisher | None = None  # None: no checkpoint is ever published
+    store: Store | None = None  # where checkpoints go to and come from
+    is_resumed: bool = False
 
     def __post_init__(self) -> None:
+        self.parts: dict[str, dict[int, PartWritten | PartFailed]] = {}  # by checkpoint and rank
+        self.settled: dict[str, bool] = {}
         self.labels = [[] for _ in range(self.size)]
         self._condition = threading.Condition()
         self._asking: set[int] = set()
@@ -63,6 +72,30 @@ class Hub:
             reached = self._condition.wait_for(lambda: self.number >= asked_for or self.failed is not None, timeout=60)
             if not reached or self.failed is not None:
                 raise JobOver(ShoalError(self.failed or "not all members asked for the next generation"))
+
+    def part_done(self, rank: int, message: PartWritten | PartFailed) -> None:
+        with self._condition:
+            parts = self.parts.setdefault(message.checkpoint, {})
+            parts[rank] = message
+            if len(parts) == self.size and self.publisher is not None:
+                self.settled[message.checkpoint] = self._publish(self.publisher, [parts[r] for r in range(self.size)])
+                self._condition.notify_all()
+
+    def _publish(self, publisher: Publisher, parts: list[PartWritten | PartFailed]) -> bool:
+        name = parts[0].checkpoint
+        written = [part for part in parts if isinstance(part, PartWritten)]
+        if len(written) < self.size:
+            publisher.discard(name)
+            return False
+        publisher.publish(PublishRequest(name, tuple(part.file for part in written), written[0].mark))
+        return True
+
+    def settlement(self, name: str, timeout: float) -> bool | None:
+        if self.publisher is None:
+            return False
+        with self._condition:
+            self._condition.wait_for(lambda: name in self.settled or self.failed is not None, timeout)
+            return self.settled.get(name, False if self.failed is not None else None)
 
     def fail(self, reason: str) -> None:
         with self._condition:
@@ -118,6 +151,12 @@ class ThreadPeers(Peers):
     def set_position(self, step: int, operation: str) -> None:
         pass
 
+    def part_done(self, message: PartWritten | PartFailed) -> None:
+        self._hub.part_done(self.worker, message)
+
+    def settlement(self, checkpoint: str, timeout: float) -> bool | None:
+        return self._hub.settlement(checkpoint, timeout)
+
     def traffic(self) -> Traffic:
         return Traffic(self._group.bytes_sent, self._group.idle_seconds)
 
@@ -133,8 +172,11 @@ def train_in_threads(size: int, train: Callable[[Run], Any], *, hub: Hub | None 
 
     def work(rank: int) -> None:
         peers = ThreadPeers(hub, rank)
+        session: Session | None = None
         try:
-            session: Session = start_session(peers, JobConfig(**options))
+            session = start_session(peers, JobConfig(**options), hub.store)
+            if hub.store is not None and hub.is_resumed:
+                resume(session, hub.store)
             fresh = partial(start_session, peers, JobConfig(**options))
             results[rank], last = train_through(train, session, fresh)
             last.close()
@@ -143,6 +185,8 @@ def train_in_threads(size: int, train: Callable[[Run], Any], *, hub: Hub | None 
             peers.group.abort("this worker failed")
             hub.fail(str(error))
         finally:
+            if session is not None:
+                session.close()
             peers.close()
 
     threads = [threading.Thread(target=work, args=(rank,), name=f"worker-{rank}") for rank in range(size)]

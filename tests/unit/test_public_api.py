@@ -8,8 +8,8 @@ import sys
 import shoal
 
 RUN = {
-    "applied", "batches", "device", "epochs", "evaluate", "is_first", "keep", "log", "mean", "model", "optimizer",
-    "rank", "step", "stop", "stopped", "weight", "world_size",
+    "applied", "batches", "device", "epochs", "evaluate", "is_first", "keep", "log", "log_to", "mean", "model",
+    "optimizer", "rank", "save", "step", "stop", "stopped", "weight", "world_size",
 }  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """The manifest of a checkpoint: what makes a folder of part files one whole state. No torch: the coordinator writes it.
 
-A checkpoint names tensors and slices globally, not by rank, so that any number of workers can read it. Each worker writes
-one part, a safetensors file whose header carries a `PartIndex`; the coordinator joins the indexes into the manifest and
-publishes the checkpoint by writing it, last.
+A checkpoint names tensors and slices globally, not by rank, so that any number of workers can read it. Each worker
+writes one part, a safetensors file whose header carries a `PartIndex`; the coordinator joins the indexes into the
+manifest and publishes the checkpoint by writing it, last.
 """
 
 from __future__ import annotations
@@ -113,6 +113,6 @@ def decode_manifest(data: bytes, *, checkpoint: str) -> Manifest:
     known = {file.name for file in manifest.files}
     for tensor in manifest.tensors:
         for piece in tensor.pieces:
-            if piece.file not in known or len(piece.offset) != len(piece.shape) or len(piece.shape) != len(tensor.shape):
+            if piece.file not in known or not len(piece.offset) == len(piece.shape) == len(tensor.shape):
                 raise CheckpointUnusable(f"{checkpoint}/{MANIFEST} is damaged: the pieces of {tensor.name} do not fit")
     return manifest

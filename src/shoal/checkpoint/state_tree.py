@@ -1,8 +1,8 @@
 """A state as a tree of dictionaries, lists, numbers, strings and tensors; and as a skeleton plus a list of tensors.
 
 Nothing else is allowed in a state, so that it never has to be unpickled. The skeleton is typed data in which each
-tensor is replaced by its number, shape and dtype; the tensors travel or are stored beside it. On the wire the skeleton is
-msgpack; in a manifest it is JSON, for people to read.
+tensor is replaced by its number, shape and dtype; the tensors travel or are stored beside it. On the wire the skeleton
+is msgpack; in a manifest it is JSON, for people to read.
 """
 
 from __future__ import annotations

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from shoal.cli import run_directory
+from shoal.cli.checkpoint_place import keeping
 from shoal.cli.options import Once, Parser, add_settings, config_from
 from shoal.cli.token_file import read_token
 from shoal.environment import parse_address
@@ -36,6 +40,14 @@ def parser() -> Parser:
         help="inherited listening socket, not --address",
         **shared,
     )
+    group.add_argument(
+        "--lock-fd",
+        dest="lock-fd",
+        type=int,
+        metavar="N",
+        help="inherited lock of the run directory; without it, it is taken",
+        **shared,
+    )
     made.add_argument("script", nargs="?", default="", metavar="SCRIPT", help="the job's script, for the record")
     made.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's arguments")
     return made
@@ -58,10 +70,34 @@ def main(arguments: Sequence[str]) -> int:
         seed=config.seed,
     )
     run_dir = Path(config.run_dir) if config.run_dir else None
-    with listener:
+    with listener, _held(run_dir, given.get("lock-fd")):
+        kept = keeping(config)
         return serve(
-            CoordinatorSettings(listener=listener, token=token, config=config, run_dir=run_dir, started=started)
+            CoordinatorSettings(
+                listener=listener,
+                token=token,
+                config=config,
+                run_dir=run_dir,
+                started=started,
+                publisher=kept.publisher,
+                after_generation=kept.after_generation,
+                shares=kept.shares,
+            )
         )
+
+
+def _held(run_dir: Path | None, inherited: int | None) -> contextlib.AbstractContextManager[object]:
+    """The run directory's lock, for as long as the coordinator runs."""
+    if inherited is not None:
+        try:
+            return os.fdopen(inherited, "ab", buffering=0)
+        except OSError as error:
+            raise UsageError(f"--lock-fd is {inherited}, which is no open file: {error.strerror}") from None
+    if run_dir is None:
+        return contextlib.nullcontext()
+    with contextlib.suppress(FileExistsError):
+        run_dir.mkdir(parents=True)
+    return run_directory.hold(run_dir)
 
 
 def as_text(argument: str) -> str:

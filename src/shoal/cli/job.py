@@ -12,12 +12,16 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
+from io import FileIO
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from shoal.cli import run_directory, supervision
+from shoal.cli import checkpoint_place, run_directory, supervision
+from shoal.cli.last_report import leave_report
 from shoal.cli.plan import COORDINATOR, Job, check_script, coordinator_process, worker_name, worker_processes
+from shoal.cli.resume import EVENTS
 from shoal.cli.screen import Screen
 from shoal.cli.signals import Signals, caught_signals
 from shoal.cli.supervision import Finish, Supervisor
@@ -28,8 +32,8 @@ from shoal.environment import parse_address, worker_environment
 from shoal.errors import ShoalError, all_errors
 from shoal.events import JobEnded, Record
 from shoal.job_config import JobConfig
-from shoal.membership.client import WatcherClient
 from shoal.membership.coordinator import open_listener
+from shoal.membership.watcher import WatcherClient
 from shoal.values import Address
 from shoal.watch import open_display
 from shoal.wire.handshake import new_token
@@ -44,31 +48,62 @@ def run_job(config: JobConfig, script: str, arguments: tuple[str, ...]) -> int:
     """Run the job and return its exit code. Mistakes that can be seen before anything starts raise `ShoalError`."""
     check_script(script)
     worker_environment()  # a misspelt variable is said once here rather than by every worker
-    token = new_token()
     with contextlib.ExitStack() as stack:
+        held = _earlier_run(config, stack)
+        token = new_token()
         listener = stack.enter_context(open_listener(parse_address(config.address, named="--address"), token))
         private = stack.enter_context(token_file(token))
-        run_dir, config = run_directory.create(config, script)
+        if held is None:
+            directory = run_directory.create(config, script)
+            stack.enter_context(directory.lock)
+        else:
+            directory = run_directory.reopen(config, held)
         job = Job(
-            config=config,
+            config=directory.config,
             script=script,
             arguments=arguments,
-            run_dir=run_dir,
+            run_dir=directory.path,
             token_file=private,
             coordinator=_reachable(listener),
+            record_start=_size(directory.path / EVENTS),
         )
-        signals = stack.enter_context(caught_signals())
-        engine = stack.enter_context(contextlib.closing(LocalEngine((job.token_file,))))
-        engine.start(coordinator_process(job, listener))
-        for spec in worker_processes(job):
-            engine.start(spec)
-        listener.close()  # only the coordinator holds it now: when it dies, connecting fails at once
-        screen = Screen(open_display(config.progress, config.workers), workers=config.workers)
-        stack.callback(screen.close)
-        launcher = _Launcher(job, engine, screen, signals)
-        finish = launcher.run(token)
-        screen.conclude(finish, job, launcher.last_lines(finish.lost_worker))
-        return finish.exit_code
+        finish = _start_and_see_to(job, listener, directory.lock, stack, token)
+    # The lock is free by now: a job that left no end in its record counts as crashed, not as running.
+    leave_report(job.run_dir, open_it=job.config.open)
+    return finish.exit_code
+
+
+def _earlier_run(config: JobConfig, stack: contextlib.ExitStack) -> FileIO | None:
+    """The lock of the run that is resumed; None for a new job. Checks that there is one to go on with, or to be."""
+    if config.resume:
+        lock = stack.enter_context(run_directory.hold(Path(config.run_dir)))
+        checkpoint_place.require_checkpoint(config)
+        return lock
+    if config.checkpoint_to and config.run_dir:  # a name that the launcher makes up has the time in it
+        checkpoint_place.refuse_anothers(config)
+    return None
+
+
+def _start_and_see_to(
+    job: Job, listener: socket.socket, lock: FileIO, stack: contextlib.ExitStack, token: str
+) -> Finish:
+    """Start the processes and wait for the end of the job."""
+    signals = stack.enter_context(caught_signals())
+    engine = stack.enter_context(contextlib.closing(LocalEngine((job.token_file,))))
+    engine.start(coordinator_process(job, listener, lock))
+    for spec in worker_processes(job):
+        engine.start(spec)
+    listener.close()  # only the coordinator holds it now: when it dies, connecting fails at once
+    screen = Screen(open_display(job.config.progress, job.config.workers), workers=job.config.workers)
+    stack.callback(screen.close)
+    launcher = _Launcher(job, engine, screen, signals)
+    finish = launcher.run(token)
+    screen.conclude(finish, job, launcher.last_lines(finish.lost_worker))
+    return finish
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _reachable(listener: socket.socket) -> Address:
@@ -176,9 +211,13 @@ class _Launcher:
 
     def _read_record(self) -> None:
         """A very short job may be over before the launcher could watch it: its record says how it went."""
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
-            for line in (self._job.run_dir / "events.jsonl").read_bytes().splitlines():
-                record = msgspec.json.decode(line, type=Record)
+        with contextlib.suppress(OSError), (self._job.run_dir / EVENTS).open("rb") as lines:
+            lines.seek(self._job.record_start)
+            for line in lines:
+                try:
+                    record = msgspec.json.decode(line, type=Record)
+                except msgspec.MsgspecError:  # the end of a line that a crash of an earlier run has torn
+                    continue
                 self._screen.show(record.event, record.time)
                 self._decide(record.event)
                 if isinstance(record.event, JobEnded):

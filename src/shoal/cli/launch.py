@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import partial
+from pathlib import Path
 
 from shoal.cli.job import run_job
 from shoal.cli.options import merge
+from shoal.cli.resume import recorded_job, resumed_settings
 
 
 def launch(
@@ -15,6 +18,13 @@ def launch(
 
     Options are the settings of `shoal run` in Python's spelling: `launch("train.py", "--lr", "0.1", workers=4)`. A
     mistake in them raises `UsageError`; how the job itself ends is printed and is the return value.
+
+    `launch("", resume="runs/one")` goes on with a job: an empty script means the recorded one with its arguments.
     """
-    merged = merge(options, file=None if config is None else os.fspath(config), origin="shoal.launch()")
-    return run_job(merged, os.fspath(script), arguments)
+    merged_over = partial(merge, options, file=None if config is None else os.fspath(config), origin="shoal.launch()")
+    name, merged = os.fspath(script), merged_over()
+    if merged.resume:
+        merged = resumed_settings(merged, lambda base: merged_over(base=base))
+        if not name:
+            name, arguments = recorded_job(Path(merged.run_dir))
+    return run_job(merged, name, arguments)

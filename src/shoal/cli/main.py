@@ -10,6 +10,12 @@ from shoal.errors import Interrupted, ShoalError
 
 COMMANDS = {
     "run": Command("shoal.cli.run", "train a script on one or many processes"),
+    "runs": Command("shoal.cli.runs", "list jobs with state, progress and result"),
+    "show": Command("shoal.cli.show", "sum up one job"),
+    "report": Command("shoal.cli.report", "write one HTML page about one or several jobs"),
+    "checkpoints": Command("shoal.cli.checkpoints", "list, check and mark a run's checkpoints"),
+    "export": Command("shoal.cli.export", "write a run's model to a file"),
+    "import": Command("shoal.cli.import_", "make a run from a model's file"),
     "coordinator": Command("shoal.cli.coordinator", "run a job's coordinator by itself"),
     "bench": Command("shoal.cli.bench", "measure this machine"),
 }

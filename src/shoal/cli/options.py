@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import msgspec
@@ -131,17 +132,19 @@ def _reader(setting: Setting) -> Any:
     return read
 
 
-def config_from(parsed: argparse.Namespace) -> JobConfig:
-    """The job's settings: the command line's, then the file's, then the defaults."""
+def config_from(parsed: argparse.Namespace, base: Mapping[str, Any] = MappingProxyType({})) -> JobConfig:
+    """The job's settings: the command line's, then the file's, then those of `base`, then the defaults."""
     given = {name: value for name, value in vars(parsed).items() if name in settings()}
-    return merge(given, file=getattr(parsed, "config", None), origin="the command line")
+    return merge(given, file=getattr(parsed, "config", None), origin="the command line", base=base)
 
 
-def merge(given: Mapping[str, Any], *, file: str | None, origin: str) -> JobConfig:
-    """`given` beats the file. Each is checked by itself first, so that an error names where it comes from."""
+def merge(
+    given: Mapping[str, Any], *, file: str | None, origin: str, base: Mapping[str, Any] = MappingProxyType({})
+) -> JobConfig:
+    """`given` beats the file, which beats `base`. Each is checked by itself, so that an error names its origin."""
     from_file: dict[str, Any] = {}
     if file is not None:
         from_file = {name.replace("_", "-"): value for name, value in read_toml(Path(file)).items()}
         from_mapping(from_file, origin=file)
     named = {name.replace("_", "-"): value for name, value in given.items()}
-    return from_mapping({**from_file, **named}, origin=origin)
+    return from_mapping({**base, **from_file, **named}, origin=origin)

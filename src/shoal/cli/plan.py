@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 from shoal.engines.engine import ProcessSpec
@@ -28,9 +29,12 @@ class Job:
     run_dir: Path
     token_file: Path
     coordinator: Address  # where it listens, with its real port
+    record_start: int = 0  # bytes that earlier runs of a resumed job have left in events.jsonl
 
 
 def check_script(script: str) -> None:
+    if not script:
+        raise UsageError("no script given; name the Python file to run")
     path = Path(script)
     if not path.exists():
         raise UsageError(f"the script {script} does not exist (looked in {Path.cwd()})")
@@ -42,19 +46,20 @@ def worker_name(worker: int) -> str:
     return f"worker {worker}"
 
 
-def coordinator_process(job: Job, listener: socket.socket) -> ProcessSpec:
+def coordinator_process(job: Job, listener: socket.socket, lock: FileIO) -> ProcessSpec:
+    """It inherits the listening socket, and the lock of the run directory, which is free when both are gone."""
     # -P: the current folder may hold a module with a name of the standard library's.
     command = (
         *(sys.executable, "-P", "-m", "shoal", "coordinator", f"--listen-fd={listener.fileno()}"),
-        *(f"--token-file={job.token_file}", f"--config={job.run_dir / 'config.toml'}", "--", job.script),
-        *job.arguments,
+        *(f"--lock-fd={lock.fileno()}", f"--token-file={job.token_file}", f"--config={job.run_dir / 'config.toml'}"),
+        *("--", job.script, *job.arguments),
     )
     return ProcessSpec(
         name=COORDINATOR,
         command=command,
         variables={},
         log=job.run_dir / "logs" / "coordinator.log",
-        descriptors=(listener.fileno(),),
+        descriptors=(listener.fileno(), lock.fileno()),
         outlives_launcher=RECORD_SECONDS,
     )
 

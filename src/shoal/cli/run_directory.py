@@ -1,15 +1,21 @@
-"""The folder that one job leaves behind: its name, and how it comes to be, whole or not at all.
+"""The folder that one job leaves behind: its name, how it comes to be, whole or not at all, and who holds it.
 
-In it: `config.toml` (every setting), `events.jsonl` (by the coordinator), `logs/` (what each process printed).
+In it: `config.toml` (every setting), `events.jsonl` and `metrics.jsonl` (by the coordinator), `logs/` (what each
+process printed), `checkpoints/`, `report.html`, and `lock`, which launcher and coordinator hold while the job runs. A
+job that is resumed goes on in the same folder.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import re
 import secrets
 import shutil
+import time
+from dataclasses import dataclass
 from datetime import datetime
+from io import FileIO
 from pathlib import Path
 
 import msgspec
@@ -18,44 +24,100 @@ from shoal.errors import RunDirectoryExists, UsageError
 from shoal.job_config import JobConfig
 
 PARENT = Path("runs")
+CONFIG = "config.toml"
+LOCK = "lock"
+LOCK_SECONDS = 3.0  # to wait for the lock: a coordinator outlives a killed launcher by up to two
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
-def create(config: JobConfig, script: str) -> tuple[Path, JobConfig]:
-    """Make the run directory; the settings come back with its name in them, as they are saved there."""
+@dataclass(frozen=True)
+class RunDirectory:
+    path: Path
+    config: JobConfig  # with the path in it, as it is saved there
+    lock: FileIO  # held until it is closed here and in every process that inherited it
+
+
+def create(config: JobConfig, script: str) -> RunDirectory:
+    """Make the run directory and hold it."""
     if config.run_dir:
         path = Path(config.run_dir)
-        if not _claim(path, config):
+        if (lock := _claim(path, config)) is None:
+            resume = f", or go on with its job with --resume {path}" if (path / CONFIG).exists() else ""
             raise RunDirectoryExists(
                 f"the run directory {path} is already there and not empty; name another with --run-dir, or remove it"
+                + resume
             )
-        return path, config
+        return RunDirectory(path, config, lock)
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', Path(script).stem)}"
     number = 1
     while True:
         path = PARENT / (name if number == 1 else f"{name}-{number}")
         named = msgspec.structs.replace(config, run_dir=str(path))
-        if _claim(path, named):
-            return path, named
+        if (lock := _claim(path, named)) is not None:
+            return RunDirectory(path, named, lock)
         number += 1
 
 
-def _claim(path: Path, config: JobConfig) -> bool:
-    """Fill a folder beside it and rename: of two jobs that want one name, exactly one gets it."""
+def reopen(config: JobConfig, lock: FileIO) -> RunDirectory:
+    """Save the settings with which the job in `config.run_dir` goes on. The caller holds its lock."""
+    path = Path(config.run_dir)
+    aside = path / f".{CONFIG}-{secrets.token_hex(8)}"
+    try:
+        (path / "logs").mkdir(exist_ok=True)
+        aside.write_text(config.to_toml(), encoding="utf-8")
+        aside.replace(path / CONFIG)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise UsageError(f"the run directory {path} cannot be written: {error.strerror or error}") from None
+    return RunDirectory(path, config, lock)
+
+
+def hold(path: Path) -> FileIO:
+    """Lock a run directory that is there. UsageError while another job runs in it."""
+    try:
+        lock = (path / LOCK).open("ab", buffering=0)
+    except OSError as error:
+        raise UsageError(f"the run directory {path} cannot be written: {error.strerror or error}") from None
+    limit = time.monotonic() + LOCK_SECONDS
+    while not _try_lock(lock):
+        if time.monotonic() > limit:
+            lock.close()
+            raise UsageError(f"the job in {path} is still running; wait for its end, or stop it first")
+        time.sleep(0.05)
+    return lock
+
+
+def _try_lock(lock: FileIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks: nobody can be kept out, and nobody's job should fail for it
+    return True
+
+
+def _claim(path: Path, config: JobConfig) -> FileIO | None:
+    """Fill a folder beside it and rename: of two jobs that want one name, exactly one gets it, with the lock held."""
     made: Path | None = None
+    lock: FileIO | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         made = path.parent / f".{path.name}-{secrets.token_hex(8)}"
         made.mkdir()
         (made / "logs").mkdir()
-        (made / "config.toml").write_text(config.to_toml(), encoding="utf-8")
+        (made / CONFIG).write_text(config.to_toml(), encoding="utf-8")
+        lock = (made / LOCK).open("ab", buffering=0)
+        _try_lock(lock)
         made.rename(path)
-        return True
+        return lock
     except OSError as error:
+        if lock is not None:
+            lock.close()
         if made is not None:
             shutil.rmtree(made, ignore_errors=True)
         if error.errno in TAKEN and (path.exists() or path.is_symlink()):
-            return False
+            return None
         raise UsageError(
             f"the run directory {path} cannot be made: {error.strerror}; name another with --run-dir"
         ) from None

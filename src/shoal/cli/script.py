@@ -13,14 +13,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores import store_for
 from shoal.environment import WorkerEnvironment, worker_environment
 from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError
 from shoal.events import AnyEvent, JobEnded
-from shoal.job_config import from_mapping, from_toml
+from shoal.job_config import JobConfig, from_mapping, from_toml
 from shoal.strategies.cluster_peers import ClusterPeers
 from shoal.strategies.peers import JobOver
 from shoal.strategies.solo_peers import SoloPeers
 from shoal.training.restart import train_through
+from shoal.training.resume import resume
 from shoal.training.run import Run
 from shoal.training.session import Session
 from shoal.training.start import start_session
@@ -96,7 +99,11 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment) -> T:
     is_worker, process = True, os.getpid()
     try:
         peers.form()
-        session = start_session(peers, from_toml(peers.client.config, origin="the coordinator's configuration"))
+        config = from_toml(peers.client.config, origin="the coordinator's configuration")
+        store = _store(config)
+        session = start_session(peers, config, store)
+        if config.resume and store is not None:
+            resume(session, store)
         return _trained(train, session, peers)
     except JobOver as over:
         if over.is_news:
@@ -115,6 +122,13 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment) -> T:
             if session is not None:
                 session.close()
             peers.close()
+
+
+def _store(config: JobConfig) -> Store | None:
+    """Where checkpoints go and come from; None where there are none."""
+    if not config.run_dir or not (config.checkpoints.at_end or config.resume):
+        return None
+    return store_for(Path(config.run_dir), config.checkpoint_to)
 
 
 def _trained(train: Callable[[Run], T], session: Session, peers: ClusterPeers) -> T:

@@ -12,12 +12,22 @@ from dataclasses import dataclass
 
 from shoal.engines.engine import describe_exit
 from shoal.errors import Interrupted, ScriptFailed, ShoalError, WorkerLost
-from shoal.events import Event, WorkerDied, WorkerJoined, WorkerLeft
+from shoal.events import (
+    CheckpointLost,
+    CheckpointPublished,
+    CheckpointStarted,
+    Event,
+    WorkerDied,
+    WorkerJoined,
+    WorkerLeft,
+)
 from shoal.wire.messages import Ended
 
-CLEAN_STOP = 10.0  # seconds that a job may take to stop after Ctrl-C
+CLEAN_STOP = 10.0  # seconds that a job may take to stop after Ctrl-C, and after its checkpoint
+SAVING_STOP = 600.0  # seconds from Ctrl-C on that it may take with a checkpoint
 SOFT_STOP = 0.5  # seconds between SIGTERM and SIGKILL
 LAST_WORD = 2.0  # seconds that the coordinator may take to end a job whose processes are all gone
+SAVING_WORD = 32.0  # the same while a checkpoint is open: it waits 30 s for a publication
 STOP_WORDS = {
     signal.SIGINT: "interrupted by Ctrl-C",
     signal.SIGTERM: "stopped by SIGTERM",
@@ -107,7 +117,9 @@ class Supervisor:
         self._in_job: set[int] = set()  # joined and not left
         self._died: int | None = None  # the first worker that the coordinator declared dead
         self._ended: Ended | None = None
+        self._saving: set[str] = set()  # checkpoints that were started and are neither published nor lost
         self._stopping: signal.Signals | None = None  # the signal that asked for a stop
+        self._stop_limit = math.inf  # when a stop has taken too long, whatever it is about
         self._interrupted_workers = False
         self._insisted = False  # a second signal came
         self._unanswered = False  # a worker ended badly, and the coordinator has not said what becomes of the job
@@ -137,12 +149,14 @@ class Supervisor:
                 told = self._ended is None and not self._interrupted_workers
                 if told and fact.code != 0:
                     self._unanswered = True
-                    self._deadline = min(self._deadline or math.inf, now + LAST_WORD)
+                    self._deadline = min(self._deadline or math.inf, now + self._last_word)
                 return [TellExit(fact.worker, fact.code)] if told else []
             case WorkerJoined():
                 self._in_job.add(fact.worker)
             case WorkerLeft():
                 self._in_job.discard(fact.worker)
+            case CheckpointStarted() | CheckpointPublished() | CheckpointLost():
+                return self._checkpoint(fact, now)
             case WorkerDied() if self._died is None:
                 self._died = fact.worker
             case Ended() if self._ended is None:
@@ -156,9 +170,27 @@ class Supervisor:
                 pass
         return []
 
+    def _checkpoint(
+        self, fact: CheckpointStarted | CheckpointPublished | CheckpointLost, now: float
+    ) -> list[Instruction]:
+        """A stop takes the time that a checkpoint needs, and then a moment: for the last one, or to leave."""
+        is_start = isinstance(fact, CheckpointStarted)
+        if is_start:
+            self._saving.add(fact.checkpoint)
+        else:
+            self._saving.discard(fact.checkpoint)
+        if self._stopping is None:
+            if self._deadline is not None:  # the coordinator's last word is waited for
+                self._deadline = now + self._last_word
+            return []
+        self._deadline = self._stop_limit if self._saving else min(now + CLEAN_STOP, self._stop_limit)
+        is_last = isinstance(fact, CheckpointStarted) and fact.is_last
+        return [Say("writing the last checkpoint (Ctrl-C again to stop now)")] if is_last else []
+
     def _begin_to_stop(self, number: signal.Signals, now: float) -> list[Instruction]:
         self._stopping = number
-        self._deadline = now + CLEAN_STOP
+        self._stop_limit = now + SAVING_STOP
+        self._deadline = self._stop_limit if self._saving else now + CLEAN_STOP
         asked: list[Instruction] = [AskToStop(STOP_WORDS[number], _code_of(number))] if self._ended is None else []
         if asked and self._in_job:
             return [*asked, Say("stopping after this step (Ctrl-C again to stop now)")]
@@ -168,9 +200,10 @@ class Supervisor:
     def _conclude(self, fact: Fact, now: float) -> list[Instruction]:
         """The end, if what is known amounts to it."""
         if not self._running:
-            self._deadline = min(self._deadline or math.inf, now + LAST_WORD)
+            self._deadline = min(self._deadline or math.inf, now + self._last_word)
         over = self._deadline is not None and now >= self._deadline
-        all_is_said = self._ended is not None or self._interrupted_workers or isinstance(fact, CoordinatorExited)
+        nothing_to_say = self._interrupted_workers and not self._saving
+        all_is_said = self._ended is not None or nothing_to_say or isinstance(fact, CoordinatorExited)
         if self._stopping is not None:
             if self._insisted or over or (not self._running and all_is_said):
                 return [self._interrupted(self._stopping)]
@@ -185,6 +218,10 @@ class Supervisor:
         if self._unanswered and over:  # the coordinator does not answer: what the launcher knows must do
             return [self._by_exit_codes()]
         return []
+
+    @property
+    def _last_word(self) -> float:
+        return SAVING_WORD if self._saving else LAST_WORD
 
     def _interrupted(self, number: signal.Signals) -> Finish:
         return Finish(_code_of(number), 0.0 if self._insisted else SOFT_STOP, text=STOP_WORDS[number])

@@ -6,7 +6,8 @@ Keeps the promise that nothing is sent to a closed client. Decides nothing: that
 from __future__ import annotations
 
 from shoal.events import AnyEvent
-from shoal.membership.protocol import CatchUp, Close, End, Instruction, Note, Send
+from shoal.membership.protocol import CatchUp, Close, Discard, End, Instruction, Note, Publish, Send
+from shoal.membership.publisher import PublishRequest
 from shoal.wire.messages import CoordinatorMessage
 
 
@@ -71,3 +72,11 @@ class Audience:
 
     def end(self, exit_code: int) -> None:
         self._out.append(End(exit_code))
+
+    # What the publisher is told
+
+    def publish(self, request: PublishRequest) -> None:
+        self._out.append(Publish(request))
+
+    def discard(self, checkpoint: str) -> None:
+        self._out.append(Discard(checkpoint))

@@ -1,8 +1,7 @@
-"""The two clients of the coordinator: a worker's, with a thread of its own, and the launcher's, which is polled.
+"""A worker's client of the coordinator, with a thread of its own.
 
 `CoordinatorClient` keeps a worker in the job: its thread sends heartbeats and takes in what the coordinator says, while
-the training thread computes. `WatcherClient` belongs to the launcher: it receives events and reports ended processes.
-Not here: connecting and the handshake (`channel`).
+the training thread computes. Not here: connecting and the handshake (`channel`), the launcher's client (`watcher`).
 """
 
 from __future__ import annotations
@@ -17,35 +16,35 @@ import weakref
 from collections.abc import Callable
 from typing import Self
 
-from shoal.errors import AddressUnavailable, ShoalError, WireError, by_name
+import msgspec
+
+from shoal.errors import AddressUnavailable, WireError, by_name
 from shoal.events import AnyEvent
 from shoal.membership import channel, reasons
 from shoal.values import Address, Generation
 from shoal.wire.messages import (
-    PROTOCOL_VERSION,
+    CheckpointSettled,
     CoordinatorMessage,
     Ended,
     ExchangeBroken,
     Failed,
     Formed,
-    Happened,
     Heartbeat,
     Join,
     Leave,
     Message,
-    ProcessExited,
-    ProcessWorking,
+    PartFailed,
+    PartWritten,
     Report,
     StopNotice,
-    StopRequest,
     Turned,
-    Watch,
     Welcome,
     encode,
 )
 
 MAX_UNSENT = 16 * 1024 * 1024  # bytes waiting for a coordinator that does not read; beyond, it counts as lost
 FLUSH_SECONDS = 1.0  # how long a last word (Leave, Failed, close) waits to get out
+SETTLED_KEPT = 64  # checkpoints whose outcome is remembered; a worker asks about its last one
 
 
 class CoordinatorClient:
@@ -63,8 +62,9 @@ class CoordinatorClient:
         self._interval = welcome.heartbeat
         self._connection = connection
         self._buffer = buffer
-        self._news = threading.Condition()  # guards generation, ended, stop_reason and lost
+        self._news = threading.Condition()  # guards generation, settled, ended, stop_reason and lost
         self._generation: Generation | None = None
+        self._settled: dict[str, bool] = {}  # checkpoints by name, oldest first: were they published?
         self._lost: str | None = None
         self._position = (0, "start-up")
         self._unsent = bytearray()
@@ -107,6 +107,22 @@ class CoordinatorClient:
                 return self._generation.reason
             return None
 
+    def settled(self, checkpoint: str) -> bool | None:
+        """Whether it was published; None: not known yet."""
+        with self._news:
+            return self._settled.get(checkpoint)
+
+    def wait_settled(self, checkpoint: str, timeout: float) -> bool | None:
+        """Block until that is known, for `timeout` seconds at most. None also, and at once, when the job is over."""
+        with self._news:
+            self._news.wait_for(lambda: checkpoint in self._settled or self.is_over, timeout)
+            return self._settled.get(checkpoint)
+
+    @property
+    def is_over(self) -> bool:
+        """The job has ended or the coordinator is lost: nothing more will be heard from it."""
+        return self.ended is not None or self._lost is not None
+
     def _raise_if_over(self) -> None:
         if self.ended is not None:
             raise by_name(self.ended.error, self.ended.text)
@@ -122,6 +138,14 @@ class CoordinatorClient:
     def report(self, *events: AnyEvent) -> None:
         if events:
             self._send(Report(events=events))
+
+    def part_written(self, part: PartWritten) -> None:
+        """This worker's part of a checkpoint is whole and flushed."""
+        self._send(part)
+
+    def part_failed(self, part: PartFailed) -> None:
+        """This worker's part of a checkpoint could not be written; the job goes on."""
+        self._send(msgspec.structs.replace(part, reason=reasons.shortened(part.reason)))
 
     def exchange_broken(
         self, *, generation: int, step: int, operation: str, peer: int | None, reason: str, at_end: bool = False
@@ -274,6 +298,10 @@ class CoordinatorClient:
                 self._generation = message.generation
             elif isinstance(message, StopNotice):
                 self.stop_reason = message.reason
+            elif isinstance(message, CheckpointSettled):
+                self._settled[message.checkpoint] = message.published
+                if len(self._settled) > SETTLED_KEPT:
+                    del self._settled[next(iter(self._settled))]
             elif isinstance(message, Ended):
                 self.ended = message
                 interrupted = message.text
@@ -295,82 +323,6 @@ class CoordinatorClient:
     def close_in_child(self) -> None:
         """After a fork: the child's copy of the socket must not keep the connection open when this worker dies."""
         self._connection.close()
-
-
-class WatcherClient:
-    """The launcher's connection. One thread receives; requests may come from others, but not from signal handlers."""
-
-    def __init__(
-        self, connection: socket.socket, buffer: channel.MessageBuffer, welcome: Welcome, address: Address
-    ) -> None:
-        """Use `connect`."""
-        self.config = welcome.config
-        self._connection = connection
-        self._buffer = buffer
-        self._address = address
-        self._sending = threading.Lock()
-
-    @classmethod
-    def connect(cls, address: Address, token: str, *, timeout: float) -> Self:
-        """Watch the job. AddressUnavailable when nobody listens, Refused for a wrong token or when turned away."""
-        return cls(*channel.connect(address, token, Watch(version=PROTOCOL_VERSION), timeout=timeout), address)
-
-    def receive(self, timeout: float) -> Happened | Ended | None:
-        """The next message, None when none came in time. AddressUnavailable when the coordinator is gone."""
-        deadline = time.monotonic() + timeout
-        while True:
-            while (message := self._buffer.take()) is not None:
-                if isinstance(message, Happened | Ended):
-                    return message
-                if isinstance(message, Turned):
-                    raise self._gone(f"it turned the launcher away: {message.reason}")
-            left = deadline - time.monotonic()
-            poll = select.poll()  # `select` would refuse descriptors from 1024 on
-            poll.register(self._connection, select.POLLIN)
-            if not poll.poll(max(0.0, left) * 1000):
-                return None
-            try:
-                data = self._connection.recv(65536)
-            except OSError as error:
-                raise self._gone(error.strerror or str(error)) from None
-            if not data:
-                raise self._gone("it closed the connection")
-            self._buffer.feed(data)
-
-    def request_stop(self, reason: str, *, exit_code: int) -> None:
-        """Ask for all loops to end at an agreed step; the job then ends with this code."""
-        self._send(StopRequest(reason=reason, exit_code=exit_code))
-
-    def process_exited(self, worker: int, code: int, reason: str) -> None:
-        """The engine saw a worker's process end. `code` is its exit status, -9 for a SIGKILL."""
-        self._send(ProcessExited(worker=worker, code=code, reason=reason))
-
-    def process_working(self, worker: int) -> None:
-        """The engine saw a worker's process use the processor: it is alive, heartbeats or not."""
-        self._send(ProcessWorking(worker=worker))
-
-    def fileno(self) -> int:
-        """For select: readable means that `receive(0)` may have something; call it until it returns None."""
-        return self._connection.fileno()
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _send(self, message: Message) -> None:
-        with self._sending:
-            try:
-                self._connection.sendall(encode(message))
-            except OSError as error:
-                raise self._gone(error.strerror or str(error)) from None
-
-    def _gone(self, reason: str) -> ShoalError:
-        return AddressUnavailable(f"the coordinator at {self._address} is gone: {reason}")
 
 
 _open_clients: weakref.WeakSet[CoordinatorClient] = weakref.WeakSet()

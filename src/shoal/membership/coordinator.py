@@ -28,14 +28,21 @@ from shoal.membership.protocol import (
     CatchUp,
     Close,
     Closed,
+    Discard,
     End,
     Input,
     Instruction,
     Interrupt,
     Note,
+    Publish,
+    Published,
+    PublishFailed,
     Send,
     Tick,
 )
+from shoal.membership.publisher import Publisher
+from shoal.membership.publisher_thread import PublisherThread
+from shoal.membership.regrouping import Past
 from shoal.values import Address
 from shoal.wire import handshake
 from shoal.wire.messages import ClientMessage, Happened, body_length, decode_client, encode
@@ -47,6 +54,7 @@ STRANGER_SECONDS = 10.0  # for the handshake and the first message together
 MAX_UNREAD = 8 * 1024 * 1024  # bytes waiting for a client that does not read
 GOODBYE_SECONDS = 1.0  # for what clients are told at the end to get out
 LINGER_SECONDS = 0.2  # after that, for clients to close from their side
+DISCARD_SECONDS = 5.0  # and for the files of lost checkpoints to be removed
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,9 @@ class CoordinatorSettings:
     config: JobConfig
     run_dir: Path | None  # None: no record is kept
     started: JobStarted  # the record's first event
+    publisher: Publisher | None = None  # None: checkpoints are all lost
+    after_generation: int = 0  # the first one is the next; above every generation of a job that goes on
+    shares: tuple[int, ...] = ()  # recorded ones, by rank; used where the number of workers is the same
 
 
 def open_listener(address: Address, token: str) -> socket.socket:
@@ -110,7 +121,9 @@ class _Coordinator:
     async def run(self) -> int:
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[int] = self._loop.create_future()
-        self._core = MembershipCore(self._settings.config, now=self._loop.time())
+        past = Past(generation=self._settings.after_generation, shares=self._settings.shares)
+        self._core = MembershipCore(self._settings.config, now=self._loop.time(), past=past)
+        self._publisher = PublisherThread(self._settings.publisher, self._answered)
         self._write(Note(self._settings.started, ()))
         server = await asyncio.start_server(self._accepted, sock=self._settings.listener, backlog=ACCEPT_AT_ONCE)
         self._settings.listener.listen(BACKLOG)  # asyncio has set it to what it accepts at once
@@ -121,6 +134,7 @@ class _Coordinator:
                 self._feed(Tick())
             server.close()
             await self._say_goodbye()
+            await self._loop.run_in_executor(None, self._publisher.join, DISCARD_SECONDS)
         finally:
             server.close()
             self._journal.close()
@@ -219,6 +233,11 @@ class _Coordinator:
         finally:
             self._handling = False
 
+    def _answered(self, answer: Published | PublishFailed) -> None:
+        """In the publisher's thread."""
+        with contextlib.suppress(RuntimeError):  # it took so long that the loop is closed
+            self._loop.call_soon_threadsafe(self._feed, answer)
+
     def _carry_out(self, instruction: Instruction) -> None:
         if isinstance(instruction, Send):
             data = encode(instruction.message)
@@ -232,6 +251,8 @@ class _Coordinator:
         elif isinstance(instruction, Close):
             if (writer := self._clients.pop(instruction.client, None)) is not None:
                 writer.close()
+        elif isinstance(instruction, Publish | Discard):
+            self._publisher.ask(instruction)
         elif isinstance(instruction, End) and not self._over.done():
             self._over.set_result(instruction.exit_code)
 
@@ -247,8 +268,7 @@ class _Coordinator:
         writer.write(data)
 
     def _write(self, note: Note) -> None:
-        record = Record(time=time.time(), event=note.event)
-        self._journal.write(record)
+        record = self._journal.write(Record(time=time.time(), event=note.event))
         for client in note.watchers:
             self._show(client, record)
 

@@ -1,8 +1,9 @@
 """Who is in the job: a pure state machine with messages, closed connections and ticks in, instructions out.
 
 Covers joining, the next generation, failures, stops and the end of the job; judges deaths by `deaths` and broken
-exchanges by `regrouping`. Every decision carries its reason (`reasons`). No clock, socket or thread: the caller says
-what time it is. Not covered: going on after a death, and newcomers to a running job.
+exchanges by `regrouping`, and leaves checkpoints to `publishing`. Every decision carries its reason (`reasons`). No
+clock, socket or thread: the caller says what time it is. Not covered: going on after a death, and newcomers to a
+running job.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from shoal.job_config import JobConfig
 from shoal.membership import admission, reasons
 from shoal.membership.audience import Audience
 from shoal.membership.deaths import Evidence, Verdict, bad_exit, judge
-from shoal.membership.protocol import Arrived, Closed, Input, Instruction, Interrupt
-from shoal.membership.regrouping import BrokenExchange, next_generation
+from shoal.membership.protocol import Arrived, Closed, Input, Instruction, Interrupt, Published, PublishFailed
+from shoal.membership.publishing import JOB_ENDED, MEMBERS_CHANGED, Publishing
+from shoal.membership.regrouping import BrokenExchange, Past, next_generation
 from shoal.membership.roster import Worker
 from shoal.values import Generation
 from shoal.wire.messages import (
@@ -26,6 +28,8 @@ from shoal.wire.messages import (
     Heartbeat,
     Join,
     Leave,
+    PartFailed,
+    PartWritten,
     ProcessExited,
     ProcessWorking,
     Report,
@@ -40,6 +44,7 @@ TICK = 0.1  # seconds between ticks
 STALL = 1.0  # seconds between two ticks from which on the coordinator itself was held up, and silence proves nothing
 MISSING_NOTICE = 10.0  # seconds between two notices that some workers are still missing
 CLOSING_WAIT = 0.3  # seconds that the end of a job waits for what workers still have to say
+PUBLISHING_WAIT = 30.0  # seconds that it waits for a checkpoint whose parts are all written
 
 # What only the coordinator may say happened.
 OWN_EVENTS = (
@@ -49,6 +54,8 @@ OWN_EVENTS = (
     events.WorkerLeft,
     events.WorkerFailed,
     events.WorkerDied,
+    events.CheckpointPublished,
+    events.CheckpointLost,
     events.JobEnded,
 )
 
@@ -56,8 +63,10 @@ OWN_EVENTS = (
 class MembershipCore:
     """Decides. One instance per job; `handle` is the only way in."""
 
-    def __init__(self, config: JobConfig, *, now: float) -> None:
+    def __init__(self, config: JobConfig, *, now: float, past: Past | None = None) -> None:
+        """`past` is for a job that goes on from a checkpoint."""
         self._config = config
+        self._past = past or Past()
         self._started = now
         self._now = now
         self._ticked = now
@@ -66,6 +75,7 @@ class MembershipCore:
         self._exits: dict[int, int] = {}  # exit codes by worker number, joined or not
         self._generation: Generation | None = None
         self._broken = BrokenExchange()
+        self._publishing = Publishing(self._audience, after_generation=self._past.generation)
         self._failure: tuple[int, Failed] | None = None  # the first worker that failed, and what it said
         self._stop: str | None = None  # the reason, once a stop was asked for
         self._stop_code = 0  # the job's exit code if it ends by that stop
@@ -88,6 +98,10 @@ class MembershipCore:
                 self._end("interrupted", "", self._stop, exit_code=self._stop_code)
             else:
                 self._end("interrupted", Interrupted.__name__, happened.reason)
+        elif isinstance(happened, Published):
+            self._publishing.published(happened.checkpoint, happened.outcome, now)
+        elif isinstance(happened, PublishFailed):
+            self._publishing.not_published(happened.checkpoint, happened.reason)
         else:
             self._tick()
         if not self._over:
@@ -175,6 +189,8 @@ class MembershipCore:
             self._failed(worker, message)
         elif isinstance(message, Leave):
             self._leave(worker, message)
+        elif isinstance(message, PartWritten | PartFailed):
+            self._part(client, worker, message)
         elif isinstance(message, StopRequest):
             self._request_stop(worker.number, message)
         else:
@@ -211,6 +227,13 @@ class MembershipCore:
             worker.done = True
             worker.step = leave.step
             self._audience.note(events.WorkerLeft(worker=worker.number, step=leave.step, reason=leave.reason))
+
+    def _part(self, client: int, worker: Worker, part: PartWritten | PartFailed) -> None:
+        objection = self._publishing.objection(worker.number, part, self._generation)
+        if objection or self._generation is None:
+            self._turn_away(client, f"worker {worker.number} may not send {objection}")
+        else:
+            self._publishing.part(worker.number, part, self._generation, self._now)
 
     def _request_stop(self, worker: int | None, request: StopRequest) -> None:
         if self._stop is None and self._ended is None:
@@ -264,6 +287,7 @@ class MembershipCore:
                 self._pronounce(verdict)
         if self._ended is None and self._failure is not None:
             self._end_by_failure(*self._failure)
+        self._publishing.gone([worker.number for worker in self._workers.values() if worker.done], self._now)
         if self._ended is None:
             self._form_generation()
         if self._ended is None:
@@ -315,7 +339,9 @@ class MembershipCore:
         workers = [worker for worker in self._workers.values() if not worker.done]
         if not workers:
             return
-        generation = self._generation = next_generation(self._generation, workers, self._config, reason)
+        self._publishing.abandon(MEMBERS_CHANGED)
+        previous = self._past.generation if self._generation is None else self._generation.number
+        generation = self._generation = next_generation(previous, workers, self._config, self._past, reason)
         self._audience.note(
             events.GenerationFormed(
                 generation=generation.number,
@@ -359,6 +385,10 @@ class MembershipCore:
         waiting = self._now - self._closing_since < CLOSING_WAIT
         if waiting and any(worker.may_speak for worker in self._workers.values()):
             return
+        self._publishing.abandon(JOB_ENDED)
+        if self._publishing.is_publishing and self._now - self._closing_since < PUBLISHING_WAIT:
+            return
+        self._publishing.give_up(f"it was not published within {PUBLISHING_WAIT:.0f} s of the job's end")
         self._over = True
         seconds = self._now - self._started
         self._audience.note(

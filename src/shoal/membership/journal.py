@@ -1,10 +1,12 @@
-"""The job's record: every event as a line of `events.jsonl`, and the recent ones in memory for late watchers.
+"""The job's record: `events.jsonl`, `metrics.jsonl`, and the recent events in memory for late watchers.
 
-The coordinator is the only writer. Not here: which events there are (`shoal.events`), and reading the file back.
+The coordinator is the only writer; a job that is resumed appends. Which lines there are is decided in `thinning` and
+`metrics`. Not here: which events there are (`shoal.events`), and reading the files back.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from io import FileIO
@@ -12,30 +14,80 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.events import Record
+from shoal.events import GenerationFormed, JobEnded, Record, StepsApplied
+from shoal.membership.metrics import MetricLine, Metrics
+from shoal.membership.thinning import Thinning
 
 FILE_NAME = "events.jsonl"
+METRICS_NAME = "metrics.jsonl"
 KEPT = 1000  # records that a watcher that comes late is shown
 
 
 class Journal:
-    """Appends lines; `flush` makes them visible to readers of the file.
-
-    A full disk ends the record, not the job: the loss is said once, on stderr.
-    """
+    """Takes every event; `flush` makes lines visible to readers of the files."""
 
     def __init__(self, run_dir: Path | None) -> None:
         self.recent: deque[Record] = deque(maxlen=KEPT)
-        self._unwritten = bytearray()
-        self._file: FileIO | None = None
+        self._thinning = Thinning()
+        self._metrics = Metrics()
         if run_dir is not None:
             run_dir.mkdir(parents=True, exist_ok=True)
-            self._file = (run_dir / FILE_NAME).open("ab", buffering=0)
+        self._events_file = _Lines(None if run_dir is None else run_dir / FILE_NAME)
+        self._metrics_file = _Lines(None if run_dir is None else run_dir / METRICS_NAME)
 
-    def write(self, record: Record) -> None:
+    def write(self, record: Record) -> Record:
+        """Returns the record as watchers are shown it: rows of steps go into the metrics alone."""
+        event = record.event
+        if isinstance(event, StepsApplied):
+            self._write_metrics(self._metrics.add(event, record.time))
+            record = Record(time=record.time, event=msgspec.structs.replace(event, rows=()))
+        elif isinstance(event, GenerationFormed):
+            self._write_metrics(self._metrics.regroup(event.workers))
+        elif isinstance(event, JobEnded):
+            self._write_metrics(self._metrics.finish())
         self.recent.append(record)
+        self._write_events(self._thinning.take(record))
+        return record
+
+    def flush(self) -> None:
+        self._events_file.flush()
+        self._metrics_file.flush()
+
+    def close(self) -> None:
+        """Also of a job whose end was never written: nothing is held back."""
+        self._write_metrics(self._metrics.finish())
+        self._write_events(self._thinning.rest())
+        self._events_file.close()
+        self._metrics_file.close()
+
+    def _write_events(self, records: list[Record]) -> None:
+        for record in records:
+            self._events_file.append(record)
+
+    def _write_metrics(self, lines: list[MetricLine]) -> None:
+        for line in lines:
+            self._metrics_file.append(line)
+
+
+class _Lines:
+    """A file that lines of JSON are appended to.
+
+    A full disk ends the file, not the job: the loss is said once, on stderr.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._encoder = msgspec.json.Encoder()
+        self._unwritten = bytearray()
+        self._file: FileIO | None = None
+        if path is not None:
+            if _is_torn(path):
+                self._unwritten += b"\n"
+            self._file = path.open("ab", buffering=0)
+
+    def append(self, line: Record | MetricLine) -> None:
         if self._file is not None:
-            self._unwritten += msgspec.json.encode(record) + b"\n"
+            self._unwritten += self._encoder.encode(line)
+            self._unwritten += b"\n"
 
     def flush(self) -> None:
         try:
@@ -57,3 +109,15 @@ class Journal:
         if self._file is not None:
             self._file.close()
         self._file = None
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether a crash has cut the last line short, so that the next one must not be joined to it."""
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return False
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+    except FileNotFoundError:
+        return False

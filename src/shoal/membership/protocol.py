@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shoal.events import AnyEvent
+from shoal.membership.publisher import PublishOutcome, PublishRequest
 from shoal.wire.messages import ClientMessage, CoordinatorMessage
 
 
@@ -40,7 +41,23 @@ class Interrupt:
     reason: str
 
 
-Input = Arrived | Closed | Tick | Interrupt
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The answer to `Publish` when all went well."""
+
+    checkpoint: str
+    outcome: PublishOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class PublishFailed:
+    """The other answer to `Publish`."""
+
+    checkpoint: str
+    reason: str
+
+
+Input = Arrived | Closed | Tick | Interrupt | Published | PublishFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +95,18 @@ class End:
     exit_code: int
 
 
-Instruction = Send | Note | CatchUp | Close | End
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """All parts are written: make a checkpoint of them. Takes as long as it takes and is answered by an input."""
+
+    request: PublishRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Remove what was written of a checkpoint that will not be one. After everything that was asked for before."""
+
+    checkpoint: str
+
+
+Instruction = Send | Note | CatchUp | Close | End | Publish | Discard

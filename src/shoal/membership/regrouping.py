@@ -7,6 +7,9 @@ the others find out soon. Not here: deaths (`deaths`), which come first.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
 
 from shoal.job_config import JobConfig
 from shoal.membership import reasons
@@ -18,14 +21,24 @@ from shoal.wire.messages import ExchangeBroken
 FUTILE_GENERATIONS = 10  # generations in a row that broke in the same step, after which another is of no use
 
 
-def next_generation(
-    previous: Generation | None, workers: Sequence[Worker], config: JobConfig, reason: str
-) -> Generation:
-    """These workers, ranked by their numbers."""
+@dataclass(frozen=True)
+class Past:
+    """What the checkpoints of a job that goes on say about its earlier generations."""
+
+    generation: int = 0  # the highest number that any of them has
+    shares: tuple[int, ...] = ()  # by rank, of the generation that wrote the newest
+
+
+def next_generation(previous: int, workers: Sequence[Worker], config: JobConfig, past: Past, reason: str) -> Generation:
+    """These workers, ranked by their numbers. Recorded shares count where the number of workers is the same."""
     ranked = sorted(workers, key=lambda worker: worker.number)
+    shares = past.shares if len(past.shares) == len(ranked) else (1,) * len(ranked)
     return Generation(
-        number=1 if previous is None else previous.number + 1,
-        members=tuple(worker.as_member(rank) for rank, worker in enumerate(ranked)),
+        number=previous + 1,
+        members=tuple(
+            msgspec.structs.replace(worker.as_member(rank), share=share)
+            for rank, (worker, share) in enumerate(zip(ranked, shares, strict=True))
+        ),
         schedule=config.schedule,
         codec=config.codec,
         reason=reason,

@@ -17,7 +17,7 @@ from shoal.membership.client import CoordinatorClient
 from shoal.strategies.peers import Breakage, JobOver, Peers, Traffic
 from shoal.transport.tcp import PeerListener, connect_mesh
 from shoal.values import Address, Generation
-from shoal.wire.messages import PROTOCOL_VERSION, Join
+from shoal.wire.messages import PROTOCOL_VERSION, Join, PartFailed, PartWritten
 
 CONNECT_SECONDS = 30.0  # for the coordinator to answer, and for all peers of a generation to connect
 
@@ -138,6 +138,16 @@ class ClusterPeers(Peers):
 
     def set_position(self, step: int, operation: str) -> None:
         self.client.set_position(step, operation)
+
+    def part_done(self, message: PartWritten | PartFailed) -> None:
+        if isinstance(message, PartWritten):
+            self.client.part_written(message)
+        else:
+            self.client.part_failed(message)
+
+    def settlement(self, checkpoint: str, timeout: float) -> bool | None:
+        known = self.client.wait_settled(checkpoint, timeout)
+        return False if known is None and self.client.is_over else known
 
     def traffic(self) -> Traffic:
         group = self._current

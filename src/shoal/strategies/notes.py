@@ -1,7 +1,7 @@
 """The note: a short vector that all workers add up once per exchange, in double precision.
 
-It carries what every worker must know before a step counts: the total weight, whether somebody wants to stop, whether
-all took the same number of optimizer steps, and which buffers changed anywhere.
+It carries what every worker must know before a step counts: the total weight, whether somebody wants to stop or to save,
+whether all took the same number of optimizer steps, and which buffers changed anywhere.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ class NoteBoard:
     def write(self, weight: float, changed: list[bool], digest: int = 0) -> Note:
         wants_stop = self._votes.stop is not None or self.peers.stop_wish() is not None
         updates = self._votes.updates
-        vector = [weight, float(wants_stop), float(updates), float(digest), *map(float, changed)]
+        votes = map(float, (wants_stop, self._votes.save, self._votes.busy))
+        vector = [weight, float(updates), float(digest), *votes, *map(float, changed)]
         return Note(torch.tensor(vector, dtype=torch.float64), updates, digest)
 
     def read(self, note: Note) -> Reading:
-        weight, stops, updates, digests, *flags = note.vector.tolist()
+        weight, updates, digests, stops, saves, busy, *flags = note.vector.tolist()
         size = self.peers.group.size
         if updates != size * note.updates:
             raise WorkersDisagree(
@@ -57,4 +58,6 @@ class NoteBoard:
                 "change them through optimizer.step() only, or in the same way on every worker"
             )
         self._votes.stop_seen = self._votes.stop_seen or stops > 0
+        self._votes.save_seen = self._votes.save_seen or saves > 0
+        self._votes.busy_seen = self._votes.busy_seen or busy > 0
         return Reading(weight=weight, changed=tuple(flag > 0 for flag in flags))

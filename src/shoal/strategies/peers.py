@@ -13,6 +13,7 @@ from shoal.collectives.group import Group
 from shoal.errors import ShoalError
 from shoal.events import AnyEvent
 from shoal.values import Generation
+from shoal.wire.messages import PartFailed, PartWritten
 
 
 class JobOver(BaseException):
@@ -65,6 +66,17 @@ class Peers(ABC):
     @abstractmethod
     def set_position(self, step: int, operation: str) -> None:
         """What this worker is in, for the next heartbeat. Cheap."""
+
+    @abstractmethod
+    def part_done(self, message: PartWritten | PartFailed) -> None:
+        """This worker's part of a checkpoint is written, or will not be. From any thread."""
+
+    @abstractmethod
+    def settlement(self, checkpoint: str, timeout: float) -> bool | None:
+        """Whether a checkpoint was published, once that is known; None when it is not within `timeout` seconds.
+
+        False also where nobody will ever say: without a coordinator, or when the job is over.
+        """
 
     @abstractmethod
     def traffic(self) -> Traffic:

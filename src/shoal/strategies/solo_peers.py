@@ -1,4 +1,4 @@
-"""Peers of a script that runs alone: a generation of one, no coordinator, nothing that can fail."""
+"""Peers of a script that runs alone: a generation of one, no coordinator, nothing that can fail, no checkpoints."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from shoal.errors import ShoalError
 from shoal.events import AnyEvent
 from shoal.strategies.peers import Breakage, JobOver, Peers, Traffic
 from shoal.values import Address, Generation, Member
+from shoal.wire.messages import PartFailed, PartWritten
 
 
 class SoloPeers(Peers):
@@ -36,6 +37,12 @@ class SoloPeers(Peers):
 
     def set_position(self, step: int, operation: str) -> None:
         pass
+
+    def part_done(self, message: PartWritten | PartFailed) -> None:
+        pass
+
+    def settlement(self, checkpoint: str, timeout: float) -> bool | None:  # noqa: ARG002  there is none to wait for
+        return False
 
     def traffic(self) -> Traffic:
         return Traffic(bytes_sent=0, idle_seconds=0.0)

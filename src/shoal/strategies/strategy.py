@@ -74,6 +74,10 @@ class Votes:
     stop: str | None = None  # reason, where this worker wants all loops to end
     updates: int = 0  # optimizer steps taken since the script began; must be equal everywhere
     stop_seen: bool = False  # an exchange showed that some worker votes for a stop; all workers saw it at that step
+    save: bool = False  # this worker wants a checkpoint of the step that is being made
+    busy: bool = False  # this worker is still writing the one before
+    save_seen: bool = False  # in the present step's exchange some worker wanted one
+    busy_seen: bool = False  # and some worker could not
 
 
 @contextmanager

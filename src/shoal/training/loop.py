@@ -17,8 +17,10 @@ from shoal.errors import ExchangeFailed, UsageError
 from shoal.events import EpochEnded, LoopStarted
 from shoal.strategies.peers import Breakage
 from shoal.strategies.strategy import Iteration
-from shoal.training.recovery import load_state, recover, undo_void
+from shoal.training.checkpointing import save_after_step, save_on_stop
+from shoal.training.recovery import recover, undo_void
 from shoal.training.session import Past, Session
+from shoal.training.state import load_state
 from shoal.values import Cursor, TimeShares
 
 
@@ -45,6 +47,7 @@ class Loop:
         self._mark = time.perf_counter()  # end of the last iteration
         self._own_samples = 0  # of this worker in the current step so far
         self._input = 0.0  # seconds that the current batch was waited for
+        self._blocked = 0.0  # seconds that checkpoints had held the script up when the last iteration ended
 
     def _dealing(self) -> Dealing:
         members = self._session.peers.generation.members
@@ -67,7 +70,7 @@ class Loop:
             return
         session.loops += 1
         session.loop = self
-        self._number, self.first_step = session.loops, session.step
+        self._number, self.first_step, self._blocked = session.loops, session.step, session.saver.blocked
         if session.past is not None and session.loops < session.past.loop:
             return  # it was over before this script started again
         self._check_optimizers()
@@ -80,9 +83,13 @@ class Loop:
                 while not self._is_done and self._session.stopped is None:
                     yield from self._epoch()
                 if self._finished_everywhere():
+                    if session.stopped is not None:
+                        save_on_stop(session)
+                    session.saver.fence()
                     return
         except GeneratorExit:
             self._session.was_left = True
+            self._session.saver.fence()  # what the script does now is its own business
             raise
         finally:
             self._plan.feed.close()
@@ -92,6 +99,12 @@ class Loop:
         self.cursor = load_state(self._session, past.state)
         self.first_step = past.first_step
         self._session.past = None
+        if past.is_resumed:
+            self._session.outside(f"resuming loop {self._number}: {self._text()}", self._start)
+
+    def leave(self) -> None:
+        """The script left it in the middle: it is over, wherever it was in its data."""
+        self.cursor = Cursor(epoch=self._last_epoch + 1)
 
     @property
     def _is_done(self) -> bool:
@@ -160,7 +173,7 @@ class Loop:
 
     def _epoch(self) -> Generator[Any, None, None]:
         """From the cursor to the end of its epoch, through any number of regroupings."""
-        started, epoch, samples = time.perf_counter(), self.cursor.epoch, 0
+        started, epoch, samples = time.perf_counter(), self.cursor.epoch, self.cursor.position
         while self.cursor.epoch == epoch and not self._is_done and self._session.stopped is None:
             batches = self._plan.feed.batches(self.cursor, self._dealing())
             self._is_step_start, self._weight = True, 0.0
@@ -199,6 +212,7 @@ class Loop:
         """Settle the iteration; returns whether the group broke, so that batches must be dealt out anew."""
         resumed = time.perf_counter()
         session = self._session
+        held_up = session.saver.blocked - self._blocked
         session.end()
         self._weight = 0.0 if batch.is_last else iteration.step_weight
         self._is_step_start = batch.is_last
@@ -211,16 +225,23 @@ class Loop:
                 undo_void(session, iteration.breakage)
             session.is_doubtful = not iteration.is_void
             self.cursor = recover(session, iteration.breakage, self.cursor)
+            if session.strategy.votes.save and batch.is_last:
+                session.saver.owe()
+        elif batch.is_last:
+            save_after_step(session, self.cursor)
         now = time.perf_counter()
         body = resumed - begun
         waited = min(iteration.waited, body)
+        checkpoint = session.saver.blocked - self._blocked
         shares = TimeShares(
-            compute=body - waited,
+            compute=body - waited - held_up,
             communication=waited - min(iteration.idle, waited),
             waiting=min(iteration.idle, waited),
             input=self._input,
-            other=(now - self._mark) - self._input - body,
+            checkpoint=checkpoint,
+            other=(now - self._mark) - self._input - body - (checkpoint - held_up),
         )
+        self._blocked = session.saver.blocked
         self._own_samples = 0 if iteration.is_void else self._own_samples + batch.samples
         counted, self._own_samples = (self._own_samples, 0) if batch.is_last else (0, self._own_samples)
         session.reporter.add(samples=counted, shares=shares, epoch=batch.cursor_after.epoch)

@@ -61,11 +61,19 @@ def _size(state: Any) -> int:
 class OptimizerSteps:
     """Decides for every `optimizer.step()` whether it changes anything, and keeps what undoing it needs."""
 
-    def __init__(self, strategy: Strategy, *, can_fail: bool, average_loss: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        strategy: Strategy,
+        *,
+        can_fail: bool,
+        average_loss: Callable[[Any], Any],
+        before_update: Callable[[], None],
+    ) -> None:
         self._votes = strategy.votes  # counts optimizer steps, so that all workers can compare
         self._is_watched = strategy.watches
         self._can_fail = can_fail  # whether an exchange can fail at all: not when the script runs alone
         self._average_loss = average_loss  # mean over workers, for closures whose loss steers the optimizer
+        self._before_update = before_update  # the state is about to change
         self._iteration: Iteration | None = None
         self._undo: list[UndoCopy] = []
         self._usual = 2  # optimizer steps that an iteration is expected to take; 2 at first, to learn from one
@@ -108,6 +116,7 @@ class OptimizerSteps:
         clip: float | None,
     ) -> Any:
         iteration = self._iteration
+        self._before_update()
         if iteration is None:
             return original() if closure is None else original(closure)
         if closure is not None and not (iteration.is_first and iteration.is_last):

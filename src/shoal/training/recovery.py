@@ -7,7 +7,6 @@ furthest is the source; whoever is behind copies its state and its place in the 
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import torch
 
@@ -16,6 +15,7 @@ from shoal.errors import ExchangeFailed
 from shoal.events import StateCopied, StepVoided
 from shoal.strategies.peers import Breakage
 from shoal.training.session import Session
+from shoal.training.state import load_state, state_of
 from shoal.values import Cursor
 
 
@@ -35,6 +35,7 @@ def undo_void(session: Session, breakage: Breakage) -> None:
 
 def recover(session: Session, breakage: Breakage, cursor: Cursor) -> Cursor:
     """Return the cursor to go on from, the same on every member. `cursor` is this worker's own place."""
+    session.saver.fence()
     while True:
         session.strategy.rebind()
         session.peers.regroup(breakage)
@@ -81,55 +82,3 @@ def _copy(session: Session, cursor: Cursor, *, source: int, furthest: int) -> Cu
         )
     )
     return cursor
-
-
-def state_of(session: Session, cursor: Cursor) -> dict[str, Any]:
-    """Parameters, buffers, optimizer state, kept objects and the place in the data."""
-    return {
-        "step": session.step,
-        "updates": session.strategy.votes.updates,
-        "cursor": [cursor.epoch, cursor.position],
-        "models": {
-            name: dict([*model.named_parameters(), *model.named_buffers()])
-            for name, model in session.watched.models.items()
-        },
-        "gradients": {
-            name: {entry: _dense(p.grad) for entry, p in model.named_parameters() if p.grad is not None}
-            for name, model in session.watched.models.items()
-        },
-        "optimizers": [optimizer.state_dict() for optimizer in session.watched.optimizers],
-        "kept": {name: thing.state_dict() for name, thing in session.watched.kept.items()},
-    }
-
-
-@torch.no_grad()
-def load_state(session: Session, state: dict[str, Any]) -> Cursor:
-    for name, model in session.watched.models.items():
-        own = dict([*model.named_parameters(), *model.named_buffers()])
-        for entry, tensor in state["models"][name].items():
-            own[entry].copy_(tensor)
-        for entry, parameter in model.named_parameters():
-            parameter.grad = state["gradients"][name].get(entry)
-    for optimizer, values in zip(session.watched.optimizers, state["optimizers"], strict=True):
-        _load_optimizer(optimizer, values)
-    for name, thing in session.watched.kept.items():
-        thing.load_state_dict(state["kept"][name])
-    session.strategy.state_replaced()
-    session.step = state["step"]
-    session.strategy.votes.updates = state["updates"]
-    epoch, position = state["cursor"]
-    return Cursor(epoch=epoch, position=position)
-
-
-def _dense(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient.to_dense() if gradient.is_sparse else gradient
-
-
-def _load_optimizer(optimizer: torch.optim.Optimizer, values: dict[str, Any]) -> None:
-    """As `load_state_dict`, but without its casts to the parameter's dtype, which change the values of some state."""
-    optimizer.load_state_dict(values)
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for index, state in values["state"].items():
-        for name, value in state.items():
-            if isinstance(value, torch.Tensor):
-                optimizer.state[parameters[index]][name] = value

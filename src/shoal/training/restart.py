@@ -11,9 +11,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from shoal.events import Advised
-from shoal.training.recovery import recover, state_of, undo_void
+from shoal.training.checkpointing import save_at_end
+from shoal.training.recovery import recover, undo_void
 from shoal.training.run import Run
 from shoal.training.session import Past, Session, StartAgain
+from shoal.training.state import state_of
 
 T = TypeVar("T")
 
@@ -27,6 +29,7 @@ def train_through(train: Callable[[Run], T], session: Session, fresh: Callable[[
         try:
             result = train(Run(session))
             session.finish()
+            save_at_end(session)
             return result, session
         except (Exception, StartAgain) as error:
             iteration = session.iteration
@@ -49,6 +52,7 @@ def _start_again(session: Session, error: BaseException, fresh: Callable[[], Ses
         state=state_of(session, cursor), loop=session.loops, first_step=loop.first_step, results=tuple(session.results)
     )
     newcomer.reporter = session.reporter
+    newcomer.saver = session.saver
     newcomer.strategy.votes.stop = session.strategy.votes.stop
     session.close()
     return newcomer

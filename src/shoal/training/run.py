@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar, cast
@@ -14,10 +15,12 @@ from shoal.collectives.group import Group
 from shoal.data.sources import FeedOptions, feed_for
 from shoal.errors import UsageError
 from shoal.job_config import nearest
+from shoal.training.checkpointing import save_here
 from shoal.training.evaluation import evaluate
 from shoal.training.loop import Batches, Loop, LoopPlan, epoch_numbers
 from shoal.training.session import Session
 from shoal.training.snapshot import Kept
+from shoal.training.state import load_weights
 from shoal.training.sync_batchnorm import Statistics, convert
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -96,6 +99,9 @@ class Run:
         is_new = self._session.past is None
         self._session.outside(name, lambda label: self._session.strategy.attach(built, label, agree=is_new))
         self._session.watched.models[name] = built
+        if self._session.weights is not None:
+            load_weights(built, name, self._session.weights.get(name, {}))
+            self._session.strategy.state_replaced()
         return built
 
     def optimizer(self, optimizer: Optimizer, *, clip_norm: float | None = None) -> Optimizer:
@@ -164,7 +170,11 @@ class Run:
         """
         chosen = batch_options(batch_size, {"shuffle": False, **options})
         self._session.settle()
-        return evaluate(self._session, score, feed_for(data, self._feed_options(chosen)))
+        scores = evaluate(self._session, score, feed_for(data, self._feed_options(chosen)))
+        iteration = self._session.iteration
+        if self._session.past is None and (iteration is None or iteration.breakage is None):
+            self._session.reporter.scored(scores, step=self._session.step, is_open=iteration is not None)
+        return scores
 
     def mean(self, value: Value) -> Value:
         """The mean over all workers, each counted once; a tensor element by element."""
@@ -215,9 +225,17 @@ class Run:
 
     def log(self, **values: float | torch.Tensor) -> None:
         """Numbers for the progress display and the job's record, by name. Dropped if the step turns out void."""
-        self._session.reporter.log(values)
-        if self._session.iteration is None:
-            self._session.reporter.keep_logged(samples=1)
+        if self._session.iteration is not None:
+            self._session.reporter.log(values)
+        elif self._session.past is None:  # a script that starts again from the top has logged them before
+            self._session.reporter.log_outside(values, step=self._session.step)
+
+    def log_to(self, writer: object) -> None:
+        """Hand what this worker logs and evaluates to a writer too: `if run.is_first: run.log_to(SummaryWriter())`.
+
+        A TensorBoard SummaryWriter, a Weights & Biases run, or a function of a step and a dictionary of values.
+        """
+        self._session.reporter.sinks.add(writer, script=self._session)
 
     def keep(self, **things: Kept) -> None:
         """Objects that belong to the state: schedulers, scalers, anything with `state_dict` and `load_state_dict`."""
@@ -227,6 +245,21 @@ class Run:
                 raise UsageError(f"run.keep({name}=...) was given a {kind}, without state_dict and load_state_dict")
             flatten(thing.state_dict(), named=f"the state of {name}")
             self._session.watched.kept[name] = thing
+
+    def save(self, *, mark: str = "") -> None:
+        """Make a checkpoint, after this step or, outside loops, of the state as it is. Every worker must call it.
+
+        A marked one is kept until another one gets the same mark: `run.save(mark="best")`. Outside loops it waits until
+        the checkpoint before is written.
+        """
+        check_mark(mark)
+        self._session.settle()
+        if self._session.past is not None:
+            return  # it was made before the script started again
+        if self._session.iteration is not None:
+            self._session.saver.ask(mark)
+        else:
+            save_here(self._session, mark)
 
     def stop(self, reason: str) -> None:
         """Ask all workers to end their loops; they agree on the step after which they do."""
@@ -259,6 +292,13 @@ def batch_options(batch_size: int | None, options: dict[str, Any]) -> BatchOptio
     if chosen.collate is not None and not callable(chosen.collate):
         raise UsageError(f"collate is {chosen.collate!r}; it should be a function from a list of samples to a batch")
     return chosen
+
+
+def check_mark(mark: object) -> None:
+    if not isinstance(mark, str) or not re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?", mark):
+        raise UsageError(
+            f"mark is {mark!r}; it should be a short name of letters, digits, '-', '_' and '.', such as 'best'"
+        )
 
 
 def check_count(name: str, value: object) -> None:

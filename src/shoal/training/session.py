@@ -12,16 +12,18 @@ from typing import Any, Protocol, TypeVar, cast
 import torch
 from torch import nn
 
+from shoal.checkpoint.store import Store
 from shoal.collectives.group import Group
 from shoal.data.order import key_of
 from shoal.data.seeding import seed_generators
-from shoal.errors import ExchangeFailed, ShoalError
+from shoal.errors import CheckpointUnusable, ExchangeFailed, ShoalError
 from shoal.events import StopAgreed, StopRequested, UndoKept
 from shoal.job_config import JobConfig
 from shoal.strategies.peers import Breakage, JobOver, Peers
 from shoal.strategies.strategy import Iteration, Strategy, waiting
 from shoal.training.optimizers import OptimizerSteps
 from shoal.training.reporter import Reporter
+from shoal.training.saving import Saver
 from shoal.training.snapshot import Kept, StepSnapshot
 from shoal.values import Cursor, TimeShares
 
@@ -47,6 +49,8 @@ class RunningLoop(Protocol):
     cursor: Cursor
     first_step: int
 
+    def leave(self) -> None: ...
+
 
 @dataclass(frozen=True)
 class Past:
@@ -56,10 +60,11 @@ class Past:
     loop: int  # number of the loop that is going on
     first_step: int  # applied steps when that loop began
     results: tuple[Any, ...]  # of collectives outside loops, in program order
+    is_resumed: bool = False  # from a checkpoint, all workers together
 
 
 class Session:
-    def __init__(self, peers: Peers, strategy: Strategy, config: JobConfig) -> None:
+    def __init__(self, peers: Peers, strategy: Strategy, config: JobConfig, store: Store | None = None) -> None:
         self.peers = peers
         self.strategy = strategy
         self.config = config
@@ -75,10 +80,14 @@ class Session:
         self.stopped: str | None = None  # reason, once all workers have agreed to end their loops
         self.reporter = Reporter(peers)
         self.snapshot = StepSnapshot()
-        self.steps = OptimizerSteps(strategy, can_fail=peers.group.size > 1, average_loss=self._mean_loss)
+        self.saver = Saver(peers, config, store)
+        self.steps = OptimizerSteps(
+            strategy, can_fail=peers.group.size > 1, average_loss=self._mean_loss, before_update=self._before_update
+        )
         self.loop: RunningLoop | None = None
         self.results: list[Any] = []  # of collectives outside loops, for a script that starts again from the top
         self.past: Past | None = None  # set while a script that started again has not reached its current loop
+        self.weights: dict[str, Any] | None = None  # by model: what training starts from, where that is imported
         self._undo_told = False
 
     # The contract of a step
@@ -91,11 +100,21 @@ class Session:
         if iteration.is_first and self.peers.group.size > 1:
             self.snapshot.take(self.watched.models.values(), self.watched.kept, self.watched.optimizers)
         seed_generators(key_of(self.config.seed, iteration.step, self.peers.group.rank, int(iteration.earlier_weight)))
-        if self.peers.group.size == 1 and (self.strategy.votes.stop or self.peers.stop_wish()) is not None:
-            self.strategy.votes.stop_seen = True  # alone, no exchange carries the vote
+        self._vote(iteration)
         self.steps.begin(iteration)
         self.strategy.begin(iteration)
         self.peers.set_position(iteration.step, "forward and backward")
+
+    def _vote(self, iteration: Iteration) -> None:
+        votes = self.strategy.votes
+        if iteration.is_last:
+            self.saver.vote(votes, step=iteration.step + 1)
+        if self.peers.group.size == 1:  # alone, no exchange carries the votes
+            votes.stop_seen = (votes.stop or self.peers.stop_wish()) is not None
+            votes.save_seen, votes.busy_seen = votes.save, votes.busy
+
+    def _before_update(self) -> None:
+        self.saver.fence()
 
     def end(self) -> None:
         """The script asks for the next batch: settle what this one was."""
@@ -166,6 +185,8 @@ class Session:
         point = f"leaving loop {self.loops} in step {iteration.step}; use run.stop(reason)"
         is_step = _is_step(iteration) and not iteration.is_void
         self._conclude(iteration, counts=is_step)
+        if self.loop is not None:
+            self.loop.leave()
         self.outside(point, self.agree)
         self.reporter.add(samples=iteration.samples if is_step else 0, shares=TimeShares())
         self.reporter.send(step=self.step, now=True)
@@ -188,6 +209,9 @@ class Session:
 
     def close(self) -> None:
         """The script is done, well or not: its models are its own again."""
+        self.reporter.send(step=self.step, now=True)
+        self.saver.fence()
+        self.saver.close()
         self.strategy.detach()
         self.iteration = None
 
@@ -199,8 +223,7 @@ class Session:
     def collective(self, operation: str, action: Callable[[Group, str], T], *, alone: T) -> T:
         """Run a collective of the script. If it fails in an iteration the worker's own value is the result."""
         if self.past is not None:
-            self.results.append(self.past.results[len(self.results)])
-            return cast(T, self.results[-1])
+            return cast(T, self.recorded())
         self.calls += 1
         named = f"{operation}, call {self.calls}"
         label = f"step {self.step}, {named}"
@@ -215,6 +238,18 @@ class Session:
         except ExchangeFailed as failure:
             iteration.mark_broken(named, failure)
             return alone
+
+    def recorded(self) -> Any:
+        """What this collective gave before the script started again."""
+        assert self.past is not None
+        if len(self.results) >= len(self.past.results):
+            text = (
+                f"the script calls run.mean or run.evaluate {len(self.results) + 1} times before loop {self.past.loop} "
+                f"and the state is of one that called them {len(self.past.results)} times; resume the same script"
+            )
+            raise CheckpointUnusable(text)
+        self.results.append(self.past.results[len(self.results)])
+        return self.results[-1]
 
     def outside(self, label: str, action: Callable[[str], T]) -> T:
         """Run a collective outside iterations, where nothing can be redone yet: a failure ends the job."""

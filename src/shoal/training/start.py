@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shoal.checkpoint.store import Store
 from shoal.data.order import key_of
 from shoal.data.seeding import seed_generators
 from shoal.job_config import JobConfig
@@ -10,8 +11,11 @@ from shoal.strategies.peers import Peers
 from shoal.training.session import Session
 
 
-def start_session(peers: Peers, config: JobConfig) -> Session:
-    """The session behind a `Run`. Generators start equal everywhere, so that models are built with the same weights."""
+def start_session(peers: Peers, config: JobConfig, store: Store | None = None) -> Session:
+    """The session behind a `Run`. Generators start equal everywhere, so that models are built with the same weights.
+
+    Checkpoints go to `store`; without one there are none.
+    """
     strategy = AllReduce(peers, AllReduceConfig(bucket_bytes=int(config.bucket_mb * 2**20)))
     seed_generators(key_of(config.seed))
-    return Session(peers, strategy, config)
+    return Session(peers, strategy, config, store)

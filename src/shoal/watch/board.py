@@ -13,6 +13,8 @@ from shoal import events
 from shoal.values import TimeShares
 
 MEMORY = 3.0  # seconds after which a measured rate has lost two thirds of its weight
+CALM = 10.0  # seconds between two notices of a kind that may come many times a minute
+CALM_KINDS = (events.CheckpointPublished, events.CheckpointDeferred)
 
 
 def as_number(value: float | None) -> float:
@@ -62,7 +64,8 @@ class Loop:
     epochs: int
     steps: int | None  # it will take; None: not known
     first_step: int  # applied steps when it began
-    began: float  # time of its event
+    timed_from: int  # applied steps at `timed`: more than `first_step` where the job was resumed within the loop
+    timed: float  # time from which its pace is measured
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,21 @@ class Board:
     generation: int = 0
     # Steps that came to nothing, by (generation, step), as the first worker told it.
     voided: Mapping[tuple[int, int], events.StepVoided] = field(default_factory=dict)
+    resumed: events.Resumed | None = None
+    last_checkpoint: str = ""  # name of the one that the job's end waits for
+    lost: frozenset[str] = frozenset()  # names of checkpoints that could not be written whole
+    told: Mapping[type[events.Event], float] = field(default_factory=dict)  # by kind: time of the last notice
     ended: events.JobEnded | None = None
 
     @property
     def step(self) -> int:
         """Applied steps, as far as any worker has reported."""
-        return max((state.step for state in self.workers.values()), default=0)
+        return max((self.first_step, *(state.step for state in self.workers.values())))
+
+    @property
+    def first_step(self) -> int:
+        """Applied steps when the job started: not 0 where it was resumed."""
+        return 0 if self.resumed is None else self.resumed.step
 
     @property
     def done(self) -> int:
@@ -115,12 +127,26 @@ class Board:
     @property
     def seconds_left(self) -> float | None:
         """Of the present loop, from its own pace so far. None: not known, or not yet."""
-        if self.loop is None or self.loop.steps is None or self.done == 0 or self.now <= self.loop.began:
+        if self.loop is None or self.loop.steps is None or self.now <= self.loop.timed:
             return None
-        return (self.now - self.loop.began) / self.done * max(0, self.loop.steps - self.done)
+        timed_steps = self.step - self.loop.timed_from
+        if timed_steps <= 0:
+            return None
+        return (self.now - self.loop.timed) / timed_steps * max(0, self.loop.steps - self.done)
+
+    def is_calm(self, event: events.Event, time: float) -> bool:
+        """Whether an event of this kind may be told: not long after another, unless the job's end waits for it."""
+        if isinstance(event, events.CheckpointPublished) and event.checkpoint == self.last_checkpoint:
+            return True
+        return time - self.told.get(type(event), -math.inf) >= CALM
 
     def apply(self, event: events.Event, time: float) -> Board:
-        return replace(self, now=max(self.now, time))._after(event)
+        if isinstance(event, events.JobStarted):  # a job that is resumed goes on in the same record
+            return Board(now=time)
+        board = replace(self, now=max(self.now, time))
+        if isinstance(event, CALM_KINDS) and self.is_calm(event, time):
+            board = replace(board, told={**self.told, type(event): time})
+        return board._after(event)
 
     def _after(self, event: events.Event) -> Board:
         match event:
@@ -138,6 +164,13 @@ class Board:
                 return replace(self, voided={(event.generation, event.step): event, **self.voided})
             case events.Evaluated():
                 return replace(self, evaluated=event)
+            case events.CheckpointStarted() if event.is_last:
+                return replace(self, last_checkpoint=event.checkpoint)
+            case events.CheckpointLost():
+                return replace(self, lost=self.lost | {event.checkpoint})
+            case events.Resumed():
+                loop = self.loop and replace(self.loop, timed_from=event.step, timed=self.now)
+                return replace(self, resumed=event, loop=loop)
             case events.JobEnded():
                 return replace(self, ended=event)
             case _:
@@ -149,4 +182,12 @@ class Board:
             steps = event.steps if steps is None else min(steps, event.steps)
         if event.first_epoch > 0 and self.loop is not None:  # the next epoch of a nested loop
             return replace(self.loop, epochs=event.epochs, steps=steps)
-        return Loop(event.epochs, steps, first_step=self.step, began=self.now)
+        # The script's first loop counts from the job's start, also where the job was resumed in the middle of it.
+        is_first = self.loop is None and event.loop - event.first_epoch <= 1
+        return Loop(
+            epochs=event.epochs,
+            steps=steps,
+            first_step=0 if is_first else self.step,
+            timed_from=self.step,
+            timed=self.now,
+        )

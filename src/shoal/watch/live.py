@@ -15,7 +15,7 @@ from shoal.events import Event, StepsApplied
 from shoal.watch.board import Board, WorkerState
 from shoal.watch.display import Display
 from shoal.watch.summary import COLUMNS, has_something, headline, rows
-from shoal.watch.wording import notices, progress_parts, rate
+from shoal.watch.wording import LOUD, notices, progress_parts, rate
 
 INTERVAL = 0.1  # seconds between two drawings, by the clock of the events
 BAR_WIDTH = 24
@@ -36,10 +36,11 @@ class Live(Display):
         return self._drawn is None or not isinstance(event, StepsApplied) or time - self._drawn >= INTERVAL
 
     def show(self, event: Event, time: float) -> None:
-        told = notices(self.board, event)
+        told = notices(self.board, event, time)
         self.board = self.board.apply(event, time)
         if told:
-            self._console.print(Text("\n".join(told), style="bold"), soft_wrap=True)
+            style = "bold red" if isinstance(event, LOUD) else "bold"
+            self._console.print(Text("\n".join(told), style=style), soft_wrap=True)
         # A plain torch script never joins and has no progress to show.
         if self.board.joined and self._is_due(event, time):
             self._drawn = time
@@ -96,6 +97,7 @@ def _worker_line(state: WorkerState) -> Text:
             ("communication", state.shares.communication),
             ("waiting", state.shares.waiting),
             ("input", state.shares.input),
+            ("checkpoint", state.shares.checkpoint),
         )
     )
     text = f"  worker {state.worker}  step {state.step}  {rate(state.samples_per_second)}  {shares}"

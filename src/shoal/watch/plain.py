@@ -17,7 +17,7 @@ class Plain(Display):
         self._last_line: float | None = None  # time of the last progress line
 
     def show(self, event: Event, time: float) -> None:
-        told = notices(self.board, event)
+        told = notices(self.board, event, time)
         self.board = self.board.apply(event, time)
         if told:
             write_lines(told)

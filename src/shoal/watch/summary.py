@@ -6,7 +6,7 @@ from shoal.values import TimeShares
 from shoal.watch.board import Board
 from shoal.watch.wording import duration, named_values, rate
 
-COLUMNS = ("worker", "samples", "compute", "communication", "waiting", "input", "other")
+COLUMNS = ("worker", "samples", "compute", "communication", "waiting", "input", "checkpoint", "other")
 
 
 def has_something(board: Board) -> bool:
@@ -20,6 +20,8 @@ def headline(board: Board) -> str:
     outcome = ended.outcome if ended else "ended"
     reason = f" ({ended.reason})" if ended and outcome != "finished" and ended.reason else ""
     steps = "1 step" if board.step == 1 else f"{board.step:,} steps"
+    if board.resumed is not None:
+        steps += f" ({board.step - board.first_step:,} since it was resumed)"
     parts = [steps + (f" in {duration(ended.seconds)}" if ended else "")]
     if board.evaluated is not None:
         parts.append(named_values(board.evaluated.scores))
@@ -29,6 +31,9 @@ def headline(board: Board) -> str:
     if board.voided:
         count = len(board.voided)
         parts.append("1 void step was redone" if count == 1 else f"{count} void steps were redone")
+    if board.lost:
+        count = len(board.lost)
+        parts.append("1 checkpoint was lost" if count == 1 else f"{count} checkpoints were lost")
     return f"{outcome}{reason}: {', '.join(parts)}"
 
 
@@ -41,7 +46,7 @@ def rows(board: Board) -> list[tuple[str, ...]]:
 
 def _percent(shares: TimeShares) -> tuple[str, ...]:
     total = shares.total
-    parts = (shares.compute, shares.communication, shares.waiting, shares.input, shares.other)
+    parts = (shares.compute, shares.communication, shares.waiting, shares.input, shares.checkpoint, shares.other)
     return tuple(f"{100 * part / total:.1f}%" if total > 0 else "-" for part in parts)
 
 

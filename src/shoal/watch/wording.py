@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 
 from shoal import events
-from shoal.watch.board import Board, as_number
+from shoal.watch.board import CALM_KINDS, Board, as_number
 
-MOST_VALUES = 3  # logged names on the progress line; all of them are in the events
+MOST_VALUES = 3  # logged names on the progress line; all of them are in the metrics
+LOUD = (events.CheckpointLost, events.CheckpointRefused)  # what people must not overlook
 
 
 def number(value: float) -> str:
@@ -33,6 +34,24 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def span(seconds: float) -> str:
+    """2 ms, 0.4 s, 12 s, 3:05."""
+    if seconds < 0.0995:
+        return f"{1000 * seconds:.0f} ms" if seconds >= 0.0005 else "under 1 ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    return duration(seconds)
+
+
+def amount(size: int) -> str:
+    """Of bytes: 512 bytes, 412 MB, 1.5 GB."""
+    if size < 1000:
+        return f"{size} bytes"
+    scale = next((power for power in (1, 2, 3) if size < 999.5 * 1000**power), 4)
+    scaled, unit = size / 1000**scale, ("kB", "MB", "GB", "TB")[scale - 1]
+    return f"{scaled:.1f} {unit}" if scaled < 9.95 else f"{scaled:.0f} {unit}"
+
+
 def named_values(values: Mapping[str, float | None]) -> str:
     """'loss 0.4312, accuracy 0.9250', the loss first."""
     ordered = sorted(values.items(), key=lambda item: item[0] != "loss")
@@ -53,8 +72,10 @@ def progress_parts(board: Board) -> list[str]:
     return parts
 
 
-def notices(board: Board, event: events.Event) -> list[str]:
+def notices(board: Board, event: events.Event, time: float) -> list[str]:
     """The lines that an event is worth, given the board before it. None where progress shows it or nobody needs it."""
+    if isinstance(event, CALM_KINDS) and not board.is_calm(event, time):
+        return []
     match event:
         case events.StepVoided():
             # Only once the job goes on is the step redone; otherwise the job's end says what happened.
@@ -89,6 +110,24 @@ def _notice(event: events.Event) -> str | None:
             return f"worker {event.worker} asks to stop: {event.reason}"
         case events.StopAgreed():
             return f"stopping after step {event.step}: {event.reason}"
+        case events.CheckpointStarted() if event.is_last:
+            return f"writing the last checkpoint, at step {event.step}: {first_line(event.reason)}"
+        case events.CheckpointPublished():
+            mark = f", marked {event.mark}" if event.mark else ""
+            cost = f"{amount(event.size)} in {span(event.seconds)}, training held up {span(event.blocked)}"
+            return f"checkpoint at step {event.step}{mark}: {cost}"
+        case events.CheckpointDeferred():
+            return f"the checkpoint due at step {event.step} is made later: {first_line(event.reason)}"
+        case events.CheckpointLost():
+            who = "" if event.worker is None else f"worker {event.worker}: "
+            what = f"warning: the checkpoint at step {event.step} is lost: {who}{first_line(event.reason)}"
+            return f"{what}; training goes on, and the next one will be tried"
+        case events.CheckpointRefused():
+            where = f"{event.checkpoint}/{event.file}" if event.file else event.checkpoint
+            return f"warning: {where} cannot be used: {first_line(event.reason)}; looking at the checkpoint before it"
+        case events.Resumed():
+            workers = "1 worker" if event.workers == 1 else f"{event.workers} workers"
+            return f"resumed at step {event.step} from {event.checkpoint}, written by {workers}"
         case events.Advised():
             return event.text if event.worker is None else f"note from worker {event.worker}: {event.text}"
         case _:

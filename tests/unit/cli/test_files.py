@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import stat
 import threading
 import tomllib
@@ -17,9 +19,10 @@ from shoal.job_config import JobConfig, from_toml
 
 def test_saved_settings_read_back_the_same(tmp_path: Path) -> None:
     config = JobConfig(workers=3, run_dir=str(tmp_path / 'a "b" ü'), bucket_mb=0.5, sync_batchnorm=True)
-    path, used = run_directory.create(config, "train.py")
-    assert from_toml((path / "config.toml").read_text(), origin="test") == used == config
-    assert (path / "logs").is_dir()
+    made = run_directory.create(config, "train.py")
+    with made.lock:
+        assert from_toml((made.path / "config.toml").read_text(), origin="test") == made.config == config
+        assert (made.path / "logs").is_dir()
 
 
 def test_default_name_has_the_script_in_it_and_is_never_given_twice(
@@ -27,10 +30,13 @@ def test_default_name_has_the_script_in_it_and_is_never_given_twice(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     made: list[Path] = []
-    threads = [
-        threading.Thread(target=lambda: made.append(run_directory.create(JobConfig(), "dir/my train.py")[0]))
-        for _ in range(8)
-    ]
+
+    def make() -> None:
+        directory = run_directory.create(JobConfig(), "dir/my train.py")
+        directory.lock.close()
+        made.append(directory.path)
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -44,8 +50,8 @@ def test_default_name_has_the_script_in_it_and_is_never_given_twice(
 def test_empty_directory_is_used_and_a_full_one_is_not(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     config = JobConfig(run_dir=str(tmp_path / "out"))
-    run_directory.create(config, "train.py")
-    with pytest.raises(RunDirectoryExists, match="--run-dir"):
+    run_directory.create(config, "train.py").lock.close()
+    with pytest.raises(RunDirectoryExists, match=r"--run-dir.*--resume"):
         run_directory.create(config, "train.py")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -75,3 +81,52 @@ def test_unusable_token_files_are_refused(tmp_path: Path, content: bytes | None)
         path.write_bytes(content)
     with pytest.raises(UsageError, match="--token-file"):
         read_token(path)
+
+
+def is_free(path: Path) -> bool:
+    """As `shoal runs` finds out whether a job runs."""
+    with (path / "lock").open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def test_a_run_directory_is_held_from_its_first_moment_until_all_who_have_the_lock_are_gone(tmp_path: Path) -> None:
+    made = run_directory.create(JobConfig(run_dir=str(tmp_path / "out")), "train.py")
+    assert not is_free(made.path)
+    inherited = os.dup(made.lock.fileno())
+    made.lock.close()
+    assert not is_free(made.path)
+    os.close(inherited)
+    assert is_free(made.path)
+
+
+def test_a_run_directory_in_use_cannot_be_held_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_directory, "LOCK_SECONDS", 0.1)
+    made = run_directory.create(JobConfig(run_dir=str(tmp_path / "out")), "train.py")
+    with made.lock, pytest.raises(UsageError, match=f"the job in {made.path} is still running"):
+        run_directory.hold(made.path)
+    run_directory.hold(made.path).close()
+
+
+def test_a_lock_that_is_about_to_be_free_is_waited_for(tmp_path: Path) -> None:
+    """A coordinator outlives a killed launcher by a moment."""
+    made = run_directory.create(JobConfig(run_dir=str(tmp_path / "out")), "train.py")
+    later = threading.Timer(0.3, made.lock.close)
+    later.start()
+    run_directory.hold(made.path).close()
+    later.join()
+
+
+def test_settings_of_a_resumed_job_replace_the_old_ones_and_nothing_else_changes(tmp_path: Path) -> None:
+    made = run_directory.create(JobConfig(run_dir=str(tmp_path / "out"), workers=4), "train.py")
+    (made.path / "events.jsonl").write_text("kept\n")
+    config = JobConfig(run_dir=str(made.path), resume=str(made.path), workers=2)
+    again = run_directory.reopen(config, made.lock)
+    made.lock.close()
+    assert again.path == made.path
+    assert from_toml((made.path / "config.toml").read_text(), origin="test") == config
+    assert sorted(path.name for path in made.path.iterdir()) == ["config.toml", "events.jsonl", "lock", "logs"]
+    assert (made.path / "events.jsonl").read_text() == "kept\n"

@@ -26,8 +26,13 @@ OPTIONS: list[tuple[tuple[str, ...], object]] = [
     (("--bucket-mb",), 4.0),
     (("--address",), "127.0.0.1:0"),
     (("--heartbeat-limit",), 5.0),
+    (("--checkpoint-every",), "end"),
+    (("--checkpoint-to",), ""),
+    (("--keep-checkpoints",), 3),
+    (("--resume",), ""),
     (("--run-dir",), ""),
     (("--progress",), "auto"),
+    (("--open", "--no-open"), False),
     (("--config",), None),
 ]
 
@@ -52,7 +57,8 @@ def test_every_setting_is_in_one_group() -> None:
 
 
 def test_commands() -> None:
-    assert list(COMMANDS) == ["run", "coordinator", "bench"]
+    every = ["run", "runs", "show", "report", "checkpoints", "export", "import", "coordinator", "bench"]
+    assert list(COMMANDS) == every
 
 
 def test_everything_after_the_script_is_the_scripts() -> None:
@@ -70,6 +76,10 @@ def test_everything_after_the_script_is_the_scripts() -> None:
         (("--no-sync-batchnorm",), "sync_batchnorm", False),
         (("--bucket-mb", "2"), "bucket_mb", 2.0),
         (("--run-dir", "a b"), "run_dir", "a b"),
+        (("--checkpoint-every", "200"), "checkpoint_every", "200"),
+        (("--checkpoint-every=30s",), "checkpoint_every", "30s"),
+        (("--keep-checkpoints", "5"), "keep_checkpoints", 5),
+        (("--open",), "open", True),
     ],
 )
 def test_values_arrive_typed(arguments: tuple[str, ...], name: str, value: object) -> None:
@@ -93,6 +103,11 @@ def test_values_arrive_typed(arguments: tuple[str, ...], name: str, value: objec
         (("-n", "-1", "train.py"), "--workers is -1; a job needs at least 1"),
         (("--schedule", "rings", "train.py"), "did you mean 'ring'?"),
         (("--address", "nowhere:port", "train.py"), "HOST:PORT"),
+        (("--checkpoint-every", "30 s", "train.py"), "a number of steps (200), seconds (30s), end or never"),
+        (("--checkpoint-every", "0", "train.py"), "--checkpoint-every is '0'"),
+        (("--keep-checkpoints", "0", "train.py"), "--keep-checkpoints is 0; it should be from 1"),
+        (("--keep", "2", "train.py"), "there is no option --keep;"),
+        (("--resume", "missing"), "there is no run 'missing'"),
         (("-n",), "-n/--workers"),
         ((), "no script given"),
         (("-n", "2"), "no script given"),

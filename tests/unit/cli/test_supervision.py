@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from shoal.cli.supervision import (
     CLEAN_STOP,
     LAST_WORD,
+    SAVING_STOP,
+    SAVING_WORD,
     AskToStop,
     CoordinatorExited,
     Fact,
@@ -25,7 +27,14 @@ from shoal.cli.supervision import (
     Tick,
     WorkerExited,
 )
-from shoal.events import WorkerDied, WorkerJoined, WorkerLeft
+from shoal.events import (
+    CheckpointLost,
+    CheckpointPublished,
+    CheckpointStarted,
+    WorkerDied,
+    WorkerJoined,
+    WorkerLeft,
+)
 from shoal.wire.messages import Ended
 
 GOOD = Ended(exit_code=0, error="", text="all 2 workers finished")
@@ -43,6 +52,18 @@ def left(worker: int) -> WorkerLeft:
 
 def died(worker: int) -> WorkerDied:
     return WorkerDied(worker=worker, host="here", process=1, step=4, operation="", reason="")
+
+
+def saving(name: str, *, is_last: bool = False) -> CheckpointStarted:
+    return CheckpointStarted(checkpoint=name, step=1, reason="every step", is_last=is_last)
+
+
+def saved(name: str) -> CheckpointPublished:
+    return CheckpointPublished(checkpoint=name, step=1, size=1, seconds=1, blocked=0, removed=(), reason="every step")
+
+
+def unsaved(name: str) -> CheckpointLost:
+    return CheckpointLost(checkpoint=name, step=1, worker=0, reason="no space left on device")
 
 
 def play(facts: Sequence[Fact], *, workers: int = 2, step: float = 0.01) -> list[Instruction]:
@@ -137,11 +158,70 @@ def test_closing_terminal_is_one_request_however_often_it_is_said() -> None:
     assert not any(isinstance(instruction, Finish) for instruction in out)
 
 
+@pytest.mark.parametrize("end", [saved, unsaved])
+def test_stop_waits_for_the_last_checkpoint_and_then_a_moment(
+    end: Callable[[str], CheckpointPublished | CheckpointLost],
+) -> None:
+    supervisor = Supervisor(1)
+    supervisor.handle(joined(0), 0.0)
+    supervisor.handle(CTRL_C, 1.0)
+    said = supervisor.handle(saving("a", is_last=True), 2.0)
+    assert said == (Say("writing the last checkpoint (Ctrl-C again to stop now)"),)
+    assert supervisor.handle(Tick(), 1.0 + SAVING_STOP - 1) == ()
+    supervisor.handle(end("a"), 300.0)
+    assert supervisor.deadline == 300.0 + CLEAN_STOP
+    [finish] = supervisor.handle(Tick(), 300.0 + CLEAN_STOP)
+    assert isinstance(finish, Finish)
+
+
+def test_stop_waits_for_a_checkpoint_that_was_begun_before_it() -> None:
+    """The last one can only be begun when the one before is written."""
+    supervisor = Supervisor(1)
+    for time, fact in enumerate([joined(0), saving("a"), CTRL_C]):
+        supervisor.handle(fact, float(time))
+    assert supervisor.deadline == 2.0 + SAVING_STOP
+    supervisor.handle(saved("a"), 60.0)
+    assert supervisor.deadline == 60.0 + CLEAN_STOP
+    supervisor.handle(saving("b", is_last=True), 61.0)
+    assert supervisor.deadline == 2.0 + SAVING_STOP
+
+
+def test_a_store_that_never_answers_does_not_hold_a_stop_for_ever() -> None:
+    supervisor = Supervisor(1)
+    for time, fact in enumerate([joined(0), CTRL_C, saving("a", is_last=True)]):
+        supervisor.handle(fact, float(time))
+    [finish] = supervisor.handle(Tick(), 1.0 + SAVING_STOP)
+    assert isinstance(finish, Finish)
+
+
+def test_second_ctrl_c_does_not_wait_for_the_last_checkpoint() -> None:
+    finish = finishes([joined(0), CTRL_C, saving("a", is_last=True), CTRL_C])
+    assert (finish.exit_code, finish.grace) == (130, 0.0)
+
+
+def test_coordinator_may_publish_when_all_workers_are_gone() -> None:
+    supervisor = Supervisor(1)
+    supervisor.handle(saving("a", is_last=True), 0.0)
+    assert supervisor.handle(WorkerExited(0, 0), 1.0) == (TellExit(0, 0),)
+    assert supervisor.deadline == 1.0 + SAVING_WORD
+    supervisor.handle(saved("a"), 20.0)
+    assert supervisor.deadline == 20.0 + LAST_WORD
+    [finish] = supervisor.handle(GOOD, 20.5)
+    assert isinstance(finish, Finish)
+
+
+def test_interrupted_scripts_do_not_take_the_publication_with_them() -> None:
+    facts: list[Fact] = [joined(0), saving("a", is_last=True), left(0), CTRL_C, WorkerExited(0, 1), WorkerExited(1, 1)]
+    assert not any(isinstance(instruction, Finish) for instruction in play(facts))
+    assert finishes([*facts, saved("a")]).exit_code == 130
+
+
 facts = st.one_of(
     st.builds(WorkerExited, st.integers(0, 2), st.sampled_from([0, 1, -9])),
     st.builds(joined, st.integers(0, 2)),
     st.builds(left, st.integers(0, 2)),
     st.builds(died, st.integers(0, 2)),
+    st.sampled_from([saving("a"), saving("b", is_last=True), saved("a"), unsaved("b")]),
     st.sampled_from([GOOD, LOST, CTRL_C, Signalled(signal.SIGHUP), Tick(), CoordinatorExited("exited with code 1")]),
 )
 
@@ -154,7 +234,7 @@ def test_whatever_happens_there_is_one_end_and_nothing_after_it(happened: list[F
         out += supervisor.handle(fact, number * 0.1)
     for worker in range(3):
         out += supervisor.handle(WorkerExited(worker, 0), 10.0)
-    out += supervisor.handle(Tick(), 30.0)
+    out += supervisor.handle(Tick(), 10.0 + SAVING_STOP)
     assert [isinstance(instruction, Finish) for instruction in out].count(True) == 1
     assert isinstance(out[-1], Finish)
 

@@ -11,8 +11,24 @@ from hypothesis import strategies as st
 
 from shoal.events import Advised, JobEnded, StopAgreed
 from shoal.job_config import JobConfig
-from shoal.membership.core import MembershipCore
-from shoal.membership.protocol import Arrived, Close, Closed, End, Input, Instruction, Interrupt, Note, Send, Tick
+from shoal.membership.core import PUBLISHING_WAIT, MembershipCore
+from shoal.membership.protocol import (
+    Arrived,
+    Close,
+    Closed,
+    Discard,
+    End,
+    Input,
+    Instruction,
+    Interrupt,
+    Note,
+    Publish,
+    Published,
+    PublishFailed,
+    Send,
+    Tick,
+)
+from shoal.membership.publisher import PublishOutcome
 from shoal.wire.messages import (
     ClientMessage,
     Ended,
@@ -28,7 +44,7 @@ from shoal.wire.messages import (
     Watch,
     Welcome,
 )
-from support.membership import join
+from support.membership import join, part
 
 WORKERS = 3
 
@@ -57,6 +73,8 @@ messages: st.SearchStrategy[ClientMessage] = st.one_of(
     st.builds(Leave, step=small, reason=texts),
     st.builds(StopRequest, reason=texts),
     st.builds(ProcessExited, worker=small, code=st.sampled_from([0, 0, 1, -9, -99]), reason=texts),
+    st.builds(part, small, step=st.just(1), generation=st.sampled_from([0, 1, 1, 2]), failed=texts),
+    st.builds(part, st.integers(0, WORKERS - 1), step=st.just(1)),
 )
 clients = st.integers(1, 6)
 inputs: st.SearchStrategy[Input] = st.one_of(
@@ -66,6 +84,8 @@ inputs: st.SearchStrategy[Input] = st.one_of(
     st.builds(Closed, clients, texts),
     st.just(Tick()),
     st.builds(Interrupt, texts),
+    st.just(Published("step-00000001-g1", PublishOutcome(size=1, removed=()))),
+    st.just(PublishFailed("step-00000001-g1", "no space left on device")),
 )
 # A job that is under way: without it, random messages rarely get as far as a generation.
 START: tuple[Input, ...] = (
@@ -88,6 +108,7 @@ class Checker:
     welcomed: list[int] = field(default_factory=list)
     told_end: set[int] = field(default_factory=set)
     generations: list[int] = field(default_factory=list)
+    published: list[str] = field(default_factory=list)
     ended: int = 0
     over: bool = False
 
@@ -113,6 +134,11 @@ class Checker:
             case Close(client):
                 assert client not in self.closed
                 self.closed.add(client)
+            case Publish(request):
+                assert request.checkpoint not in self.published
+                self.published.append(request.checkpoint)
+            case Discard(name):
+                assert name.startswith("step-00000001-g")
             case End():
                 assert self.ended == 1
                 assert set(self.welcomed) - self.closed <= self.told_end
@@ -149,6 +175,7 @@ def test_invariants_hold_for_any_order_of_messages(history: tuple[Input, ...], d
     for happened in (*last, *[Tick()] * 20):
         now += 0.1
         checker.check(happened, core.handle(happened, now))
+    checker.check(Tick(), core.handle(Tick(), now + PUBLISHING_WAIT))  # for a checkpoint that nobody answers for
     assert checker.over
 
 

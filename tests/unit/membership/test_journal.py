@@ -7,8 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shoal.events import Advised, Record
-from shoal.membership.journal import FILE_NAME, KEPT, Journal
+from shoal.events import Advised, GenerationFormed, JobEnded, Record, StepRow, StepsApplied
+from shoal.membership.journal import FILE_NAME, KEPT, METRICS_NAME, Journal
+from shoal.membership.metrics import MetricLine
+from shoal.values import TimeShares
 
 
 def record(number: int) -> Record:
@@ -32,14 +34,97 @@ def test_a_late_watcher_is_shown_a_bounded_number_of_events() -> None:
     assert list(journal.recent) == [record(number) for number in range(5, KEPT + 5)]
 
 
-def test_a_full_disk_is_said_once_and_does_not_end_the_job(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / FILE_NAME).symlink_to("/dev/full")
+def steps(step: int, time: float) -> Record:
+    row = StepRow(step, 0, 0.1, 8, {"loss": 0.5})
+    event = StepsApplied(
+        worker=0, generation=1, step=step, epoch=0, samples=8, seconds=0.1, shares=TimeShares(), bytes_sent=0,
+        values={"loss": 0.5}, rows=(row,),
+    )  # fmt: skip
+    return Record(time=time, event=event)
+
+
+FORMED = GenerationFormed(generation=1, workers=(0,), schedule="ring", codec="identity", reason="all joined")
+
+
+def read_events(folder: Path) -> list[Record]:
+    return [msgspec.json.decode(line, type=Record) for line in (folder / FILE_NAME).read_bytes().splitlines()]
+
+
+def read_metrics(folder: Path) -> list[MetricLine]:
+    lines = (folder / METRICS_NAME).read_bytes().splitlines()
+    return [msgspec.json.decode(line, type=MetricLine) for line in lines]
+
+
+def test_every_step_has_a_line_of_metrics_and_events_have_few(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
+    journal.write(Record(time=0.0, event=FORMED))
+    shown = [journal.write(steps(step, step / 10)) for step in range(1, 41)]
+    journal.flush()
+    assert [line.step for line in read_metrics(tmp_path)] == list(range(1, 41))
+    assert len(read_events(tmp_path)) == 2, "the generation and the first report"
+    assert all(isinstance(one.event, StepsApplied) and one.event.rows == () for one in shown)
+    assert list(journal.recent)[1:] == shown
+    journal.write(Record(time=4.1, event=JobEnded(outcome="finished", exit_code=0, reason="", seconds=4.1)))
+    journal.close()
+    *_, last, ended = read_events(tmp_path)
+    assert isinstance(last.event, StepsApplied)
+    assert (last.event.step, last.event.samples) == (40, 39 * 8)
+    assert isinstance(ended.event, JobEnded)
+
+
+def test_the_lines_of_metrics_are_as_documented(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.write(Record(time=0.0, event=FORMED))
+    journal.write(steps(12, 1763190000.1234))
+    journal.close()
+    assert (tmp_path / METRICS_NAME).read_text() == (
+        '{"step":12,"time":1763190000.123,"epoch":0,"seconds":0.1,"samples":8,"values":{"loss":0.5}}\n'
+    )
+
+
+def test_a_record_that_is_closed_without_an_end_holds_nothing_back(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.write(steps(1, 0.0))
+    journal.write(steps(2, 0.1))  # its generation was never noted
+    journal.close()
+    assert len(read_events(tmp_path)) == 2
+    assert [line.step for line in read_metrics(tmp_path)] == [1, 2]
+
+
+@pytest.mark.parametrize("name", [FILE_NAME, METRICS_NAME])
+def test_a_job_that_is_resumed_appends_after_a_line_that_a_crash_has_torn(tmp_path: Path, name: str) -> None:
+    first = Journal(tmp_path)
+    first.write(Record(time=0.0, event=FORMED))
+    first.write(steps(1, 0.0))
+    first.close()
+    torn = (tmp_path / name).read_bytes()[:-9]
+    (tmp_path / name).write_bytes(torn)
+    second = Journal(tmp_path)
+    second.write(Record(time=1.0, event=FORMED))
+    second.write(steps(2, 1.0))
+    second.close()
+    text = (tmp_path / name).read_bytes()
+    assert text.startswith(torn + b"\n{")
+    assert text.endswith(b"\n")
+    whole = (tmp_path / (METRICS_NAME if name == FILE_NAME else FILE_NAME)).read_bytes()
+    assert b"\n\n" not in whole, "a file that is whole gets no empty line"
+
+
+@pytest.mark.parametrize("name", [FILE_NAME, METRICS_NAME])
+def test_a_full_disk_is_said_once_and_does_not_end_the_job(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    (tmp_path / name).symlink_to("/dev/full")
+    journal = Journal(tmp_path)
+    journal.write(Record(time=0.0, event=FORMED))
     for number in range(3):
         journal.write(record(number))
+        journal.write(steps(number + 1, 6.0 * number))
         journal.flush()
     journal.close()
     said = capfd.readouterr().err.splitlines()
     assert len(said) == 1
     assert "No space left on device" in said[0]
-    assert FILE_NAME in said[0]
+    assert name in said[0]
+    if name == FILE_NAME:
+        assert len(read_metrics(tmp_path)) == 3, "the other file goes on"

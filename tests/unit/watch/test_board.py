@@ -97,6 +97,41 @@ def test_void_step_counts_once_however_many_workers_report_it() -> None:
     assert len(board(*void).voided) == 1
 
 
+RESUMED = events.Resumed(checkpoint="step-00000400-g1", step=400, workers=4, reason="the newest that is whole")
+
+
+def loop_of(loop: int, first_epoch: int) -> events.LoopStarted:
+    return events.LoopStarted(
+        loop=loop, epochs=5, steps_per_epoch=100, global_batch=20, samples_per_epoch=2000, first_epoch=first_epoch
+    )
+
+
+@pytest.mark.parametrize("happened", [(RESUMED, loop_of(1, 0)), (loop_of(1, 0), RESUMED), (RESUMED, loop_of(5, 4))])
+def test_a_resumed_job_goes_on_where_it_was_and_not_at_an_absurd_pace(happened: tuple[events.Event, ...]) -> None:
+    made = board(*happened)
+    assert (made.step, made.done, made.seconds_left) == (400, 400, None)
+    made = made.apply(applied(step=410, epoch=4), 11.0)
+    assert (made.step, made.done) == (410, 410)
+    assert made.loop is not None
+    assert made.seconds_left == pytest.approx((11.0 - 1.0) / 10 * 90), "ten steps took it ten seconds"
+    assert made.samples_per_second == pytest.approx(10.0)
+
+
+def test_a_later_loop_of_a_resumed_job_counts_from_its_own_beginning() -> None:
+    made = board(RESUMED, loop_of(1, 0), applied(step=500), loop_of(2, 0), applied(step=510))
+    assert (made.step, made.done) == (510, 10)
+
+
+def test_a_record_that_goes_on_after_a_resume_shows_the_job_as_it_is_now() -> None:
+    started = events.JobStarted(
+        script="train.py", arguments=(), workers=2, strategy="all-reduce", schedule="auto", codec="identity", seed=0
+    )
+    ended = events.JobEnded(outcome="failed", exit_code=3, reason="killed", seconds=9.0)
+    lost = events.CheckpointLost(checkpoint="step-00000450-g1", step=450, worker=0, reason="disk full")
+    made = board(started, LOOP, applied(step=460), lost, ended, started, RESUMED)
+    assert (made.step, made.ended, made.lost, made.loop) == (400, None, frozenset(), None)
+
+
 everything = st.one_of(
     st.builds(
         applied,
@@ -107,6 +142,7 @@ everything = st.one_of(
         values=st.dictionaries(st.sampled_from(["loss", "norm"]), st.floats(-1e6, 1e6)),
     ),
     st.just(LOOP),
+    st.just(RESUMED),
     st.builds(
         events.EpochEnded, epoch=st.integers(0, 3), step=st.integers(0, 9), samples=st.just(1), seconds=st.just(1.0)
     ),

@@ -1,0 +1,91 @@
+"""A published checkpoint back as a state: every piece checked and put in its place, all of them or none.
+
+Whatever is wrong is a `CheckpointUnusable` that names the file. Not here: which checkpoint to take (`catalogue`), and
+loading the state into models (`shoal.training`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy
+import torch
+
+from shoal.checkpoint.manifest import Manifest, Piece, TensorEntry
+from shoal.checkpoint.part_file import Header, decode_header
+from shoal.checkpoint.part_writer import checksum
+from shoal.checkpoint.state_tree import Tree, dtype_named, unflatten_named
+from shoal.checkpoint.store import Store
+from shoal.errors import CheckpointUnusable, WireError
+
+
+def read_state(store: Store, manifest: Manifest, *, wanted: Callable[[str], bool] | None = None) -> Tree:
+    """The whole state. Tensors whose name is not `wanted` are not read: what is in them is of no meaning."""
+    tensors = [_empty(manifest, entry) for entry in manifest.tensors]
+    for file in manifest.files:
+        pieces = [
+            (tensors[number], piece)
+            for number, entry in enumerate(manifest.tensors)
+            for piece in entry.pieces
+            if piece.file == file.name and (wanted is None or wanted(entry.name))
+        ]
+        if pieces:
+            _read_file(store, f"{manifest.checkpoint}/{file.name}", file.size, pieces)
+    try:
+        return unflatten_named(bytes(manifest.about.tree), tensors)
+    except WireError as error:
+        raise CheckpointUnusable(f"{manifest.checkpoint}: {error}") from None
+
+
+def _empty(manifest: Manifest, entry: TensorEntry) -> torch.Tensor:
+    """Memory for a tensor, once its pieces are known to add up to it."""
+    try:
+        dtype = dtype_named(entry.dtype)
+    except WireError as error:
+        raise CheckpointUnusable(f"{manifest.checkpoint}: {entry.name}: {error}") from None
+    size = math.prod(entry.shape) * dtype.itemsize
+    if min(entry.shape, default=1) < 0 or sum(piece.size for piece in entry.pieces) != size:
+        raise CheckpointUnusable(f"{manifest.checkpoint}: the pieces of {entry.name} are not the whole tensor")
+    return torch.empty(entry.shape, dtype=dtype)
+
+
+def _read_file(store: Store, name: str, size: int, pieces: list[tuple[torch.Tensor, Piece]]) -> None:
+    try:
+        data = memoryview(store.read(name))
+    except FileNotFoundError:
+        raise CheckpointUnusable(f"{name} is missing from {store.place}") from None
+    except OSError as error:
+        raise CheckpointUnusable(f"{name} in {store.place} cannot be read: {error.strerror or error}") from None
+    if len(data) != size:
+        raise CheckpointUnusable(f"{name} in {store.place} has {len(data)} bytes; it should have {size}")
+    try:
+        header = decode_header(data)
+    except WireError as error:
+        raise CheckpointUnusable(f"{name} in {store.place} is damaged: {error}") from None
+    for tensor, piece in pieces:
+        _place(tensor, piece, _bytes_of(header, data, piece, f"{name} in {store.place}"))
+
+
+def _bytes_of(header: Header, data: memoryview, piece: Piece, where: str) -> memoryview:
+    entry = header.entries.get(piece.key)
+    if entry is None or entry.end - entry.begin != piece.size:
+        raise CheckpointUnusable(f"{where} is damaged: its header does not have {piece.key} as the manifest does")
+    found = data[header.data_start + entry.begin : header.data_start + entry.end]
+    if checksum(found) != piece.checksum:
+        raise CheckpointUnusable(f"{where} is damaged: the checksum of {piece.key} is another one")
+    return found
+
+
+def _place(tensor: torch.Tensor, piece: Piece, data: memoryview) -> None:
+    where = tuple(slice(start, start + count) for start, count in zip(piece.offset, piece.shape, strict=True))
+    target = tensor[where] if where else tensor
+    if tuple(target.shape) != piece.shape or len(data) != target.numel() * target.element_size():
+        raise CheckpointUnusable(f"{piece.file}: {piece.key} lies outside its tensor")
+    if not len(data):
+        return
+    # Rows of a tensor are one stretch of memory; only cuts in other dimensions need a copy of their own.
+    part = target if target.is_contiguous() else torch.empty(piece.shape, dtype=tensor.dtype)
+    numpy.copyto(part.reshape(-1).view(torch.uint8).numpy(), numpy.frombuffer(data, dtype=numpy.uint8))
+    if part is not target:
+        target.copy_(part)

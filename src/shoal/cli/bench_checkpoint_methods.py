@@ -1,0 +1,208 @@
+"""The ways to save a state that `shoal bench checkpoint` compares: Shoal's own, torch.save, distributed checkpoint (DCP).
+
+Each is told when a step has ended and asked before the next update of the state. Baselines save what a script would:
+the `state_dict` of model and optimizer. DCP writes through its FileSystemWriter, which flushes to the disk; torch.save
+does not, so it is there twice, with and without.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse
+
+import shoal
+
+State = Callable[[], dict[str, Any]]
+
+
+class Method(ABC):
+    """One way to save. `ended` is a reading of `time.perf_counter`, None while a save is under way."""
+
+    ended: float | None = None
+
+    def announce(self) -> None:  # noqa: B027  most need no warning
+        """One step before: the state after the next step is to be saved."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Between two steps. On return training may go on, up to its next update."""
+
+    def hold(self) -> None:  # noqa: B027  most have finished with the state by then
+        """Before the next update: return when the state may change."""
+
+    @abstractmethod
+    def clean(self) -> None:
+        """The save has ended: remove its files, and leave nothing that would slow the next one down."""
+
+    def close(self) -> None:  # noqa: B027  most hold nothing
+        """Nothing more will be saved."""
+
+
+class Shoal(Method):
+    """`run.save()` in the script's loop; the loop itself begins it. Ends when the coordinator has published it."""
+
+    def __init__(self, run: shoal.Run) -> None:
+        self._run = run
+        self._saver = run._session.saver
+        self._is_new = False
+
+    def announce(self) -> None:
+        self._run.save()
+
+    def begin(self) -> None:
+        self.ended, self._is_new = None, True  # the loop itself begins it, in the next call of next()
+
+    def hold(self) -> None:
+        if self._is_new:
+            assert self._saver.last_step == self._run.step, "the loop has not begun the checkpoint"
+            threading.Thread(target=self._await_end, name="bench-end").start()
+            self._is_new = False
+        self._saver.fence()  # what `optimizer.step()` does first
+
+    def _await_end(self) -> None:
+        self._saver.wait()
+        self.ended = time.perf_counter()
+
+    def clean(self) -> None:
+        pass  # the coordinator removes the one before, as it does in every job
+
+
+class TorchSave(Method):
+    def __init__(self, state: State, path: Path, *, flushes: bool) -> None:
+        self._state = state
+        self._path = path
+        self._flushes = flushes
+
+    def begin(self) -> None:
+        torch.save(self._state(), self._path)
+        if self._flushes:
+            _flush(self._path)
+        self.ended = time.perf_counter()
+
+    def clean(self) -> None:
+        _flush(self._path)
+        self._path.unlink()
+
+
+class SynchronousDcp(Method):
+    def __init__(self, state: State, path: Path) -> None:
+        self._state = state
+        self._path = path
+
+    def begin(self) -> None:
+        dcp.save(self._state(), checkpoint_id=self._path)
+        self.ended = time.perf_counter()
+
+    def clean(self) -> None:
+        shutil.rmtree(self._path)
+
+
+class AsyncDcp(Method):
+    """As it is out of the box: the state is copied to fresh memory before `async_save` returns."""
+
+    def __init__(self, state: State, path: Path) -> None:
+        self._state = state
+        self._path = path
+
+    def begin(self) -> None:
+        self.ended = None
+        answer = dcp.async_save(self._state(), checkpoint_id=self._path)
+        assert isinstance(answer, Future)
+        answer.add_done_callback(self._note_end)
+
+    def _note_end(self, written: Future[Any]) -> None:
+        written.result()
+        self.ended = time.perf_counter()
+
+    def clean(self) -> None:
+        shutil.rmtree(self._path)
+
+
+class StagedDcp(AsyncDcp):
+    """DCP's strongest: a thread copies to memory that is kept, during the next forward and backward.
+
+    The state is then written by a thread, or by a process that shares that memory.
+    """
+
+    def __init__(self, state: State, path: Path, kind: AsyncCheckpointerType) -> None:
+        super().__init__(state, path)
+        self._kind = kind
+        is_shared = kind is AsyncCheckpointerType.PROCESS
+        # Pinned memory and copies that do not block need a GPU.
+        options = StagingOptions(
+            use_pinned_memory=False, use_shared_memory=is_shared, use_async_staging=True, use_non_blocking_copy=False
+        )
+        self._stager = DefaultStager(options)
+        self._copied: Future[None] | None = None
+
+    def begin(self) -> None:
+        self.ended = None
+        answer = dcp.async_save(
+            self._state(),
+            checkpoint_id=self._path,
+            async_checkpointer_type=self._kind,
+            async_stager=self._stager,
+        )
+        assert isinstance(answer, AsyncSaveResponse)
+        self._copied = answer.staging_completion
+        answer.upload_completion.add_done_callback(self._note_end)
+
+    def hold(self) -> None:
+        if self._copied is not None:
+            self._copied.result()
+            self._copied = None
+
+    def close(self) -> None:
+        self._stager.close()
+
+
+NAMES = ("shoal", "torch.save", "torch.save, fsync", "DCP", "async DCP", "async DCP, thread", "async DCP, process")
+
+
+def make(name: str, run: shoal.Run, state: State, folder: Path) -> Method:
+    """DCP's own collectives need a process group, of one here."""
+    path = folder / name.replace(", ", "-").replace(" ", "-")
+    if "DCP" in name and not dist.is_initialized():
+        dist.init_process_group("gloo")
+    match name:
+        case "shoal":
+            return Shoal(run)
+        case "torch.save" | "torch.save, fsync":
+            return TorchSave(state, path, flushes=name != "torch.save")
+        case "DCP":
+            return SynchronousDcp(state, path)
+        case "async DCP":
+            return AsyncDcp(state, path)
+        case "async DCP, thread":
+            return StagedDcp(state, path, AsyncCheckpointerType.THREAD)
+        case "async DCP, process":
+            return StagedDcp(state, path, AsyncCheckpointerType.PROCESS)
+    raise ValueError(f"there is no method {name!r}")
+
+
+def close_all(methods: list[Method]) -> None:
+    for method in methods:
+        method.close()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

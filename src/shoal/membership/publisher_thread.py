@@ -1,0 +1,66 @@
+"""The thread in which a publisher works, one request after the other, while the coordinator goes on.
+
+Covers order, answers and an end that does not wait for ever. Stores may be slow or dead: the thread is a daemon, so a
+coordinator that has given up on one can still end. Not here: when to publish (`publishing`).
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections.abc import Callable
+
+from shoal.membership.protocol import Discard, Publish, Published, PublishFailed
+from shoal.membership.publisher import Publisher
+
+Answer = Callable[[Published | PublishFailed], None]
+
+
+class PublisherThread:
+    """Takes the core's instructions. `answer` is called from the thread, once for each `Publish`."""
+
+    def __init__(self, publisher: Publisher | None, answer: Answer) -> None:
+        self._publisher = publisher
+        self._answer = answer
+        self._asked: queue.SimpleQueue[Publish | Discard | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def ask(self, instruction: Publish | Discard) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="shoal-publisher", daemon=True)
+            self._thread.start()
+        self._asked.put(instruction)
+
+    def join(self, timeout: float) -> None:
+        """Nothing more will be asked: let it finish, for so many seconds at most."""
+        if self._thread is not None:
+            self._asked.put(None)
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while (instruction := self._asked.get()) is not None:
+            if isinstance(instruction, Publish):
+                self._answer(self._publish(instruction))
+            else:
+                self._discard(instruction)
+
+    def _publish(self, instruction: Publish) -> Published | PublishFailed:
+        name = instruction.request.checkpoint
+        if self._publisher is None:
+            return PublishFailed(name, "this coordinator keeps no checkpoints; see --checkpoint-every and --run-dir")
+        try:
+            return Published(name, self._publisher.publish(instruction.request))
+        except Exception as error:  # whatever a store comes up with costs a checkpoint, not the job
+            return PublishFailed(name, str(error) or repr(error))
+
+    def _discard(self, instruction: Discard) -> None:
+        if self._publisher is None:
+            return
+        try:
+            self._publisher.discard(instruction.checkpoint)
+        except Exception as error:  # as above; the next run of the job tries again
+            sys.stderr.write(
+                f"shoal: what was written of {instruction.checkpoint} could not be removed: {error or repr(error)}; "
+                "the job goes on\n"
+            )

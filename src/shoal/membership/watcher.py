@@ -1,0 +1,105 @@
+"""The launcher's client of the coordinator, which is polled: it receives events and reports ended processes.
+
+Not here: connecting and the handshake (`channel`), a worker's client (`client`).
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from typing import Self
+
+from shoal.errors import AddressUnavailable, ShoalError
+from shoal.membership import channel
+from shoal.values import Address
+from shoal.wire.messages import (
+    PROTOCOL_VERSION,
+    Ended,
+    Happened,
+    Message,
+    ProcessExited,
+    ProcessWorking,
+    StopRequest,
+    Turned,
+    Watch,
+    Welcome,
+    encode,
+)
+
+
+class WatcherClient:
+    """The launcher's connection. One thread receives; requests may come from others, but not from signal handlers."""
+
+    def __init__(
+        self, connection: socket.socket, buffer: channel.MessageBuffer, welcome: Welcome, address: Address
+    ) -> None:
+        """Use `connect`."""
+        self.config = welcome.config
+        self._connection = connection
+        self._buffer = buffer
+        self._address = address
+        self._sending = threading.Lock()
+
+    @classmethod
+    def connect(cls, address: Address, token: str, *, timeout: float) -> Self:
+        """Watch the job. AddressUnavailable when nobody listens, Refused for a wrong token or when turned away."""
+        return cls(*channel.connect(address, token, Watch(version=PROTOCOL_VERSION), timeout=timeout), address)
+
+    def receive(self, timeout: float) -> Happened | Ended | None:
+        """The next message, None when none came in time. AddressUnavailable when the coordinator is gone."""
+        deadline = time.monotonic() + timeout
+        while True:
+            while (message := self._buffer.take()) is not None:
+                if isinstance(message, Happened | Ended):
+                    return message
+                if isinstance(message, Turned):
+                    raise self._gone(f"it turned the launcher away: {message.reason}")
+            left = deadline - time.monotonic()
+            poll = select.poll()  # `select` would refuse descriptors from 1024 on
+            poll.register(self._connection, select.POLLIN)
+            if not poll.poll(max(0.0, left) * 1000):
+                return None
+            try:
+                data = self._connection.recv(65536)
+            except OSError as error:
+                raise self._gone(error.strerror or str(error)) from None
+            if not data:
+                raise self._gone("it closed the connection")
+            self._buffer.feed(data)
+
+    def request_stop(self, reason: str, *, exit_code: int) -> None:
+        """Ask for all loops to end at an agreed step; the job then ends with this code."""
+        self._send(StopRequest(reason=reason, exit_code=exit_code))
+
+    def process_exited(self, worker: int, code: int, reason: str) -> None:
+        """The engine saw a worker's process end. `code` is its exit status, -9 for a SIGKILL."""
+        self._send(ProcessExited(worker=worker, code=code, reason=reason))
+
+    def process_working(self, worker: int) -> None:
+        """The engine saw a worker's process use the processor: it is alive, heartbeats or not."""
+        self._send(ProcessWorking(worker=worker))
+
+    def fileno(self) -> int:
+        """For select: readable means that `receive(0)` may have something; call it until it returns None."""
+        return self._connection.fileno()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _send(self, message: Message) -> None:
+        with self._sending:
+            try:
+                self._connection.sendall(encode(message))
+            except OSError as error:
+                raise self._gone(error.strerror or str(error)) from None
+
+    def _gone(self, reason: str) -> ShoalError:
+        return AddressUnavailable(f"the coordinator at {self._address} is gone: {reason}")

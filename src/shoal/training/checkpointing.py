@@ -1,0 +1,79 @@
+"""The points of a script at which checkpoints are made: after a step, on request, when the job stops, at its end."""
+
+from __future__ import annotations
+
+from shoal.errors import WorkersDisagree
+from shoal.events import Advised
+from shoal.training.saving import Moment, Snapshot
+from shoal.training.session import Session
+from shoal.training.state import state_dict_keys, state_of, state_size, steady_names
+from shoal.values import Cursor
+
+
+def save_after_step(session: Session, cursor: Cursor) -> None:
+    """Between two steps, if the exchange of the last one said so."""
+    decided = session.saver.decide(session.strategy.votes, step=session.step)
+    if decided is not None:
+        _begin(session, cursor, reason=decided[0], mark=decided[1])
+    else:
+        session.saver.prepare(lambda: state_size(session) // session.peers.group.size)
+
+
+def save_here(session: Session, mark: str) -> None:
+    """On the script's request, outside a loop: all workers make one of the state as it is."""
+    session.outside(f"saving {mark!r}" if mark else "saving", session.agree)
+    saver = session.saver
+    if not saver.is_on:
+        return
+    saver.wait()
+    if saver.last_step < session.step:
+        _begin(session, _cursor(session), reason="the script asked for it", mark=mark)
+        saver.fence()
+    elif mark and session.peers.group.rank == 0 and (problem := saver.mark_last(mark)):
+        text = f"the checkpoint of step {session.step} is not marked as {mark!r}: {problem}"
+        session.peers.report(Advised(worker=session.peers.worker, text=text))
+
+
+def save_on_stop(session: Session) -> None:
+    """All loops end here and now: whatever else the script does, this state is what the job comes to."""
+    if session.saver.is_on and session.saver.last_step < session.step:
+        session.saver.wait()
+        _begin(session, _cursor(session), reason=f"the job stops: {session.stopped}", is_last=True)
+        session.saver.fence()
+
+
+def save_at_end(session: Session) -> None:
+    """The script is done. What it changed since its last loop, on all workers alike, is part of the result."""
+    saver = session.saver
+    is_new = saver.is_on and session.loop is not None and session.past is None and saver.last_step < session.step
+    if is_new:
+        saver.wait()
+        try:
+            session.outside(
+                "end of the script", lambda label: session.agree(label, compare=session.peers.group.size > 1)
+            )
+        except WorkersDisagree as difference:
+            text = f"the last checkpoint is not made, since the workers differ after the last loop: {difference}"
+            session.peers.report(Advised(worker=session.peers.worker, text=text))
+        else:
+            _begin(session, _cursor(session), reason="the script is done", is_last=True)
+            saver.fence()
+    saver.wait()
+
+
+def _cursor(session: Session) -> Cursor:
+    return Cursor() if session.loop is None else session.loop.cursor
+
+
+def _begin(session: Session, cursor: Cursor, *, reason: str, mark: str = "", is_last: bool = False) -> None:
+    tree = {**state_of(session, cursor), "results": list(session.results), "keys": state_dict_keys(session)}
+    moment = Moment(
+        step=session.step,
+        cursor=cursor,
+        loop=session.loops,
+        first_step=0 if session.loop is None else session.loop.first_step,
+        reason=reason,
+        mark=mark,
+        is_last=is_last,
+    )
+    session.saver.begin(Snapshot(tree, lambda names: steady_names(session, names)), moment)

@@ -1,0 +1,84 @@
+"""Where a resumed job goes on: the newest checkpoint that every worker can read, agreed on before the script runs.
+
+The script then runs from the top as a newcomer's does: loops that were over yield nothing, recorded results are handed
+out again, and the loop that was going on gets the state and goes on at its place in the data.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from shoal.checkpoint.catalogue import load_manifest, published
+from shoal.checkpoint.manifest import Manifest
+from shoal.checkpoint.reader import read_state
+from shoal.checkpoint.state_tree import Tree
+from shoal.checkpoint.store import Store
+from shoal.errors import CheckpointUnusable, ExchangeFailed, ShoalError
+from shoal.events import CheckpointRefused, Resumed
+from shoal.strategies.peers import JobOver
+from shoal.training.session import Past, Session
+
+
+def resume(session: Session, store: Store) -> None:
+    """Let the session's script go on from a checkpoint. Raises CheckpointUnusable where none can be used."""
+    names = [listed.name for listed in published(store)]
+    reasons = []
+    for name in names:
+        found, reason = _read(store, name)
+        if _all_have_it(session, name, found is not None) and found is not None:
+            _take_up(session, *found)
+            return
+        if reason:
+            reasons.append(reason)
+            session.peers.report(CheckpointRefused(checkpoint=name, file=_file_in(reason, name), reason=reason))
+    what = f"none of the {len(names)} checkpoints there can be used: {'; '.join(reasons)}" if names else "there is none"
+    raise CheckpointUnusable(f"no checkpoint to resume from in {store.place}: {what}; start the job anew")
+
+
+def _read(store: Store, name: str) -> tuple[tuple[Manifest, Tree] | None, str]:
+    """The checkpoint, or why it is of no use to this worker."""
+    try:
+        manifest = load_manifest(store, name)
+        return (manifest, read_state(store, manifest)), ""
+    except CheckpointUnusable as error:
+        return None, str(error)
+    except OSError as error:
+        return None, f"{name} in {store.place} cannot be read: {error.strerror or error}"
+
+
+def _all_have_it(session: Session, name: str, has_it: bool) -> bool:
+    group = session.peers.group
+    count = torch.tensor([float(has_it)], dtype=torch.float64)
+    try:
+        group.all_reduce(count, label=f"who can read {name}").wait()
+    except ExchangeFailed as failure:
+        raise JobOver(ShoalError(f"resuming failed: {failure}"), is_news=True) from None
+    return int(count.item()) == group.size
+
+
+def _take_up(session: Session, manifest: Manifest, state: Tree) -> None:
+    about = manifest.about
+    if about.kind == "weights":
+        session.weights = state["models"]
+    else:
+        session.past = Past(
+            state=state,
+            loop=max(1, about.loop),
+            first_step=about.first_step,
+            results=tuple(state["results"]),
+            is_resumed=True,
+        )
+        session.saver.last_step, session.saver.last_name = about.step, manifest.checkpoint
+    if session.peers.group.rank == 0:
+        cursor = about.cursor
+        reason = (
+            f"epoch {cursor.epoch + 1}, {cursor.position} samples in" if about.kind == "full" else "imported weights"
+        )
+        workers = about.generation.size
+        session.peers.report(Resumed(checkpoint=manifest.checkpoint, step=about.step, workers=workers, reason=reason))
+
+
+def _file_in(reason: str, name: str) -> str:
+    """Errors about a checkpoint begin with the file's name."""
+    first = reason.partition(" ")[0]
+    return first if first.startswith(f"{name}/") else name

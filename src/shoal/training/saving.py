@@ -1,0 +1,226 @@
+"""When this worker makes its part of a checkpoint, and what holds the script up while it does.
+
+All workers capture the same step: who wants a checkpoint says so in the step's exchange, and so does who is still
+writing the one before. One is over for a worker when the coordinator has published it or given it up. Not here: what is
+captured (`state`), the writing (`checkpoint.part_thread`), and publishing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from shoal.checkpoint.capture import SMALL, Capture, NamedState, Staging
+from shoal.checkpoint.catalogue import set_mark
+from shoal.checkpoint.manifest import About, checkpoint_name, part_name
+from shoal.checkpoint.part_thread import Answers, Part, PartThread, Writing
+from shoal.checkpoint.part_writer import described
+from shoal.checkpoint.state_tree import flatten_named
+from shoal.checkpoint.store import Store
+from shoal.errors import ShoalError
+from shoal.events import CheckpointDeferred, CheckpointStarted
+from shoal.job_config import JobConfig
+from shoal.strategies.peers import Peers
+from shoal.strategies.strategy import Votes
+from shoal.values import Cursor
+from shoal.wire.messages import PartFailed
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The point of a job that a checkpoint is of."""
+
+    step: int
+    cursor: Cursor
+    loop: int
+    first_step: int
+    reason: str
+    mark: str = ""
+    is_last: bool = False  # the job waits for it
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    tree: dict[str, Any]  # the state, with its live tensors
+    steady: Callable[[list[str]], set[str]]  # which of these paths nothing but an optimizer's step changes
+
+
+class Saver:
+    """One worker's checkpoints. `store` is None where none are kept: then nothing is ever due."""
+
+    def __init__(self, peers: Peers, config: JobConfig, store: Store | None) -> None:
+        self._peers = peers
+        self._config = config
+        self._store = store
+        self._rhythm = config.checkpoints
+        self._staging = Staging()
+        self._answers = Answers(peers.part_done, peers.settlement)
+        self._began = time.monotonic()  # when the last one began, or the job did
+        self._wanted: tuple[str, str] | None = None  # reason and mark, asked for by the script
+        self._owed = False  # one was due when it could not be made
+        self._thread: PartThread | None = None  # started with the first one
+        self._last: Writing | None = None  # the last one begun
+        self._preparing: threading.Thread | None = None  # gets the memory for the first copy ready
+        self._is_prepared = False
+        self._is_copying = False  # as far as the script's thread knows
+        self._is_lazy = True  # copy during the next forward and backward; not where the script's own code interferes
+        self.blocked = 0.0  # seconds so far that the script was held up
+        self.last_step = -1  # the step of the last one that was begun, or resumed from
+        self.last_name = ""
+
+    # When
+
+    @property
+    def is_on(self) -> bool:
+        return self._store is not None and self._rhythm.at_end
+
+    @property
+    def is_busy(self) -> bool:
+        return self._is_writing or (self._preparing is not None and self._preparing.is_alive())
+
+    @property
+    def _is_writing(self) -> bool:
+        return self._last is not None and not self._last.over.is_set()
+
+    def prepare(self, size: Callable[[], int]) -> None:
+        """After the first step of a job that will make checkpoints: `size` is about how many bytes each takes."""
+        is_periodic = self._rhythm.steps is not None or self._rhythm.seconds is not None
+        if not self.is_on or not is_periodic or self._is_prepared:
+            return
+        self._is_prepared = True
+        if (wanted := size()) > SMALL:
+            self._preparing = threading.Thread(
+                target=self._staging.prepare, args=(wanted,), name="shoal-checkpoint-memory", daemon=True
+            )
+            self._preparing.start()
+
+    def ask(self, mark: str) -> None:
+        """The script wants one after this step."""
+        self._wanted = ("the script asked for it", mark)
+
+    def owe(self) -> None:
+        """One was due in a step that broke."""
+        self._owed = True
+
+    def vote(self, votes: Votes, *, step: int) -> None:
+        """Say what this worker brings to the exchange of the step that will be number `step` once it is applied."""
+        votes.save_seen = votes.busy_seen = False
+        votes.busy = self.is_busy
+        if self._last is not None and self._last.part.capture.torn is not None and not votes.busy:
+            self._is_lazy, self._owed = False, True
+            self._last = None
+        votes.save = self.is_on and self._reason(step) is not None
+
+    def _reason(self, step: int) -> str | None:
+        if self._wanted is not None:
+            return self._wanted[0]
+        if self._rhythm.steps is not None and (step % self._rhythm.steps == 0 or self._owed):
+            return f"every {self._rhythm.steps} steps"
+        if self._rhythm.seconds is not None and (self._owed or time.monotonic() - self._began >= self._rhythm.seconds):
+            return f"every {self._rhythm.seconds:g} seconds"
+        return None
+
+    def decide(self, votes: Votes, *, step: int) -> tuple[str, str] | None:
+        """After the exchange: the reason and mark of the checkpoint that all workers make now, if any."""
+        if not votes.save_seen or not self.is_on:
+            return None
+        if votes.busy_seen:
+            if not self._owed and self._is_writing and self._peers.group.rank == 0:
+                reason = "the one before is still being written; this one is made as soon as that is done"
+                self._peers.report(CheckpointDeferred(step=step, reason=reason))
+            self._owed = True
+            return None
+        reason = self._reason(step) or "another worker's clock said so"
+        mark = "" if self._wanted is None else self._wanted[1]
+        self._owed, self._wanted = False, None
+        return reason, mark
+
+    # Making one
+
+    def begin(self, snapshot: Snapshot, moment: Moment) -> None:
+        """Copy what must be copied now and leave the rest to a thread. Never raises because of a checkpoint."""
+        assert self._store is not None and not self.is_busy
+        started, self._began, self.last_step = time.perf_counter(), time.monotonic(), moment.step
+        self._is_prepared = True
+        generation = self._peers.generation.number
+        name = self.last_name = checkpoint_name(moment.step, generation)
+        if self._peers.group.rank == 0:
+            told = CheckpointStarted(checkpoint=name, step=moment.step, reason=moment.reason, is_last=moment.is_last)
+            self._peers.report(told)
+        try:
+            part = self._captured(snapshot, moment, name)
+        except (ShoalError, MemoryError) as error:
+            failed = PartFailed(checkpoint=name, generation=generation, step=moment.step, reason=str(error))
+            self._peers.part_done(failed)
+            return
+        if self._thread is None:
+            self._thread = PartThread(self._store, self._answers)
+        self._last, self._is_copying = self._thread.begin(part), True
+        self._count(started)
+
+    def _captured(self, snapshot: Snapshot, moment: Moment, name: str) -> Part:
+        group, generation = self._peers.group, self._peers.generation
+        flat = flatten_named(snapshot.tree, named="the state")
+        state = NamedState(flat.names, flat.tensors, snapshot.steady(flat.names) if self._is_lazy else ())
+        about = About(
+            kind="full",
+            step=moment.step,
+            generation=generation,
+            cursor=moment.cursor,
+            loop=moment.loop,
+            first_step=moment.first_step,
+            config=self._config.to_toml(),
+            tree=msgspec.Raw(flat.skeleton),
+            reason=moment.reason,
+            mark=moment.mark,
+        )
+        return Part(
+            checkpoint=name,
+            file=part_name(group.rank, group.size),
+            generation=generation.number,
+            step=moment.step,
+            reason=moment.reason,
+            mark=moment.mark,
+            capture=Capture(state, self._staging, rank=group.rank, world_size=group.size),
+            tensors=described(state),
+            about=about if group.rank == 0 else None,
+        )
+
+    def fence(self) -> None:
+        """Somebody is about to change the state: whatever of it is still being copied comes first."""
+        if self._is_copying and self._last is not None:
+            started = time.perf_counter()
+            self._last.part.capture.wait()
+            self._count(started)
+        self._is_copying = False
+
+    def _count(self, started: float) -> None:
+        seconds = time.perf_counter() - started
+        self.blocked += seconds
+        if self._last is not None:
+            self._last.blocked += seconds
+
+    def wait(self) -> None:
+        """Until the last one is published or lost."""
+        if self._preparing is not None:
+            self._preparing.join()
+        if self._last is not None:
+            self._last.over.wait()
+
+    def mark_last(self, label: str) -> str:
+        """Mark the last one, which is settled; says what went wrong."""
+        assert self._store is not None
+        try:
+            set_mark(self._store, label, self.last_name)
+        except (OSError, ShoalError) as error:
+            return str(error)
+        return ""
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.close()

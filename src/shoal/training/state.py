@@ -1,0 +1,200 @@
+"""The state of a job on one worker, by global names: taken apart for a copy or a checkpoint, and put back.
+
+State is parameters, buffers, optimizer state, kept objects and the place in the data. Parameters of optimizers go by
+name, not by number, so that a state says what it is about. Nothing changes in the session before the whole state is
+known to fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from shoal.errors import CheckpointUnusable
+from shoal.training.session import Session
+from shoal.values import Cursor
+
+MOST_NAMED = 4  # tensors that an error names of each kind of difference
+
+
+def state_of(session: Session, cursor: Cursor) -> dict[str, Any]:
+    """A tree of numbers, strings and tensors; the tensors are the live ones."""
+    names = parameter_names(session)
+    return {
+        "step": session.step,
+        "updates": session.strategy.votes.updates,
+        "cursor": [cursor.epoch, cursor.position],
+        "models": {name: entries_of(model) for name, model in session.watched.models.items()},
+        "gradients": {
+            name: {entry: _dense(p.grad) for entry, p in model.named_parameters() if p.grad is not None}
+            for name, model in session.watched.models.items()
+        },
+        "optimizers": [_by_name(optimizer, names) for optimizer in session.watched.optimizers],
+        "kept": {name: thing.state_dict() for name, thing in session.watched.kept.items()},
+    }
+
+
+def entries_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers, each once, also where a model has it in two places."""
+    return dict([*model.named_parameters(), *model.named_buffers()])
+
+
+def state_size(session: Session) -> int:
+    """Bytes of models and optimizers."""
+    tensors = [tensor for model in session.watched.models.values() for tensor in entries_of(model).values()]
+    for optimizer in session.watched.optimizers:
+        for state in optimizer.state.values():
+            tensors += [value for value in state.values() if isinstance(value, torch.Tensor)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def parameter_names(session: Session) -> dict[int, str]:
+    """By a parameter's id: 'model 1/fc.weight'."""
+    return {
+        id(parameter): f"{name}/{entry}"
+        for name, model in reversed(session.watched.models.items())
+        for entry, parameter in model.named_parameters()
+    }
+
+
+def steady_names(session: Session, names: list[str]) -> set[str]:
+    """Those paths in a state that nothing but `optimizer.step()` changes."""
+    parameters = {
+        f"models/{name}/{entry}"
+        for name, model in session.watched.models.items()
+        for entry, _ in model.named_parameters()
+    }
+    return {name for name in names if name in parameters or name.startswith("optimizers/")}
+
+
+def state_dict_keys(session: Session) -> dict[str, dict[str, str]]:
+    """By model: which entry of the state each key of its `state_dict()` stands for, for exports."""
+    keys: dict[str, dict[str, str]] = {}
+    for name, model in session.watched.models.items():
+        entries = {id(tensor): entry for entry, tensor in entries_of(model).items()}
+        found = model.state_dict(keep_vars=True)
+        keys[name] = {key: entries[id(value)] for key, value in found.items() if id(value) in entries}
+    return keys
+
+
+@torch.no_grad()
+def load_state(session: Session, state: Mapping[str, Any]) -> Cursor:
+    """Put a whole state in. Raises CheckpointUnusable, before anything changed, where it does not fit."""
+    if misfits := differences(session, state):
+        raise CheckpointUnusable("; ".join(misfits))
+    for name, model in session.watched.models.items():
+        own = entries_of(model)
+        for entry, tensor in state["models"][name].items():
+            own[entry].copy_(tensor)
+        for entry, parameter in model.named_parameters():
+            parameter.grad = state["gradients"][name].get(entry)
+    for optimizer, values in zip(session.watched.optimizers, state["optimizers"], strict=True):
+        _load_optimizer(optimizer, _by_number(optimizer, values, parameter_names(session)))
+    for name, thing in session.watched.kept.items():
+        thing.load_state_dict(state["kept"][name])
+    session.strategy.state_replaced()
+    session.step = state["step"]
+    session.strategy.votes.updates = state["updates"]
+    epoch, position = state["cursor"]
+    return Cursor(epoch=epoch, position=position)
+
+
+@torch.no_grad()
+def load_weights(model: nn.Module, name: str, weights: Mapping[str, torch.Tensor]) -> None:
+    """What training starts from, by the keys of the model's `state_dict()`."""
+    own = {key: value for key, value in model.state_dict(keep_vars=True).items() if isinstance(value, torch.Tensor)}
+    if misfits := tensor_differences(name, own, weights):
+        raise CheckpointUnusable("; ".join(misfits))
+    for entry, tensor in weights.items():
+        own[entry].copy_(tensor)
+
+
+def differences(session: Session, state: Mapping[str, Any]) -> list[str]:
+    """What keeps a state from fitting, in words; empty where it fits."""
+    watched, found = session.watched, []
+    for name in sorted(set(watched.models) | set(state["models"])):
+        if name not in state["models"]:
+            found.append(f"the script has {name}, which the state does not have")
+        elif name not in watched.models:
+            found.append(f"the state has {name}, which the script does not hand to run.model")
+        else:
+            found += tensor_differences(name, entries_of(watched.models[name]), state["models"][name])
+    if len(watched.optimizers) != len(state["optimizers"]):
+        there, here = len(state["optimizers"]), len(watched.optimizers)
+        found.append(f"the state has {there} optimizers and the script {here}")
+    elif not found:
+        found += _optimizer_differences(session, state["optimizers"])
+    missing = sorted(set(watched.kept) - set(state["kept"]))
+    if missing:
+        found.append(f"the script keeps {', '.join(missing)} (run.keep), which the state does not have")
+    return found
+
+
+def tensor_differences(model: str, own: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> list[str]:
+    """Which tensors of a model differ in name, shape or dtype."""
+    found = []
+    for only, text in (
+        (sorted(set(other) - set(own)), "are only in the state"),
+        (sorted(set(own) - set(other)), "are only in the script's model"),
+    ):
+        if only:
+            more = f" and {len(only) - MOST_NAMED} more" if len(only) > MOST_NAMED else ""
+            found.append(f"{model}: {', '.join(only[:MOST_NAMED])}{more} {text}")
+    unlike = [
+        f"{entry} is {_kind(other[entry])} in the state and {_kind(own[entry])} in the script's model"
+        for entry in sorted(set(own) & set(other))
+        if own[entry].shape != other[entry].shape or own[entry].dtype != other[entry].dtype
+    ]
+    if unlike:
+        more = f", and {len(unlike) - MOST_NAMED} more differ" if len(unlike) > MOST_NAMED else ""
+        found.append(f"{model}: {', '.join(unlike[:MOST_NAMED])}{more}")
+    return found
+
+
+def _optimizer_differences(session: Session, states: list[dict[str, Any]]) -> list[str]:
+    names, found = parameter_names(session), []
+    for number, (optimizer, values) in enumerate(zip(session.watched.optimizers, states, strict=True), start=1):
+        own = [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups]
+        if own != [group["params"] for group in values["groups"]]:
+            found.append(f"optimizer {number} has other parameters, or other groups of them, than in the state")
+    return found
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype)[6:]} {list(tensor.shape)}"
+
+
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def _by_name(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, Any]:
+    """The optimizer's `state_dict`, with names in place of numbers."""
+    ordered = [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
+    values = optimizer.state_dict()
+    return {
+        "state": {ordered[number]: state for number, state in values["state"].items()},
+        "groups": [{**group, "params": [ordered[n] for n in group["params"]]} for group in values["param_groups"]],
+    }
+
+
+def _by_number(optimizer: torch.optim.Optimizer, values: Mapping[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
+    ordered = [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
+    numbers = {name: number for number, name in enumerate(ordered)}
+    return {
+        "state": {numbers[name]: state for name, state in values["state"].items()},
+        "param_groups": [{**group, "params": [numbers[n] for n in group["params"]]} for group in values["groups"]],
+    }
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, values: dict[str, Any]) -> None:
+    """As `load_state_dict`, but without its casts to the parameter's dtype, which change the values of some state."""
+    optimizer.load_state_dict(values)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for index, state in values["state"].items():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor):
+                optimizer.state[parameters[index]][name] = value

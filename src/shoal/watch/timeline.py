@@ -1,0 +1,143 @@
+"""What happened to a job, one entry per happening that is worth telling, with its reason word for word. Pure.
+
+Not here: progress and time shares, which are summed up elsewhere (`board`), and the notices of a running job
+(`wording`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from shoal import events
+from shoal.watch.wording import amount, duration, named_values, rate, span
+
+Category = Literal["job", "members", "void steps", "checkpoints", "epochs", "advice"]
+CATEGORIES: tuple[Category, ...] = get_args(Category)
+MOST_ENTRIES = 400  # of a category; the newest are kept
+
+
+@dataclass(frozen=True)
+class Entry:
+    time: float  # seconds since 1970
+    category: Category
+    title: str
+    reason: str = ""
+    step: int | None = None
+    is_problem: bool = False
+    is_change: bool = False  # curves may have a step here: other members, or a resume
+
+
+class Timeline:
+    """Entries by category, bounded. `entries` puts them in order."""
+
+    def __init__(self) -> None:
+        self.counts: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)  # with what was left out
+        # With their places in the record: several happen at one time.
+        self._kept: dict[Category, deque[tuple[int, Entry]]] = {name: deque(maxlen=MOST_ENTRIES) for name in CATEGORIES}
+        self._void: deque[tuple[int, int]] = deque(maxlen=MOST_ENTRIES)  # generation and step, told once
+
+    def add(self, event: events.Event, time: float) -> None:
+        if isinstance(event, events.StepVoided):  # every worker reports it
+            if (event.generation, event.step) in self._void:
+                return
+            self._void.append((event.generation, event.step))
+        if (entry := entry_of(event, time)) is not None:
+            self.counts[entry.category] += 1
+            self._kept[entry.category].append((sum(self.counts.values()), entry))
+
+    @property
+    def entries(self) -> list[Entry]:
+        placed = sorted((item for kept in self._kept.values() for item in kept), key=lambda item: item[0])
+        return [entry for _, entry in placed]
+
+    @property
+    def left_out(self) -> int:
+        return sum(self.counts.values()) - sum(len(kept) for kept in self._kept.values())
+
+
+def entry_of(event: events.Event, time: float) -> Entry | None:
+    match event:
+        case events.StepVoided():
+            title = f"step {event.step} was void in {event.operation}"
+            return Entry(time, "void steps", title, event.reason, event.step, is_problem=True)
+        case events.StateCopied():
+            title = f"worker {event.worker} copied {amount(event.size)} of state from worker {event.source}"
+            return Entry(time, "members", f"{title} in {span(event.seconds)}", event.reason, event.step)
+        case events.UndoKept():
+            title = f"worker {event.worker} keeps an undo copy of {amount(event.size)}, {span(event.seconds)} each"
+            return Entry(time, "advice", title, event.reason)
+        case events.EpochEnded():
+            speed = rate(event.samples / event.seconds) if event.seconds > 0 else "no time measured"
+            title = f"epoch {event.epoch + 1} ended: {event.samples:,} samples in {duration(event.seconds)}, {speed}"
+            return Entry(time, "epochs", title, step=event.step)
+        case events.Evaluated():
+            title = f"held out: {named_values(event.scores)} ({event.samples:,} samples)"
+            return Entry(time, "epochs", title, step=event.step)
+        case events.Advised():
+            said = "" if event.worker is None else f"worker {event.worker}: "
+            return Entry(time, "advice", said + event.text)
+        case _:
+            return _of_job(event, time) or _of_members(event, time) or _of_checkpoints(event, time)
+
+
+def _of_job(event: events.Event, time: float) -> Entry | None:
+    match event:
+        case events.JobStarted():
+            workers = "1 worker" if event.workers == 1 else f"{event.workers} workers"
+            return Entry(time, "job", f"{event.script} started with {workers}, {event.strategy}")
+        case events.Resumed():
+            writers = "1 worker" if event.workers == 1 else f"{event.workers} workers"
+            title = f"resumed from {event.checkpoint}, written by {writers}"
+            return Entry(time, "job", title, event.reason, event.step, is_change=True)
+        case events.StopRequested():
+            who = "from outside" if event.worker is None else f"by worker {event.worker}"
+            return Entry(time, "job", f"stop asked for {who}", event.reason)
+        case events.StopAgreed():
+            return Entry(time, "job", f"all stop after step {event.step}", event.reason, event.step)
+        case events.JobEnded():
+            title = f"{event.outcome} after {duration(event.seconds)} with exit code {event.exit_code}"
+            return Entry(time, "job", title, event.reason, is_problem=event.outcome == "failed")
+        case _:
+            return None
+
+
+def _of_members(event: events.Event, time: float) -> Entry | None:
+    match event:
+        case events.WorkerJoined():
+            title = f"worker {event.worker} joined from {event.host}, process {event.process}"
+            return Entry(time, "members", title)
+        case events.GenerationFormed():
+            workers = ", ".join(map(str, event.workers[:16])) + (", ..." if len(event.workers) > 16 else "")
+            title = f"generation {event.generation}: {'worker' if len(event.workers) == 1 else 'workers'} {workers}"
+            return Entry(time, "members", title, event.reason, is_change=event.generation > 1)
+        case events.WorkerLeft():
+            return Entry(time, "members", f"worker {event.worker} left", event.reason, event.step)
+        case events.WorkerDied():
+            title = f"worker {event.worker} died on {event.host}, process {event.process}, in {event.operation}"
+            return Entry(time, "members", title, event.reason, event.step, is_problem=True)
+        case events.WorkerFailed():
+            title = f"worker {event.worker} failed: {event.error}"
+            return Entry(time, "members", title, event.text, event.step, is_problem=True)
+        case _:
+            return None
+
+
+def _of_checkpoints(event: events.Event, time: float) -> Entry | None:
+    match event:
+        case events.CheckpointPublished():
+            marked = f", marked {event.mark}" if event.mark else ""
+            held = f"{amount(event.size)} in {span(event.seconds)}, training held up {span(event.blocked)}"
+            return Entry(time, "checkpoints", f"{event.checkpoint} published: {held}{marked}", event.reason, event.step)
+        case events.CheckpointLost():
+            whose = "at its publication" if event.worker is None else f"by worker {event.worker}"
+            title = f"{event.checkpoint} lost {whose}"
+            return Entry(time, "checkpoints", title, event.reason, event.step, is_problem=True)
+        case events.CheckpointDeferred():
+            return Entry(time, "checkpoints", "a checkpoint was put off", event.reason, event.step)
+        case events.CheckpointRefused():
+            title = f"{event.checkpoint} cannot be used: {event.file}"
+            return Entry(time, "checkpoints", title, event.reason, is_problem=True)
+        case _:
+            return None

@@ -79,8 +79,10 @@ def train(run: shoal.Run) -> None:
         if run.stopped is not None:  # agreed before the first step of this epoch
             break
         accuracy = run.evaluate(score, held_out, batch_size=64)["accuracy"]  # the same on every worker
-        if patience.is_best(accuracy) and run.is_first:
-            print(f"epoch {epoch.number + 1}: held-out accuracy {accuracy:.1%}, the best so far")
+        if patience.is_best(accuracy):
+            run.save(mark="best")  # kept until another one is the best
+            if run.is_first:
+                print(f"epoch {epoch.number + 1}: held-out accuracy {accuracy:.1%}, the best so far")
         if patience.is_over:
             run.stop(f"held-out accuracy does not get above {patience.best:.1%} (patience {patience.limit})")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import json
-import tomllib
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

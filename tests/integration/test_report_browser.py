@@ -109,6 +109,9 @@ def test_points_lie_where_their_values_are(tmp_path: Path, open_page: Opener) ->
     assert y1 - y3 == pytest.approx((y1 - y2) / 2, abs=0.2)
     assert y1 - y5 == pytest.approx((y1 - y2) / 4, abs=0.2)
     assert "1 value was not finite" in page.inner_text("#value-0 .note")
+    page.focus("#value-0 .plot")
+    page.keyboard.press("ArrowLeft")
+    assert readout(page).endswith("loss not finite")
 
 
 def test_arrow_keys_read_a_curve(tmp_path: Path, open_page: Opener) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy
 import torch
 
+from shoal.checkpoint.direct_write import BLOCK
 from shoal.checkpoint.division import Extent, Rows, divide
 from shoal.checkpoint.part_file import Stored
 
@@ -58,7 +59,8 @@ class Staging:
     def of_size(self, size: int) -> numpy.ndarray[tuple[int], numpy.dtype[numpy.uint8]]:
         if self._memory.nbytes < size:
             self._memory = numpy.empty(0, dtype=numpy.uint8)  # let go of the old before the new one is there
-            self._memory = numpy.empty(size, dtype=numpy.uint8)
+            memory = numpy.empty(size + BLOCK, dtype=numpy.uint8)
+            self._memory = memory[-memory.ctypes.data % BLOCK :][:size]  # on a block boundary; see direct_write
         return self._memory[:size]
 
 

@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from shoal.checkpoint.direct_write import DirectWriter
 from shoal.checkpoint.names import checked_parts
 from shoal.checkpoint.store import Buffer, Store
 
@@ -30,10 +31,7 @@ class LocalStore(Store):
         aside = path.parent / f".{path.name[:100]}-{secrets.token_hex(8)}"
         try:
             with aside.open("xb", buffering=0) as file:
-                for chunk in chunks:
-                    rest = memoryview(chunk).cast("B")
-                    while rest:
-                        rest = rest[file.write(rest) :]
+                DirectWriter(file.fileno()).write(chunks)
                 os.fsync(file.fileno())
             aside.replace(path)
         except BaseException:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from shoal.checkpoint.direct_write import BLOCK
 from shoal.checkpoint.store import Buffer, Store
 from shoal.errors import UsageError, WireError
 
@@ -115,7 +116,8 @@ def encode_header(entries: Sequence[Stored], metadata: Mapping[str, str]) -> byt
         header[entry.key] = {"dtype": dtype, "shape": shape, "data_offsets": (position, position + entry.size)}
         position += entry.size
     text = msgspec.json.encode(header)
-    text += b" " * (-len(text) % 8)  # so that the bytes of tensors are aligned in memory
+    # The tensors' bytes begin on a block boundary, so that they can be written past the page cache.
+    text += b" " * (-(LENGTH_BYTES + len(text)) % BLOCK)
     if len(text) > MAX_HEADER_BYTES:
         raise UsageError(
             f"a part of the checkpoint needs a header of {len(text)} bytes, {MAX_HEADER_BYTES} are allowed; "

@@ -14,9 +14,10 @@ def leave_report(run_dir: Path, *, open_it: bool) -> None:
     """Says in one line on standard error where there is none, and never raises."""
     target = run_dir / FILE_NAME
     try:
+        from shoal.cli.report import default_settings
         from shoal.watch import write_report
 
-        write_report([run_dir], target)
+        write_report([run_dir], target, default_settings())
         if open_it and not webbrowser.open(target.resolve().as_uri()):
             _say(f"no browser could be started; the report is {target}")
     except KeyboardInterrupt:

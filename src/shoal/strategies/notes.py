@@ -1,7 +1,7 @@
 """The note: a short vector that all workers add up once per exchange, in double precision.
 
-It carries what every worker must know before a step counts: the total weight, whether somebody wants to stop or to save,
-whether all took the same number of optimizer steps, and which buffers changed anywhere.
+It carries what every worker must know before a step counts: the total weight, whether somebody wants to stop or to
+save, whether all took the same number of optimizer steps, and which buffers changed anywhere.
 """
 
 from __future__ import annotations

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from shoal.errors import WorkersDisagree
 from shoal.events import Advised
 from shoal.training.saving import Moment, Snapshot
-from shoal.training.session import Session
+from shoal.training.session import LoopEnd, Session
 from shoal.training.state import state_dict_keys, state_of, state_size, steady_names
 from shoal.values import Cursor
 
@@ -61,12 +63,26 @@ def save_at_end(session: Session) -> None:
     saver.wait()
 
 
+def _wind_back(tree: dict[str, Any], end: LoopEnd) -> None:
+    """A resumed script goes on at the end of the last loop: what came after, such as `scheduler.step()`, comes again.
+
+    Objects that were handed over since then are of no use to it, and left as they are.
+    """
+    tree["results"] = tree["results"][: end.results]
+    tree["kept"] = {**tree["kept"], **end.kept}
+    for optimizer, groups in zip(tree["optimizers"], end.groups, strict=False):
+        for group, settings in zip(optimizer["groups"], groups, strict=False):
+            group.update(settings)
+
+
 def _cursor(session: Session) -> Cursor:
     return Cursor() if session.loop is None else session.loop.cursor
 
 
 def _begin(session: Session, cursor: Cursor, *, reason: str, mark: str = "", is_last: bool = False) -> None:
     tree = {**state_of(session, cursor), "results": list(session.results), "keys": state_dict_keys(session)}
+    if session.loop_end is not None:
+        _wind_back(tree, session.loop_end)
     moment = Moment(
         step=session.step,
         cursor=cursor,

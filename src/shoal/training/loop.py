@@ -69,10 +69,13 @@ class Loop:
         if session.stopped is not None:
             return
         session.loops += 1
-        session.loop = self
+        session.loop, session.loop_end = self, None
         self._number, self.first_step, self._blocked = session.loops, session.step, session.saver.blocked
-        if session.past is not None and session.loops < session.past.loop:
-            return  # it was over before this script started again
+        if session.past is not None:
+            for optimizer in session.watched.optimizers:  # else schedulers warn that they step before the optimizer
+                optimizer._opt_called = True  # type: ignore[attr-defined]  # torch.optim.lr_scheduler's own mark
+            if session.loops < session.past.loop:
+                return  # it was over before this script started again
         self._check_optimizers()
         if session.past is None:
             session.outside(f"start of loop {self._number}: {self._text()}", self._start)
@@ -86,6 +89,7 @@ class Loop:
                     if session.stopped is not None:
                         save_on_stop(session)
                     session.saver.fence()
+                    session.note_loop_end()
                     return
         except GeneratorExit:
             self._session.was_left = True

@@ -5,6 +5,7 @@ The loop (`loop`) drives it; `recovery` mends it after a failure. The contract o
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
@@ -63,6 +64,15 @@ class Past:
     is_resumed: bool = False  # from a checkpoint, all workers together
 
 
+@dataclass(frozen=True)
+class LoopEnd:
+    """What code after a loop may change: a checkpoint of that point has it as it was, since that code runs again."""
+
+    kept: dict[str, Any]
+    groups: list[list[dict[str, Any]]]  # by optimizer and group: settings such as the learning rate
+    results: int  # that were recorded by then
+
+
 class Session:
     def __init__(self, peers: Peers, strategy: Strategy, config: JobConfig, store: Store | None = None) -> None:
         self.peers = peers
@@ -85,6 +95,7 @@ class Session:
             strategy, can_fail=peers.group.size > 1, average_loss=self._mean_loss, before_update=self._before_update
         )
         self.loop: RunningLoop | None = None
+        self.loop_end: LoopEnd | None = None  # of the last loop that is over; None inside loops and before the first
         self.results: list[Any] = []  # of collectives outside loops, for a script that starts again from the top
         self.past: Past | None = None  # set while a script that started again has not reached its current loop
         self.weights: dict[str, Any] | None = None  # by model: what training starts from, where that is imported
@@ -188,8 +199,23 @@ class Session:
         if self.loop is not None:
             self.loop.leave()
         self.outside(point, self.agree)
+        self.note_loop_end()
         self.reporter.add(samples=iteration.samples if is_step else 0, shares=TimeShares())
         self.reporter.send(step=self.step, now=True)
+
+    def note_loop_end(self) -> None:
+        if self.saver.is_on:
+            self.loop_end = LoopEnd(
+                kept={name: copy.deepcopy(thing.state_dict()) for name, thing in self.watched.kept.items()},
+                groups=[
+                    [
+                        {name: copy.deepcopy(value) for name, value in group.items() if name != "params"}
+                        for group in each
+                    ]
+                    for each in (optimizer.param_groups for optimizer in self.watched.optimizers)
+                ],
+                results=len(self.results),
+            )
 
     def give_up_iteration(self) -> None:
         """A void iteration that the script will not come back to."""

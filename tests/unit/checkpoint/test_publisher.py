@@ -165,3 +165,19 @@ def test_discarding_and_cleaning_leave_published_ones_alone(store: Recording) ->
     assert store.names() == [published, "step-00000003-g1", "step-00000004-g1"]
     publisher.clean()
     assert store.names() == [published]
+
+
+def test_what_was_just_published_is_never_removed(store: Recording) -> None:
+    publish(store, 300, 3)
+    assert publish(store, 100, 1, keep=1) in names(store)
+
+
+def test_a_part_that_does_not_fit_its_own_index_is_not_published(store: Recording) -> None:
+    request = write_parts(store, 1, 1, world_size=1)
+    path = f"{request.checkpoint}/{request.files[0]}"
+    part = bytes(store.read(path))
+    assert part.count(b'"dtype":"F32","shape":[7]') == 1
+    store.write(path, [part.replace(b'"dtype":"F32","shape":[7]', b'"dtype":"I32","shape":[7]')])
+    with pytest.raises(CheckpointUnusable, match=r"does not fit its own index: .*momentum is I32"):
+        StorePublisher(store, keep=1).publish(request)
+    assert names(store) == []

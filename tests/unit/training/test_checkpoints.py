@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.training import Hub, train_in_threads
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -24,6 +23,7 @@ from shoal.checkpoint.publisher import StorePublisher
 from shoal.checkpoint.reader import read_state
 from shoal.errors import CheckpointUnusable, UsageError
 from shoal.events import CheckpointDeferred, CheckpointRefused, CheckpointStarted, Resumed
+from support.training import Hub, train_in_threads
 
 SAMPLES = 61
 EPOCHS = 3
@@ -60,7 +60,11 @@ def data() -> TensorDataset:
     return TensorDataset(torch.arange(SAMPLES), x, torch.randint(3, (SAMPLES,), generator=generator))
 
 
-def script(*, die_at: int | None = None, before: Callable[[shoal.Run], None] = lambda run: None) -> Any:
+def nothing(_: shoal.Run) -> None:
+    pass
+
+
+def script(*, die_at: int | None = None, before: Callable[[shoal.Run], None] = nothing) -> Any:
     """Two models' worth of state: AdamW with a schedule, BatchNorm, Dropout, a counter of uses of each sample."""
 
     def train(run: shoal.Run) -> dict[str, Any]:
@@ -87,7 +91,7 @@ def script(*, die_at: int | None = None, before: Callable[[shoal.Run], None] = l
                 optimizer.zero_grad()
                 counting.zero_grad()
                 losses.append(loss.item())
-            scores.append(run.evaluate(lambda i, x, y: F.cross_entropy(model(x), y), data(), batch_size=8)["score"])
+            scores.append(run.evaluate(lambda _, x, y: F.cross_entropy(model(x), y), data(), batch_size=8)["score"])
         return {
             "state": {name: tensor.clone() for name, tensor in model.state_dict().items()},
             "rate": schedule.get_last_lr(),
@@ -156,7 +160,9 @@ def test_every_sample_counts_once_with_another_number_of_workers(before: int, af
     assert next(event for event in hub.events if isinstance(event, Resumed)).workers == before
 
 
-def test_a_finished_job_resumed_has_its_result_at_once(uninterrupted: dict[int, dict[str, Any]], tmp_path: Path) -> None:
+def test_a_finished_job_resumed_has_its_result_at_once(
+    uninterrupted: dict[int, dict[str, Any]], tmp_path: Path
+) -> None:
     train_in_threads(2, script(), hub=hub_of(2, tmp_path))
     hub = hub_of(2, tmp_path, resumed=True)
     hub.number = 10
@@ -187,7 +193,7 @@ def test_with_every_checkpoint_damaged_all_are_named(tmp_path: Path) -> None:
     interrupted(1, tmp_path, die_at=9, every="4")
     for listed in published(LocalStore(tmp_path)):
         (tmp_path / listed.name / "part-0-of-1.safetensors").unlink()
-    with pytest.raises(CheckpointUnusable, match="step-00000008-g1/part-0-of-1.safetensors is missing.*step-00000004"):
+    with pytest.raises(CheckpointUnusable, match=r"step-00000008-g1/part-0-of-1.safetensors is missing.*step-00000004"):
         train_in_threads(1, script(), hub=hub_of(1, tmp_path, resumed=True))
 
 
@@ -214,7 +220,7 @@ def test_results_that_the_script_did_not_ask_for_before_are_an_error(tmp_path: P
     def asking(run: shoal.Run) -> None:
         run.mean(1.0)
 
-    with pytest.raises(CheckpointUnusable, match="1 times before loop 1.*called them 0 times"):
+    with pytest.raises(CheckpointUnusable, match=r"1 times before loop 1.*called them 0 times"):
         train_in_threads(1, asking, hub=hub_of(1, tmp_path, resumed=True))
 
 
@@ -338,3 +344,36 @@ def test_marks_are_plain_names(mark: Any) -> None:
 
     with pytest.raises(UsageError, match="mark is"):
         train_in_threads(1, train)
+
+
+@pytest.mark.parametrize("saved_by", ["the end of the script", "run.save"])
+def test_what_follows_a_loop_comes_again_when_resumed(saved_by: str, tmp_path: Path) -> None:
+    """A schedule that steps once per epoch, after the loop, is not a step ahead in a job that trains on."""
+
+    def train(run: shoal.Run, epochs: int) -> tuple[torch.Tensor, list[float]]:
+        model = run.model(nn.Linear(2, 1))
+        with torch.no_grad():
+            model.weight.fill_(1.0)
+            model.bias.fill_(1.0)
+        optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        run.keep(schedule=schedule)
+        rates = []
+        for epoch in run.epochs(epochs):
+            rates.append(optimizer.param_groups[0]["lr"])
+            for x, y in epoch.batches(TensorDataset(torch.ones(8, 2), torch.zeros(8, 1)), batch_size=2):
+                F.mse_loss(model(x), y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            schedule.step()
+            if saved_by == "run.save":
+                run.save()
+        return model.weight.detach().clone(), rates
+
+    whole, rates = train_in_threads(2, lambda run: train(run, 5))[0]
+    train_in_threads(2, lambda run: train(run, 3), hub=hub_of(2, tmp_path))
+    hub = hub_of(2, tmp_path, resumed=True)
+    hub.number = 10
+    weight, resumed_rates = train_in_threads(2, lambda run: train(run, 5), hub=hub)[0]
+    assert resumed_rates[3:] == rates[3:]
+    assert torch.equal(weight, whole)

@@ -104,7 +104,9 @@ def test_resume_rewinds_what_was_logged_outside_loops() -> None:
 
 
 def test_resume_rewinds_names_that_are_not_logged_again() -> None:
-    made = curves(line(1, 1.0, name="old"), line(2, 2.0, name="old"), line(3, 3.0, name="old"), line(2, 9.0, name="new"))
+    made = curves(
+        line(1, 1.0, name="old"), line(2, 2.0, name="old"), line(3, 3.0, name="old"), line(2, 9.0, name="new")
+    )
     assert shown(made.values["old"]) == [(1, 1.0)]
     assert shown(made.values["new"]) == [(2, 9.0)]
 

@@ -76,8 +76,8 @@ def test_imports_point_up_the_house(path: Path) -> None:
         assert other == part or other in allowed(part), f"{path.relative_to(ROOT)}:{line} imports shoal.{other}"
 
 
-# One compares with torch's own; the other tells scripts that make process groups what is wrong.
-MAY_KNOW_PROCESS_GROUPS = {"cli/bench_training_worker.py", "torch_autoload.py"}
+# Two compare with torch's own; the third tells scripts that make process groups what is wrong.
+MAY_KNOW_PROCESS_GROUPS = {"cli/bench_training_worker.py", "cli/bench_checkpoint_methods.py", "torch_autoload.py"}
 
 
 def test_no_torch_process_group_is_made_outside_benchmarks() -> None:

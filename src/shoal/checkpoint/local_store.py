@@ -87,7 +87,11 @@ def _make_folder(folder: Path) -> None:
         return
     if folder.parent != folder:
         _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
     _flush_folder(folder.parent)
 
 

@@ -11,6 +11,7 @@ import re
 from typing import Literal
 
 import msgspec
+import xxhash
 
 from shoal.errors import CheckpointUnusable
 from shoal.values import Cursor, Generation
@@ -73,6 +74,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     about: About
     files: tuple[FileEntry, ...]
     tensors: tuple[TensorEntry, ...]
+    checksum: str = ""  # of everything else in it; put in when it is encoded
 
     @property
     def size(self) -> int:
@@ -95,19 +97,28 @@ def part_name(rank: int, world_size: int) -> str:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    whole = msgspec.structs.replace(manifest, checksum=_checksum(manifest))
+    return msgspec.json.format(msgspec.json.encode(whole), indent=1)
+
+
+def _checksum(manifest: Manifest) -> str:
+    """XXH3 of the manifest without white space and without this."""
+    plain = msgspec.json.encode(msgspec.structs.replace(manifest, checksum=""))
+    return xxhash.xxh3_64(msgspec.json.format(plain, indent=-1)).hexdigest()
 
 
 def decode_manifest(data: bytes, *, checkpoint: str) -> Manifest:
     """Checked in types and in what its parts say of each other; `checkpoint` is the name it should have."""
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointUnusable(f"{checkpoint}/{MANIFEST} is damaged: {error}") from None
     if manifest.format != FORMAT:
         raise CheckpointUnusable(
             f"{checkpoint}/{MANIFEST} has format {manifest.format}; this version of Shoal reads {FORMAT}"
         )
+    if manifest.checksum != _checksum(manifest):
+        raise CheckpointUnusable(f"{checkpoint}/{MANIFEST} is damaged: its checksum is another one")
     if manifest.checkpoint != checkpoint:
         raise CheckpointUnusable(f"{checkpoint}/{MANIFEST} is the manifest of {manifest.checkpoint}")
     known = {file.name for file in manifest.files}

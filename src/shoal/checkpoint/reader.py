@@ -7,17 +7,20 @@ loading the state into models (`shoal.training`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy
 import torch
 
 from shoal.checkpoint.manifest import Manifest, Piece, TensorEntry
-from shoal.checkpoint.part_file import Header, decode_header
+from shoal.checkpoint.part_file import Header, read_header
 from shoal.checkpoint.part_writer import checksum
 from shoal.checkpoint.state_tree import Tree, dtype_named, unflatten_named
 from shoal.checkpoint.store import Store
 from shoal.errors import CheckpointUnusable, WireError
+
+STRETCH = 64 * 2**20  # bytes of several pieces that are read at once
 
 
 def read_state(store: Store, manifest: Manifest, *, wanted: Callable[[str], bool] | None = None) -> Tree:
@@ -51,30 +54,58 @@ def _empty(manifest: Manifest, entry: TensorEntry) -> torch.Tensor:
 
 
 def _read_file(store: Store, name: str, size: int, pieces: list[tuple[torch.Tensor, Piece]]) -> None:
+    where = f"{name} in {store.place}"
     try:
-        data = memoryview(store.read(name))
+        found = store.size(name)
+        if found != size:
+            raise CheckpointUnusable(f"{where} has {found} bytes; it should have {size}")
+        header = read_header(store, name)
+        for stretch in _stretches(header, pieces, where):
+            begin, end = header.data_start + stretch[0].begin, header.data_start + stretch[-1].end
+            data = memoryview(store.read(name, begin, end))
+            for one in stretch:
+                at = header.data_start + one.begin - begin
+                _check_and_place(one, data[at : at + one.piece.size], where)
     except FileNotFoundError:
         raise CheckpointUnusable(f"{name} is missing from {store.place}") from None
     except OSError as error:
-        raise CheckpointUnusable(f"{name} in {store.place} cannot be read: {error.strerror or error}") from None
-    if len(data) != size:
-        raise CheckpointUnusable(f"{name} in {store.place} has {len(data)} bytes; it should have {size}")
-    try:
-        header = decode_header(data)
+        raise CheckpointUnusable(f"{where} cannot be read: {error.strerror or error}") from None
     except WireError as error:
-        raise CheckpointUnusable(f"{name} in {store.place} is damaged: {error}") from None
+        raise CheckpointUnusable(f"{where} is damaged: {error}") from None
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A piece and where its bytes are, counted from the first tensor's."""
+
+    tensor: torch.Tensor
+    piece: Piece
+    begin: int
+    end: int
+
+
+def _stretches(header: Header, pieces: list[tuple[torch.Tensor, Piece]], where: str) -> Iterator[list[_Found]]:
+    """Pieces in the order of the file, some at a time, so that a large file is never in memory as a whole."""
+    found = []
     for tensor, piece in pieces:
-        _place(tensor, piece, _bytes_of(header, data, piece, f"{name} in {store.place}"))
+        entry = header.entries.get(piece.key)
+        if entry is None or entry.end - entry.begin != piece.size:
+            raise CheckpointUnusable(f"{where} is damaged: its header does not have {piece.key} as the manifest does")
+        found.append(_Found(tensor, piece, entry.begin, entry.end))
+    stretch: list[_Found] = []
+    for one in sorted(found, key=lambda one: (one.begin, one.end)):
+        if stretch and (one.begin != stretch[-1].end or one.end - stretch[0].begin > STRETCH):
+            yield stretch
+            stretch = []
+        stretch.append(one)
+    if stretch:
+        yield stretch
 
 
-def _bytes_of(header: Header, data: memoryview, piece: Piece, where: str) -> memoryview:
-    entry = header.entries.get(piece.key)
-    if entry is None or entry.end - entry.begin != piece.size:
-        raise CheckpointUnusable(f"{where} is damaged: its header does not have {piece.key} as the manifest does")
-    found = data[header.data_start + entry.begin : header.data_start + entry.end]
-    if checksum(found) != piece.checksum:
-        raise CheckpointUnusable(f"{where} is damaged: the checksum of {piece.key} is another one")
-    return found
+def _check_and_place(one: _Found, data: memoryview, where: str) -> None:
+    if len(data) != one.piece.size or checksum(data) != one.piece.checksum:
+        raise CheckpointUnusable(f"{where} is damaged: the checksum of {one.piece.key} is another one")
+    _place(one.tensor, one.piece, data)
 
 
 def _place(tensor: torch.Tensor, piece: Piece, data: memoryview) -> None:

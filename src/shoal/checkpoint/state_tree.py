@@ -139,7 +139,7 @@ def unflatten_named(skeleton: bytes, tensors: list[torch.Tensor]) -> Tree:
     """From a manifest's JSON."""
     try:
         node = _json_decoder.decode(skeleton)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"not the skeleton of a state: {error}") from None
     places: list[TensorPlace] = []
     _walk(node, places, 0)
@@ -151,7 +151,7 @@ def unflatten_named(skeleton: bytes, tensors: list[torch.Tensor]) -> Tree:
 def _decode(skeleton: bytes) -> _Node:
     try:
         return _decoder.decode(skeleton)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"not the skeleton of a state: {error}") from None
 
 

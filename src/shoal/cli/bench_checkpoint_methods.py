@@ -1,4 +1,4 @@
-"""The ways to save a state that `shoal bench checkpoint` compares: Shoal's own, torch.save, distributed checkpoint (DCP).
+"""The ways to save a state that `shoal bench checkpoint` compares: Shoal's, torch.save, distributed checkpoint (DCP).
 
 Each is told when a step has ended and asked before the next update of the state. Baselines save what a script would:
 the `state_dict` of model and optimizer. DCP writes through its FileSystemWriter, which flushes to the disk; torch.save
@@ -57,22 +57,25 @@ class Shoal(Method):
     def __init__(self, run: shoal.Run) -> None:
         self._run = run
         self._saver = run._session.saver
-        self._is_new = False
+        self._has_begun = threading.Event()
 
     def announce(self) -> None:
         self._run.save()
+        self._has_begun.clear()
+        # Started here, since starting a thread takes milliseconds when all cores are busy.
+        threading.Thread(target=self._await_end, name="bench-end").start()
 
     def begin(self) -> None:
-        self.ended, self._is_new = None, True  # the loop itself begins it, in the next call of next()
+        self.ended = None  # the loop itself begins it, in the next call of next()
 
     def hold(self) -> None:
-        if self._is_new:
+        if not self._has_begun.is_set():
             assert self._saver.last_step == self._run.step, "the loop has not begun the checkpoint"
-            threading.Thread(target=self._await_end, name="bench-end").start()
-            self._is_new = False
+            self._has_begun.set()
         self._saver.fence()  # what `optimizer.step()` does first
 
     def _await_end(self) -> None:
+        self._has_begun.wait()
         self._saver.wait()
         self.ended = time.perf_counter()
 

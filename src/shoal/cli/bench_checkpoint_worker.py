@@ -130,8 +130,9 @@ def measure_saves(loop: TimedLoop, folder: Path, turns: int) -> dict[str, Any]:
 def measure_memory(loop: TimedLoop, folder: Path, name: str) -> dict[str, Any]:
     """By how much the process's peak grows when it saves twice, in bytes."""
     method = methods.make(name, loop.run, loop.state, folder)
-    _reset_peak()
-    for _ in range(2 * REST):
+    for step in range(3 * REST):
+        if step == REST:  # the optimizer has its state by now
+            _reset_peak()
         loop.step()
     before = _of_status("VmHWM")
     for _ in range(2):

@@ -55,6 +55,6 @@ def _event(line: bytes) -> JobStarted | None:
     """None for other events that quote one, and for a line that a crash has torn."""
     try:
         event = msgspec.json.decode(line, type=Record).event
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return event if isinstance(event, JobStarted) else None

@@ -71,11 +71,8 @@ class Loop:
         session.loops += 1
         session.loop, session.loop_end = self, None
         self._number, self.first_step, self._blocked = session.loops, session.step, session.saver.blocked
-        if session.past is not None:
-            for optimizer in session.watched.optimizers:  # else schedulers warn that they step before the optimizer
-                optimizer._opt_called = True  # type: ignore[attr-defined]  # torch.optim.lr_scheduler's own mark
-            if session.loops < session.past.loop:
-                return  # it was over before this script started again
+        if session.past is not None and self._is_past(session.past):
+            return
         self._check_optimizers()
         if session.past is None:
             session.outside(f"start of loop {self._number}: {self._text()}", self._start)
@@ -86,10 +83,7 @@ class Loop:
                 while not self._is_done and self._session.stopped is None:
                     yield from self._epoch()
                 if self._finished_everywhere():
-                    if session.stopped is not None:
-                        save_on_stop(session)
-                    session.saver.fence()
-                    session.note_loop_end()
+                    self._wind_up()
                     return
         except GeneratorExit:
             self._session.was_left = True
@@ -97,6 +91,19 @@ class Loop:
             raise
         finally:
             self._plan.feed.close()
+
+    def _is_past(self, past: Past) -> bool:
+        """Whether it was over before this script started again."""
+        for optimizer in self._session.watched.optimizers:  # else schedulers warn that they step before the optimizer
+            optimizer._opt_called = True  # type: ignore[attr-defined]  # torch.optim.lr_scheduler's own mark
+        return self._number < past.loop
+
+    def _wind_up(self) -> None:
+        """The last thing before the script goes on behind the loop."""
+        if self._session.stopped is not None:
+            save_on_stop(self._session)
+        self._session.saver.fence()
+        self._session.note_loop_end()
 
     def _catch_up(self, past: Past) -> None:
         """A script that started again has reached the loop that the others are in."""

@@ -207,12 +207,12 @@ def body_length(prefix: bytes) -> int:
 def decode_client(body: bytes) -> ClientMessage:
     try:
         return _client_decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"not a message of a client: {error}") from None
 
 
 def decode_coordinator(body: bytes) -> CoordinatorMessage:
     try:
         return _coordinator_decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"not a message of the coordinator: {error}") from None

@@ -22,6 +22,7 @@ from shoal.cli.find_run import find_run
 from shoal.cli.main import main
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig
+from shoal.watch.wording import amount
 from support.checkpoints import publish, small_tree
 
 
@@ -76,7 +77,8 @@ def test_a_listing_says_what_is_there(shoal: Run) -> None:
     heading, newest, older, left = out.splitlines()
     assert heading.split()[0] == "checkpoint"
     assert newest.startswith("step-00000200-g1") and older.startswith("step-00000100-g1")
-    for word in ("epoch 2, 6,400 samples", "164 kB", "best", "every 100 steps"):
+    size = amount(catalogue.load_manifest(store, "step-00000100-g1").size)
+    for word in ("epoch 2, 6,400 samples", size, "best", "every 100 steps"):
         assert word in older
     assert "best" not in newest
     assert "step-00000300-g1" in left and "not published" in left

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
-from support.launcher import shoal
+from shoal.cli.bench_checkpoint import Bench
+from shoal.cli.bench_checkpoint_verdict import ASYNC
+from support.launcher import PATIENCE, leftovers, shoal, started
 
 
 def test_training_benchmark_compares_with_ddp_in_one_run(tmp_path: Path) -> None:
@@ -26,3 +29,50 @@ def test_an_unknown_option_of_a_benchmark_is_one_line(tmp_path: Path) -> None:
         outcome.stderr
         == "shoal: error: there is no option --round; did you mean '--rounds'? (see `shoal bench training --help`)\n"
     )
+
+
+def test_checkpoint_benchmark_compares_with_torch_in_one_run(tmp_path: Path) -> None:
+    outcome = shoal(
+        tmp_path,
+        *("bench", "checkpoint", "--only", "saves", "--only", "throughput", "--size-mb", "4", "--turns", "1"),
+        *("--pairs", "1", "--window", "0.3", "--to", "here", "--json", "found.json"),
+    )
+    assert outcome.code == 0, outcome.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    saves = found["saves"]["saves"]
+    assert list(saves) == ["shoal", "torch.save", "torch.save, fsync", "DCP", *ASYNC]
+    assert all(len(made) == 1 and made[0]["total"] > 0 for made in saves.values())
+    assert abs(found["saves"]["state_bytes"] - 4e6) < 0.2e6
+    (pair,) = found["throughput"]["pairs"]
+    assert pair["with"] > 0 and pair["without"] > 0
+    assert len(found["bounds"]) == 4
+    assert {line.split()[0] for line in outcome.stdout.splitlines()[-4:]} <= {"MISSED", "holds"}
+    assert "turn 1 of 1" in outcome.stdout and "INFO" not in outcome.stdout
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_memory_of_a_save_is_seen(tmp_path: Path) -> None:
+    """Shoal's copy of the state is there, and it is one."""
+    found, _ = Bench(tmp_path, size_mb=60).job("memory-0", "--method", "shoal", workers=1)
+    assert 0.5 < found["growth"] / found["state_bytes"] < 1.5
+
+
+def test_ctrl_c_ends_a_checkpoint_benchmark_and_leaves_nothing(tmp_path: Path) -> None:
+    with started(tmp_path, "bench", "checkpoint", "--size-mb", "4", "--turns", "100000", "--to", "here") as process:
+        assert process.stdout is not None
+        assert any("turn 1" in line for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert list((tmp_path / "here").iterdir()) == []
+    assert leftovers(tmp_path) == []
+
+
+def test_what_a_benchmark_cannot_use_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    outcome = shoal(tmp_path, "bench", "checkpoint", "--to", "file")
+    assert outcome.code == 2
+    assert outcome.stderr == "shoal: error: --to is 'file', which cannot be written: File exists\n"
+    outcome = shoal(tmp_path, "bench", "checkpoint", "--turns", "0")
+    assert outcome.stderr == "shoal: error: --turns is 0; it should be above 0\n"

@@ -1,4 +1,4 @@
-"""`shoal bench checkpoint`: what a checkpoint costs training, against torch.save and torch's distributed checkpoint (DCP).
+"""`shoal bench checkpoint`: what a checkpoint costs training, against torch.save and distributed checkpoint (DCP).
 
 Runs real jobs: one worker on all cores that saves with every method in turns, one worker per method for its memory, and
 two workers that make checkpoints by the clock for the throughput. What the figures mean for the bounds is in
@@ -8,15 +8,18 @@ two workers that make checkpoints by the clock for the throughput. What the figu
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
+import io
 import json
 import os
 import platform
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -24,10 +27,12 @@ from shoal.cli import bench_checkpoint_verdict as verdict
 from shoal.cli.launch import launch
 from shoal.cli.options import Parser
 from shoal.errors import Interrupted, ScriptFailed, UsageError
-from shoal.events import CheckpointLost, CheckpointPublished, CheckpointStarted, Record
+from shoal.events import AnyEvent, CheckpointLost, CheckpointPublished, CheckpointStarted, Record
 
 WORKER = Path(__file__).with_name("bench_checkpoint_worker.py")
+PROGRESS = "progress: "  # before lines of the worker that are for the user
 BATCH = 64  # per worker
+PARTS = ("saves", "memory", "throughput")
 MEASURED = ("shoal", "torch.save", "DCP", "async DCP", "async DCP, thread", "async DCP, process")  # for their memory
 UNCOUNTED = 2  # checkpoints of the throughput job: one before the first pair, one after the last
 
@@ -39,40 +44,63 @@ class Bench:
     folder: Path
     size_mb: float
 
-    def job(self, name: str, *arguments: str, **settings: object) -> tuple[dict[str, Any], list[Record]]:
-        """What the script found, and the job's events."""
+    def job(self, name: str, *arguments: str, **settings: Any) -> tuple[dict[str, Any], list[AnyEvent]]:
+        """What the script found, and the job's events. `name` is a job of the worker's, and a number after a hyphen."""
         run_dir, results = self.folder / f"run-{name}", self.folder / f"{name}.json"
-        # fmt: off
-        code = launch(
-            WORKER, name.partition("-")[0], "--results", str(results), "--folder", str(self.folder),
-            "--size-mb", str(self.size_mb), "--batch", str(BATCH), *arguments,
-            run_dir=str(run_dir), progress="none", keep_checkpoints=1, **settings,
-        )
-        # fmt: on
+        where = ("--results", str(results), "--folder", str(self.folder))
+        size = ("--size-mb", str(self.size_mb), "--batch", str(BATCH))
+        shared: dict[str, Any] = {"run_dir": str(run_dir), "progress": "none", "keep_checkpoints": 1}
+        with contextlib.redirect_stdout(_ProgressOnly(sys.stdout)):
+            code = launch(WORKER, name.partition("-")[0], *where, *size, *arguments, **shared, **settings)
         if code == Interrupted.exit_code:
-            raise Interrupted("the benchmark was interrupted")
+            raise KeyboardInterrupt
         if code != 0 or not results.exists():
             raise ScriptFailed(f"the benchmark's job {name} ended with exit code {code}")
-        lines = (run_dir / "events.jsonl").read_bytes().splitlines()
-        events = [msgspec.json.decode(line, type=Record) for line in lines]
-        for record in events:
-            if isinstance(record.event, CheckpointLost):
-                raise ScriptFailed(
-                    f"the benchmark's checkpoint {record.event.checkpoint} is lost: {record.event.reason}"
-                )
+        events = _events(run_dir)
+        for event in events:
+            if isinstance(event, CheckpointLost):
+                raise ScriptFailed(f"the benchmark's checkpoint {event.checkpoint} is lost: {event.reason}")
         return json.loads(results.read_text(encoding="utf-8")), events
+
+
+class _ProgressOnly(io.TextIOBase):
+    """Lets the worker's lines of progress through: libraries print more than that."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def write(self, text: str) -> int:
+        for line in text.splitlines():
+            _, mark, progress = line.partition(PROGRESS)
+            if mark:
+                self._out.write(f"  {progress}\n")
+        return len(text)
+
+    def flush(self) -> None:
+        self._out.flush()
+
+    def fileno(self) -> int:
+        return self._out.fileno()
+
+
+def _events(run_dir: Path) -> list[AnyEvent]:
+    lines = (run_dir / "events.jsonl").read_bytes().splitlines()
+    return [msgspec.json.decode(line, type=Record).event for line in lines]
 
 
 def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
+    place = Path(options.to)
     try:
-        place = Path(options.to)
         place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".shoal-bench-", dir=place) as folder:
-            found = _measure(Bench(Path(folder).resolve(), options.size_mb), options)
+        temporary = tempfile.TemporaryDirectory(prefix=".shoal-bench-", dir=place)
     except OSError as error:
-        raise UsageError(f"--to is {options.to!r}, which cannot be written: {error.strerror or error}") from None
+        raise UsageError(f"--to is {options.to!r}, which cannot be written: {error.strerror}") from None
+    with temporary as folder:
+        found = _measure(Bench(Path(folder).resolve(), options.size_mb), options)
+    print(verdict.text(found), flush=True)
     if options.json:
+        found["bounds"] = [vars(bound) for bound in verdict.bounds(found)]
         Path(options.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 0
 
@@ -83,7 +111,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=10, help="saves with each method; medians are over these (10)")
     parser.add_argument("--pairs", type=int, default=10, help="pairs of windows, with and without a checkpoint (10)")
     parser.add_argument("--window", type=float, default=10, help="seconds of such a window (10)")
-    parser.add_argument("--to", default=".", help="folder to save to, in one that is removed again (.)")
+    parser.add_argument("--only", choices=PARTS, action="append", help="measure this alone; may be given again")
+    parser.add_argument("--to", default=".", help="folder to save in; what is saved is removed again (.)")
     parser.add_argument("--json", help="write every measurement to this file")
     options = parser.parse_all(arguments)
     for name in ("size_mb", "turns", "pairs", "window"):
@@ -93,38 +122,34 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
+    parts = options.only or PARTS
     found: dict[str, Any] = {"machine": _machine(bench.folder)}
-    print(f"{found['machine']}\nblocked and total seconds, 1 worker on all cores:", flush=True)
-    found["saves"], _ = bench.job("saves", "--count", str(options.turns), workers=1)
-    print("memory, a fresh process for each:", flush=True)
-    found["memory"] = {}
-    for number, name in enumerate(MEASURED):
-        print(f"  {name}", flush=True)
-        found["memory"][name], _ = bench.job(f"memory-{number}", "--method", name, workers=1)
-    print(f"throughput, 2 workers, {options.pairs} pairs of {options.window:g} s:", flush=True)
-    ends, events = bench.job(
-        "throughput",
-        *("--count", str(options.pairs + UNCOUNTED)),
-        workers=2,
-        checkpoint_every=f"{2 * options.window:.6f}s",
-    )
-    found["throughput"] = _throughput(ends["ends"], events, options)
-    text, found["bounds"] = verdict.judge(found)
-    print(text, flush=True)
+    print(found["machine"], flush=True)
+    if "saves" in parts:
+        print("seconds of a save, 1 worker on all cores:", flush=True)
+        found["saves"], _ = bench.job("saves", "--count", str(options.turns), workers=1)
+    if "memory" in parts:
+        print("memory, a fresh process for each:", flush=True)
+        found["memory"] = {}
+        for number, name in enumerate(MEASURED):
+            print(f"  {name}", flush=True)
+            found["memory"][name], _ = bench.job(f"memory-{number}", "--method", name, workers=1)
+    if "throughput" in parts:
+        print(f"throughput, 2 workers, {options.pairs} pairs of windows of {options.window:g} s:", flush=True)
+        rhythm, count = f"{2 * options.window:.6f}s", options.pairs + UNCOUNTED
+        timed, events = bench.job("throughput", "--count", str(count), workers=2, checkpoint_every=rhythm)
+        found["throughput"] = _throughput(timed["ends"], events, options)
     return found
 
 
-def _throughput(ends: list[float], events: list[Record], options: argparse.Namespace) -> dict[str, Any]:
+def _throughput(ends: list[float], events: list[AnyEvent], options: argparse.Namespace) -> dict[str, Any]:
     """Checkpoints begin two windows apart: the first half of the time between two has one, the second half none."""
-    happened = [record.event for record in events]
-    begun = [event.step for event in happened if isinstance(event, CheckpointStarted)][: options.pairs + UNCOUNTED]
-    took = {event.step: event for event in happened if isinstance(event, CheckpointPublished)}
-    pairs = verdict.pairs(ends, begun[1:], options.window)
-    published = [took[step] for step in begun[1:-1]]
+    begun = [event.step for event in events if isinstance(event, CheckpointStarted)][1 : options.pairs + UNCOUNTED]
+    published = [event for event in events if isinstance(event, CheckpointPublished) and event.step in begun[:-1]]
     return {
         "ends": ends,
         "begun": begun,
-        "pairs": pairs,
+        "pairs": verdict.pairs(ends, begun, options.window),
         "checkpoint_seconds": [event.seconds for event in published],
         "checkpoint_blocked": [event.blocked for event in published],
         "window": options.window,
@@ -132,11 +157,10 @@ def _throughput(ends: list[float], events: list[Record], options: argparse.Names
 
 
 def _machine(folder: Path) -> str:
+    kind = _file_system(folder)
+    kind += ", which is memory; --to names a folder on a disk" if kind == "tmpfs" else ""
     torch = importlib.metadata.version("torch")
-    return (
-        f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {torch}; "
-        f"saving to {folder} on {_file_system(folder)}"
-    )
+    return f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {torch}; saving to {folder} ({kind})"
 
 
 def _file_system(folder: Path) -> str:
@@ -146,4 +170,4 @@ def _file_system(folder: Path) -> str:
         _, point, kind, *_ = line.split()
         if folder.is_relative_to(point):
             kinds[len(point)] = kind
-    return kinds[max(kinds)] if kinds else "an unknown file system"
+    return kinds[max(kinds)]

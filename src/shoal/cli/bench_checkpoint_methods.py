@@ -19,9 +19,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse, async_save, save
 
 import shoal
 
@@ -63,7 +62,7 @@ class Shoal(Method):
         self._run.save()
         self._has_begun.clear()
         # Started here, since starting a thread takes milliseconds when all cores are busy.
-        threading.Thread(target=self._await_end, name="bench-end").start()
+        threading.Thread(target=self._await_end, name="bench-end", daemon=True).start()
 
     def begin(self) -> None:
         self.ended = None  # the loop itself begins it, in the next call of next()
@@ -106,7 +105,7 @@ class SynchronousDcp(Method):
         self._path = path
 
     def begin(self) -> None:
-        dcp.save(self._state(), checkpoint_id=self._path)
+        save(self._state(), checkpoint_id=self._path)
         self.ended = time.perf_counter()
 
     def clean(self) -> None:
@@ -122,7 +121,7 @@ class AsyncDcp(Method):
 
     def begin(self) -> None:
         self.ended = None
-        answer = dcp.async_save(self._state(), checkpoint_id=self._path)
+        answer = async_save(self._state(), checkpoint_id=self._path)
         assert isinstance(answer, Future)
         answer.add_done_callback(self._note_end)
 
@@ -153,7 +152,7 @@ class StagedDcp(AsyncDcp):
 
     def begin(self) -> None:
         self.ended = None
-        answer = dcp.async_save(
+        answer = async_save(
             self._state(),
             checkpoint_id=self._path,
             async_checkpointer_type=self._kind,

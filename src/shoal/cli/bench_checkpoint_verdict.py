@@ -1,99 +1,142 @@
-"""What the measurements of `shoal bench checkpoint` come to: medians, ratios, and whether each bound holds. Pure."""
+"""What the measurements of `shoal bench checkpoint` come to: medians, ratios, and whether each bound holds. Pure.
+
+Takes whatever was measured: `saves`, `memory` and `throughput` may each be missing.
+"""
 
 from __future__ import annotations
 
 import bisect
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+from shoal.errors import UsageError
+
 # Bounds; times and rates as parts of another's.
-BLOCKED_OF_TORCH_SAVE = 1 / 20
+BLOCKED = 1 / 20
 EXTRA_COPIES = 1.0
 SLACK = 0.05  # of the state: memory of a process varies by some megabytes without any save
 THROUGHPUT = 0.97
 ASYNC = ("async DCP", "async DCP, thread", "async DCP, process")
+
+Medians = dict[str, dict[str, float]]  # by method and quantity
 
 
 @dataclass(frozen=True)
 class Bound:
     what: str
     found: float
-    limit: float
+    limit: str
     holds: bool
 
 
 def pairs(ends: Sequence[float], begun: Sequence[int], window: float) -> list[dict[str, float]]:
     """Steps per second with and without a checkpoint, for each checkpoint but the last.
 
-    `ends` has the time at which step 1, 2, ... ended; `begun` the steps after which checkpoints began. A window begins
-    and ends with a step, so that its steps and its seconds are both exact.
+    `ends` has the times at which step 1, 2, ... ended; `begun` the steps after which checkpoints began, at least two
+    windows apart. A window begins and ends with a step, so that its steps and its seconds are both exact.
     """
     found = []
-    for first, following in zip(begun, begun[1:], strict=False):
-        middle = bisect.bisect_left(ends, ends[first - 1] + window) + 1  # the step that ends the first window
+    for first, following in itertools.pairwise(begun):
+        start, end = ends[first - 1], ends[following - 1]
+        middle = bisect.bisect_left(ends, start + window) + 1  # the step that ends the first window
+        if middle >= following:
+            raise UsageError(
+                f"--window is {window:g}, but a step takes longer; make windows longer or the state smaller"
+            )
         rates = {
-            "with": (middle - first) / (ends[middle - 1] - ends[first - 1]),
-            "without": (following - middle) / (ends[following - 1] - ends[middle - 1]),
+            "with": (middle - first) / (ends[middle - 1] - start),
+            "without": (following - middle) / (end - ends[middle - 1]),
         }
         found.append({**rates, "ratio": rates["with"] / rates["without"]})
     return found
 
 
-def medians(saves: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """By method and quantity."""
+def medians(saves: Mapping[str, Sequence[Mapping[str, float]]]) -> Medians:
     return {
         name: {quantity: statistics.median(save[quantity] for save in made) for quantity in made[0]}
         for name, made in saves.items()
     }
 
 
-def judge(found: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
-    """The text to print, and the bounds as data."""
-    typical = medians(found["saves"]["saves"])
-    size: int = found["saves"]["state_bytes"]
-    copies = {name: memory["growth"] / memory["state_bytes"] for name, memory in found["memory"].items()}
-    helpers = {name: memory["helpers"] / memory["state_bytes"] for name, memory in found["memory"].items()}
-    rates: list[dict[str, float]] = found["throughput"]["pairs"]
-    bounds = _bounds(typical, copies["shoal"], statistics.median(pair["ratio"] for pair in rates))
-    lines = [
-        f"state of {size / 1e6:.0f} MB, a step takes {found['saves']['step'] * 1e3:.0f} ms; medians",
-        f"  {'':<20} {'blocked':>10} {'of torch.save':>14} {'total':>9} {'of torch.save':>14} {'lost':>9} {'memory':>13}",
-        *(_row(name, typical, copies.get(name), helpers.get(name, 0.0)) for name in typical),
-        "  blocked: the training thread waits; total: until all is written (shoal: published; all but torch.save flush to",
-        "  the disk); lost: what the steps meanwhile take longer; memory: peak growth in states, and of DCP's own process",
-        f"throughput, 2 workers: {statistics.median(pair['with'] for pair in rates):.3f} steps/s with a checkpoint in "
-        f"{found['throughput']['window']:g} s, {statistics.median(pair['without'] for pair in rates):.3f} without; "
-        f"a checkpoint takes {max(found['throughput']['checkpoint_seconds']):.2f} s at most",
-        *(_bound_line(bound) for bound in bounds),
-    ]
-    return "\n".join(lines), [asdict(bound) for bound in bounds]
+def bounds(found: Mapping[str, Any]) -> list[Bound]:
+    judged: list[Bound] = []
+    if "saves" in found:
+        judged += _bounds_of_saves(medians(found["saves"]["saves"]))
+    if "memory" in found:
+        copies = _copies(found["memory"], "shoal", "growth")
+        limit = f"at most {EXTRA_COPIES:g}, and {SLACK:g} for what a process varies by itself"
+        judged.append(Bound("extra copies of the state", copies, limit, copies <= EXTRA_COPIES + SLACK))
+    if "throughput" in found:
+        ratio = statistics.median(pair["ratio"] for pair in found["throughput"]["pairs"])
+        judged.append(Bound("throughput, of that without", ratio, f"at least {THROUGHPUT:g}", ratio >= THROUGHPUT))
+    return judged
 
 
-def _bounds(typical: Mapping[str, Mapping[str, float]], copies: float, rate: float) -> list[Bound]:
+def _bounds_of_saves(typical: Medians) -> list[Bound]:
     ours, theirs = typical["shoal"], typical["torch.save"]
     strongest = min(ASYNC, key=lambda name: typical[name]["blocked"])
     blocked, total = ours["blocked"] / theirs["blocked"], ours["total"] / theirs["total"]
     of_async = ours["blocked"] / typical[strongest]["blocked"]
     return [
-        Bound("blocked, of torch.save's", blocked, BLOCKED_OF_TORCH_SAVE, blocked <= BLOCKED_OF_TORCH_SAVE),
-        Bound(f"blocked, of {strongest}'s", of_async, 1.0, of_async <= 1.0),
-        Bound("total, of torch.save's", total, 1.0, total <= 1.0),
-        Bound("extra copies of the state", copies, EXTRA_COPIES, copies <= EXTRA_COPIES + SLACK),
-        Bound("throughput, of that without", rate, THROUGHPUT, rate >= THROUGHPUT),
+        Bound("blocked, of torch.save's", blocked, f"at most {BLOCKED:g}", blocked <= BLOCKED),
+        Bound(f"blocked, of that of {strongest}", of_async, "at most 1", of_async <= 1.0),
+        Bound("total, of torch.save's", total, "at most 1", total <= 1.0),
     ]
 
 
-def _row(name: str, typical: Mapping[str, Mapping[str, float]], copies: float | None, helpers: float) -> str:
-    values, theirs = typical[name], typical["torch.save"]
-    memory = "" if copies is None else f"{copies:.2f}" + (f" + {helpers:.2f}" if helpers > SLACK else "")
+def text(found: Mapping[str, Any]) -> str:
+    """For people."""
+    lines: list[str] = []
+    if "saves" in found:
+        lines += _saves_lines(found["saves"])
+    if "memory" in found:
+        lines += ["memory: growth of the peak while a state is saved, in states; of DCP's own process, what it has"]
+        lines += [f"  {name:<20} {_memory(found['memory'], name)}" for name in found["memory"]]
+    if "throughput" in found:
+        lines.append(_throughput_line(found["throughput"]))
+    lines += [
+        f"  {'holds ' if bound.holds else 'MISSED'} {bound.what}: {bound.found:.3f}, {bound.limit}"
+        for bound in bounds(found)
+    ]
+    return "\n".join(lines)
+
+
+def _saves_lines(saves: Mapping[str, Any]) -> list[str]:
+    typical = medians(saves["saves"])
+    theirs = typical["torch.save"]
+    columns = (("blocked", 10), ("of torch.save", 14), ("total", 9), ("of torch.save", 14), ("lost", 9))
+    return [
+        f"state of {saves['state_bytes'] / 1e6:.0f} MB, a step takes {saves['step'] * 1e3:.0f} ms; medians",
+        f"  {'':<20} " + " ".join(f"{title:>{width}}" for title, width in columns),
+        *(
+            f"  {name:<20} {values['blocked'] * 1e3:7.1f} ms {values['blocked'] / theirs['blocked']:14.3f} "
+            f"{values['total']:7.2f} s {values['total'] / theirs['total']:14.2f} {values['lost']:7.2f} s"
+            for name, values in typical.items()
+        ),
+        "  blocked: the training thread waits. total: until all is written; only torch.save without fsync does not",
+        "  flush to the disk, and shoal's is published. lost: what the steps until then took longer than others",
+    ]
+
+
+def _copies(memory: Mapping[str, Mapping[str, int]], name: str, quantity: str) -> float:
+    return memory[name][quantity] / memory[name]["state_bytes"]
+
+
+def _memory(memory: Mapping[str, Mapping[str, int]], name: str) -> str:
+    helpers = _copies(memory, name, "helpers")
+    return f"{_copies(memory, name, 'growth'):6.2f}" + (f" and {helpers:.2f} in its own process" if helpers else "")
+
+
+def _throughput_line(throughput: Mapping[str, Any]) -> str:
+    rates: list[dict[str, float]] = throughput["pairs"]
+    usual = {kind: statistics.median(pair[kind] for pair in rates) for kind in ("with", "without")}
+    seconds: list[float] = throughput["checkpoint_seconds"]
+    late = sum(taken > throughput["window"] for taken in seconds)
     return (
-        f"  {name:<20} {values['blocked'] * 1e3:7.1f} ms {values['blocked'] / theirs['blocked']:14.3f} "
-        f"{values['total']:7.2f} s {values['total'] / theirs['total']:14.2f} {values['lost']:7.2f} s {memory:>13}"
+        f"throughput: {usual['with']:.3f} steps/s in {throughput['window']:g} s with a checkpoint, "
+        f"{usual['without']:.3f} without; a checkpoint takes {statistics.median(seconds):.2f} s"
+        + (f", and {late} of {len(seconds)} ended in the window without" if late else "")
     )
-
-
-def _bound_line(bound: Bound) -> str:
-    sign = "at least" if bound.limit == THROUGHPUT else "at most"
-    return f"  {'holds ' if bound.holds else 'MISSED'} {bound.what}: {bound.found:.3f}, {sign} {bound.limit:g}"

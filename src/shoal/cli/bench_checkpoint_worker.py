@@ -1,8 +1,8 @@
 """The script that `shoal bench checkpoint` runs: one model with Adam, trained in a loop in which states are saved.
 
 Three jobs: `saves` measures all methods in turns in one process, `memory` one method in a fresh process, `throughput`
-notes when each step ended while the job makes checkpoints by itself. Results go to a file as JSON, progress to standard
-output.
+notes when each step ended while the job makes checkpoints by itself. Results go to a file as JSON, lines of progress to
+standard output.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from torch.utils.data import TensorDataset
 
 import shoal
 from shoal.cli import bench_checkpoint_methods as methods
+from shoal.cli.bench_checkpoint import PROGRESS
 
-LAYERS = 4
+LAYERS = 3  # few, so that at 400 MB a tensor is above 32 MiB: glibc then gives its memory back at once
 REST = 3  # steps between two saves; the usual length of a step is measured in these
 LONGEST = 10_000  # steps that a save may take before something is wrong
 KEPT_COPIES = 3  # of every parameter: itself and Adam's two moments
@@ -121,7 +122,7 @@ def measure_saves(loop: TimedLoop, folder: Path, turns: int) -> dict[str, Any]:
             if turn:
                 found[name].append(vars(saved))
                 usual += rest
-        print(f"  turn {turn} of {turns}" if turn else "  warm", flush=True)
+        print(f"{PROGRESS}turn {turn} of {turns}" if turn else f"{PROGRESS}warm", flush=True)
     methods.close_all(list(made.values()))
     seconds = [step.seconds for step in usual]
     return {"state_bytes": loop.state_size(), "step": statistics.median(seconds), "saves": found}
@@ -159,20 +160,20 @@ def _children() -> list[str]:
 
 def measure_throughput(loop: TimedLoop, checkpoints: int) -> dict[str, Any]:
     """When each step ended, until the job itself has begun so many checkpoints."""
-    run, ends, begun, last = loop.run, [], 0, -1
-    while run.stopped is None:
+    run, begun, last = loop.run, 0, -1
+    ends: list[float] = []
+    while True:
         try:
             loop.step()
         except StopIteration:
-            break
+            return {"state_bytes": loop.state_size(), "ends": ends}
         ends.append(time.perf_counter())
         if (step := run._session.saver.last_step) > last:
             begun, last = begun + 1, step
             if run.is_first:
-                print(f"  checkpoint {begun} of {checkpoints}", flush=True)
+                print(f"{PROGRESS}checkpoint {begun} of {checkpoints}", flush=True)
                 if begun == checkpoints:
                     run.stop("everything is measured")
-    return {"state_bytes": loop.state_size(), "ends": ends}
 
 
 def train(run: shoal.Run) -> None:
@@ -186,12 +187,15 @@ def train(run: shoal.Run) -> None:
     parser.add_argument("--method", default="")
     arguments = parser.parse_args()
     loop = TimedLoop(run, size_mb=arguments.size_mb, batch=arguments.batch)
-    if arguments.job == "saves":
-        found = measure_saves(loop, arguments.folder, arguments.count)
-    elif arguments.job == "memory":
-        found = measure_memory(loop, arguments.folder, arguments.method)
-    else:
-        found = measure_throughput(loop, arguments.count)
+    try:
+        if arguments.job == "saves":
+            found = measure_saves(loop, arguments.folder, arguments.count)
+        elif arguments.job == "memory":
+            found = measure_memory(loop, arguments.folder, arguments.method)
+        else:
+            found = measure_throughput(loop, arguments.count)
+    except StopIteration:  # Ctrl-C ends the loop, and there is no result
+        return
     if run.is_first:
         arguments.results.write_text(json.dumps(found), encoding="utf-8")
 

@@ -167,7 +167,7 @@ class CheckpointRefused(Event, frozen=True, tag="checkpoint-refused"):
     """A job that is resumed cannot use this one and looks at the one before."""
 
     checkpoint: str
-    file: str
+    file: str  # name within the checkpoint; empty where it is none in particular
     reason: str
 
 

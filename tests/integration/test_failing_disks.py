@@ -72,7 +72,7 @@ def run_on_small_disk(folder: Path, *options: str) -> subprocess.CompletedProces
     (folder / "disk").mkdir()
     (folder / "runtime").mkdir()
     as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
-    job = [sys.executable, "-m", "shoal", "run", "-n", "2", "--run-dir", "run", *options, "script.py"]
+    job = [sys.executable, "-m", "shoal", "run", "-n", "2", *options, "script.py"]
     inside = 'mount -t tmpfs -o size=2m tmpfs disk && "$@"; code=$?; cp -r disk kept; exit $code'
     return subprocess.run(
         ["unshare", *as_root, "--mount", "sh", "-c", inside, "sh", *job],
@@ -85,8 +85,8 @@ def run_on_small_disk(folder: Path, *options: str) -> subprocess.CompletedProces
     )
 
 
-def events(folder: Path, kind: str) -> list[dict[str, Any]]:
-    lines = (folder / "run" / "events.jsonl").read_text(encoding="utf-8").splitlines()
+def events(folder: Path, kind: str, *, run: str = "run") -> list[dict[str, Any]]:
+    lines = (folder / run / "events.jsonl").read_text(encoding="utf-8").splitlines()
     return [event for event in (json.loads(line)["event"] for line in lines) if event["kind"] == kind]
 
 
@@ -94,7 +94,8 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
 def test_training_goes_on_and_the_next_try_is_made(fault: str, tmp_path: Path) -> None:
     spoil, mend, reason = FAULTS[fault]
     (tmp_path / "script.py").write_text(SCRIPT.replace("SPOIL", spoil).replace("MEND", mend))
-    done = run_on_small_disk(tmp_path, "--checkpoint-to", "disk", "--checkpoint-every", "4", "--keep-checkpoints", "2")
+    options = ("--run-dir", "run", "--checkpoint-to", "disk", "--checkpoint-every", "4", "--keep-checkpoints", "2")
+    done = run_on_small_disk(tmp_path, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "steps 32" in done.stdout
     lost = [(event["step"], event["reason"]) for event in events(tmp_path, "checkpoint-lost")]
@@ -114,8 +115,26 @@ def test_training_goes_on_and_the_next_try_is_made(fault: str, tmp_path: Path) -
 def test_a_disk_that_never_works_costs_only_the_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT.replace("SPOIL", "pass").replace("MEND", "pass"))
     (tmp_path / "not-a-folder").write_text("")
-    done = run_on_small_disk(tmp_path, "--checkpoint-to", "not-a-folder/x", "--checkpoint-every", "10")
+    options = ("--run-dir", "run", "--checkpoint-to", "not-a-folder/x", "--checkpoint-every", "10")
+    done = run_on_small_disk(tmp_path, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Not a directory" in done.stdout
     assert events(tmp_path, "checkpoint-published") == []
     assert [event["step"] for event in events(tmp_path, "checkpoint-lost")] == [10, 20, 30, 32]
+
+
+def test_a_run_directory_on_a_disk_that_was_full_for_a_while_has_the_whole_record(tmp_path: Path) -> None:
+    spoil, mend, reason = FAULTS["full"]
+    # Long names of values make the record grow beyond the page that it has on the disk already.
+    logging = "run.log(**{f'value of a rather long name {n}': 1.0 for n in range(40)})"
+    text = (
+        SCRIPT.replace("SPOIL", spoil).replace("MEND", mend).replace("optimizer.step()", f"optimizer.step(); {logging}")
+    )
+    (tmp_path / "script.py").write_text(text)
+    done = run_on_small_disk(tmp_path, "--run-dir", "disk/run", "--checkpoint-every", "2", "--keep-checkpoints", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lost = [event["reason"] for event in events(tmp_path, "checkpoint-lost", run="kept/run")]
+    assert lost and all(reason in text for text in lost)
+    assert events(tmp_path, "job-ended", run="kept/run")[0]["outcome"] == "finished"
+    lines = (tmp_path / "kept" / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, 33))

@@ -27,6 +27,7 @@ PATIENCE = 60.0  # seconds
 BLOCK = 16 * 2**20  # bytes of one part of an upload; S3 takes at most 10,000 of them for an object
 FIRST_PAUSE = 0.2  # seconds before the second try; each further pause is twice as long
 LONGEST_PAUSE = 10.0
+ANSWER = 10.0  # seconds that S3 may take to answer one try of a request
 MAY_PASS = (errno.EBUSY, errno.EAGAIN, errno.EIO, errno.EREMOTEIO, errno.EPIPE, errno.ENETUNREACH, errno.EHOSTUNREACH)
 # Errors of the libraries below fsspec, which say the same outside of OSError.
 MAY_PASS_BY_NAME = {
@@ -165,7 +166,7 @@ def _open_filesystem(url: str, patience: float) -> tuple[Any, str]:
     options: dict[str, Any] = {}
     if scheme in ("s3", "s3a"):
         retries = {"mode": "standard", "total_max_attempts": _attempts(patience)}
-        options = {"config_kwargs": {"retries": retries}}
+        options = {"config_kwargs": {"retries": retries, "connect_timeout": ANSWER, "read_timeout": ANSWER}}
     try:
         filesystem, root = fsspec.core.url_to_fs(url, skip_instance_cache=True, **options)
     except ImportError as error:

@@ -26,7 +26,7 @@ import msgspec
 from shoal.cli import bench_checkpoint_verdict as verdict
 from shoal.cli.launch import launch
 from shoal.cli.options import Parser
-from shoal.errors import Interrupted, ScriptFailed, UsageError
+from shoal.errors import ScriptFailed, UsageError
 from shoal.events import AnyEvent, CheckpointLost, CheckpointPublished, CheckpointStarted, Record
 
 WORKER = Path(__file__).with_name("bench_checkpoint_worker.py")
@@ -34,6 +34,7 @@ PROGRESS = "progress: "  # before lines of the worker that are for the user
 BATCH = 64  # per worker
 PARTS = ("saves", "memory", "throughput")
 MEASURED = ("shoal", "torch.save", "DCP", "async DCP", "async DCP, thread", "async DCP, process")  # for their memory
+SIGNALLED = 128  # exit codes above it: Ctrl-C and other signals
 UNCOUNTED = 2  # checkpoints of the throughput job: one before the first pair, one after the last
 
 
@@ -52,8 +53,8 @@ class Bench:
         shared: dict[str, Any] = {"run_dir": str(run_dir), "progress": "none", "keep_checkpoints": 1}
         with contextlib.redirect_stdout(_ProgressOnly(sys.stdout)):
             code = launch(WORKER, name.partition("-")[0], *where, *size, *arguments, **shared, **settings)
-        if code == Interrupted.exit_code:
-            raise KeyboardInterrupt
+        if code > SIGNALLED:
+            sys.exit(code)  # the launcher has said why
         if code != 0 or not results.exists():
             raise ScriptFailed(f"the benchmark's job {name} ended with exit code {code}")
         events = _events(run_dir)

@@ -7,9 +7,11 @@ about them is decided in `supervision`.
 from __future__ import annotations
 
 import contextlib
+import queue
 import select
 import signal
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from io import FileIO
@@ -39,7 +41,8 @@ from shoal.watch import open_display
 from shoal.wire.handshake import new_token
 from shoal.wire.messages import Ended
 
-CONNECT_TIMEOUT = 30.0  # seconds for the coordinator's process to come up, on a machine that is busy importing torch
+CONNECT_TIMEOUT = 300.0  # seconds for the coordinator's process to come up; it may have a slow store to look at first
+CONNECT_LOOK = 0.05  # seconds between two looks at signals while it does
 LOOK_SECONDS = 1.0  # between two looks at the processes, when nothing happens
 EXIT_WAIT = 1.0  # seconds between a broken connection to the coordinator and its process being seen to end
 
@@ -130,7 +133,7 @@ class _Launcher:
     def run(self, token: str) -> Finish:
         """Returns when the job is over and every process is gone."""
         try:
-            self._watcher = WatcherClient.connect(self._job.coordinator, token, timeout=CONNECT_TIMEOUT)
+            self._connect(token)
         except ShoalError as error:
             self._await_coordinator_exit()
             self._read_record()
@@ -138,10 +141,36 @@ class _Launcher:
         while self._finish is None:
             self._wait()
             self._look_around()
-        self._take(self._engine.stop(grace=self._finish.grace))
         if self._watcher is not None:
-            self._watcher.close()
+            self._watcher.close()  # a coordinator that is still there ends the record now
+            self._watcher = None
+        self._take(self._engine.stop(grace=self._finish.grace))
         return self._finish
+
+    def _connect(self, token: str) -> None:
+        """In a thread: a coordinator that first looks at a slow store must not keep the launcher from its signals."""
+        answer: queue.SimpleQueue[WatcherClient | ShoalError] = queue.SimpleQueue()
+
+        def connect() -> None:
+            try:
+                answer.put(WatcherClient.connect(self._job.coordinator, token, timeout=CONNECT_TIMEOUT))
+            except ShoalError as error:
+                answer.put(error)
+
+        threading.Thread(target=connect, name="shoal-connect", daemon=True).start()
+        while self._finish is None:
+            try:
+                got = answer.get(timeout=CONNECT_LOOK)
+            except queue.Empty:
+                for number in self._signals.take():
+                    self._decide(supervision.Signalled(number))
+                self._take(self._engine.poll())
+                self._decide(supervision.Tick())
+                continue
+            if isinstance(got, ShoalError):
+                raise got
+            self._watcher = got
+            return
 
     def last_lines(self, worker: int | None) -> tuple[str, ...]:
         return () if worker is None else self._last.get(worker_name(worker), ())

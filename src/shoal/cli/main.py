@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -22,8 +24,14 @@ COMMANDS = {
 
 
 def entry_point() -> None:
-    """The console script."""
-    sys.exit(main(sys.argv[1:]))
+    """The console script. Whoever reads its output may stop doing so: `shoal runs | head -1`."""
+    try:
+        code = main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at exit
+        code = 128 + signal.SIGPIPE
+    sys.exit(code)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 from shoal.checkpoint.store import Store
 from shoal.checkpoint.stores import store_for
+from shoal.cli.signals import heed_sigterm
 from shoal.environment import WorkerEnvironment, worker_environment
 from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError
 from shoal.events import AnyEvent, JobEnded
@@ -97,6 +98,7 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment) -> T:
     peers = ClusterPeers(environment)
     session: Session | None = None
     is_worker, process = True, os.getpid()
+    heed_sigterm(peers)
     try:
         peers.form()
         config = from_toml(peers.client.config, origin="the coordinator's configuration")

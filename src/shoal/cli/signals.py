@@ -1,15 +1,18 @@
 """Signals as something to wait for: Ctrl-C, SIGTERM and a closed terminal become a readable descriptor.
 
-Outside the main thread Python allows no handlers; then none are caught and the job runs without.
+Outside the main thread Python allows no handlers; then none are caught and the job runs without. For workers, SIGTERM
+becomes a wish to stop.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Protocol
 
 CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -39,6 +42,35 @@ class Signals:
     def close(self) -> None:
         self._reader.close()
         self._writer.close()
+
+
+class Stoppable(Protocol):
+    """What a worker's signal handler talks to."""
+
+    worker: int
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def ask_to_stop(self, reason: str) -> None: ...
+
+
+def heed_sigterm(peers: Stoppable) -> None:
+    """The first SIGTERM to a worker asks for a stop in good order; a second one, or one after the job's end, kills it.
+
+    Batch systems send it to every process of a job. Handlers of the script's own are left alone.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return
+    process = os.getpid()
+
+    def asked(number: int, _frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if os.getpid() != process or peers.is_over:  # a child that the script forked, or nobody to stop with
+            os.kill(os.getpid(), number)
+        peers.ask_to_stop(f"worker {peers.worker} got SIGTERM")
+
+    signal.signal(signal.SIGTERM, asked)
 
 
 @contextlib.contextmanager

@@ -43,6 +43,7 @@ def remove(file: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # batch systems signal every process; this one must be the last
     end(read_groups())
     for private in sys.argv[1:]:
         remove(private)

@@ -146,7 +146,7 @@ class _Coordinator:
             return
         for number in (signal.SIGTERM, signal.SIGINT):
             reason = f"the coordinator was stopped by {number.name}"
-            self._loop.add_signal_handler(number, self._feed, Interrupt(reason))
+            self._loop.add_signal_handler(number, self._feed, Interrupt(reason, 128 + number))
 
     # Connections
 

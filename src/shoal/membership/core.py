@@ -18,6 +18,7 @@ from shoal.membership.protocol import Arrived, Closed, Input, Instruction, Inter
 from shoal.membership.publishing import JOB_ENDED, MEMBERS_CHANGED, Publishing
 from shoal.membership.regrouping import BrokenExchange, Past, next_generation
 from shoal.membership.roster import Worker
+from shoal.membership.stopping import Stopping
 from shoal.values import Generation
 from shoal.wire.messages import (
     ClientMessage,
@@ -77,9 +78,7 @@ class MembershipCore:
         self._broken = BrokenExchange()
         self._publishing = Publishing(self._audience, after_generation=self._past.generation)
         self._failure: tuple[int, Failed] | None = None  # the first worker that failed, and what it said
-        self._stop: str | None = None  # the reason, once a stop was asked for
-        self._stop_code = 0  # the job's exit code if it ends by that stop
-        self._stop_agreed: str | None = None  # the reason, once the workers agreed on it
+        self._stop = Stopping()
         self._waiting_since = now  # when it was last said that workers are missing, or nobody waited
         self._ended: Ended | None = None  # decided and told to the workers
         self._outcome = ""
@@ -94,10 +93,7 @@ class MembershipCore:
         elif isinstance(happened, Closed):
             self._closed(happened.client, happened.reason)
         elif isinstance(happened, Interrupt):
-            if self._stop is not None and self._stop_code:  # the launcher has said why before
-                self._end("interrupted", "", self._stop, exit_code=self._stop_code)
-            else:
-                self._end("interrupted", Interrupted.__name__, happened.reason)
+            self._interrupt(happened)
         elif isinstance(happened, Published):
             self._publishing.published(happened.checkpoint, happened.outcome, now)
         elif isinstance(happened, PublishFailed):
@@ -143,8 +139,8 @@ class MembershipCore:
         self._audience.send((client,), Welcome(config=self._config.to_toml(), heartbeat=heartbeat))
         if isinstance(message, Watch):
             self._audience.catch_up(client)
-        elif self._stop is not None:
-            self._audience.send((client,), StopNotice(reason=self._stop))
+        elif self._stop.reason is not None:
+            self._audience.send((client,), StopNotice(reason=self._stop.reason))
 
     def _turn_away(self, client: int, reason: str) -> None:
         self._audience.send((client,), Turned(reason=reason))
@@ -162,7 +158,7 @@ class MembershipCore:
             worker.cut_off = reason
             worker.suspect(self._now)
         elif client == self._audience.launcher:
-            self._end("interrupted", Interrupted.__name__, "the launcher is gone")
+            self._end_interrupted("the launcher is gone")
 
     # What clients say
 
@@ -201,8 +197,10 @@ class MembershipCore:
             if isinstance(event, OWN_EVENTS):
                 self._turn_away(client, f"worker {worker.number} may not report {reasons.name_of(event)}")
                 return
-            if isinstance(event, events.StopAgreed) and self._stop_agreed is None:
-                self._stop_agreed = event.reason
+            if isinstance(event, events.StopAgreed) and self._stop.agreed is None:
+                self._stop.agreed = event.reason
+            if isinstance(event, events.CheckpointStarted) and self._publishing.is_lost(event.checkpoint):
+                continue  # another worker was faster to say that it is lost: that is the last word on it
             self._audience.note(event)
 
     def _exchange_broken(self, worker: Worker, report: ExchangeBroken) -> None:
@@ -236,11 +234,25 @@ class MembershipCore:
             self._publishing.part(worker.number, part, self._generation, self._now)
 
     def _request_stop(self, worker: int | None, request: StopRequest) -> None:
-        if self._stop is None and self._ended is None:
-            self._stop = reasons.shortened(request.reason)
-            self._stop_code = request.exit_code if worker is None else 0
-            self._audience.note(events.StopRequested(worker=worker, reason=self._stop))
-            self._audience.send(self._audience.workers(), StopNotice(reason=self._stop))
+        if self._stop.reason is None and self._ended is None:
+            self._stop.reason = reasons.shortened(request.reason)
+            self._stop.exit_code = request.exit_code if worker is None else 0
+            self._audience.note(events.StopRequested(worker=worker, reason=self._stop.reason))
+            self._audience.send(self._audience.workers(), StopNotice(reason=self._stop.reason))
+
+    def _interrupt(self, interrupt: Interrupt) -> None:
+        """Whoever signals all processes of a job wants it to stop in good order; whoever insists wants the end."""
+        self._stop.interrupts += 1
+        if self._stop.interrupts == 1 and any(worker.is_active for worker in self._workers.values()):
+            self._request_stop(None, StopRequest(reason=interrupt.reason, exit_code=interrupt.exit_code))
+        else:
+            self._end_interrupted(interrupt.reason)
+
+    def _end_interrupted(self, reason: str) -> None:
+        if self._stop.is_by_signal and self._stop.reason is not None:  # somebody has said why before
+            self._end("interrupted", "", self._stop.reason, exit_code=self._stop.exit_code)
+        else:
+            self._end("interrupted", Interrupted.__name__, reason)
 
     def _process_exited(self, number: int, code: int) -> None:
         if number in self._exits or not 0 <= number < self._config.workers or self._ended is not None:
@@ -363,9 +375,8 @@ class MembershipCore:
         elif len(outside) == workers:
             self._end("finished", "", f"{reasons.all_of(workers, 'process', 'processes')} ended with exit code 0")
         elif len(self._workers) == workers and all(worker.done for worker in self._workers.values()):
-            if self._stop_agreed is not None:
-                outcome = "interrupted" if self._stop_code else "stopped"
-                self._end(outcome, "", self._stop_agreed, exit_code=self._stop_code)
+            if self._stop.agreed is not None:
+                self._end(self._stop.outcome, "", self._stop.agreed, exit_code=self._stop.exit_code)
             else:
                 self._end("finished", "", f"{reasons.all_of(workers, 'worker', 'workers')} finished")
 

@@ -21,6 +21,7 @@ from shoal.membership.thinning import Thinning
 FILE_NAME = "events.jsonl"
 METRICS_NAME = "metrics.jsonl"
 KEPT = 1000  # records that a watcher that comes late is shown
+MOST_WAITING = 16 * 2**20  # bytes of lines that wait for a disk that cannot be written
 
 
 class Journal:
@@ -72,12 +73,15 @@ class Journal:
 class _Lines:
     """A file that lines of JSON are appended to.
 
-    A full disk ends the file, not the job: the loss is said once, on stderr.
+    While it cannot be written, lines wait, and go where the file ends once it can be again: a disk that was full for a
+    while costs nothing. The trouble is said on stderr when it begins, and so is a loss of lines beyond `MOST_WAITING`.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._encoder = msgspec.json.Encoder()
         self._unwritten = bytearray()
+        self._is_failing = False
+        self._is_dropping = False
         self._file: FileIO | None = None
         if path is not None:
             if _is_torn(path):
@@ -85,26 +89,32 @@ class _Lines:
             self._file = path.open("ab", buffering=0)
 
     def append(self, line: Record | MetricLine) -> None:
-        if self._file is not None:
-            self._unwritten += self._encoder.encode(line)
-            self._unwritten += b"\n"
+        if self._file is None:
+            return
+        data = self._encoder.encode(line)
+        if len(self._unwritten) + len(data) > MOST_WAITING and not isinstance(getattr(line, "event", None), JobEnded):
+            if not self._is_dropping:
+                self._is_dropping = True
+                sys.stderr.write(f"shoal: lines for {self._file.name} are lost: too many wait to be written\n")
+            return
+        self._unwritten += data
+        self._unwritten += b"\n"
 
     def flush(self) -> None:
         try:
             while self._unwritten and self._file is not None:
                 del self._unwritten[: self._file.write(self._unwritten)]
+            self._is_failing = self._is_dropping = False
         except OSError as error:
-            where = "" if self._file is None else self._file.name
-            self._drop()
-            sys.stderr.write(
-                f"shoal: {where} cannot be written any more: {error.strerror or error}; the job goes on without it\n"
-            )
+            if not self._is_failing and self._file is not None:
+                self._is_failing = True
+                sys.stderr.write(
+                    f"shoal: {self._file.name} cannot be written: {error.strerror or error}; "
+                    "the job goes on, and what is to be written waits until it can be\n"
+                )
 
     def close(self) -> None:
         self.flush()
-        self._drop()
-
-    def _drop(self) -> None:
         self._unwritten.clear()
         if self._file is not None:
             self._file.close()

@@ -39,6 +39,7 @@ class Interrupt:
     """The coordinator itself was told to stop."""
 
     reason: str
+    exit_code: int = 143  # of a job that stops because of it
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,10 @@ class Publishing:
     def is_publishing(self) -> bool:
         return any(checkpoint.handed_over is not None for checkpoint in self._open.values())
 
+    def is_lost(self, name: str) -> bool:
+        """Also while a member may still be writing its part."""
+        return name in self._lost
+
     def objection(self, worker: int, part: PartWritten | PartFailed, generation: Generation | None) -> str:
         """Why this part is nothing that a worker may send; empty when there is nothing wrong with it."""
         if generation is None or generation.rank_of(worker) is None:

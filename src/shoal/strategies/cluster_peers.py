@@ -19,7 +19,8 @@ from shoal.transport.tcp import PeerListener, connect_mesh
 from shoal.values import Address, Generation
 from shoal.wire.messages import PROTOCOL_VERSION, Join, PartFailed, PartWritten
 
-CONNECT_SECONDS = 30.0  # for the coordinator to answer, and for all peers of a generation to connect
+CONNECT_SECONDS = 30.0  # for all peers of a generation to connect
+COORDINATOR_SECONDS = 300.0  # for the coordinator to answer; it may have a slow store to look at first
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class ClusterPeers(Peers):
         self._past = _Past()
         self._lock = threading.Lock()
         self._current: ThreadedGroup | None = None
+        self._told_to_stop: str | None = None  # this process was, by a signal
         self._connecting = 0  # number of the newest generation that this worker has tried to connect in
         try:
             self.client = CoordinatorClient.connect(
@@ -50,7 +52,7 @@ class ClusterPeers(Peers):
                     process=os.getpid(),
                     address=self._listener.address,
                 ),
-                timeout=CONNECT_SECONDS,
+                timeout=COORDINATOR_SECONDS,
             )
         except ShoalError:
             self._listener.close()
@@ -134,7 +136,16 @@ class ClusterPeers(Peers):
         self.client.report(*events)
 
     def stop_wish(self) -> str | None:
-        return self.client.stop_reason
+        return self.client.stop_reason or self._told_to_stop
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended, or the coordinator is lost."""
+        return self.client.is_over
+
+    def ask_to_stop(self, reason: str) -> None:
+        """From a signal handler: vote for a stop at the next exchange."""
+        self._told_to_stop = reason
 
     def set_position(self, step: int, operation: str) -> None:
         self.client.set_position(step, operation)

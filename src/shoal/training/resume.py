@@ -79,6 +79,6 @@ def _take_up(session: Session, manifest: Manifest, state: Tree) -> None:
 
 
 def _file_in(reason: str, name: str) -> str:
-    """Errors about a checkpoint begin with the file's name."""
+    """Errors about one file of a checkpoint begin with `name/file`."""
     first = reason.partition(" ")[0]
-    return first if first.startswith(f"{name}/") else name
+    return first.removeprefix(f"{name}/") if first.startswith(f"{name}/") else ""

@@ -86,7 +86,7 @@ def notices(board: Board, event: events.Event, time: float) -> list[str]:
             formed = f"generation {event.generation} with {len(event.workers)} workers: {first_line(event.reason)}"
             return [*redone, formed]
         case _:
-            told = _notice(event)
+            told = _notice(board, event)
             return [] if told is None else [told]
 
 
@@ -99,7 +99,7 @@ def _void(event: events.StepVoided) -> str:
     return f"step {event.step} was void and is redone: {event.operation}: {first_line(event.reason)}"
 
 
-def _notice(event: events.Event) -> str | None:
+def _notice(board: Board, event: events.Event) -> str | None:
     match event:
         case events.EpochEnded():
             speed = rate(event.samples / event.seconds) if event.seconds > 0 else "0 samples/s"
@@ -121,7 +121,8 @@ def _notice(event: events.Event) -> str | None:
         case events.CheckpointLost():
             who = "" if event.worker is None else f"worker {event.worker}: "
             what = f"warning: the checkpoint at step {event.step} is lost: {who}{first_line(event.reason)}"
-            return f"{what}; training goes on, and the next one will be tried"
+            is_last = event.checkpoint == board.last_checkpoint
+            return what if is_last else f"{what}; training goes on, and the next one will be tried"
         case events.CheckpointRefused():
             where = f"{event.checkpoint}/{event.file}" if event.file else event.checkpoint
             return f"warning: {where} cannot be used: {first_line(event.reason)}; looking at the checkpoint before it"

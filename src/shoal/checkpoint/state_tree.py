@@ -8,6 +8,7 @@ is msgpack; in a manifest it is JSON, for people to read.
 from __future__ import annotations
 
 import math
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,8 +45,14 @@ class _Sequence(msgspec.Struct, frozen=True, tag="list"):
 
 class _Mapping(msgspec.Struct, frozen=True, tag="dict"):
     items: list[tuple[str | int, _Node]]
+    kind: Literal["dict", "Counter", "OrderedDict"] = "dict"  # schedulers keep a Counter, and use it as one
 
 
+_DICTS: dict[Literal["dict", "Counter", "OrderedDict"], Any] = {
+    "dict": dict,
+    "Counter": Counter,
+    "OrderedDict": OrderedDict,
+}
 _Node = TensorPlace | _Scalar | _Special | _Sequence | _Mapping
 _decoder: msgspec.msgpack.Decoder[_Node] = msgspec.msgpack.Decoder(_Node)
 _json_decoder: msgspec.json.Decoder[_Node] = msgspec.json.Decoder(_Node)
@@ -81,7 +88,11 @@ class _Flattening:
         self.names: list[str] = []
 
     def node(self, tree: Tree, path: tuple[str | int, ...]) -> _Node:
+        if len(path) > MAX_DEPTH:
+            raise UsageError(f"{self._named} is nested deeper than {MAX_DEPTH}")
         if isinstance(tree, torch.Tensor):
+            if tree.layout != torch.strided:
+                raise UsageError(f"{self._at(path)} is a {tree.layout} tensor; a state holds dense ones only")
             self.tensors.append(tree.detach())
             self.names.append("/".join(map(str, path)))
             return TensorPlace(number=len(self.tensors) - 1, shape=tuple(tree.shape), dtype=str(tree.dtype)[6:])
@@ -95,9 +106,10 @@ class _Flattening:
             return _Sequence(items=items, is_tuple=isinstance(tree, tuple))
         if isinstance(tree, dict):
             for key in tree:
-                if not isinstance(key, str | int):
+                if not isinstance(key, str | int) or isinstance(key, bool):
                     raise UsageError(f"{self._at(path)} has the key {key!r}; keys of a state are strings or integers")
-            return _Mapping([(key, self.node(value, (*path, key))) for key, value in tree.items()])
+            entries = [(key, self.node(value, (*path, key))) for key, value in tree.items()]
+            return _Mapping(entries, kind=next((k for k, made in _DICTS.items() if type(tree) is made), "dict"))
         kind = type(tree).__name__
         raise UsageError(
             f"{self._at(path)} is a {kind}; a state holds numbers, strings, tensors, lists and dictionaries only"
@@ -178,4 +190,4 @@ def _from_node(node: _Node, tensors: list[torch.Tensor]) -> Tree:
     if isinstance(node, _Sequence):
         items = [_from_node(item, tensors) for item in node.items]
         return tuple(items) if node.is_tuple else items
-    return {key: _from_node(value, tensors) for key, value in node.items}
+    return _DICTS[node.kind]({key: _from_node(value, tensors) for key, value in node.items})

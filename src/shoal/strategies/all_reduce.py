@@ -94,6 +94,12 @@ class AllReduce(Strategy):
         self._buffers.refresh()
         self._buffers.remember()
 
+    def is_changed(self, buffer: torch.Tensor) -> bool:
+        return self._buffers.is_changed(buffer)
+
+    def forget(self, buffer: torch.Tensor) -> None:
+        self._buffers.forget(buffer)
+
     def detach(self) -> None:
         for exchange in self._exchanges:
             exchange.detach()

@@ -73,6 +73,13 @@ class BufferAverage:
             elif not torch.equal(known, buffer):
                 known.copy_(buffer)
 
+    def is_changed(self, buffer: torch.Tensor) -> bool:
+        return not _same(self._known.get(id(buffer)), buffer)
+
+    def forget(self, buffer: torch.Tensor) -> None:
+        """It counts as changed, whatever it is."""
+        self._known.pop(id(buffer), None)
+
     def changed(self) -> list[bool]:
         """One flag per buffer: its values are not those of the last exchange."""
         return [not _same(self._known.get(id(buffer)), buffer) for buffer in self._buffers]

@@ -132,5 +132,13 @@ class Strategy(ABC):
         """Parameters and buffers were copied from a member: what they are now is what all have agreed on."""
 
     @abstractmethod
+    def is_changed(self, buffer: torch.Tensor) -> bool:
+        """Whether it is not what it was after the last exchange, so that the next one averages it."""
+
+    @abstractmethod
+    def forget(self, buffer: torch.Tensor) -> None:
+        """It counts as changed, whatever it is: it was when the state was taken."""
+
+    @abstractmethod
     def detach(self) -> None:
         """Let go of all models: the job is over for this script."""

@@ -8,7 +8,7 @@ from shoal.errors import WorkersDisagree
 from shoal.events import Advised
 from shoal.training.saving import Moment, Snapshot
 from shoal.training.session import LoopEnd, Session
-from shoal.training.state import state_dict_keys, state_of, state_size, steady_names
+from shoal.training.state import changed_buffers, state_dict_keys, state_of, state_size, steady_names
 from shoal.values import Cursor
 
 
@@ -66,10 +66,11 @@ def save_at_end(session: Session) -> None:
 def _wind_back(tree: dict[str, Any], end: LoopEnd) -> None:
     """A resumed script goes on at the end of the last loop: what came after, such as `scheduler.step()`, comes again.
 
-    Objects that were handed over since then are of no use to it, and left as they are.
+    What was handed over since then is of no use to it (`handed`); models of then stay in the file, for exports.
     """
     tree["results"] = tree["results"][: end.results]
-    tree["kept"] = {**tree["kept"], **end.kept}
+    tree["kept"] = end.kept
+    tree["handed"] = {"models": list(end.models), "groups": [len(groups) for groups in end.groups]}
     for optimizer, groups in zip(tree["optimizers"], end.groups, strict=False):
         for group, settings in zip(optimizer["groups"], groups, strict=False):
             group.update(settings)
@@ -81,6 +82,7 @@ def _cursor(session: Session) -> Cursor:
 
 def _begin(session: Session, cursor: Cursor, *, reason: str, mark: str = "", is_last: bool = False) -> None:
     tree = {**state_of(session, cursor), "results": list(session.results), "keys": state_dict_keys(session)}
+    tree["changed"] = changed_buffers(session)
     if session.loop_end is not None:
         _wind_back(tree, session.loop_end)
     moment = Moment(

@@ -46,7 +46,7 @@ def evaluate(session: Session, score: Callable[..., Any], feed: Feed) -> dict[st
     total, *means = together.tolist()
     scores = {name: mean / total for name, mean in zip(names, means, strict=True)} if total else {}
     if session.iteration is None:
-        session.results[-1] = scores  # what a script that starts again gets, without evaluating
+        session.results[-1] = dict(scores)  # what a script that starts again gets, without evaluating
     if session.peers.group.rank == 0:
         told = {name: finite(score) for name, score in scores.items()}
         session.peers.report(Evaluated(step=session.step, samples=int(total), scores=told))

@@ -20,7 +20,7 @@ from shoal.strategies.strategy import Iteration
 from shoal.training.checkpointing import save_after_step, save_on_stop
 from shoal.training.recovery import recover, undo_void
 from shoal.training.session import Past, Session
-from shoal.training.state import load_state
+from shoal.training.state import forget_changed, load_state
 from shoal.values import Cursor, TimeShares
 
 
@@ -72,6 +72,7 @@ class Loop:
         session.loop, session.loop_end = self, None
         self._number, self.first_step, self._blocked = session.loops, session.step, session.saver.blocked
         if session.past is not None and self._is_past(session.past):
+            session.seed_outside()
             return
         self._check_optimizers()
         if session.past is None:
@@ -112,6 +113,7 @@ class Loop:
         self._session.past = None
         if past.is_resumed:
             self._session.outside(f"resuming loop {self._number}: {self._text()}", self._start)
+            forget_changed(self._session, past.state)
 
     def leave(self) -> None:
         """The script left it in the middle: it is over, wherever it was in its data."""
@@ -231,6 +233,8 @@ class Loop:
             self.cursor = batch.cursor_after
         if session.strategy.votes.stop_seen and batch.is_last and iteration.breakage is None:
             self._agree_to_stop(iteration)
+        if session.saver.is_asked and batch.is_last and iteration.breakage is None:
+            self._agree_to_save(iteration)
         if iteration.breakage is not None:
             if iteration.is_void:
                 undo_void(session, iteration.breakage)
@@ -256,7 +260,8 @@ class Loop:
         self._own_samples = 0 if iteration.is_void else self._own_samples + batch.samples
         counted, self._own_samples = (self._own_samples, 0) if batch.is_last else (0, self._own_samples)
         session.reporter.add(samples=counted, shares=shares, epoch=batch.cursor_after.epoch)
-        session.reporter.send(step=session.step)
+        # A checkpoint must not be ahead of the record: a resumed job would leave out the steps between.
+        session.reporter.send(step=session.step, now=session.saver.last_step == session.step)
         self._mark = time.perf_counter()
         return iteration.breakage is not None
 
@@ -265,6 +270,15 @@ class Loop:
         if self._session.peers.group.rank == 0:
             event = EpochEnded(epoch=epoch, step=self._session.step, samples=samples, seconds=seconds)
             self._session.peers.report(event)
+
+    def _agree_to_save(self, iteration: Iteration) -> None:
+        """The script called run.save in this step, on every worker: who is still writing is asked now."""
+        session, point = self._session, f"saving after step {self._session.step}"
+        session.saver.vote(session.strategy.votes, step=session.step)
+        try:
+            session.agree(point)
+        except ExchangeFailed as failure:
+            iteration.mark_broken(point, failure)
 
     def _agree_to_stop(self, iteration: Iteration) -> None:
         point = f"stop after step {self._session.step}"

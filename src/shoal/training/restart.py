@@ -52,7 +52,8 @@ def _start_again(session: Session, error: BaseException, fresh: Callable[[], Ses
         state=state_of(session, cursor), loop=session.loops, first_step=loop.first_step, results=tuple(session.results)
     )
     newcomer.reporter = session.reporter
-    newcomer.saver = session.saver
+    # The old session is closed below; checkpoints on their way go on.
+    newcomer.saver, session.saver = session.saver, newcomer.saver
     newcomer.strategy.votes.stop = session.strategy.votes.stop
     session.close()
     return newcomer

@@ -22,15 +22,20 @@ from shoal.training.session import Past, Session
 def resume(session: Session, store: Store) -> None:
     """Let the session's script go on from a checkpoint. Raises CheckpointUnusable where none can be used."""
     names = [listed.name for listed in published(store)]
-    reasons = []
+    reasons, has_begun = [], False
     for name in names:
         found, reason = _read(store, name)
         if _all_have_it(session, name, found is not None) and found is not None:
+            if found[0].about.kind == "full" and found[0].about.loop == 0:
+                has_begun = True  # saved before the first loop: all that led there is done again, and gives the same
+                continue
             _take_up(session, *found)
             return
         if reason:
             reasons.append(reason)
             session.peers.report(CheckpointRefused(checkpoint=name, file=_file_in(reason, name), reason=reason))
+    if has_begun:
+        return
     what = f"none of the {len(names)} checkpoints there can be used: {'; '.join(reasons)}" if names else "there is none"
     raise CheckpointUnusable(f"no checkpoint to resume from in {store.place}: {what}; start the job anew")
 
@@ -58,6 +63,7 @@ def _all_have_it(session: Session, name: str, has_it: bool) -> bool:
 
 def _take_up(session: Session, manifest: Manifest, state: Tree) -> None:
     about = manifest.about
+    _leave_out_later(state)
     if about.kind == "weights":
         session.weights = state["models"]
     else:
@@ -76,6 +82,20 @@ def _take_up(session: Session, manifest: Manifest, state: Tree) -> None:
         )
         workers = about.generation.size
         session.peers.report(Resumed(checkpoint=manifest.checkpoint, step=about.step, workers=workers, reason=reason))
+
+
+def _leave_out_later(state: Tree) -> None:
+    """What the script handed over after the loop at whose end it goes on: it will do so again."""
+    handed = state.pop("handed", None)
+    if handed is None:
+        return
+    for part in ("models", "gradients"):
+        state[part] = {name: state[part][name] for name in handed["models"]}
+    state["optimizers"] = state["optimizers"][: len(handed["groups"])]
+    for optimizer, count in zip(state["optimizers"], handed["groups"], strict=True):
+        optimizer["groups"] = optimizer["groups"][:count]
+        names = {name for group in optimizer["groups"] for name in group["params"]}
+        optimizer["state"] = {name: values for name, values in optimizer["state"].items() if name in names}
 
 
 def _file_in(reason: str, name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
@@ -45,6 +46,7 @@ class Run:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        session.save_here = partial(save_here, session)
 
     @property
     def rank(self) -> int:
@@ -172,6 +174,8 @@ class Run:
         self._session.settle()
         scores = evaluate(self._session, score, feed_for(data, self._feed_options(chosen)))
         iteration = self._session.iteration
+        if iteration is None:
+            self._session.seed_outside()  # `score` may have drawn; a resumed script does not call it again
         if self._session.past is None and (iteration is None or iteration.breakage is None):
             self._session.reporter.scored(scores, step=self._session.step, is_open=iteration is not None)
         return scores
@@ -245,6 +249,8 @@ class Run:
                 raise UsageError(f"run.keep({name}=...) was given a {kind}, without state_dict and load_state_dict")
             flatten(thing.state_dict(), named=f"the state of {name}")
             self._session.watched.kept[name] = thing
+            if (before := self._session.kept_before.pop(name, None)) is not None:
+                thing.load_state_dict(before)  # a resumed script that hands it over inside its loop
 
     def save(self, *, mark: str = "") -> None:
         """Make a checkpoint, after this step or, outside loops, of the state as it is. Every worker must call it.

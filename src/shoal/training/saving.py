@@ -103,6 +103,15 @@ class Saver:
         """The script wants one after this step."""
         self._wanted = ("the script asked for it", mark)
 
+    @property
+    def is_asked(self) -> bool:
+        return self.is_on and self._wanted is not None
+
+    def take_asked(self) -> str | None:
+        """The mark of a checkpoint that was asked for in a loop that is over."""
+        wanted, self._wanted = self._wanted, None
+        return wanted[1] if wanted is not None and self.is_on else None
+
     def owe(self) -> None:
         """One was due in a step that broke."""
         self._owed = True
@@ -154,7 +163,7 @@ class Saver:
             self._peers.report(told)
         try:
             part = self._captured(snapshot, moment, name)
-        except (ShoalError, MemoryError) as error:
+        except Exception as error:  # a mistake of ours, or a state that cannot be written, costs this checkpoint
             failed = PartFailed(checkpoint=name, generation=generation, step=moment.step, reason=str(error))
             self._peers.part_done(failed)
             return

@@ -29,6 +29,7 @@ from shoal.training.snapshot import Kept, StepSnapshot
 from shoal.values import Cursor, TimeShares
 
 T = TypeVar("T")
+OUTSIDE_KEY = 6  # see `data.order`: keys for different uses start from different numbers
 
 
 @dataclass
@@ -71,6 +72,7 @@ class LoopEnd:
     kept: dict[str, Any]
     groups: list[list[dict[str, Any]]]  # by optimizer and group: settings such as the learning rate
     results: int  # that were recorded by then
+    models: tuple[str, ...]  # that had been handed over
 
 
 class Session:
@@ -99,6 +101,8 @@ class Session:
         self.results: list[Any] = []  # of collectives outside loops, for a script that starts again from the top
         self.past: Past | None = None  # set while a script that started again has not reached its current loop
         self.weights: dict[str, Any] | None = None  # by model: what training starts from, where that is imported
+        self.kept_before: dict[str, Any] = {}  # states of objects that a resumed script has not handed over yet
+        self.save_here: Callable[[str], None] | None = None  # makes a checkpoint outside loops; set by `Run`
         self._undo_told = False
 
     # The contract of a step
@@ -200,10 +204,17 @@ class Session:
             self.loop.leave()
         self.outside(point, self.agree)
         self.note_loop_end()
+        if (mark := self.saver.take_asked()) is not None and self.save_here is not None:
+            self.save_here(mark)  # asked for in the iteration that was left
         self.reporter.add(samples=iteration.samples if is_step else 0, shares=TimeShares())
         self.reporter.send(step=self.step, now=True)
 
+    def seed_outside(self) -> None:
+        """Code between loops draws the same numbers on every worker, and again when the script runs from the top."""
+        seed_generators(key_of(OUTSIDE_KEY, self.config.seed, self.loops, len(self.results)))
+
     def note_loop_end(self) -> None:
+        self.seed_outside()
         if self.saver.is_on:
             self.loop_end = LoopEnd(
                 kept={name: copy.deepcopy(thing.state_dict()) for name, thing in self.watched.kept.items()},
@@ -215,6 +226,7 @@ class Session:
                     for each in (optimizer.param_groups for optimizer in self.watched.optimizers)
                 ],
                 results=len(self.results),
+                models=tuple(self.watched.models),
             )
 
     def give_up_iteration(self) -> None:
@@ -256,7 +268,7 @@ class Session:
         iteration = self.iteration
         if iteration is None:
             result = self.outside(named, lambda _: action(self.peers.group, label))
-            self.results.append(result)
+            self.results.append(copy.deepcopy(result))  # the script may change its own
             return result
         try:
             with waiting(iteration, self.peers):
@@ -275,7 +287,7 @@ class Session:
             )
             raise CheckpointUnusable(text)
         self.results.append(self.past.results[len(self.results)])
-        return self.results[-1]
+        return copy.deepcopy(self.results[-1])
 
     def outside(self, label: str, action: Callable[[str], T]) -> T:
         """Run a collective outside iterations, where nothing can be redone yet: a failure ends the job."""

@@ -29,7 +29,7 @@ def state_of(session: Session, cursor: Cursor) -> dict[str, Any]:
         "cursor": [cursor.epoch, cursor.position],
         "models": {name: entries_of(model) for name, model in session.watched.models.items()},
         "gradients": {
-            name: {entry: _dense(p.grad) for entry, p in model.named_parameters() if p.grad is not None}
+            name: {entry: _gradient_entry(p.grad) for entry, p in model.named_parameters() if p.grad is not None}
             for name, model in session.watched.models.items()
         },
         "optimizers": [_by_name(optimizer, names) for optimizer in session.watched.optimizers],
@@ -70,6 +70,21 @@ def steady_names(session: Session, names: list[str]) -> set[str]:
     return {name for name in names if name in parameters or name.startswith("optimizers/")}
 
 
+def changed_buffers(session: Session) -> dict[str, list[str]]:
+    """By model: buffers that the next exchange will average, since the script changed them after the last one."""
+    return {
+        name: [entry for entry, buffer in model.named_buffers() if session.strategy.is_changed(buffer)]
+        for name, model in session.watched.models.items()
+    }
+
+
+def forget_changed(session: Session, state: Mapping[str, Any]) -> None:
+    """After the last meeting before the next step: its exchange averages what it would have averaged."""
+    for name, model in session.watched.models.items():
+        for entry in state.get("changed", {}).get(name, ()):
+            session.strategy.forget(model.get_buffer(entry))
+
+
 def state_dict_keys(session: Session) -> dict[str, dict[str, str]]:
     """By model: which entry of the state each key of its `state_dict()` stands for, for exports."""
     keys: dict[str, dict[str, str]] = {}
@@ -90,11 +105,12 @@ def load_state(session: Session, state: Mapping[str, Any]) -> Cursor:
         for entry, tensor in state["models"][name].items():
             own[entry].copy_(tensor)
         for entry, parameter in model.named_parameters():
-            parameter.grad = state["gradients"][name].get(entry)
+            parameter.grad = _gradient_from(state["gradients"][name].get(entry), parameter)
     for optimizer, values in zip(session.watched.optimizers, state["optimizers"], strict=True):
         _load_optimizer(optimizer, _by_number(optimizer, values, parameter_names(session)))
     for name, thing in session.watched.kept.items():
         thing.load_state_dict(state["kept"][name])
+    session.kept_before = {name: kept for name, kept in state["kept"].items() if name not in session.watched.kept}
     session.strategy.state_replaced()
     session.step = state["step"]
     session.strategy.votes.updates = state["updates"]
@@ -167,8 +183,30 @@ def _kind(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype)[6:]} {list(tensor.shape)}"
 
 
-def _dense(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient.to_dense() if gradient.is_sparse else gradient
+def _gradient_entry(gradient: torch.Tensor) -> Any:
+    """A sparse one as it is: made dense and sparse again it would add up in another order."""
+    if not gradient.is_sparse:
+        return gradient
+    return {
+        "indices": gradient._indices(),
+        "values": gradient._values(),
+        "is_coalesced": gradient.is_coalesced(),
+    }
+
+
+def _gradient_from(entry: Any, parameter: torch.Tensor) -> torch.Tensor | None:
+    if isinstance(entry, dict):
+        return torch.sparse_coo_tensor(
+            entry["indices"], entry["values"], parameter.shape, is_coalesced=entry["is_coalesced"]
+        )
+    return None if entry is None else _laid_out_as(parameter, entry)
+
+
+def _laid_out_as(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """In the parameter's memory layout, such as channels_last: fused optimizers pair elements by place in memory."""
+    if value.shape != parameter.shape or value.stride() == parameter.stride():
+        return value
+    return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
 
 
 def _by_name(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, Any]:
@@ -197,4 +235,4 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, values: dict[str, Any]) ->
     for index, state in values["state"].items():
         for name, value in state.items():
             if isinstance(value, torch.Tensor):
-                optimizer.state[parameters[index]][name] = value
+                optimizer.state[parameters[index]][name] = _laid_out_as(parameters[index], value)

@@ -50,6 +50,7 @@ class LoopStarted(Event, frozen=True, tag="loop-started"):
     samples_per_epoch: int | None
     first_epoch: int = 0  # a nested loop covers one epoch of several
     steps: int | None = None  # where the script limits them: after how many steps the loop ends
+    end: int | None = None  # applied steps at its end, with later epochs of a nested loop; None: not known
 
 
 class StepRow(msgspec.Struct, frozen=True, array_like=True):
@@ -109,6 +110,7 @@ class EpochEnded(Event, frozen=True, tag="epoch-ended"):
     step: int
     samples: int  # of the whole epoch over all workers
     seconds: float
+    timed: int | None = None  # samples that took those seconds, where the job was resumed within the epoch
 
 
 class Evaluated(Event, frozen=True, tag="evaluated"):

@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import AddressUnavailable, Refused, UsageError
-from shoal.events import Advised, GenerationFormed, JobEnded, JobStarted, WorkerFailed, WorkerJoined, WorkerLeft
+from shoal.events import (
+    Advised,
+    GenerationFormed,
+    JobEnded,
+    JobStarted,
+    StopRequested,
+    WorkerFailed,
+    WorkerJoined,
+    WorkerLeft,
+)
 from shoal.membership import channel, coordinator
 from shoal.membership.client import CoordinatorClient
 from shoal.membership.coordinator import open_listener
@@ -178,9 +187,11 @@ def test_a_coordinator_that_is_told_to_stop_closes_its_record(run_dir: Path) -> 
     with Job(run_dir, workers=1) as job:
         watcher = job.watch()
         job.join(0)
+        job.coordinator.send_signal(signal.SIGTERM)  # asks for a stop in good order, which this worker does not heed
+        seen(watcher, StopRequested)
         job.coordinator.send_signal(signal.SIGTERM)
         assert ended(watcher).text == "the coordinator was stopped by SIGTERM"
-        assert job.exit_code() == 130
+        assert job.exit_code() == 143
         assert isinstance(job.events()[-1], JobEnded)
 
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy
 import torch
 
 from shoal.checkpoint.direct_write import BLOCK
-from shoal.checkpoint.division import Extent, Rows, divide
+from shoal.checkpoint.division import Extent, divide
 from shoal.checkpoint.part_file import Stored
 
 SMALL = 1024 * 1024  # bytes of a part that are copied at once
@@ -46,11 +46,38 @@ class CapturedPiece:
     end: int
 
 
+Description = tuple[str, str, tuple[int, ...]]  # of a tensor: name, dtype, shape
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a worker's part of states that look like this one consists of."""
+
+    tensors: list[Description]  # of the whole state
+    rank: int
+    world_size: int
+    pieces: list[CapturedPiece]
+
+
 class Staging:
-    """Memory for one captured part, kept from checkpoint to checkpoint: fresh memory costs several times a copy."""
+    """Memory for one captured part, and its layout, kept from checkpoint to checkpoint.
+
+    Fresh memory costs several times a copy, and laying out thousands of small tensors more than copying them.
+    """
 
     def __init__(self) -> None:
         self._memory = numpy.empty(0, dtype=numpy.uint8)
+        self._layout = Layout([], 0, 0, [])
+
+    def layout(self, state: NamedState, rank: int, world_size: int) -> Layout:
+        tensors = [
+            (name, str(tensor.dtype)[6:], tuple(tensor.shape))
+            for name, tensor in zip(state.names, state.tensors, strict=True)
+        ]
+        known = self._layout
+        if (known.rank, known.world_size) != (rank, world_size) or known.tensors != tensors:
+            self._layout = Layout(tensors, rank, world_size, _lay_out(state, rank, world_size))
+        return self._layout
 
     def prepare(self, size: int) -> None:
         """Get memory and touch every page of it, so that the first copy is as fast as the others. For a thread."""
@@ -69,8 +96,8 @@ class Capture:
 
     def __init__(self, state: NamedState, staging: Staging, *, rank: int, world_size: int) -> None:
         self._tensors = state.tensors
-        extents = [Extent(tuple(tensor.shape), tensor.element_size()) for tensor in state.tensors]
-        self.pieces = _lay_out(state, divide(extents, world_size)[rank])
+        self.layout = staging.layout(state, rank, world_size)
+        self.pieces = self.layout.pieces
         self.memory = staging.of_size(self.pieces[-1].end if self.pieces else 0)
         self.torn: str | None = None  # name of a tensor that was changed while it was copied
         self._names = state.names
@@ -82,7 +109,7 @@ class Capture:
         for piece in self.pieces:
             if piece.tensor not in self._versions:
                 self._copy(piece, 0, piece.stored.size)
-        self._units = deque((piece, *bounds) for piece in later for bounds in _units(piece, self._is_plain(piece)))
+        self._units = deque(_units(later))
         self._left = len(self._units)  # units that are not copied yet
         if not self._left:
             self._finish()
@@ -94,7 +121,8 @@ class Capture:
                 unit = self._units.popleft()
             except IndexError:  # somebody else was faster
                 break
-            self._copy(*unit)
+            for piece, begin, end in unit:
+                self._copy(piece, begin, end)
             with self._counting:
                 self._left -= 1
                 if not self._left:
@@ -124,30 +152,40 @@ class Capture:
             source = source[piece.offset[0] : piece.offset[0] + piece.shape[0]]
         return source
 
-    def _is_plain(self, piece: CapturedPiece) -> bool:
-        """Whether its bytes lie in memory as they do in the file."""
-        source = self._source(piece)
-        return source.is_contiguous() and source.device.type == "cpu" and not (source.is_conj() or source.is_neg())
-
     def _copy(self, piece: CapturedPiece, begin: int, end: int) -> None:
         source = self._source(piece)
-        target = self.memory[piece.begin + begin : piece.begin + end]
-        if self._is_plain(piece):
+        if source.is_contiguous() and source.device.type == "cpu" and not (source.is_conj() or source.is_neg()):
             # numpy copies in this thread alone and without Python's lock; torch would start threads of its own.
+            target = self.memory[piece.begin + begin : piece.begin + end]
             numpy.copyto(target, source.reshape(-1).view(torch.uint8).numpy()[begin:end])
-        else:
+        elif begin == 0:  # its bytes must be put in order, which is done in one go
             plain = source.resolve_conj().resolve_neg().contiguous()
-            torch.from_numpy(target).copy_(plain.reshape(-1).view(torch.uint8))
+            torch.from_numpy(self.memory[piece.begin : piece.end]).copy_(plain.reshape(-1).view(torch.uint8))
 
 
-def _units(piece: CapturedPiece, is_plain: bool) -> list[tuple[int, int]]:
-    """Stretches of its bytes that are copied in one go; all of them where the bytes must be put in order."""
-    size = piece.stored.size
-    return [(at, min(at + UNIT, size)) for at in range(0, size, UNIT)] if is_plain else [(0, size)]
+Stretch = tuple[CapturedPiece, int, int]  # a piece, and which of its bytes
 
 
-def _lay_out(state: NamedState, rows: Sequence[Rows]) -> list[CapturedPiece]:
+def _units(pieces: Sequence[CapturedPiece]) -> Iterator[list[Stretch]]:
+    """What is copied in one go: a part of a large piece, or many small ones."""
+    unit: list[Stretch] = []
+    size = 0
+    for piece in pieces:
+        for at in range(0, piece.stored.size, UNIT):
+            end = min(at + UNIT, piece.stored.size)
+            unit.append((piece, at, end))
+            size += end - at
+            if size >= UNIT:
+                yield unit
+                unit, size = [], 0
+    if unit:
+        yield unit
+
+
+def _lay_out(state: NamedState, rank: int, world_size: int) -> list[CapturedPiece]:
     """Largest elements first, so that every piece starts at a multiple of its element's size, without gaps."""
+    extents = [Extent(tuple(tensor.shape), tensor.element_size()) for tensor in state.tensors]
+    rows = divide(extents, world_size)[rank]
     keys = _keys(state.names)
     ordered = sorted(rows, key=lambda part: (-state.tensors[part.tensor].element_size(), part.tensor))
     pieces: list[CapturedPiece] = []

@@ -52,7 +52,7 @@ def published(store: Store) -> list[Listed]:
 def is_published(store: Store, name: str) -> bool:
     try:
         return store.size(f"{name}/{MANIFEST}") >= 0
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 
@@ -167,8 +167,9 @@ def remove_mark(store: Store, label: str) -> None:
 
 
 def check_label(label: str) -> None:
-    if not _LABEL.fullmatch(label):
-        raise UsageError(f"{label!r} cannot mark a checkpoint; use up to 64 letters, digits, dots, dashes, underscores")
+    if not _LABEL.fullmatch(label) or parse_name(label) is not None:
+        allowed = "use up to 64 letters, digits, dots, dashes, underscores, and no checkpoint's name"
+        raise UsageError(f"{label!r} cannot mark a checkpoint; {allowed}")
 
 
 def to_remove(names: Iterable[str], marked: Collection[str], keep: int) -> list[str]:

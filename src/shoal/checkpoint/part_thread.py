@@ -32,7 +32,6 @@ class Part:
     reason: str
     mark: str
     capture: Capture
-    tensors: list[tuple[str, str, tuple[int, ...]]]
     about: About | None  # of rank 0
 
 
@@ -104,7 +103,7 @@ class PartThread:
 
     def _written(self, writing: Writing) -> PartWritten:
         part = writing.part
-        size = write_part(self._store, f"{part.checkpoint}/{part.file}", part.capture, part.tensors, part.about)
+        size = write_part(self._store, f"{part.checkpoint}/{part.file}", part.capture, part.about)
         return PartWritten(
             checkpoint=part.checkpoint,
             generation=part.generation,

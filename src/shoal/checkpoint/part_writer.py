@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import xxhash
 
-from shoal.checkpoint.capture import Capture, NamedState
+from shoal.checkpoint.capture import Capture
 from shoal.checkpoint.manifest import INDEX_KEY, About, PartIndex, Piece, TensorEntry
 from shoal.checkpoint.part_file import encode_header
 from shoal.checkpoint.store import Store
@@ -19,17 +19,7 @@ def checksum(data: memoryview) -> str:
     return xxhash.xxh3_64(data).hexdigest()
 
 
-def described(state: NamedState) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Name, dtype and shape of every tensor: all that the index needs when the tensors themselves have changed."""
-    return [
-        (name, str(tensor.dtype)[6:], tuple(tensor.shape))
-        for name, tensor in zip(state.names, state.tensors, strict=True)
-    ]
-
-
-def write_part(
-    store: Store, name: str, capture: Capture, tensors: list[tuple[str, str, tuple[int, ...]]], about: About | None
-) -> int:
+def write_part(store: Store, name: str, capture: Capture, about: About | None) -> int:
     """Write `name` (checkpoint/file) and return its size in bytes. Raises OSError."""
     file = name.rpartition("/")[2]
     pieces: dict[int, list[Piece]] = {}
@@ -47,7 +37,7 @@ def write_part(
     index = PartIndex(
         tensors=tuple(
             TensorEntry(name=name, dtype=dtype, shape=shape, pieces=tuple(pieces.get(number, ())))
-            for number, (name, dtype, shape) in enumerate(tensors)
+            for number, (name, dtype, shape) in enumerate(capture.layout.tensors)
         ),
         about=about,
     )

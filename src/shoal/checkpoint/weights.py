@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from shoal.checkpoint.capture import Capture, NamedState, Staging
 from shoal.checkpoint.manifest import About, Manifest, checkpoint_name, part_name
 from shoal.checkpoint.part_file import LENGTH_BYTES, MAX_HEADER_BYTES
-from shoal.checkpoint.part_writer import described, write_part
+from shoal.checkpoint.part_writer import write_part
 from shoal.checkpoint.publisher import StorePublisher
 from shoal.checkpoint.reader import read_state
 from shoal.checkpoint.state_tree import flatten_named
@@ -67,7 +67,7 @@ def publish_weights(store: Store, weights: Weights, config: str, reason: str) ->
         reason=reason,
     )
     capture = Capture(state, Staging(), rank=0, world_size=1)
-    write_part(store, f"{name}/{file}", capture, described(state), about)
+    write_part(store, f"{name}/{file}", capture, about)
     StorePublisher(store, keep=1).publish(PublishRequest(checkpoint=name, files=(file,), mark=""))
     return name
 
@@ -104,8 +104,10 @@ def _torch_load(path: Path) -> Any:
     except OSError:
         raise
     except Exception as error:  # unpickling foreign bytes can raise anything
-        what = str(error).strip().partition("\n")[0]
-        raise UsageError(f"{path} is neither a safetensors file nor a torch state_dict file: {what}") from None
+        raise UsageError(
+            f"{path} is neither a safetensors file nor a torch file of tensors alone ({type(error).__name__}); nothing "
+            "else is unpickled here: save the weights with torch.save(model.state_dict(), FILE)"
+        ) from None
 
 
 def write_weights(path: Path, weights: Weights, file_format: str) -> None:

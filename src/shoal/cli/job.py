@@ -21,9 +21,9 @@ from typing import Protocol
 import msgspec
 
 from shoal.cli import checkpoint_place, run_directory, supervision
+from shoal.cli.aftermath import EVENTS, put_in_order, record_size
 from shoal.cli.last_report import leave_report
 from shoal.cli.plan import COORDINATOR, Job, check_script, coordinator_process, worker_name, worker_processes
-from shoal.cli.resume import EVENTS
 from shoal.cli.screen import Screen
 from shoal.cli.signals import Signals, caught_signals
 from shoal.cli.supervision import Finish, Supervisor
@@ -68,9 +68,10 @@ def run_job(config: JobConfig, script: str, arguments: tuple[str, ...]) -> int:
             run_dir=directory.path,
             token_file=private,
             coordinator=_reachable(listener),
-            record_start=_size(directory.path / EVENTS),
+            record_start=record_size(directory.path),
         )
         finish = _start_and_see_to(job, listener, directory.lock, stack, token)
+        put_in_order(job, finish, directory.settings_before)
     # The lock is free by now: a job that left no end in its record counts as crashed, not as running.
     leave_report(job.run_dir, open_it=job.config.open)
     return finish.exit_code
@@ -103,10 +104,6 @@ def _start_and_see_to(
     finish = launcher.run(token)
     screen.conclude(finish, job, launcher.last_lines(finish.lost_worker))
     return finish
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
 
 
 def _reachable(listener: socket.socket) -> Address:

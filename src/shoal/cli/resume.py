@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
+from shoal.cli.aftermath import EVENTS, is_mistake
 from shoal.cli.find_run import find_run
 from shoal.cli.run_directory import CONFIG
 from shoal.errors import UsageError
-from shoal.events import JobStarted, Record
+from shoal.events import AnyEvent, JobEnded, JobStarted, Record, StepsApplied
 from shoal.job_config import JobConfig, from_mapping, read_toml
 
-EVENTS = "events.jsonl"
-MARK = b'"job-started"'  # in the line of every JobStarted, and in few others
+MARKS = (b'"job-started"', b'"job-ended"', b'"steps-applied"')  # in the lines of events that count here
 
 
 def resumed_settings(given: JobConfig, again: Callable[[Mapping[str, Any]], JobConfig]) -> JobConfig:
@@ -37,24 +37,31 @@ def resumed_settings(given: JobConfig, again: Callable[[Mapping[str, Any]], JobC
 
 
 def recorded_job(path: Path) -> tuple[str, tuple[str, ...]]:
-    """Script and arguments of the last job in this run directory."""
+    """Script and arguments of the last job in this run directory that was more than a mistake in starting it."""
     found: JobStarted | None = None
+    started: JobStarted | None = None
+    since: list[AnyEvent] = []  # the end of the last one started, and its first steps
     try:
         with (path / EVENTS).open("rb") as lines:
             for line in lines:
-                if MARK in line and (event := _event(line)) is not None:
-                    found = event
+                if not any(mark in line for mark in MARKS) or (event := _event(line)) is None:
+                    continue
+                if isinstance(event, JobStarted):
+                    found = found if is_mistake(since) else started or found
+                    started, since = event, []
+                elif isinstance(event, JobEnded) or (isinstance(event, StepsApplied) and not since):
+                    since.append(event)
     except OSError:
         pass  # no job has run here yet
+    found = found if is_mistake(since) and found is not None else started or found
     if found is None or not found.script:
         raise UsageError(f"{path / EVENTS} names no script; use `shoal run --resume {path} SCRIPT [its arguments]`")
     return found.script, found.arguments
 
 
-def _event(line: bytes) -> JobStarted | None:
-    """None for other events that quote one, and for a line that a crash has torn."""
+def _event(line: bytes) -> AnyEvent | None:
+    """None for a line that a crash has torn."""
     try:
-        event = msgspec.json.decode(line, type=Record).event
+        return msgspec.json.decode(line, type=Record).event
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    return event if isinstance(event, JobStarted) else None

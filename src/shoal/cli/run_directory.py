@@ -35,6 +35,7 @@ class RunDirectory:
     path: Path
     config: JobConfig  # with the path in it, as it is saved there
     lock: FileIO  # held until it is closed here and in every process that inherited it
+    settings_before: str | None = None  # text of its config.toml, where a job goes on in it
 
 
 def create(config: JobConfig, script: str) -> RunDirectory:
@@ -64,12 +65,13 @@ def reopen(config: JobConfig, lock: FileIO) -> RunDirectory:
     aside = path / f".{CONFIG}-{secrets.token_hex(8)}"
     try:
         (path / "logs").mkdir(exist_ok=True)
+        before = (path / CONFIG).read_text(encoding="utf-8")
         aside.write_text(config.to_toml(), encoding="utf-8")
         aside.replace(path / CONFIG)
     except OSError as error:
         aside.unlink(missing_ok=True)
         raise UsageError(f"the run directory {path} cannot be written: {error.strerror or error}") from None
-    return RunDirectory(path, config, lock)
+    return RunDirectory(path, config, lock, before)
 
 
 def hold(path: Path) -> FileIO:

@@ -75,7 +75,7 @@ def listed(record: RunRecord) -> Listed:
         epoch=record.epoch,
         epochs=story.board.loop.epochs if story.board.loop else None,
         scores=record.scores,
-        values=dict(story.board.values),
+        values=record.values,
         started=story.spans[0].start if story.spans else None,
         seconds=story.seconds,
         workers=story.started.workers if story.started else 0,

@@ -66,7 +66,7 @@ def _headline(record: RunRecord) -> Iterator[str]:
         ("workers", "" if started is None else f"{started.workers}, {started.strategy}"),
         ("progress", progress(record)),
         ("held out", named_values(record.scores)),
-        ("logged", named_values(story.board.values)),
+        ("logged", named_values(record.values)),
         ("speed", rate(story.samples_per_second) if story.samples_per_second else ""),
         ("time", _time(record)),
         ("resumed", ", ".join(f"at step {event.step:,} from {event.checkpoint}" for event in story.resumes[-3:])),
@@ -151,6 +151,6 @@ def _places(record: RunRecord) -> list[str]:
         ("folder", str(record.run_dir)),
         ("logs", f"{record.run_dir}/logs"),
         ("checkpoints", str(where)),
-        ("report", str(report) if report.is_file() else f"write one with `shoal report {record.name}`"),
+        ("report", str(report) if report.is_file() else f"write one with `shoal report {record.run_dir}`"),
     ]
     return [f"{name:<11}  {printable(text)}" for name, text in rows]

@@ -11,9 +11,9 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.data.dealing import Dealing
+from shoal.data.dealing import Dealing, count_steps
 from shoal.data.feed import Batch, Feed
-from shoal.errors import ExchangeFailed, UsageError
+from shoal.errors import CheckpointUnusable, ExchangeFailed, UsageError
 from shoal.events import EpochEnded, LoopStarted
 from shoal.strategies.peers import Breakage
 from shoal.strategies.strategy import Iteration
@@ -108,7 +108,15 @@ class Loop:
 
     def _catch_up(self, past: Past) -> None:
         """A script that started again has reached the loop that the others are in."""
-        self.cursor = load_state(self._session, past.state)
+        try:
+            self.cursor = load_state(self._session, past.state)
+        except CheckpointUnusable as error:
+            if not past.is_resumed:
+                raise
+            raise CheckpointUnusable(
+                f"{self._session.saver.last_name} does not fit the script: {error}; resume with the script, arguments "
+                "and model that it was made with, or start a new job"
+            ) from None
         self.first_step = past.first_step
         self._session.past = None
         if past.is_resumed:
@@ -176,9 +184,24 @@ class Loop:
                     samples_per_epoch=feed.samples,
                     first_epoch=self._plan.first_epoch,
                     steps=self._plan.steps,
+                    end=self._end_step(dealing),
                 )
             )
         session.reporter.restart_clock()
+        session.saver.restart_clock()
+
+    def _end_step(self, dealing: Dealing) -> int | None:
+        """Applied steps at the loop's end, if the number of workers stays what it is."""
+        feed, plan = self._plan.feed, self._plan
+        per_epoch = feed.steps(dealing)
+        limit = None if plan.steps is None else self.first_step + plan.steps
+        if per_epoch is None or feed.samples is None:
+            return limit
+        epochs = (plan.total_epochs or self._last_epoch + 1) - self.cursor.epoch
+        rest = max(0, feed.samples - self.cursor.position)
+        left = (epochs - 1) * per_epoch + count_steps(dealing, rest, drop_last=feed.drop_last) if epochs > 0 else 0
+        end = self._session.step + left
+        return end if limit is None else min(end, limit)
 
     def _epochs_for(self, steps_per_epoch: int | None) -> int:
         """How many epochs the limit of steps comes to."""
@@ -187,6 +210,7 @@ class Loop:
     def _epoch(self) -> Generator[Any, None, None]:
         """From the cursor to the end of its epoch, through any number of regroupings."""
         started, epoch, samples = time.perf_counter(), self.cursor.epoch, self.cursor.position
+        before = samples
         while self.cursor.epoch == epoch and not self._is_done and self._session.stopped is None:
             batches = self._plan.feed.batches(self.cursor, self._dealing())
             self._is_step_start, self._weight = True, 0.0
@@ -205,7 +229,7 @@ class Loop:
             finally:
                 batches.close()
         if self.cursor.epoch > epoch:
-            self._report_epoch(epoch, samples, time.perf_counter() - started)
+            self._report_epoch(epoch, samples, samples - before, time.perf_counter() - started)
 
     def _begin(self, batch: Batch) -> Iteration:
         iteration = Iteration(
@@ -265,10 +289,10 @@ class Loop:
         self._mark = time.perf_counter()
         return iteration.breakage is not None
 
-    def _report_epoch(self, epoch: int, samples: int, seconds: float) -> None:
+    def _report_epoch(self, epoch: int, samples: int, timed: int, seconds: float) -> None:
         self._session.reporter.send(step=self._session.step, now=True)
         if self._session.peers.group.rank == 0:
-            event = EpochEnded(epoch=epoch, step=self._session.step, samples=samples, seconds=seconds)
+            event = EpochEnded(epoch=epoch, step=self._session.step, samples=samples, seconds=seconds, timed=timed)
             self._session.peers.report(event)
 
     def _agree_to_save(self, iteration: Iteration) -> None:

@@ -25,7 +25,8 @@ def resume(session: Session, store: Store) -> None:
     reasons, has_begun = [], False
     for name in names:
         found, reason = _read(store, name)
-        if _all_have_it(session, name, found is not None) and found is not None:
+        lacking = _who_lacks_it(session, name, has_it=found is not None)
+        if not lacking and found is not None:
             if found[0].about.kind == "full" and found[0].about.loop == 0:
                 has_begun = True  # saved before the first loop: all that led there is done again, and gives the same
                 continue
@@ -33,6 +34,7 @@ def resume(session: Session, store: Store) -> None:
             return
         if reason:
             reasons.append(reason)
+        if lacking and lacking[0] == session.peers.group.rank:  # one says it for all
             session.peers.report(CheckpointRefused(checkpoint=name, file=_file_in(reason, name), reason=reason))
     if has_begun:
         return
@@ -51,14 +53,16 @@ def _read(store: Store, name: str) -> tuple[tuple[Manifest, Tree] | None, str]:
         return None, f"{name} in {store.place} cannot be read: {error.strerror or error}"
 
 
-def _all_have_it(session: Session, name: str, has_it: bool) -> bool:
+def _who_lacks_it(session: Session, name: str, *, has_it: bool) -> list[int]:
+    """Ranks that cannot read this checkpoint."""
     group = session.peers.group
-    count = torch.tensor([float(has_it)], dtype=torch.float64)
+    lacking = torch.zeros(group.size, dtype=torch.float64)
+    lacking[group.rank] = float(not has_it)
     try:
-        group.all_reduce(count, label=f"who can read {name}").wait()
+        group.all_reduce(lacking, label=f"who can read {name}").wait()
     except ExchangeFailed as failure:
         raise JobOver(ShoalError(f"resuming failed: {failure}"), is_news=True) from None
-    return int(count.item()) == group.size
+    return [rank for rank, lacks in enumerate(lacking.tolist()) if lacks]
 
 
 def _take_up(session: Session, manifest: Manifest, state: Tree) -> None:

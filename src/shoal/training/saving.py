@@ -19,7 +19,6 @@ from shoal.checkpoint.capture import SMALL, Capture, NamedState, Staging
 from shoal.checkpoint.catalogue import set_mark
 from shoal.checkpoint.manifest import About, checkpoint_name, part_name
 from shoal.checkpoint.part_thread import Answers, Part, PartThread, Writing
-from shoal.checkpoint.part_writer import described
 from shoal.checkpoint.state_tree import flatten_named
 from shoal.checkpoint.store import Store
 from shoal.errors import ShoalError
@@ -98,6 +97,11 @@ class Saver:
                 target=self._staging.prepare, args=(wanted,), name="shoal-checkpoint-memory", daemon=True
             )
             self._preparing.start()
+
+    def restart_clock(self) -> None:
+        """A loop begins: the time before the first checkpoint counts from here."""
+        if self._last is None:
+            self._began = time.monotonic()
 
     def ask(self, mark: str) -> None:
         """The script wants one after this step."""
@@ -196,7 +200,6 @@ class Saver:
             reason=moment.reason,
             mark=moment.mark,
             capture=Capture(state, self._staging, rank=group.rank, world_size=group.size),
-            tensors=described(state),
             about=about if group.rank == 0 else None,
         )
 

@@ -239,6 +239,13 @@ class Session:
         """The script has come to its end: settle a loop that was left, also one whose iterator is still around."""
         self.was_left = self.was_left or self.iteration is not None
         self.settle()
+        if self.past is not None and self.past.is_resumed and self.saver.last_step > 0:
+            text = (
+                f"the script came to its end after {self.loops} of its loops over data, before loop {self.past.loop}, "
+                f"where {self.saver.last_name} is: nothing of that checkpoint was loaded, and what the script printed "
+                "are results on record; resume the same script with at least as many epochs, or start a new job"
+            )
+            raise CheckpointUnusable(text)
 
     @property
     def steps_done(self) -> int:

@@ -181,13 +181,18 @@ class Board:
         if event.steps is not None:
             steps = event.steps if steps is None else min(steps, event.steps)
         if event.first_epoch > 0 and self.loop is not None:  # the next epoch of a nested loop
-            return replace(self.loop, epochs=event.epochs, steps=steps)
+            return replace(
+                self.loop, epochs=event.epochs, steps=steps if event.end is None else event.end - self.loop.first_step
+            )
         # The script's first loop counts from the job's start, also where the job was resumed in the middle of it.
         is_first = self.loop is None and event.loop - event.first_epoch <= 1
+        first_step = 0 if is_first else self.step
+        if event.end is not None:
+            steps = event.end - first_step
         return Loop(
             epochs=event.epochs,
             steps=steps,
-            first_step=0 if is_first else self.step,
+            first_step=first_step,
             timed_from=self.step,
             timed=self.now,
         )

@@ -67,9 +67,18 @@ class RunRecord:
         return {name: point.mean for name, point in found.items() if point is not None}
 
     @property
+    def values(self) -> dict[str, float | None]:
+        """Last logged. Events are thinned, so the metrics know better here too."""
+        known: dict[str, float | None] = dict(self.story.board.values)
+        last = self.last
+        if last is None or (last.time < self.story.rewound and last.step > self.story.board.first_step):
+            return known  # those of steps that a resume took back
+        return known | last.values
+
+    @property
     def result(self) -> str:
         """What the job has come to, in a few words: a held-out score, else the loss, else what is logged."""
-        for values, where in ((self.scores, ", held out"), (self.story.board.values, "")):
+        for values, where in ((self.scores, ", held out"), (self.values, "")):
             if values:
                 name = min(values, key=lambda name: (name == "loss") == bool(where))
                 value = values[name]

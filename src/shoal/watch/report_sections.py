@@ -62,8 +62,8 @@ def figures(record: RunRecord) -> list[tuple[str, str, str]]:
         ("samples/s", rate(story.samples_per_second).removesuffix(" samples/s"), "mean, inside loops"),
         ("workers", f"{story.started.workers if story.started else 0}", generation),
     ]
-    scores = record.scores or board.values
-    best = sorted(scores.items(), key=lambda item: item[0] == "loss")[:2]
+    scores = record.scores or record.values
+    best = sorted(scores.items(), key=lambda item: (item[0] == "loss") == bool(record.scores))[:2]
     where = "held out" if record.scores else "training"
     shown = [*((name, number(as_number(value)), where) for name, value in best), *shown]
     if story.published or story.lost:

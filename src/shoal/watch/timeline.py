@@ -69,8 +69,12 @@ def entry_of(event: events.Event, time: float) -> Entry | None:
             title = f"worker {event.worker} keeps an undo copy of {amount(event.size)}, {span(event.seconds)} each"
             return Entry(time, "advice", title, event.reason)
         case events.EpochEnded():
-            speed = rate(event.samples / event.seconds) if event.seconds > 0 else "no time measured"
-            title = f"epoch {event.epoch + 1} ended: {event.samples:,} samples in {duration(event.seconds)}, {speed}"
+            timed = event.samples if event.timed is None else event.timed
+            since = "" if timed == event.samples else f", {timed:,} since the job was resumed"
+            cost = (
+                f" in {duration(event.seconds)}, {rate(timed / event.seconds)}" if event.seconds > 0 and timed else ""
+            )
+            title = f"epoch {event.epoch + 1} ended: {event.samples:,} samples{since}{cost}"
             return Entry(time, "epochs", title, step=event.step)
         case events.Evaluated():
             title = f"held out: {named_values(event.scores)} ({event.samples:,} samples)"
@@ -137,7 +141,7 @@ def _of_checkpoints(event: events.Event, time: float) -> Entry | None:
         case events.CheckpointDeferred():
             return Entry(time, "checkpoints", "a checkpoint was put off", event.reason, event.step)
         case events.CheckpointRefused():
-            title = f"{event.checkpoint} cannot be used: {event.file}"
+            title = f"{event.checkpoint} cannot be used"
             return Entry(time, "checkpoints", title, event.reason, is_problem=True)
         case _:
             return None

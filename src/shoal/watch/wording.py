@@ -102,8 +102,9 @@ def _void(event: events.StepVoided) -> str:
 def _notice(board: Board, event: events.Event) -> str | None:
     match event:
         case events.EpochEnded():
-            speed = rate(event.samples / event.seconds) if event.seconds > 0 else "0 samples/s"
-            return f"epoch {event.epoch + 1} ended at step {event.step}: {event.samples:,} samples, {speed}"
+            timed = event.samples if event.timed is None else event.timed
+            speed = f", {rate(timed / event.seconds)}" if event.seconds > 0 and timed else ""
+            return f"epoch {event.epoch + 1} ended at step {event.step}: {event.samples:,} samples{speed}"
         case events.Evaluated():
             return f"evaluated at step {event.step}: {named_values(event.scores)} ({event.samples:,} samples)"
         case events.StopRequested() if event.worker is not None:
@@ -125,7 +126,8 @@ def _notice(board: Board, event: events.Event) -> str | None:
             return what if is_last else f"{what}; training goes on, and the next one will be tried"
         case events.CheckpointRefused():
             where = f"{event.checkpoint}/{event.file}" if event.file else event.checkpoint
-            return f"warning: {where} cannot be used: {first_line(event.reason)}; looking at the checkpoint before it"
+            reason = first_line(event.reason).removeprefix(f"{where} ")
+            return f"warning: {where} cannot be used: {reason}; looking at the checkpoint before it"
         case events.Resumed():
             workers = "1 worker" if event.workers == 1 else f"{event.workers} workers"
             return f"resumed at step {event.step} from {event.checkpoint}, written by {workers}"

@@ -58,7 +58,7 @@ def test_runs_newest_first_with_state_progress_and_result(capsys: pytest.Capture
     assert heading.split() == ["run", "state", "progress", "result", "started", "took", "workers", "script"]
     assert [line.split()[:2] for line in lines] == [["two", "crashed"], ["three", "running"], ["one", "finished"]]
     assert "step 80 of 150, epoch 2 of 3" in lines[0], "from the metrics, which are ahead of the events"
-    assert "loss 0.4545" in lines[0]
+    assert "loss 0.0125" in lines[0]
     assert "step 600 of 600, epoch 5 of 5  accuracy 0.99" in lines[2]
     assert lines[0].endswith("2  examples/digits.py --lr 0.1")
 
@@ -82,7 +82,7 @@ def test_runs_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     }
     assert {name: run[name] for name in expected} == expected
     assert run["seconds"] == pytest.approx(20.0)
-    assert run["values"]["loss"] == pytest.approx(1 / 2.2)
+    assert run["values"]["loss"] == pytest.approx(1 / 80)
 
 
 def test_no_runs(capsys: pytest.CaptureFixture[str]) -> None:

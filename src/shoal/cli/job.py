@@ -155,14 +155,17 @@ class _Launcher:
                 answer.put(error)
 
         threading.Thread(target=connect, name="shoal-connect", daemon=True).start()
+        is_stopping = False
         while self._finish is None:
             try:
                 got = answer.get(timeout=CONNECT_LOOK)
             except queue.Empty:
                 for number in self._signals.take():
                     self._decide(supervision.Signalled(number))
-                self._take(self._engine.poll())
-                self._decide(supervision.Tick())
+                    is_stopping = True
+                if is_stopping:  # else exits of processes wait until the coordinator can be told of them
+                    self._take(self._engine.poll())
+                    self._decide(supervision.Tick())
                 continue
             if isinstance(got, ShoalError):
                 raise got

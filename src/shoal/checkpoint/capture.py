@@ -92,7 +92,11 @@ class Staging:
 
 
 class Capture:
-    """One part of one state. `copy_rest` is for a thread; `wait` is for whoever is about to change the state."""
+    """One part of one state. `wait` is for a thread; `settle` is for the thread that is about to change the state.
+
+    Only the latter can tell whether the copy is torn: torch counts a change in place when it is over, not when it
+    begins. Nobody may rely on the copy before it `is_settled`.
+    """
 
     def __init__(self, state: NamedState, staging: Staging, *, rank: int, world_size: int) -> None:
         self._tensors = state.tensors
@@ -100,8 +104,10 @@ class Capture:
         self.pieces = self.layout.pieces
         self.memory = staging.of_size(self.pieces[-1].end if self.pieces else 0)
         self.torn: str | None = None  # name of a tensor that was changed while it was copied
+        self.failure: Exception | None = None  # why something could not be copied
         self._names = state.names
         self._done = threading.Event()
+        self.is_settled = threading.Event()
         self._counting = threading.Lock()
         is_small = self.memory.nbytes <= SMALL
         later = [piece for piece in self.pieces if not is_small and state.names[piece.tensor] in state.steady]
@@ -112,7 +118,8 @@ class Capture:
         self._units = deque(_units(later))
         self._left = len(self._units)  # units that are not copied yet
         if not self._left:
-            self._finish()
+            self._done.set()
+            self.settle()
 
     def copy_rest(self) -> None:
         """Copy until nothing is left, beside whoever else does."""
@@ -121,23 +128,28 @@ class Capture:
                 unit = self._units.popleft()
             except IndexError:  # somebody else was faster
                 break
-            for piece, begin, end in unit:
-                self._copy(piece, begin, end)
+            try:
+                for piece, begin, end in unit:
+                    self._copy(piece, begin, end)
+            except Exception as error:  # nobody must wait for it for ever
+                self.failure = error
             with self._counting:
                 self._left -= 1
                 if not self._left:
-                    self._finish()
+                    self._done.set()
 
     def wait(self) -> None:
         self.copy_rest()
         self._done.wait()
 
-    def _finish(self) -> None:
+    def settle(self) -> None:
+        """In the thread that changes the state: the copy is whole, or torn."""
+        self.wait()
         for tensor, version in self._versions.items():
-            if self._tensors[tensor]._version != version:
+            if self._tensors and self._tensors[tensor]._version != version:
                 self.torn = self._names[tensor]
         self._tensors = ()
-        self._done.set()
+        self.is_settled.set()
 
     @property
     def is_done(self) -> bool:

@@ -179,6 +179,12 @@ def to_remove(names: Iterable[str], marked: Collection[str], keep: int) -> list[
     return [name for _, _, name in known[: max(0, len(known) - keep)] if name not in marked]
 
 
+def age_of(name: str) -> tuple[int, int]:
+    """Orders the names of checkpoints: later ones are greater."""
+    step, generation = parse_name(name) or (-1, -1)
+    return generation, step
+
+
 def remove(store: Store, name: str) -> None:
     """The manifest first: what is left of a checkpoint that is being removed is not published any more."""
     store.remove(f"{name}/{MANIFEST}")

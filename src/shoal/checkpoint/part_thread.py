@@ -79,18 +79,23 @@ class PartThread:
                 self._await_settlement(writing.part.checkpoint)
             finally:
                 writing.over.set()
+                del writing  # or its copy would live until the next one comes
 
     def _made(self, writing: Writing) -> PartWritten | PartFailed:
         part = writing.part
         try:
             part.capture.wait()
+            if part.capture.failure is not None:
+                raise part.capture.failure
+            written = self._written(writing)
+            part.capture.is_settled.wait()
             if part.capture.torn is not None:
                 return _failed(
                     part,
                     f"{part.capture.torn} was changed in place, outside optimizer.step(), while it was being copied; "
                     "from now on the state is copied at once",
                 )
-            return self._written(writing)
+            return written
         except OSError as error:
             return _failed(part, f"{self._store.place} cannot be written: {error.strerror or error}")
         except Exception as error:  # a mistake of ours costs this checkpoint, not the job

@@ -74,12 +74,20 @@ class StorePublisher(Publisher):
             for name in catalogue.to_remove(names, marked, self._keep):
                 catalogue.remove(self._store, name)
                 removed.append(name)
+            self._clear_leftovers(request.checkpoint)
         except OSError as error:
             sys.stderr.write(
                 f"shoal: {request.checkpoint} is published, but its mark or the removal of older checkpoints failed: "
                 f"{error}; the next checkpoint tries again\n"
             )
         return tuple(removed)
+
+    def _clear_leftovers(self, newest: str) -> None:
+        """What could not be removed before: parts of lost checkpoints, and of old ones whose manifest is gone."""
+        place = catalogue.age_of(newest)
+        for name in catalogue.unpublished(self._store):
+            if catalogue.age_of(name) < place:
+                self._store.remove(name)
 
     def discard(self, checkpoint: str) -> None:
         """A published checkpoint of that name is left alone."""

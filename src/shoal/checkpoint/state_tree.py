@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import torch
@@ -38,6 +38,12 @@ class _Special(msgspec.Struct, frozen=True, tag="float"):
     value: Literal["nan", "inf", "-inf"]
 
 
+class _Integer(msgspec.Struct, frozen=True, tag="int"):
+    """One of more than 64 bits, such as those in a random generator's state."""
+
+    value: Annotated[str, msgspec.Meta(pattern="^-?[0-9]{1,4000}$")]
+
+
 class _Sequence(msgspec.Struct, frozen=True, tag="list"):
     items: list[_Node]
     is_tuple: bool
@@ -53,7 +59,7 @@ _DICTS: dict[Literal["dict", "Counter", "OrderedDict"], Any] = {
     "Counter": Counter,
     "OrderedDict": OrderedDict,
 }
-_Node = TensorPlace | _Scalar | _Special | _Sequence | _Mapping
+_Node = TensorPlace | _Scalar | _Special | _Integer | _Sequence | _Mapping
 _decoder: msgspec.msgpack.Decoder[_Node] = msgspec.msgpack.Decoder(_Node)
 _json_decoder: msgspec.json.Decoder[_Node] = msgspec.json.Decoder(_Node)
 _SPECIAL: dict[str, Literal["nan", "inf", "-inf"]] = {"nan": "nan", "inf": "inf", "-inf": "-inf"}
@@ -100,13 +106,17 @@ class _Flattening:
             value = _plain(tree)
             if isinstance(value, float) and not math.isfinite(value):
                 return _Special(_SPECIAL[str(value)])
+            if isinstance(value, int) and not -(2**63) <= value < 2**64:
+                return _Integer(str(value))
+            if isinstance(value, str) and not _is_text(value):
+                raise UsageError(f"{self._at(path)} is {value!r}, which is no text; encode it in another way")
             return _Scalar(value)
         if isinstance(tree, list | tuple):
             items = [self.node(item, (*path, index)) for index, item in enumerate(tree)]
             return _Sequence(items=items, is_tuple=isinstance(tree, tuple))
         if isinstance(tree, dict):
             for key in tree:
-                if not isinstance(key, str | int) or isinstance(key, bool):
+                if not isinstance(key, str | int) or isinstance(key, bool) or not _is_text(str(key)):
                     raise UsageError(f"{self._at(path)} has the key {key!r}; keys of a state are strings or integers")
             entries = [(key, self.node(value, (*path, key))) for key, value in tree.items()]
             return _Mapping(entries, kind=next((k for k, made in _DICTS.items() if type(tree) is made), "dict"))
@@ -117,6 +127,13 @@ class _Flattening:
 
     def _at(self, path: tuple[str | int, ...]) -> str:
         return self._named + "".join(f"[{key!r}]" for key in path)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        return value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def _plain(value: bool | int | float | str | None) -> bool | int | float | str | None:
@@ -187,6 +204,8 @@ def _from_node(node: _Node, tensors: list[torch.Tensor]) -> Tree:
         return node.value
     if isinstance(node, _Special):
         return float(node.value)
+    if isinstance(node, _Integer):
+        return int(node.value)
     if isinstance(node, _Sequence):
         items = [_from_node(item, tensors) for item in node.items]
         return tuple(items) if node.is_tuple else items

@@ -24,9 +24,18 @@ def save_after_step(session: Session, cursor: Cursor) -> None:
 def save_here(session: Session, mark: str) -> None:
     """On the script's request, outside a loop: all workers make one of the state as it is."""
     session.outside(f"saving {mark!r}" if mark else "saving", session.agree)
+    if session.saver.is_on:
+        _save(session, mark)
+
+
+def save_asked(session: Session) -> None:
+    """A loop is over: what the script asked for inside and was put off is made now, or marked."""
+    if (mark := session.saver.take_asked()) is not None:
+        _save(session, mark)
+
+
+def _save(session: Session, mark: str) -> None:
     saver = session.saver
-    if not saver.is_on:
-        return
     saver.wait()
     if saver.last_step < session.step:
         _begin(session, _cursor(session), reason="the script asked for it", mark=mark)

@@ -17,7 +17,7 @@ from shoal.errors import CheckpointUnusable, ExchangeFailed, UsageError
 from shoal.events import EpochEnded, LoopStarted
 from shoal.strategies.peers import Breakage
 from shoal.strategies.strategy import Iteration
-from shoal.training.checkpointing import save_after_step, save_on_stop
+from shoal.training.checkpointing import save_after_step, save_asked, save_on_stop
 from shoal.training.recovery import recover, undo_void
 from shoal.training.session import Past, Session
 from shoal.training.state import forget_changed, load_state
@@ -101,6 +101,7 @@ class Loop:
 
     def _wind_up(self) -> None:
         """The last thing before the script goes on behind the loop."""
+        save_asked(self._session)
         if self._session.stopped is not None:
             save_on_stop(self._session)
         self._session.saver.fence()

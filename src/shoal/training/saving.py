@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from shoal.checkpoint.capture import SMALL, Capture, NamedState, Staging
-from shoal.checkpoint.catalogue import set_mark
+from shoal.checkpoint.catalogue import is_published, set_mark
 from shoal.checkpoint.manifest import About, checkpoint_name, part_name
 from shoal.checkpoint.part_thread import Answers, Part, PartThread, Writing
 from shoal.checkpoint.state_tree import flatten_named
@@ -160,6 +160,7 @@ class Saver:
         assert self._store is not None and not self.is_busy
         started, self._began, self.last_step = time.perf_counter(), time.monotonic(), moment.step
         self._is_prepared = True
+        self._last = None  # and with it the last copy, whose memory is used again or too small
         generation = self._peers.generation.number
         name = self.last_name = checkpoint_name(moment.step, generation)
         if self._peers.group.rank == 0:
@@ -207,7 +208,7 @@ class Saver:
         """Somebody is about to change the state: whatever of it is still being copied comes first."""
         if self._is_copying and self._last is not None:
             started = time.perf_counter()
-            self._last.part.capture.wait()
+            self._last.part.capture.settle()
             self._count(started)
         self._is_copying = False
 
@@ -218,7 +219,8 @@ class Saver:
             self._last.blocked += seconds
 
     def wait(self) -> None:
-        """Until the last one is published or lost."""
+        """Until the last one is published or lost. In the script's thread."""
+        self.fence()
         if self._preparing is not None:
             self._preparing.join()
         if self._last is not None:
@@ -228,6 +230,8 @@ class Saver:
         """Mark the last one, which is settled; says what went wrong."""
         assert self._store is not None
         try:
+            if not is_published(self._store, self.last_name):
+                return f"{self.last_name} was lost"
             set_mark(self._store, label, self.last_name)
         except (OSError, ShoalError) as error:
             return str(error)

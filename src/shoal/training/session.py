@@ -135,6 +135,7 @@ class Session:
         """The script asks for the next batch: settle what this one was."""
         iteration = self.iteration
         assert iteration is not None
+        self.saver.fence()  # also of an iteration without an update, such as one that a scaler skips
         if iteration.is_last and iteration.exchanges == 0 and iteration.breakage is None and self.peers.group.size > 1:
             self._meet_without_backward(iteration)
         self._conclude(iteration, counts=iteration.is_last)

@@ -61,11 +61,18 @@ def parameter_names(session: Session) -> dict[int, str]:
 
 
 def steady_names(session: Session, names: list[str]) -> set[str]:
-    """Those paths in a state that nothing but `optimizer.step()` changes."""
+    """Those paths in a state that nothing but `optimizer.step()` changes. What the script trains by hand is not."""
+    optimized = {
+        id(parameter)
+        for optimizer in session.watched.optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
     parameters = {
         f"models/{name}/{entry}"
         for name, model in session.watched.models.items()
-        for entry, _ in model.named_parameters()
+        for entry, parameter in model.named_parameters()
+        if id(parameter) in optimized or not parameter.requires_grad
     }
     return {name for name in names if name in parameters or name.startswith("optimizers/")}
 

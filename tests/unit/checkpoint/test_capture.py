@@ -79,7 +79,7 @@ def test_a_parameter_changed_behind_our_back_tears_the_capture() -> None:
     capture = Capture(state, Staging(), rank=0, world_size=1)
     with torch.no_grad():
         parameter.mul_(2.0)
-    capture.copy_rest()
+    capture.settle()
     assert capture.torn == "t0"
 
 

@@ -33,7 +33,7 @@ class Method(ABC):
     ended: float | None = None
 
     def announce(self) -> None:  # noqa: B027  most need no warning
-        """One step before: the state after the next step is to be saved."""
+        """Right before `begin`: the state as it is now is to be saved."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -75,7 +75,8 @@ class Shoal(Method):
 
     def _await_end(self) -> None:
         self._has_begun.wait()
-        self._saver.wait()
+        assert self._saver._last is not None
+        self._saver._last.over.wait()
         self.ended = time.perf_counter()
 
     def clean(self) -> None:

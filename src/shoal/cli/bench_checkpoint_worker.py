@@ -89,9 +89,8 @@ class TimedLoop:
 
 def save_once(loop: TimedLoop, method: methods.Method) -> tuple[Saved, list[Timed]]:
     """Save with one method; training goes on until that has ended, and some steps more."""
-    usual = [loop.step() for _ in range(REST)]
+    usual = [loop.step() for _ in range(REST + 1)]
     method.announce()
-    usual.append(loop.step())
     started = time.perf_counter()
     during = [loop.step(method, begins=True)]
     while method.ended is None:

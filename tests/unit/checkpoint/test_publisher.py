@@ -181,3 +181,15 @@ def test_a_part_that_does_not_fit_its_own_index_is_not_published(store: Recordin
     with pytest.raises(CheckpointUnusable, match=r"does not fit its own index: .*momentum is I32"):
         StorePublisher(store, keep=1).publish(request)
     assert names(store) == []
+
+
+def test_what_could_not_be_removed_goes_with_the_next_publication(store: Recording) -> None:
+    """Parts of a lost checkpoint, and of an old one whose removal was interrupted; not those that are being written."""
+    write_parts(store, 1, 1)
+    publisher = StorePublisher(store, keep=1)
+    publish(store, 2, 1)
+    store.remove(f"step-00000002-g1/{MANIFEST}")
+    write_parts(store, 9, 1)
+    publisher.publish(write_parts(store, 5, 1))
+    assert names(store) == ["step-00000005-g1"]
+    assert catalogue.unpublished(store) == ["step-00000009-g1"]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.checkpoint.peer_copy import copy_state
-from shoal.checkpoint.state_tree import dtype_named, flatten, tensor_places, unflatten
+from shoal.checkpoint.state_tree import dtype_named, flatten, flatten_named, tensor_places, unflatten, unflatten_named
 from shoal.codecs.identity import Identity
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import ShoalError, UsageError, WireError
@@ -95,3 +95,24 @@ def test_a_state_travels_from_the_source_to_everybody() -> None:
         group.close()
     assert received[1] is state
     assert same(received[0], state) and same(received[2], state)
+
+
+def test_integers_of_any_size_and_what_json_cannot_say() -> None:
+    tree = {"seed": 2**130, "low": -(2**70), "best": float("inf"), "none": float("nan"), "deep": [(1, "x"), {3: None}]}
+    flat = flatten_named(tree, named="it")
+    again = unflatten_named(flat.skeleton, flat.tensors)
+    assert again["none"] != again["none"]
+    assert {**again, "none": 0} == {**tree, "none": 0}
+    skeleton, tensors = flatten(tree, named="it")
+    assert unflatten(skeleton, tensors)["seed"] == 2**130
+
+
+def test_names_are_paths_and_order_is_kept() -> None:
+    flat = flatten_named({"b": torch.zeros(1), "a": [torch.ones(2)]}, named="it")
+    assert flat.names == ["b", "a/0"]
+
+
+@pytest.mark.parametrize("tree", ["\ud800", {"\ud800": 1}])
+def test_what_is_no_text_is_refused(tree: Any) -> None:
+    with pytest.raises(UsageError, match="it"):
+        flatten(tree, named="it")

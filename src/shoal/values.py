@@ -57,6 +57,13 @@ class Cursor(msgspec.Struct, frozen=True, order=True):
     epoch: int = 0  # counts from 0
     position: int = 0  # samples of this epoch that applied steps have used
 
+    @property
+    def text(self) -> str:
+        """For people, who count from 1."""
+        if self.position == 0 and self.epoch > 0:
+            return f"end of epoch {self.epoch}"
+        return f"epoch {self.epoch + 1}, {self.position:,} samples"
+
 
 class StepClock(msgspec.Struct, frozen=True, order=True):
     """Orders states: a later generation's state beats an earlier one's, then the number of applied steps decides."""

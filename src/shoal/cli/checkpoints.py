@@ -16,6 +16,7 @@ from shoal.cli.run_store import chosen, run_store
 from shoal.cli.tables import columns, printable
 from shoal.errors import CheckpointUnusable, UsageError
 from shoal.job_config import nearest
+from shoal.values import Cursor
 from shoal.watch.wording import amount
 
 HEADINGS = ("checkpoint", "step", "place", "age", "size", "workers", "marks", "why")
@@ -151,7 +152,7 @@ def lines(listing: Listing, now: float) -> list[str]:
 def _row(shown: Shown, now: float) -> tuple[str, ...]:
     if shown.written is None or shown.size is None or shown.epoch is None:
         return (shown.name, str(shown.step), "", "", "", "", ", ".join(shown.marks), "damaged")
-    place = "weights only" if shown.kind == "weights" else f"epoch {shown.epoch + 1}, {shown.position:,} samples"
+    place = "weights only" if shown.kind == "weights" else Cursor(shown.epoch, shown.position or 0).text
     checked = "" if shown.problems is None else "damaged; " if shown.problems else "whole; "
     return (
         shown.name,

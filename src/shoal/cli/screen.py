@@ -94,10 +94,16 @@ def without_interrupt(lines: Sequence[str]) -> Sequence[str]:
     return lines
 
 
+def _how_to_go_on(job: Job) -> str:
+    """Where checkpoints are in the run directory itself, and there is one."""
+    has_one = any((job.run_dir / "checkpoints").glob("step-*/manifest.json"))
+    return f"; `shoal run --resume {job.run_dir}` goes on" if has_one else ""
+
+
 def final_message(finish: Finish, job: Job, last_lines: Sequence[str]) -> list[str]:
     """What the user reads last, on standard error. Nothing when all went well."""
     if not finish.error:
-        return [f"shoal: {finish.text}; the record is in {job.run_dir}"] if finish.text else []
+        return [f"shoal: {finish.text}; the record is in {job.run_dir}{_how_to_go_on(job)}"] if finish.text else []
     message = [f"shoal: error: {finish.text}"]
     if finish.lost_worker is not None:
         log = job.run_dir / "logs" / f"worker-{finish.lost_worker}.log"

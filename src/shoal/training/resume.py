@@ -80,10 +80,7 @@ def _take_up(session: Session, manifest: Manifest, state: Tree) -> None:
         )
         session.saver.last_step, session.saver.last_name = about.step, manifest.checkpoint
     if session.peers.group.rank == 0:
-        cursor = about.cursor
-        reason = (
-            f"epoch {cursor.epoch + 1}, {cursor.position} samples in" if about.kind == "full" else "imported weights"
-        )
+        reason = about.cursor.text if about.kind == "full" else "imported weights"
         workers = about.generation.size
         session.peers.report(Resumed(checkpoint=manifest.checkpoint, step=about.step, workers=workers, reason=reason))
 

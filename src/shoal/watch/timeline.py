@@ -93,7 +93,12 @@ def _of_job(event: events.Event, time: float) -> Entry | None:
             return Entry(time, "job", f"{event.script} started with {workers}, {event.strategy}")
         case events.Resumed():
             writers = "1 worker" if event.workers == 1 else f"{event.workers} workers"
-            title = f"resumed from {event.checkpoint}, written by {writers}"
+            imported = event.workers == 0
+            title = (
+                f"started from {event.checkpoint}"
+                if imported
+                else f"resumed from {event.checkpoint}, written by {writers}"
+            )
             return Entry(time, "job", title, event.reason, event.step, is_change=True)
         case events.StopRequested():
             who = "from outside" if event.worker is None else f"by worker {event.worker}"

@@ -99,6 +99,13 @@ def _void(event: events.StepVoided) -> str:
     return f"step {event.step} was void and is redone: {event.operation}: {first_line(event.reason)}"
 
 
+def _resumed(event: events.Resumed) -> str:
+    if event.workers == 0:  # from `shoal import`
+        return f"starting from {event.checkpoint}: {event.reason}"
+    workers = "1 worker" if event.workers == 1 else f"{event.workers} workers"
+    return f"resumed at step {event.step} from {event.checkpoint}, written by {workers}"
+
+
 def _notice(board: Board, event: events.Event) -> str | None:
     match event:
         case events.EpochEnded():
@@ -129,8 +136,7 @@ def _notice(board: Board, event: events.Event) -> str | None:
             reason = first_line(event.reason).removeprefix(f"{where} ")
             return f"warning: {where} cannot be used: {reason}; looking at the checkpoint before it"
         case events.Resumed():
-            workers = "1 worker" if event.workers == 1 else f"{event.workers} workers"
-            return f"resumed at step {event.step} from {event.checkpoint}, written by {workers}"
+            return _resumed(event)
         case events.Advised():
             return event.text if event.worker is None else f"note from worker {event.worker}: {event.text}"
         case _:

@@ -54,11 +54,11 @@ def leave(*clients: CoordinatorClient) -> None:
 def test_all_workers_hear_that_their_checkpoint_is_published(tmp_path: Path, folder: Path) -> None:
     with Job(tmp_path / "run", publisher=folder, workers=2) as job, two_workers(job) as clients:
         tell(clients[0], 0, mark="best")
-        assert clients[0].settled(NAME) is None
+        assert clients[0].wait_settled(NAME, 0.0) is None
         assert clients[0].wait_settled(NAME, 0.05) is None
         tell(clients[1], 1)
         assert [client.wait_settled(NAME, PATIENCE) for client in clients] == [True, True]
-        assert clients[0].settled(NAME) is True
+        assert clients[0].wait_settled(NAME, 0.0) is True
         leave(*clients)
         assert job.exit_code() == 0
         [published] = [event for event in job.events() if isinstance(event, CheckpointPublished)]

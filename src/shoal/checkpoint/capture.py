@@ -151,10 +151,6 @@ class Capture:
         self._tensors = ()
         self.is_settled.set()
 
-    @property
-    def is_done(self) -> bool:
-        return self._done.is_set()
-
     def data(self, piece: CapturedPiece) -> memoryview:
         return self.memory.data[piece.begin : piece.end]
 

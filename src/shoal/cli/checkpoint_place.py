@@ -6,6 +6,7 @@ Imports what a store needs only when there is one to look at. Not here: the stor
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,7 +72,8 @@ def keeping(config: JobConfig) -> Keeping:
         return Keeping(publisher)
     try:
         generation = last_generation(store)  # unpublished ones count too
-        publisher.clean()
+        with contextlib.suppress(OSError):  # a store that can only be read can still be resumed from
+            publisher.clean()
         return Keeping(publisher, generation, _shares(store))
     except OSError as error:
         raise _unreachable(store, error) from None

@@ -107,11 +107,6 @@ class CoordinatorClient:
                 return self._generation.reason
             return None
 
-    def settled(self, checkpoint: str) -> bool | None:
-        """Whether it was published; None: not known yet."""
-        with self._news:
-            return self._settled.get(checkpoint)
-
     def wait_settled(self, checkpoint: str, timeout: float) -> bool | None:
         """Block until that is known, for `timeout` seconds at most. None also, and at once, when the job is over."""
         with self._news:

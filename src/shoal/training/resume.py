@@ -21,7 +21,10 @@ from shoal.training.session import Past, Session
 
 def resume(session: Session, store: Store) -> None:
     """Let the session's script go on from a checkpoint. Raises CheckpointUnusable where none can be used."""
-    names = [listed.name for listed in published(store)]
+    try:
+        names = [listed.name for listed in published(store)]
+    except OSError as error:
+        raise CheckpointUnusable(f"checkpoints in {store.place} cannot be read: {error.strerror or error}") from None
     reasons, has_begun = [], False
     for name in names:
         found, reason = _read(store, name)

@@ -64,7 +64,7 @@ def test_an_update_waits_for_the_copy() -> None:
     parameter = torch.zeros(SIZE)
     state = state_of(parameter, steady=("t0",))
     capture = Capture(state, Staging(), rank=0, world_size=1)
-    assert not capture.is_done
+    assert not capture.is_settled.is_set()
     updating = threading.Thread(target=lambda: (capture.wait(), parameter.fill_(7.0)))
     updating.start()
     capture.copy_rest()
@@ -100,7 +100,7 @@ def test_a_small_state_is_copied_at_once() -> None:
     parameter = torch.zeros(SIZE - 1)
     state = state_of(parameter, steady=("t0",))
     capture = Capture(state, Staging(), rank=0, world_size=1)
-    assert capture.is_done
+    assert capture.is_settled.is_set()
     parameter.fill_(1.0)
     assert tensors_in(capture, state)["t0"].sum() == 0.0
 

@@ -14,6 +14,7 @@ from shoal.job_config import JobConfig
 from shoal.membership import admission, reasons
 from shoal.membership.audience import Audience
 from shoal.membership.deaths import Evidence, Verdict, bad_exit, judge
+from shoal.membership.missing import MissingNotice
 from shoal.membership.protocol import Arrived, Closed, Input, Instruction, Interrupt, Published, PublishFailed
 from shoal.membership.publishing import JOB_ENDED, MEMBERS_CHANGED, Publishing
 from shoal.membership.regrouping import BrokenExchange, Past, next_generation
@@ -43,7 +44,6 @@ from shoal.wire.messages import (
 
 TICK = 0.1  # seconds between ticks
 STALL = 1.0  # seconds between two ticks from which on the coordinator itself was held up, and silence proves nothing
-MISSING_NOTICE = 10.0  # seconds between two notices that some workers are still missing
 CLOSING_WAIT = 0.3  # seconds that the end of a job waits for what workers still have to say
 PUBLISHING_WAIT = 30.0  # seconds that it waits for a checkpoint whose parts are all written
 
@@ -79,7 +79,7 @@ class MembershipCore:
         self._publishing = Publishing(self._audience, after_generation=self._past.generation)
         self._failure: tuple[int, Failed] | None = None  # the first worker that failed, and what it said
         self._stop = Stopping()
-        self._waiting_since = now  # when it was last said that workers are missing, or nobody waited
+        self._missing = MissingNotice(config.workers, now=now)
         self._ended: Ended | None = None  # decided and told to the workers
         self._outcome = ""
         self._closing_since = now
@@ -272,17 +272,8 @@ class MembershipCore:
             if held_up:
                 worker.heard = self._now
             worker.check_heartbeat(self._now, self._config.heartbeat_limit)
-        self._tell_who_is_missing()
-
-    def _tell_who_is_missing(self) -> None:
-        """While some wait for others that have not come. Scripts of which nobody joins are not waited for."""
-        missing = [number for number in range(self._config.workers) if number not in self._workers]
-        if not self._workers or not missing or self._ended is not None:
-            self._waiting_since = self._now
-        elif self._now - self._waiting_since >= MISSING_NOTICE:
-            self._waiting_since = self._now
-            here = f"{len(self._workers)} of {self._config.workers} workers are here"
-            self._audience.note(events.Advised(worker=None, text=f"waiting for worker {missing[0]}: {here}"))
+        if self._ended is None and (text := self._missing.due(self._workers, self._now)) is not None:
+            self._audience.note(events.Advised(worker=None, text=text))
 
     # What follows from all that is known
 

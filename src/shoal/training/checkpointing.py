@@ -9,14 +9,15 @@ from shoal.events import Advised
 from shoal.training.saving import Moment, Snapshot
 from shoal.training.session import LoopEnd, Session
 from shoal.training.state import changed_buffers, state_dict_keys, state_of, state_size, steady_names
+from shoal.training.timetable import ASKED
 from shoal.values import Cursor
 
 
 def save_after_step(session: Session, cursor: Cursor) -> None:
     """Between two steps, if the exchange of the last one said so."""
-    decided = session.saver.decide(session.strategy.votes, step=session.step)
-    if decided is not None:
-        _begin(session, cursor, reason=decided[0], mark=decided[1])
+    due = session.saver.decide(session.strategy.votes, step=session.step)
+    if due is not None:
+        _begin(session, cursor, reason=due.reason, mark=due.mark)
     else:
         session.saver.prepare(lambda: state_size(session) // session.peers.group.size)
 
@@ -38,7 +39,7 @@ def _save(session: Session, mark: str) -> None:
     saver = session.saver
     saver.wait()
     if saver.last_step < session.step:
-        _begin(session, _cursor(session), reason="the script asked for it", mark=mark)
+        _begin(session, _cursor(session), reason=ASKED, mark=mark)
         saver.fence()
     elif mark and session.peers.group.rank == 0 and (problem := saver.mark_last(mark)):
         text = f"the checkpoint of step {session.step} is not marked as {mark!r}: {problem}"

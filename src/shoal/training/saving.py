@@ -1,8 +1,8 @@
-"""When this worker makes its part of a checkpoint, and what holds the script up while it does.
+"""This worker's parts of checkpoints, and what holds the script up while they are made.
 
 All workers capture the same step: who wants a checkpoint says so in the step's exchange, and so does who is still
-writing the one before. One is over for a worker when the coordinator has published it or given it up. Not here: what is
-captured (`state`), the writing (`checkpoint.part_thread`), and publishing.
+writing the one before. One is over for a worker when the coordinator has published it or given it up. Not here: when
+one is due (`timetable`), what is captured (`state`), the writing (`checkpoint.part_thread`), and publishing.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from shoal.events import CheckpointDeferred, CheckpointStarted
 from shoal.job_config import JobConfig
 from shoal.strategies.peers import Peers
 from shoal.strategies.strategy import Votes
+from shoal.training.timetable import Due, Timetable
 from shoal.values import Cursor
 from shoal.wire.messages import PartFailed
 
@@ -56,12 +57,11 @@ class Saver:
         self._peers = peers
         self._config = config
         self._store = store
-        self._rhythm = config.checkpoints
+        rhythm = config.checkpoints
+        self.is_on = store is not None and rhythm.at_end
+        self._timetable = Timetable(rhythm, now=time.monotonic())
         self._staging = Staging()
         self._answers = Answers(peers.part_done, peers.settlement)
-        self._began = time.monotonic()  # when the last one began, or the job did
-        self._wanted: tuple[str, str] | None = None  # reason and mark, asked for by the script
-        self._owed = False  # one was due when it could not be made
         self._thread: PartThread | None = None  # started with the first one
         self._last: Writing | None = None  # the last one begun
         self._preparing: threading.Thread | None = None  # gets the memory for the first copy ready
@@ -75,10 +75,6 @@ class Saver:
     # When
 
     @property
-    def is_on(self) -> bool:
-        return self._store is not None and self._rhythm.at_end
-
-    @property
     def is_busy(self) -> bool:
         return self._is_writing or (self._preparing is not None and self._preparing.is_alive())
 
@@ -88,8 +84,7 @@ class Saver:
 
     def prepare(self, size: Callable[[], int]) -> None:
         """After the first step of a job that will make checkpoints: `size` is about how many bytes each takes."""
-        is_periodic = self._rhythm.steps is not None or self._rhythm.seconds is not None
-        if not self.is_on or not is_periodic or self._is_prepared:
+        if self._is_prepared or not self.is_on or not self._timetable.is_periodic:
             return
         self._is_prepared = True
         if (wanted := size()) > SMALL:
@@ -99,66 +94,55 @@ class Saver:
             self._preparing.start()
 
     def restart_clock(self) -> None:
-        """A loop begins: the time before the first checkpoint counts from here."""
-        if self._last is None:
-            self._began = time.monotonic()
+        """A loop begins."""
+        self._timetable.loop_begins(time.monotonic())
 
     def ask(self, mark: str) -> None:
         """The script wants one after this step."""
-        self._wanted = ("the script asked for it", mark)
+        self._timetable.ask(mark)
 
     @property
     def is_asked(self) -> bool:
-        return self.is_on and self._wanted is not None
+        return self.is_on and self._timetable.is_asked
 
     def take_asked(self) -> str | None:
         """The mark of a checkpoint that was asked for in a loop that is over."""
-        wanted, self._wanted = self._wanted, None
-        return wanted[1] if wanted is not None and self.is_on else None
+        mark = self._timetable.take_asked()
+        return mark if self.is_on else None
 
     def owe(self) -> None:
         """One was due in a step that broke."""
-        self._owed = True
+        self._timetable.owe()
 
     def vote(self, votes: Votes, *, step: int) -> None:
         """Say what this worker brings to the exchange of the step that will be number `step` once it is applied."""
         votes.save_seen = votes.busy_seen = False
         votes.busy = self.is_busy
         if self._last is not None and self._last.part.capture.torn is not None and not votes.busy:
-            self._is_lazy, self._owed = False, True
+            self._is_lazy = False
+            self._timetable.owe()
             self._last = None
-        votes.save = self.is_on and self._reason(step) is not None
+        votes.save = self.is_on and self._timetable.reason(step, time.monotonic()) is not None
 
-    def _reason(self, step: int) -> str | None:
-        if self._wanted is not None:
-            return self._wanted[0]
-        if self._rhythm.steps is not None and (step % self._rhythm.steps == 0 or self._owed):
-            return f"every {self._rhythm.steps} steps"
-        if self._rhythm.seconds is not None and (self._owed or time.monotonic() - self._began >= self._rhythm.seconds):
-            return f"every {self._rhythm.seconds:g} seconds"
-        return None
-
-    def decide(self, votes: Votes, *, step: int) -> tuple[str, str] | None:
-        """After the exchange: the reason and mark of the checkpoint that all workers make now, if any."""
+    def decide(self, votes: Votes, *, step: int) -> Due | None:
+        """After the exchange: the checkpoint that all workers make now, if any."""
         if not votes.save_seen or not self.is_on:
             return None
-        if votes.busy_seen:
-            if not self._owed and self._is_writing and self._peers.group.rank == 0:
-                reason = "the one before is still being written; this one is made as soon as that is done"
-                self._peers.report(CheckpointDeferred(step=step, reason=reason))
-            self._owed = True
-            return None
-        reason = self._reason(step) or "another worker's clock said so"
-        mark = "" if self._wanted is None else self._wanted[1]
-        self._owed, self._wanted = False, None
-        return reason, mark
+        decided = self._timetable.decide(step, time.monotonic(), some_are_busy=votes.busy_seen)
+        if isinstance(decided, Due):
+            return decided
+        if decided.is_new and self._is_writing and self._peers.group.rank == 0:
+            reason = "the one before is still being written; this one is made as soon as that is done"
+            self._peers.report(CheckpointDeferred(step=step, reason=reason))
+        return None
 
     # Making one
 
     def begin(self, snapshot: Snapshot, moment: Moment) -> None:
         """Copy what must be copied now and leave the rest to a thread. Never raises because of a checkpoint."""
         assert self._store is not None and not self.is_busy
-        started, self._began, self.last_step = time.perf_counter(), time.monotonic(), moment.step
+        started, self.last_step = time.perf_counter(), moment.step
+        self._timetable.begins(time.monotonic())
         self._is_prepared = True
         self._last = None  # and with it the last copy, whose memory is used again or too small
         generation = self._peers.generation.number

@@ -1,0 +1,85 @@
+"""When a checkpoint is due on one worker: by steps, by seconds, because the script asked, or because one is owed. Pure.
+
+The caller says what time it is, which step it is, and what the exchange showed of the other workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.job_config import CheckpointRhythm
+
+ASKED = "the script asked for it"
+
+
+@dataclass(frozen=True)
+class Due:
+    """A checkpoint that all workers make now."""
+
+    reason: str
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """One is due and cannot be made yet."""
+
+    is_new: bool  # this is the first time that it is put off
+
+
+class Timetable:
+    def __init__(self, rhythm: CheckpointRhythm, *, now: float) -> None:
+        """Times are seconds of any clock that never goes back."""
+        self._rhythm = rhythm
+        self._began = now  # when the last one began, or the first loop
+        self._has_begun = False
+        self._wanted: str | None = None  # the mark, where the script asked for one
+        self._owed = False  # one was due when it could not be made
+
+    @property
+    def is_periodic(self) -> bool:
+        return self._rhythm.steps is not None or self._rhythm.seconds is not None
+
+    @property
+    def is_asked(self) -> bool:
+        return self._wanted is not None
+
+    def loop_begins(self, now: float) -> None:
+        """The time before the first checkpoint counts from here."""
+        if not self._has_begun:
+            self._began = now
+
+    def begins(self, now: float) -> None:
+        """A checkpoint is being made."""
+        self._began, self._has_begun = now, True
+
+    def ask(self, mark: str) -> None:
+        self._wanted = mark
+
+    def take_asked(self) -> str | None:
+        """The mark of one that was asked for and not made; it is no longer asked for."""
+        wanted, self._wanted = self._wanted, None
+        return wanted
+
+    def owe(self) -> None:
+        """One was due in a step that broke, or came to nothing."""
+        self._owed = True
+
+    def reason(self, step: int, now: float) -> str | None:
+        """Why this worker wants a checkpoint once `step` is applied; None where it does not."""
+        if self._wanted is not None:
+            return ASKED
+        if self._rhythm.steps is not None and (step % self._rhythm.steps == 0 or self._owed):
+            return f"every {self._rhythm.steps} steps"
+        if self._rhythm.seconds is not None and (self._owed or now - self._began >= self._rhythm.seconds):
+            return f"every {self._rhythm.seconds:g} seconds"
+        return None
+
+    def decide(self, step: int, now: float, *, some_are_busy: bool) -> Due | Deferred:
+        """Some worker wants one, as all have seen: every worker decides alike."""
+        if some_are_busy:
+            is_new, self._owed = not self._owed, True
+            return Deferred(is_new)
+        due = Due(self.reason(step, now) or "another worker's clock said so", self._wanted or "")
+        self._owed, self._wanted = False, None
+        return due

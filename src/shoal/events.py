@@ -87,6 +87,36 @@ class StepVoided(Event, frozen=True, tag="step-voided"):
     reason: str
 
 
+class BatchChosen(Event, frozen=True, tag="batch-chosen"):
+    """The number of workers changed: what becomes of batch and learning rate. Sent by rank 0 only."""
+
+    generation: int
+    workers: int
+    global_batch: int  # samples per step over all workers
+    worker_batch: float  # mean over workers
+    lr_factor: float  # what learning rates are multiplied by, against those that the script set
+    reason: str
+
+
+class ProgressResumed(Event, frozen=True, tag="progress-resumed"):
+    """The first step after a regrouping is applied. Sent by the lowest rank that brought the state, or rank 0."""
+
+    generation: int
+    step: int  # applied steps, with this one
+    seconds: float  # since the last applied step before
+    redone: int  # steps that had been applied or begun before and were done again
+    samples_redone: int
+    reason: str  # why the members regrouped
+
+
+class ReplicaDiffered(Event, frozen=True, tag="replica-differed"):
+    """A worker's parameters were not what the others' were, bit for bit. Sent by rank 0 only."""
+
+    worker: int | None  # None: there was no majority to tell who is wrong
+    step: int
+    reason: str  # what was found, and what is done about it
+
+
 class UndoKept(Event, frozen=True, tag="undo-kept"):
     """Several optimizer steps in one iteration: a copy is kept so that all are applied or none."""
 
@@ -182,6 +212,53 @@ class Resumed(Event, frozen=True, tag="resumed"):
     reason: str
 
 
+class WorkerReturned(Event, frozen=True, tag="worker-returned"):
+    """Its connection had broken, and it is back; it was in the job all the time."""
+
+    worker: int
+    generation: int
+
+
+class WorkerExpelled(Event, frozen=True, tag="worker-expelled"):
+    """It may be alive, but the others go on without it. It may come back as a newcomer."""
+
+    worker: int
+    step: int
+    reason: str
+
+
+class WorkerStarted(Event, frozen=True, tag="worker-started"):
+    """The launcher started a process in place of one that is gone, or let a spare one go."""
+
+    worker: int
+    is_spare: bool  # it had torch imported already
+    reason: str
+
+
+class Waiting(Event, frozen=True, tag="waiting"):
+    """There are too few workers; the job goes on when there are enough."""
+
+    workers: int  # that are there
+    needed: int
+    reason: str
+
+
+class CoordinatorReturned(Event, frozen=True, tag="coordinator-returned"):
+    """Its process is a new one, which goes on with the job as its journal has it."""
+
+    generation: int
+    reason: str
+
+
+class FaultInjected(Event, frozen=True, tag="fault-injected"):
+    """A fault on purpose (`--chaos`)."""
+
+    fault: str  # kill, stop, cut, slow, fill-disk or kill-coordinator
+    worker: int | None  # None: the coordinator, or the disk
+    seconds: float | None  # how long it lasts; None: it is no lasting one
+    reason: str
+
+
 class WorkerLeft(Event, frozen=True, tag="worker-left"):
     worker: int
     step: int
@@ -227,6 +304,9 @@ AnyEvent = (
     | LoopStarted
     | StepsApplied
     | StepVoided
+    | BatchChosen
+    | ProgressResumed
+    | ReplicaDiffered
     | UndoKept
     | StateCopied
     | EpochEnded
@@ -239,6 +319,12 @@ AnyEvent = (
     | CheckpointLost
     | CheckpointRefused
     | Resumed
+    | WorkerReturned
+    | WorkerExpelled
+    | WorkerStarted
+    | Waiting
+    | CoordinatorReturned
+    | FaultInjected
     | WorkerLeft
     | WorkerFailed
     | WorkerDied

@@ -24,6 +24,7 @@ from shoal.errors import UsageError
 STRATEGIES = ("all-reduce",)
 SCHEDULES = ("auto", "ring", "tree")
 CODECS = ("identity",)
+RESIZES = ("global-batch", "worker-batch", "worker-batch-and-lr")
 PROGRESS = ("auto", "live", "plain", "none")
 
 
@@ -33,7 +34,14 @@ MOST_WORKERS = 256  # processes that one machine starts and watches
 class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """The settings of one job. Field order is the order of `shoal run --help`."""
 
-    workers: Annotated[int, Meta(description="number of worker processes (-n)")] = 1
+    workers: Annotated[int, Meta(description="number of worker processes (-n); MIN:MAX sets --min-workers too")] = 1
+    min_workers: Annotated[
+        int, Meta(description="the job waits while there are fewer; 0: all to begin with, then any number")
+    ] = 0
+    spares: Annotated[int, Meta(description="processes kept ready, with torch imported, to replace lost workers")] = 0
+    resize: Annotated[
+        str, Meta(description="what stays when workers come and go: global-batch, worker-batch or worker-batch-and-lr")
+    ] = "global-batch"
     strategy: Annotated[str, Meta(description="how replicas agree: all-reduce")] = "all-reduce"
     schedule: Annotated[str, Meta(description="who sends what to whom: auto, ring or tree")] = "auto"
     codec: Annotated[str, Meta(description="how tensors travel: identity")] = "identity"
@@ -45,6 +53,15 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         "127.0.0.1:0"
     )
     heartbeat_limit: Annotated[float, Meta(description="seconds of silence after which a worker counts as lost")] = 5.0
+    hang_limit: Annotated[
+        float, Meta(description="seconds without a step, while others wait, after which a worker is expelled")
+    ] = 600.0
+    lease: Annotated[float, Meta(description="seconds that workers train on without the coordinator")] = 60.0
+    max_failures: Annotated[int, Meta(description="identical failures of the script after which the job stops")] = 3
+    digest_every: Annotated[
+        int, Meta(description="steps between two comparisons of all workers' parameters; 0 for never")
+    ] = 100
+    chaos: Annotated[str, Meta(description='faults on purpose, such as "kill worker every 15s"')] = ""
     checkpoint_every: Annotated[
         str, Meta(description="steps such as 200, seconds such as 30s, end (when the job ends or is stopped) or never")
     ] = "end"
@@ -59,6 +76,13 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         """Raise a UsageError that names the option, its value and what to do."""
         if not 1 <= self.workers <= MOST_WORKERS:
             raise UsageError(f"--workers is {self.workers}; a job needs at least 1 and has at most {MOST_WORKERS}")
+        if not 0 <= self.min_workers <= self.workers:
+            raise UsageError(
+                f"--min-workers is {self.min_workers} of {self.workers} workers; it should be from 0 to {self.workers}"
+            )
+        if not 0 <= self.spares <= MOST_WORKERS:
+            raise UsageError(f"--spares is {self.spares}; it should be from 0 to {MOST_WORKERS}")
+        _one_of("resize", self.resize, RESIZES)
         _one_of("strategy", self.strategy, STRATEGIES)
         _one_of("schedule", self.schedule, SCHEDULES)
         _one_of("codec", self.codec, CODECS)
@@ -71,11 +95,24 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
             raise UsageError(f"--threads is {self.threads}; it should be 0 (divide the cores) or more")
         if not 0.5 <= self.heartbeat_limit <= 3600:
             raise UsageError(f"--heartbeat-limit is {self.heartbeat_limit}; it should be from 0.5 to 3600 seconds")
+        if not 1 <= self.hang_limit <= 86400:
+            raise UsageError(f"--hang-limit is {self.hang_limit}; it should be from 1 to 86400 seconds")
+        if not 1 <= self.lease <= 3600:
+            raise UsageError(f"--lease is {self.lease}; it should be from 1 to 3600 seconds")
+        if not 1 <= self.max_failures <= 1000:
+            raise UsageError(f"--max-failures is {self.max_failures}; it should be from 1 to 1000")
+        if not 0 <= self.digest_every <= 10**9:
+            raise UsageError(f"--digest-every is {self.digest_every}; it should be 0 (never) or more steps")
         if not 1 <= self.keep_checkpoints <= 1_000_000:
             raise UsageError(f"--keep-checkpoints is {self.keep_checkpoints}; it should be from 1 to 1000000")
         parse_address(self.address, named="--address")
         _ = self.checkpoints
         return self
+
+    @property
+    def fewest(self) -> int:
+        """With fewer workers a job that has begun waits."""
+        return max(1, self.min_workers)
 
     @property
     def checkpoints(self) -> CheckpointRhythm:
@@ -142,12 +179,22 @@ def from_mapping(values: Mapping[str, Any], *, origin: str) -> JobConfig:
     for name in renamed:
         if name not in field_names():
             raise UsageError(f"{origin} sets {name!r}, which is no setting; {nearest(name, field_names())}")
+    if isinstance(workers := renamed.get("workers"), str):
+        renamed |= _workers_range(workers)
     if type(steps := renamed.get("checkpoint-every")) is int:  # the plainest way to write it in Python and TOML
         renamed["checkpoint-every"] = str(steps)
     try:
         return msgspec.convert(renamed, JobConfig).validate()
     except msgspec.ValidationError as error:
         raise UsageError(f"{origin}: {_plainly(str(error))}") from None
+
+
+def _workers_range(text: str) -> dict[str, int]:
+    """What `4` or `2:8` sets."""
+    if not re.fullmatch(r"[0-9]{1,6}(:[0-9]{1,6})?", text):
+        raise UsageError(f"--workers is {text!r}; it should be a number, or MIN:MAX such as 2:8")
+    fewest, colon, most = text.rpartition(":")
+    return {"workers": int(most)} | ({"min-workers": int(fewest)} if colon else {})
 
 
 def _plainly(error: str) -> str:

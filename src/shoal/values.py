@@ -42,6 +42,9 @@ class Generation(msgspec.Struct, frozen=True):
     schedule: str  # name of the collective schedule: ring, tree or auto
     codec: str  # name of the codec that tensors travel in
     reason: str  # why this generation was formed, for people
+    # Workers that bring the job's state from the last generation; only they may be copied from. None: everybody starts
+    # from the newest checkpoint, or from the top where there is none.
+    carriers: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -70,6 +73,20 @@ class StepClock(msgspec.Struct, frozen=True, order=True):
 
     generation: int = 0
     step: int = 0  # applied steps so far, over all loops of the job
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Where one worker is in its script, and what it holds of the job's state. All members compare theirs."""
+
+    generation: int = 0  # in which its state was last agreed on; 0: it holds none
+    step: int = 0  # applied steps
+    points: int = 0  # meetings of all workers outside loops that it has passed, in program order
+    loop: int = 0  # number of its current or last loop over data
+    in_loop: bool = False  # that loop's start was passed, and its end was not
+    is_doubtful: bool = False  # its script saw a collective fail that gave others a result
+    is_stopped: bool = False  # it knows of an agreement to end all loops
+    is_new: bool = False  # it has not been in a generation yet, and waits where it first needs the others
+    digest: int = 0  # of its parameters and buffers
 
 
 class TimeShares(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shoal.events import AnyEvent
+from shoal.membership.decisions import Decision
 from shoal.membership.publisher import PublishOutcome, PublishRequest
 from shoal.wire.messages import ClientMessage, CoordinatorMessage
 
@@ -68,6 +69,13 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class Journal:
+    """Write a decision down durably before anything that comes after it is done."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """Write an event to the job's record and show it to the watchers."""
 
@@ -110,4 +118,4 @@ class Discard:
     checkpoint: str
 
 
-Instruction = Send | Note | CatchUp | Close | End | Publish | Discard
+Instruction = Send | Journal | Note | CatchUp | Close | End | Publish | Discard

@@ -13,7 +13,7 @@ from shoal.collectives.group import Group
 from shoal.errors import ShoalError
 from shoal.events import AnyEvent
 from shoal.values import Generation
-from shoal.wire.messages import PartFailed, PartWritten
+from shoal.wire.messages import ExchangeBroken, PartFailed, PartWritten, Ready
 
 
 class JobOver(BaseException):
@@ -34,6 +34,8 @@ class Breakage:
     reason: str
     peer: int | None  # rank it was waiting for, where known
     at_end: bool = False  # it was the meeting at the end of a loop, after which a script may be done
+    is_planned: bool = False  # nothing failed: all members regroup here, as was asked for
+    must_restore: bool = False  # no member's state can be trusted
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,44 @@ class Peers(ABC):
     """This worker's connection to the job."""
 
     worker: int  # this worker's number in the job
+    is_new: bool  # it has not been in a generation yet: its group stands for the one to come, and can do nothing
     group: Group  # of the current generation
     generation: Generation
 
+    # Into the next generation: see `membership.member`
+
     @abstractmethod
-    def regroup(self, breakage: Breakage) -> None:
-        """Return when the next generation's group is up. Raises JobOver where the job has ended."""
+    def leave_group(self, reason: str) -> None:
+        """Abort what is in flight and let go of the group; the other members notice."""
+
+    @abstractmethod
+    def tell(self, notice: Ready | ExchangeBroken) -> None:
+        """Tell the coordinator that this worker waits for the next generation."""
+
+    @abstractmethod
+    def await_generation(self, after: int) -> Generation:
+        """Block until there is one with a higher number. Raises JobOver where the job has ended."""
+
+    @abstractmethod
+    def connect(self, generation: Generation) -> None:
+        """Make `group` that of a generation which this worker is in. Raises ExchangeFailed."""
+
+    # What is wished for from outside the script, and the leave to go on
+
+    @abstractmethod
+    def regroup_wish(self) -> str | None:
+        """Why the members should regroup at the end of a step: somebody waits to be let in."""
+
+    @abstractmethod
+    def leave_wish(self) -> str | None:
+        """Why this worker should hand its place over at the end of a step: its machine is taken away."""
+
+    @abstractmethod
+    def hold(self, *, at_end: bool = False) -> None:
+        """Return at once while the coordinator was heard of within the lease; else wait until it is heard again.
+
+        `at_end`: a result is about to be final, so it must have been heard of within the heartbeat limit.
+        """
 
     @abstractmethod
     def report(self, *events: AnyEvent) -> None:

@@ -12,7 +12,7 @@ from shoal.errors import WireError
 from shoal.events import AnyEvent
 from shoal.values import Address, Generation
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # a generation of 10,000 members fits; anything longer is refused unread
 
 
@@ -29,6 +29,7 @@ class Join(Message, frozen=True, tag="join"):
     host: str
     process: int
     address: Address  # where its peers reach it
+    generation: int = 0  # of a worker that comes back: the one it is in
 
 
 class Watch(Message, frozen=True, tag="watch"):
@@ -37,10 +38,21 @@ class Watch(Message, frozen=True, tag="watch"):
     version: int
 
 
+class Enlist(Message, frozen=True, tag="enlist"):
+    """A watcher will start one more worker's process and asks for its number."""
+
+
 class Heartbeat(Message, frozen=True, tag="heartbeat"):
     generation: int
     step: int
     operation: str  # what the worker's script is in: "forward or backward", "all-reduce of gradients", ...
+    stalled: float = 0.0  # seconds that it has been blocked in a collective; 0: it is in the script's own code
+
+
+class Ready(Message, frozen=True, tag="ready"):
+    """The sender is in no generation and wants to be in the next: it is built, or was left out and is free again."""
+
+    generation: int  # the newest one that it knows of
 
 
 class Report(Message, frozen=True, tag="report"):
@@ -58,6 +70,9 @@ class ExchangeBroken(Message, frozen=True, tag="exchange-broken"):
     peer: int | None  # worker number it was waiting for, if known
     reason: str
     at_end: bool = False  # it was the meeting at the end of a loop: who passed it may have finished since
+    holds: int = 0  # the generation in which the sender's state was agreed on; 0: it has none
+    is_planned: bool = False  # nothing failed: the members regroup at a step's end, as they were asked to
+    must_restore: bool = False  # nobody's state can be trusted: the next generation starts from the newest checkpoint
 
 
 class Failed(Message, frozen=True, tag="failed"):
@@ -69,10 +84,11 @@ class Failed(Message, frozen=True, tag="failed"):
 
 
 class Leave(Message, frozen=True, tag="leave"):
-    """The sender's script is done."""
+    """The sender's script is done, or it was told to go and hands its place over."""
 
     step: int
     reason: str
+    is_handover: bool = False  # the job goes on without it
 
 
 class StopRequest(Message, frozen=True, tag="stop-request"):
@@ -94,6 +110,16 @@ class ProcessWorking(Message, frozen=True, tag="process-working"):
     """Launcher only: a worker's process computes, even if a long call keeps it from sending heartbeats."""
 
     worker: int
+
+
+class Inject(Message, frozen=True, tag="inject"):
+    """Launcher only, to be passed on to the worker: a fault on purpose."""
+
+    worker: int
+    fault: str  # cut, slow or fill-disk
+    seconds: float
+    peer: int | None = None  # worker at the other end of the link; None: all of them
+    rate: float = 0.0  # bytes per second of a slow link
 
 
 class PartWritten(Message, frozen=True, tag="part-written"):
@@ -124,7 +150,33 @@ class PartFailed(Message, frozen=True, tag="part-failed"):
 
 class Welcome(Message, frozen=True, tag="welcome"):
     config: str  # the job's configuration, TOML
-    heartbeat: float  # seconds between heartbeats that the coordinator expects
+    heartbeat: float  # seconds between heartbeats that the coordinator expects, and sends itself
+    generation: Generation | None = None  # the current one, if there is one
+    is_member: bool = False  # the receiver is in it: it came back after a broken connection, and goes on
+    script: str = ""
+    arguments: tuple[str, ...] = ()
+
+
+class Enlisted(Message, frozen=True, tag="enlisted"):
+    worker: int  # the number of the process that is to be started
+
+
+class Beat(Message, frozen=True, tag="beat"):
+    """The coordinator is there: a worker's lease runs from the last time it heard anything."""
+
+
+class RegroupWish(Message, frozen=True, tag="regroup-wish"):
+    """Somebody waits to be let in: the members regroup at the end of a step that they agree on."""
+
+    generation: int
+    reason: str
+
+
+class Expelled(Message, frozen=True, tag="expelled"):
+    """The receiver is out of its generation; it may come back as a newcomer, without its state."""
+
+    generation: int  # the last one it was in
+    reason: str
 
 
 class Formed(Message, frozen=True, tag="formed"):
@@ -178,8 +230,24 @@ ClientMessage = (
     | ProcessWorking
     | PartWritten
     | PartFailed
+    | Enlist
+    | Ready
+    | Inject
 )
-CoordinatorMessage = Welcome | Formed | StopNotice | CheckpointSettled | Ended | Turned | Happened
+CoordinatorMessage = (
+    Welcome
+    | Enlisted
+    | Beat
+    | Formed
+    | RegroupWish
+    | Expelled
+    | StopNotice
+    | CheckpointSettled
+    | Inject
+    | Ended
+    | Turned
+    | Happened
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _client_decoder: msgspec.msgpack.Decoder[ClientMessage] = msgspec.msgpack.Decoder(ClientMessage)

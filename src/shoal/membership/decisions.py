@@ -1,0 +1,82 @@
+"""What the coordinator must not forget when its process dies: decisions as values. Pure; the file is in `ledger`.
+
+A decision is written down before anybody hears of it, so a coordinator that starts again knows at least as much as
+anybody else. Not here: the job's record of events (`journal`), which may lose its last lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from shoal.values import Generation
+
+
+class NumberGiven(msgspec.Struct, frozen=True, tag="number-given"):
+    worker: int  # up to this one, numbers are in use
+
+
+class GenerationDecided(msgspec.Struct, frozen=True, tag="generation-decided"):
+    generation: Generation
+
+
+class CheckpointDecided(msgspec.Struct, frozen=True, tag="checkpoint-decided"):
+    """It is published, or lost for good."""
+
+    checkpoint: str
+    is_published: bool
+
+
+class FailureCounted(msgspec.Struct, frozen=True, tag="failure-counted"):
+    """A script failed, with a text by which another failure is known to be the same."""
+
+    text: str
+
+
+class StopDecided(msgspec.Struct, frozen=True, tag="stop-decided"):
+    reason: str
+    exit_code: int
+
+
+class EndDecided(msgspec.Struct, frozen=True, tag="end-decided"):
+    """The job is over; a coordinator that starts again only says so."""
+
+    exit_code: int
+    error: str
+    text: str
+
+
+Decision = NumberGiven | GenerationDecided | CheckpointDecided | FailureCounted | StopDecided | EndDecided
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """All decisions of a job so far, added up."""
+
+    generation: Generation | None = None
+    highest_worker: int = -1
+    settled: tuple[tuple[str, bool], ...] = ()  # checkpoints and whether they were published, oldest first
+    failures: tuple[str, ...] = ()
+    stop: StopDecided | None = None
+    end: EndDecided | None = None
+
+
+def add_up(decisions: Iterable[Decision]) -> Remembered:
+    known = Remembered()
+    for decision in decisions:
+        match decision:
+            case NumberGiven():
+                known = replace(known, highest_worker=max(known.highest_worker, decision.worker))
+            case GenerationDecided():
+                known = replace(known, generation=decision.generation)
+            case CheckpointDecided():
+                known = replace(known, settled=(*known.settled, (decision.checkpoint, decision.is_published))[-64:])
+            case FailureCounted():
+                known = replace(known, failures=(*known.failures, decision.text))
+            case StopDecided():
+                known = replace(known, stop=decision)
+            case EndDecided():
+                known = replace(known, end=decision)
+    return known

@@ -1,0 +1,108 @@
+"""A worker's way into the next generation: what it says, what it waits for, whose state it takes. No I/O.
+
+`regroup` is a generator: it yields what is to be done, and whoever drives it does that and sends back what came of it;
+an `ExchangeFailed` is thrown in where the group broke. Training drives it with sockets, the simulator with virtual time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from shoal.errors import ExchangeFailed
+from shoal.membership.alignment import Alignment, align
+from shoal.values import Generation, Standing
+from shoal.wire.messages import ExchangeBroken, Ready
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Tell the coordinator; again if the connection breaks before the next generation is heard of."""
+
+    notice: Ready | ExchangeBroken
+
+
+@dataclass(frozen=True)
+class Await:
+    """Wait for a generation with a higher number. The answer is that generation."""
+
+    after: int
+
+
+@dataclass(frozen=True)
+class Connect:
+    """Connect to the members of a generation that this worker is in. May fail."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Exchange standings in the new group. The answer has everybody's, by rank. May fail."""
+
+    standing: Standing
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Take part in copying the source's state to those who need it. May fail."""
+
+    alignment: Alignment
+
+
+Effect = Tell | Await | Connect | Compare | Copy
+
+
+@dataclass(frozen=True)
+class Entered:
+    """The worker is in a generation whose members all know who goes on from where."""
+
+    generation: Generation
+    alignment: Alignment
+
+
+def regroup(worker: int, notice: Ready | ExchangeBroken, standing: Standing) -> Generator[Effect, Any, Entered]:
+    """`notice` says why this worker is in no group; `standing` is where it is, in none of the last group's steps."""
+    while True:
+        yield Tell(notice)
+        generation: Generation = yield Await(after=notice.generation)
+        rank = generation.rank_of(worker)
+        if rank is None:  # left out: it may come in again, but what it holds may be of another chain by then
+            standing = msgspec.structs.replace(standing, generation=0)
+            notice = Ready(generation=generation.number)
+            continue
+        if worker not in generation.carriers:
+            standing = msgspec.structs.replace(standing, generation=0)
+        operation = "connecting"
+        try:
+            yield Connect(generation)
+            operation = "comparing where the members are"
+            standings: tuple[Standing, ...] = yield Compare(standing)
+            alignment = align(standings, generation)
+            if alignment.is_hopeless:
+                notice = _broken(generation, standing, operation, "parameters differ and no majority is right", None)
+                notice = msgspec.structs.replace(notice, must_restore=True)
+                continue
+            if alignment.needs_copy:
+                operation = "copying the state"
+                yield Copy(alignment)
+            return Entered(generation, alignment)
+        except ExchangeFailed as failure:
+            peer = None if failure.peer is None else generation.members[failure.peer].worker
+            notice = _broken(generation, standing, operation, str(failure), peer)
+
+
+def _broken(
+    generation: Generation, standing: Standing, operation: str, reason: str, peer: int | None
+) -> ExchangeBroken:
+    return ExchangeBroken(
+        generation=generation.number,
+        step=standing.step,
+        operation=operation,
+        peer=peer,
+        reason=reason,
+        holds=standing.generation,
+    )

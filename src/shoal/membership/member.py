@@ -1,7 +1,7 @@
 """A worker's way into the next generation: what it says, what it waits for, whose state it takes. No I/O.
 
-`regroup` is a generator: it yields what is to be done, and whoever drives it does that and sends back what came of it;
-an `ExchangeFailed` is thrown in where the group broke. Training drives it with sockets, the simulator with virtual time.
+`regroup` is a generator: it yields what is to be done; whoever drives it does that and sends back what came of it, and
+throws in an `ExchangeFailed` where the group broke. Training drives it with sockets, the simulator with virtual time.
 """
 
 from __future__ import annotations

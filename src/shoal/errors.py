@@ -16,6 +16,7 @@
     ├── WireError                exit 8    bytes from outside that are not what the protocol allows
     └── ExchangeFailed           never reaches user code: it makes the step void
         ├── PeerLost                       a peer's connection closed
+        ├── ReplicasDiffer                 the workers' parameters are not the same, bit for bit
         └── Aborted                        the group was aborted from this side
 
 `docs/exit-codes.md` is the page for users; a test keeps it equal to this tree.
@@ -91,6 +92,10 @@ class ExchangeFailed(ShoalError):
 
 
 class PeerLost(ExchangeFailed):
+    pass
+
+
+class ReplicasDiffer(ExchangeFailed):
     pass
 
 

@@ -11,33 +11,39 @@ from typing import Any
 from shoal.checkpoint.store import Store
 from shoal.codecs.identity import Identity
 from shoal.collectives.group import Pending
+from shoal.collectives.stand_in import StandInGroup
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import Aborted, ShoalError
 from shoal.events import AnyEvent
 from shoal.job_config import JobConfig
 from shoal.membership.publisher import Publisher, PublishRequest
-from shoal.strategies.peers import Breakage, JobOver, Peers, Traffic
-from shoal.training.restart import train_through
-from shoal.training.resume import resume
+from shoal.strategies.peers import JobOver, Peers, Traffic
+from shoal.training.recovery import join_first
+from shoal.training.restart import begin_anew, train_through
 from shoal.training.run import Run
-from shoal.training.session import Session
+from shoal.training.session import HandedOver, Session
 from shoal.training.start import start_session
 from shoal.transport.in_process import InProcessMesh, in_process_meshes
 from shoal.values import Address, Generation, Member
-from shoal.wire.messages import PartFailed, PartWritten
+from shoal.wire.messages import ExchangeBroken, PartFailed, PartWritten, Ready
+
+
+class Killed(BaseException):
+    """Ends a worker's thread as SIGKILL ends a process: nothing of it is heard any more."""
 
 
 @dataclass
 class Hub:
-    """Stands in for the coordinator: the next generation forms when every member has asked for it."""
+    """Stands in for the coordinator: the next generation forms when every living member has asked for it."""
 
     size: int
-    fault: Callable[[int, str], bool] | None = None  # (rank, label): break the group before this all-reduce?
+    fault: Callable[[int, str], bool] | None = None  # (worker, label): break the group before this all-reduce?
     late: Callable[[int, str], bool] | None = (
-        None  # the same, after it was whole everywhere: only this rank sees it fail
+        None  # the same, after it was whole everywhere: only this worker sees it fail
     )
+    kill: Callable[[int, str], bool] | None = None  # the same: does this worker die here?
     events: list[AnyEvent] = field(default_factory=list)
-    labels: list[list[str]] = field(default_factory=list)  # by rank: labels of all-reduces, in order
+    labels: list[list[str]] = field(default_factory=list)  # by worker: labels of all-reduces, in order
     stop_reason: str | None = None
     failed: str | None = None
     publisher: Publisher | None = None  # None: no checkpoint is ever published
@@ -47,44 +53,104 @@ class Hub:
     def __post_init__(self) -> None:
         self.parts: dict[str, dict[int, PartWritten | PartFailed]] = {}  # by checkpoint and rank
         self.settled: dict[str, bool] = {}
-        self.labels = [[] for _ in range(self.size)]
-        self._condition = threading.Condition()
-        self._asking: set[int] = set()
-        self.number = 1
-        self.meshes: list[InProcessMesh] = in_process_meshes(self.size)
+        self.labels = [[] for _ in range(64)]
+        self.condition = threading.Condition()
+        self.number = 0
+        self.members: list[int] = []  # workers of the current generation, by rank
+        self.carriers: tuple[int, ...] = ()
+        self.waiting: dict[int, Ready | ExchangeBroken] = {}  # workers that wait for the next generation
+        self.awaited = self.size  # workers that the first generation waits for
+        self.dead: set[int] = set()
+        self.left: set[int] = set()  # their scripts are done, or they handed over
+        self.expelled: set[int] = set()  # out of the current generation, and may come back
+        self.leaving: dict[int, str] = {}  # workers that are told to hand over, and why
+        self.meshes: list[InProcessMesh] = []
 
     def generation(self) -> Generation:
         members = tuple(
-            Member(rank=rank, worker=rank, host="here", process=rank, address=Address("127.0.0.1", 1))
-            for rank in range(self.size)
+            Member(rank=rank, worker=worker, host="here", process=worker, address=Address("127.0.0.1", 1))
+            for rank, worker in enumerate(self.members)
         )
-        return Generation(number=self.number, members=members, schedule="auto", codec="identity", reason="test")
+        return Generation(
+            number=self.number,
+            members=members,
+            schedule="auto",
+            codec="identity",
+            reason="test",
+            carriers=self.carriers,
+        )
 
-    def next_generation(self, rank: int) -> None:
-        with self._condition:
-            asked_for = self.number + 1
-            self._asking.add(rank)
-            if len(self._asking) == self.size:
-                self._asking.clear()
-                self.number = asked_for
-                self.meshes = in_process_meshes(self.size)
-                self._condition.notify_all()
-            reached = self._condition.wait_for(lambda: self.number >= asked_for or self.failed is not None, timeout=60)
+    def tell(self, worker: int, notice: Ready | ExchangeBroken) -> None:
+        with self.condition:
+            self.waiting[worker] = notice
+            self._form_if_due()
+
+    def await_generation(self, worker: int, after: int) -> Generation:
+        with self.condition:
+            reached = self.condition.wait_for(
+                lambda: (self.number > after and worker in self.members) or self.failed is not None, timeout=60
+            )
             if not reached or self.failed is not None:
                 raise JobOver(ShoalError(self.failed or "not all members asked for the next generation"))
+            return self.generation()
+
+    def gone(self, worker: int, *, is_dead: bool) -> None:
+        with self.condition:
+            (self.dead if is_dead else self.left).add(worker)
+            self.waiting.pop(worker, None)
+            self._form_if_due()
+
+    def expel(self, worker: int) -> None:
+        with self.condition:
+            self.expelled.add(worker)
+            self.meshes[self.members.index(worker)].abort("expelled")
+            self._form_if_due()
+
+    @property
+    def is_wished(self) -> bool:
+        """Somebody waits to be let in."""
+        return any(worker not in self.members or worker in self.expelled for worker in self.waiting)
+
+    def _form_if_due(self) -> None:
+        out = self.dead | self.left | self.expelled
+        alive = [worker for worker in self.members if worker not in out]
+        is_due = all(worker in self.waiting for worker in alive) and self.waiting
+        if not self.members:
+            is_due = len(self.waiting) >= self.awaited
+        if not is_due:
+            return
+        asked = dict(self.waiting)
+        restore = any(isinstance(notice, ExchangeBroken) and notice.must_restore for notice in asked.values())
+        holders = (
+            worker
+            for worker in alive
+            if isinstance(notice := asked[worker], ExchangeBroken) and notice.holds and not restore
+        )
+        self.carriers = tuple(holders)
+        self.members = sorted(asked)
+        self.waiting.clear()
+        self.expelled.clear()
+        self.number += 1
+        self.meshes = in_process_meshes(len(self.members))
+        self.condition.notify_all()
 
     def part_done(self, rank: int, message: PartWritten | PartFailed) -> None:
-        with self._condition:
+        with self.condition:
+            if message.generation != self.number:
+                self.settled[message.checkpoint] = False
+                self.condition.notify_all()
+                return
             parts = self.parts.setdefault(message.checkpoint, {})
             parts[rank] = message
-            if len(parts) == self.size and self.publisher is not None:
-                self.settled[message.checkpoint] = self._publish(self.publisher, [parts[r] for r in range(self.size)])
-                self._condition.notify_all()
+            if len(parts) == len(self.members) and self.publisher is not None:
+                ranked = [parts[r] for r in range(len(self.members))]
+                self.settled[message.checkpoint] = self._publish(self.publisher, ranked)
+                self.condition.notify_all()
 
     def _publish(self, publisher: Publisher, parts: list[PartWritten | PartFailed]) -> bool:
         name = parts[0].checkpoint
         written = [part for part in parts if isinstance(part, PartWritten)]
-        if len(written) < self.size:
+        if len(written) < len(parts):
             publisher.discard(name)
             return False
         publisher.publish(PublishRequest(name, tuple(part.file for part in written), written[0].mark))
@@ -93,27 +159,37 @@ class Hub:
     def settlement(self, name: str, timeout: float) -> bool | None:
         if self.publisher is None:
             return False
-        with self._condition:
-            self._condition.wait_for(lambda: name in self.settled or self.failed is not None, timeout)
-            return self.settled.get(name, False if self.failed is not None else None)
+        with self.condition:
+            generation = int(name.rpartition("-g")[2])
+
+            def is_known() -> bool:
+                return name in self.settled or self.failed is not None or generation < self.number
+
+            self.condition.wait_for(is_known, timeout)
+            is_over = self.failed is not None or generation < self.number
+            return self.settled.get(name, False if is_over else None)
 
     def fail(self, reason: str) -> None:
-        with self._condition:
+        with self.condition:
             self.failed = self.failed or reason
-            self._condition.notify_all()
+            self.condition.notify_all()
 
 
 class WatchedGroup(ThreadedGroup):
     """Notes labels, and fails where the hub says so."""
 
     hub: Hub
+    worker: int
 
     def all_reduce(self, tensor: Any, *, label: str, **options: Any) -> Pending:
-        self.hub.labels[self.rank].append(label)
-        if self.hub.fault is not None and self.hub.fault(self.rank, label):
+        hub, worker = self.hub, self.worker
+        hub.labels[worker].append(label)
+        if hub.kill is not None and hub.kill(worker, label):
+            raise Killed
+        if hub.fault is not None and hub.fault(worker, label):
             self.abort("broken on purpose")
         pending = super().all_reduce(tensor, label=label, **options)
-        if self.hub.late is None or not self.hub.late(self.rank, label):
+        if hub.late is None or not hub.late(worker, label):
             return pending
         pending.wait()
         self.abort("broken after the last byte")
@@ -123,24 +199,36 @@ class WatchedGroup(ThreadedGroup):
 
 
 class ThreadPeers(Peers):
-    def __init__(self, hub: Hub, rank: int) -> None:
+    def __init__(self, hub: Hub, worker: int) -> None:
         self._hub = hub
-        self.worker = rank
-        self._enter()
+        self.worker = worker
+        self.is_new = bool(hub.members)
+        size = len(hub.members)
+        self._group: WatchedGroup | None = None
+        self.group = StandInGroup(size, size + 1) if self.is_new else StandInGroup(worker, hub.size)
+        self.generation = Generation(number=0, members=(), schedule="auto", codec="identity", reason="none yet")
 
-    def _enter(self) -> None:
-        self.generation = self._hub.generation()
-        group = WatchedGroup(
-            self._hub.meshes[self.worker], generation=self.generation.number, schedule="auto", codec=Identity()
-        )
-        group.hub = self._hub
+    def leave_group(self, reason: str) -> None:
+        if self._group is not None:
+            self._group.abort(reason)
+            self._group.close()
+            self._group = None
+
+    def tell(self, notice: Ready | ExchangeBroken) -> None:
+        self._hub.tell(self.worker, notice)
+
+    def await_generation(self, after: int) -> Generation:
+        return self._hub.await_generation(self.worker, after)
+
+    def connect(self, generation: Generation) -> None:
+        rank = generation.rank_of(self.worker)
+        assert rank is not None
+        if generation.number != self._hub.number:
+            raise Aborted("there is a newer generation")
+        self.generation = generation
+        group = WatchedGroup(self._hub.meshes[rank], generation=generation.number, schedule="auto", codec=Identity())
+        group.hub, group.worker = self._hub, self.worker
         self.group = self._group = group
-
-    def regroup(self, breakage: Breakage) -> None:
-        self._group.abort(breakage.reason)
-        self._group.close()
-        self._hub.next_generation(self.worker)
-        self._enter()
 
     def report(self, *events: AnyEvent) -> None:
         self._hub.events.extend(events)
@@ -148,53 +236,95 @@ class ThreadPeers(Peers):
     def stop_wish(self) -> str | None:
         return self._hub.stop_reason
 
+    def regroup_wish(self) -> str | None:
+        return "somebody waits to be let in" if self._hub.is_wished else None
+
+    def leave_wish(self) -> str | None:
+        return self._hub.leaving.get(self.worker)
+
+    def hold(self, *, at_end: bool = False) -> None:
+        pass
+
     def set_position(self, step: int, operation: str) -> None:
         pass
 
     def part_done(self, message: PartWritten | PartFailed) -> None:
-        self._hub.part_done(self.worker, message)
+        self._hub.part_done(self.group.rank, message)
 
     def settlement(self, checkpoint: str, timeout: float) -> bool | None:
         return self._hub.settlement(checkpoint, timeout)
 
     def traffic(self) -> Traffic:
+        if self._group is None:
+            return Traffic(0, 0.0)
         return Traffic(self._group.bytes_sent, self._group.idle_seconds)
 
     def close(self) -> None:
-        self._group.close()
+        if self._group is not None:
+            self._group.close()
+            self._group = None
 
 
-def train_in_threads(size: int, train: Callable[[Run], Any], *, hub: Hub | None = None, **options: Any) -> list[Any]:
-    """What `train` returns on each of `size` workers. The first exception of any of them is raised."""
-    hub = hub or Hub(size)
-    results: list[Any] = [None] * size
-    errors: list[BaseException] = []
+class Crew:
+    """Workers as threads, of which some may die and others come later."""
 
-    def work(rank: int) -> None:
-        peers = ThreadPeers(hub, rank)
+    def __init__(self, hub: Hub, train: Callable[[Run], Any], **options: Any) -> None:
+        self.hub = hub
+        self.results: dict[int, Any] = {}
+        self.errors: list[BaseException] = []
+        self._train = train
+        self._config = JobConfig(**{"workers": hub.size, **options})
+        self._threads: list[threading.Thread] = []
+
+    def start(self, worker: int) -> None:
+        thread = threading.Thread(target=self._work, args=(worker,), name=f"worker-{worker}")
+        self._threads.append(thread)
+        thread.start()
+
+    def wait(self) -> dict[int, Any]:
+        """What `train` returned on each worker that came to its end. The first exception of any of them is raised."""
+        for thread in self._threads:  # may grow
+            thread.join(timeout=100)
+            assert not thread.is_alive(), "a worker hangs"
+        if self.errors:
+            raise self.errors[0]
+        return self.results
+
+    def _work(self, worker: int) -> None:
+        hub = self.hub
+        peers = ThreadPeers(hub, worker)
         session: Session | None = None
         try:
-            session = start_session(peers, JobConfig(**options), hub.store)
-            if hub.store is not None and hub.is_resumed:
-                resume(session, hub.store)
-            fresh = partial(start_session, peers, JobConfig(**options))
-            results[rank], last = train_through(train, session, fresh)
+            past = None if peers.is_new else join_first(peers)
+            session = start_session(peers, self._config, hub.store)
+            if past is not None:
+                session.past, session.holds = past, 0
+            elif not peers.is_new:
+                begin_anew(session, hub.store if hub.is_resumed or hub.number > 1 else None)
+            fresh = partial(start_session, peers, self._config)
+            self.results[worker], last = train_through(self._train, session, fresh, hub.store)
+            hub.gone(worker, is_dead=False)
             last.close()
+        except HandedOver:
+            hub.gone(worker, is_dead=False)
+        except Killed:
+            hub.gone(worker, is_dead=True)
+            peers.leave_group("this worker is dead")
         except BaseException as error:
-            errors.append(error)
-            peers.group.abort("this worker failed")
+            self.errors.append(error)
             hub.fail(str(error))
+            peers.leave_group("this worker failed")
         finally:
             if session is not None:
                 session.close()
             peers.close()
 
-    threads = [threading.Thread(target=work, args=(rank,), name=f"worker-{rank}") for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=100)
-        assert not thread.is_alive(), "a worker hangs"
-    if errors:
-        raise errors[0]
-    return results
+
+def train_in_threads(size: int, train: Callable[[Run], Any], *, hub: Hub | None = None, **options: Any) -> list[Any]:
+    """What `train` returns on each of `size` workers. The first exception of any of them is raised."""
+    hub = hub or Hub(size)
+    crew = Crew(hub, train, **({"resume": "an earlier run"} if hub.is_resumed else {}), **options)
+    for worker in range(size):
+        crew.start(worker)
+    results = crew.wait()
+    return [results[worker] for worker in range(size)]

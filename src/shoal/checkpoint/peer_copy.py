@@ -1,42 +1,76 @@
-"""A state from one member of a group to the others: received aside, handed over whole.
+"""A state from members that have it to members that need it: received aside, handed over whole.
 
-The caller decides who is the source. Nothing of the receiver changes before the last byte is in.
+The caller decides who has it and who needs it. Tensors that all keepers hold alike are sent by one keeper each, so that
+no single one sends it all; the rest comes from the source. Nothing of a receiver changes before the last byte is in.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from shoal.checkpoint.state_tree import Tree, dtype_named, flatten, tensor_places, unflatten
+from shoal.checkpoint.state_tree import Tree, dtype_named, flatten_paths, tensor_places, unflatten
 from shoal.collectives.group import Group
-from shoal.errors import WireError
+from shoal.errors import WireError, WorkersDisagree
 
 MAX_BYTES = 256 * 1024 * 1024  # of anything that is not a tensor
+ALIKE = ("models/", "optimizers/")  # parts of a state that are the same on all keepers, bit for bit
 
 
 @dataclass(frozen=True)
 class Copied:
-    state: Tree  # the source's own object on the source
+    state: Tree
     size: int  # bytes of tensors and skeleton
 
 
-def copy_state(state: Tree, source: int, group: Group) -> Copied:
-    """Called by all ranks; returns the source's state on each. `state` is used on the source only."""
-    is_source = group.rank == source
-    skeleton, tensors = flatten(state, named="the state") if is_source else (b"", [])
-    skeleton = broadcast_bytes(skeleton, source, group, label="skeleton of the state")
-    if not is_source:
-        places = tensor_places(skeleton)
+def copy_state(state: Tree | None, *, keepers: Sequence[int], receivers: Sequence[int], group: Group) -> Copied | None:
+    """Called by all ranks. The first keeper is the source. `state` is used on keepers; receivers get the source's."""
+    source, is_receiver = keepers[0], group.rank in receivers
+    skeleton, tensors, senders = b"", [], []
+    if group.rank in keepers:
+        skeleton, tensors, paths = flatten_paths(state, named="the state")
+        senders = _senders(paths, [t.numel() * t.element_size() for t in tensors], keepers)
+    common = broadcast_bytes(skeleton, source, group, label="skeleton of the state")
+    senders = _broadcast_numbers(senders, source, group)
+    if group.rank in keepers and len(tensors) != len(senders):
+        raise WorkersDisagree(f"rank {group.rank} holds {len(tensors)} tensors and rank {source} {len(senders)}")
+    if is_receiver:
+        places = tensor_places(common)
         tensors = [torch.empty(place.shape, dtype=dtype_named(place.dtype)) for place in places]
-    pending = [
-        group.broadcast(tensor, source, label=f"state, tensor {number}") for number, tensor in enumerate(tensors)
-    ]
+        if len(senders) != len(tensors) or not set(senders) <= set(keepers):
+            raise WireError(f"{len(tensors)} tensors of a state come from {len(senders)} senders")
+    pending = []
+    # All go by one order, tensor after tensor and receiver after receiver, so nobody waits in a circle.
+    for number, (tensor, sender) in enumerate(zip(tensors, senders, strict=False)):
+        if group.rank == sender:
+            pending += [group.send(tensor, rank, label=f"state, tensor {number}") for rank in receivers]
+        elif is_receiver:
+            pending.append(group.receive(tensor, sender, label=f"state, tensor {number}"))
     for one in pending:
         one.wait()
-    size = len(skeleton) + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    return Copied(state=state if is_source else unflatten(skeleton, tensors), size=size)
+    if not is_receiver:
+        return None
+    size = len(common) + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return Copied(state=unflatten(common, tensors), size=size)
+
+
+def _senders(paths: Sequence[str], sizes: Sequence[int], keepers: Sequence[int]) -> list[int]:
+    """By tensor: the keeper that sends it. Whoever has least to send so far gets the next one."""
+    load = dict.fromkeys(keepers, 0)
+    senders = []
+    for path, size in zip(paths, sizes, strict=True):
+        sender = min(load, key=lambda rank: load[rank]) if path.startswith(ALIKE) else keepers[0]
+        load[sender] += size
+        senders.append(sender)
+    return senders
+
+
+def _broadcast_numbers(numbers: list[int], source: int, group: Group) -> list[int]:
+    data = b"".join(number.to_bytes(4, "big") for number in numbers)
+    data = broadcast_bytes(b"!" + data, source, group, label="who sends which tensor")[1:]
+    return [int.from_bytes(data[start : start + 4], "big") for start in range(0, len(data), 4)]
 
 
 def broadcast_bytes(data: bytes, source: int, group: Group, *, label: str) -> bytes:

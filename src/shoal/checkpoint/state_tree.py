@@ -65,6 +65,13 @@ _json_decoder: msgspec.json.Decoder[_Node] = msgspec.json.Decoder(_Node)
 _SPECIAL: dict[str, Literal["nan", "inf", "-inf"]] = {"nan": "nan", "inf": "inf", "-inf": "-inf"}
 
 
+def flatten_paths(tree: Tree, *, named: str) -> tuple[bytes, list[torch.Tensor], list[str]]:
+    """As `flatten`, with each tensor's path in the tree."""
+    flat = _Flattening(named)
+    node = flat.node(tree, ())
+    return msgspec.msgpack.encode(node), flat.tensors, flat.names
+
+
 def flatten(tree: Tree, *, named: str) -> tuple[bytes, list[torch.Tensor]]:
     """Skeleton and tensors. `named` says whose state it is, for the error about something that is not allowed."""
     flat = _Flattening(named)

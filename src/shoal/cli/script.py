@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -23,10 +24,10 @@ from shoal.job_config import JobConfig, from_mapping, from_toml
 from shoal.strategies.cluster_peers import ClusterPeers
 from shoal.strategies.peers import JobOver
 from shoal.strategies.solo_peers import SoloPeers
-from shoal.training.restart import train_through
-from shoal.training.resume import resume
+from shoal.training.recovery import join_first
+from shoal.training.restart import begin_anew, train_through
 from shoal.training.run import Run
-from shoal.training.session import Session
+from shoal.training.session import HandedOver, Session
 from shoal.training.start import start_session
 from shoal.watch import open_display
 
@@ -100,13 +101,12 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment) -> T:
     is_worker, process = True, os.getpid()
     heed_sigterm(peers)
     try:
-        peers.form()
-        config = from_toml(peers.client.config, origin="the coordinator's configuration")
-        store = _store(config)
-        session = start_session(peers, config, store)
-        if config.resume and store is not None:
-            resume(session, store)
-        return _trained(train, session, peers)
+        session, store = _in_job(peers)
+        return _trained(train, session, store)
+    except HandedOver as gone:
+        step = session.step if session is not None else 0
+        peers.client.leave(step=step, reason=str(gone), is_handover=True)
+        sys.exit(0)
     except JobOver as over:
         if over.is_news:
             _fail(peers, over.error, step=session.step if session is not None else 0)
@@ -126,6 +126,19 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment) -> T:
             peers.close()
 
 
+def _in_job(peers: ClusterPeers) -> tuple[Session, Store | None]:
+    """The first workers start together. A newcomer starts alone, and looks for the others when it is built."""
+    past = None if peers.is_new else join_first(peers)
+    config = from_toml(peers.client.config, origin="the coordinator's configuration")
+    store = _store(config)
+    session = start_session(peers, config, store)
+    if past is not None:
+        session.past, session.holds = past, 0
+    elif not peers.is_new:
+        begin_anew(session, store)
+    return session, store
+
+
 def _store(config: JobConfig) -> Store | None:
     """Where checkpoints go and come from; None where there are none."""
     if not config.run_dir or not (config.checkpoints.at_end or config.resume):
@@ -133,17 +146,18 @@ def _store(config: JobConfig) -> Store | None:
     return store_for(Path(config.run_dir), config.checkpoint_to)
 
 
-def _trained(train: Callable[[Run], T], session: Session, peers: ClusterPeers) -> T:
+def _trained(train: Callable[[Run], T], session: Session, store: Store | None) -> T:
     """Run the script to its end and take leave of the job."""
-    result = _to_its_end(train, session)
-    peers.client.leave(step=session.step, reason=session.stopped or "the script is done")
+    result = _to_its_end(train, session, store)
+    assert isinstance(session.peers, ClusterPeers)
+    session.peers.client.leave(step=session.step, reason=session.stopped or "the script is done")
     session.in_job = False
     if isinstance(result, SystemExit):
         raise result
     return result
 
 
-def _to_its_end(train: Callable[[Run], T], session: Session) -> T | SystemExit:
+def _to_its_end(train: Callable[[Run], T], session: Session, store: Store | None = None) -> T | SystemExit:
     """What `train` returns. `sys.exit()` without a code is a good end too, and is handed back to be raised."""
     process = os.getpid()
 
@@ -155,7 +169,8 @@ def _to_its_end(train: Callable[[Run], T], session: Session) -> T | SystemExit:
                 raise
             return left
 
-    result, last = train_through(to_its_end, session, lambda: start_session(session.peers, session.config))
+    fresh = partial(start_session, session.peers, session.config)
+    result, last = train_through(to_its_end, session, fresh, store)
     if last is not session:  # the script started again from the top, in a session of its own
         session.step, session.stopped = last.step, last.stopped
         last.close()

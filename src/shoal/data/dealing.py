@@ -1,6 +1,7 @@
 """Who gets which positions of an epoch in which step. Pure: numbers in, ranges of positions out.
 
-A step covers the next world_size * batch_size * accumulate positions, fewer at the end of the epoch. They are split
+A step covers the next workers * batch_size * accumulate positions, fewer at the end of the epoch; `workers` is how many
+there are, or how many there should be where the global batch stays the same when some are missing. Positions are split
 into `accumulate` micro-batches and each of those over the ranks, in contiguous pieces. A step always starts at the
 cursor and has no gaps, so workers may come and go between any two steps and each position is still dealt out once.
 Not here: which sample stands at a position (`order`) and loading it.
@@ -23,8 +24,9 @@ class Dealing(msgspec.Struct, frozen=True):
 
     rank: int
     shares: tuple[int, ...]  # one per rank: relative part of each micro-batch; 0 gets stand-ins only
-    batch_size: int  # samples per worker and micro-batch, mean over workers
+    batch_size: int  # samples per worker and micro-batch where all workers are there, mean over workers
     accumulate: int = 1  # micro-batches per step
+    workers: int = 0  # that a micro-batch is made for; 0: as many as there are
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -41,7 +43,7 @@ class Dealing(msgspec.Struct, frozen=True):
     @property
     def micro_batch(self) -> int:
         """Samples of one full micro-batch over all workers."""
-        return self.world_size * self.batch_size
+        return (self.workers or self.world_size) * self.batch_size
 
     @property
     def step_size(self) -> int:
@@ -116,7 +118,7 @@ def check_enough(samples: int, dealing: Dealing) -> None:
 
 def nothing_left(samples: int, dealing: Dealing) -> DataError:
     return DataError(
-        f"drop_last leaves nothing of {samples} samples: a whole batch is {dealing.world_size} workers times "
+        f"drop_last leaves nothing of {samples} samples: a whole batch is {dealing.workers or dealing.world_size} workers times "
         f"{dealing.batch_size}; make the batch smaller or leave drop_last out"
     )
 

@@ -48,7 +48,7 @@ def align(standings: Sequence[Standing], generation: Generation) -> Alignment:
     source = max(holders, key=lambda rank: (*_progress(standings[rank]), not standings[rank].is_doubtful, -rank))
     if standings[source].loop == 0:  # no loop has begun: nothing is lost by beginning together
         return Alignment(takings=(Taking.START,) * generation.size)
-    keepers = [rank for rank in holders if _is_there(standings[rank], standings[source])]
+    keepers = [rank for rank in holders if rank == source or _is_there(standings[rank], standings[source])]
     digests = Counter(standings[rank].digest for rank in keepers)
     right, count = digests.most_common(1)[0]
     if 2 * count <= len(keepers):

@@ -32,13 +32,15 @@ class AllReduce(Strategy):
         self._models: list[nn.Module] = []
         self._exchanges: list[GradientExchange] = []
 
-    def attach(self, model: nn.Module, name: str, *, agree: bool = True) -> None:
-        if agree:
-            check_same_model(model, name, self._peers.group, self._peers.generation)
-            broadcast_model(model, name, self._peers.group)
+    def attach(self, model: nn.Module, name: str) -> None:
         self._models.append(model)
         self._buffers.add(model)
         self._exchanges.append(GradientExchange(model, name, self._shared))
+
+    def unify(self, model: nn.Module, name: str) -> None:
+        check_same_model(model, name, self._peers.group, self._peers.generation)
+        broadcast_model(model, name, self._peers.group)
+        self.state_replaced()
 
     def begin(self, iteration: Iteration) -> None:
         self._buffers.refresh()
@@ -58,7 +60,7 @@ class AllReduce(Strategy):
         self._buffers.refresh()
         self._meet(point, self._buffers.changed())
         if compare and group.size > 1:
-            note = self._board.write(0.0, [], digest(self._models) % DIGEST_LIMIT)
+            note = self._board.write(0.0, [], digest(self._models, with_buffers=True) % DIGEST_LIMIT)
             group.all_reduce(note.vector, label=f"{point}, comparison").wait()
             self._board.read(note)
         return Agreement(stop=self._stop_reason() if self.votes.stop_seen else None)
@@ -84,9 +86,13 @@ class AllReduce(Strategy):
         data = broadcast_bytes(msgspec.msgpack.encode(mine or ""), source, group, label="reason for stopping")
         return msgspec.msgpack.decode(data, type=str)
 
+    def digest(self) -> int:
+        return digest(self._models) % DIGEST_LIMIT
+
     def rebind(self) -> None:
         # A vote that was seen may have come from a worker that is gone, and not all may have seen it.
-        self.votes.stop_seen = False
+        self.votes.stop_seen = self.votes.regroup_seen = self.votes.leaving = False
+        self.votes.leaving_seen = 0
         for exchange in self._exchanges:
             exchange.rebind()
 

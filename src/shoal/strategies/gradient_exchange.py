@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from shoal.collectives.group import Group, Pending
-from shoal.errors import ExchangeFailed, UsageError
+from shoal.errors import ExchangeFailed, ReplicasDiffer, UsageError
 from shoal.strategies.buffers import BufferAverage
 from shoal.strategies.gradient_buckets import GradientBuckets
 from shoal.strategies.notes import Note, NoteBoard
@@ -150,7 +150,10 @@ class GradientExchange:
         label = f"step {iteration.step}, {operation}"
         note, pending = None, None
         if iteration.is_last:
-            note = self._shared.board.write(iteration.step_weight, self._shared.buffers.changed())
+            own_digest, iteration.digest = iteration.digest, None
+            note = self._shared.board.write(
+                iteration.step_weight, self._shared.buffers.changed(), own_digest=own_digest
+            )
             pending = group.all_reduce(note.vector, label=label)
         self._round = _Round(operation, label, set(), note, pending)
         queue: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
@@ -176,6 +179,8 @@ class GradientExchange:
         assert current.note is not None and current.pending is not None
         current.pending.wait()
         reading = self._shared.board.read(current.note)
+        if len(set(reading.digests)) > 1:  # all see it here, and none applies this step
+            raise ReplicasDiffer(f"the workers' parameters differ before step {iteration.step}")
         share = iteration.step_weight / reading.weight if reading.weight else 0.0
         averaging = self._shared.buffers.launch(group, reading.changed, weight=share, label=current.label)
         self._buckets.wait()

@@ -82,11 +82,11 @@ def broadcast_model(model: nn.Module, name: str, group: Group) -> None:
             pending.wait()
 
 
-def digest(models: Sequence[nn.Module]) -> int:
-    """A number that differs, almost surely, where any bit of any parameter or buffer differs."""
+def digest(models: Sequence[nn.Module], *, with_buffers: bool = False) -> int:
+    """A number that differs, almost surely, where any bit of any parameter (or buffer) differs."""
     total = 0
     for model in models:
-        for _, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        for tensor in [*model.parameters(), *(model.buffers() if with_buffers else ())]:
             total = (total * 1_000_003 + _tensor_digest(tensor.detach())) % 2**61
     return total
 

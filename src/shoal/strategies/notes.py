@@ -1,7 +1,8 @@
 """The note: a short vector that all workers add up once per exchange, in double precision.
 
 It carries what every worker must know before a step counts: the total weight, whether somebody wants to stop or to
-save, whether all took the same number of optimizer steps, and which buffers changed anywhere.
+save, to regroup or to leave, whether all took the same number of optimizer steps, which buffers changed anywhere, and
+from time to time a digest of each worker's replica.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ class Note:
     vector: torch.Tensor  # becomes the sum over all workers
     updates: int  # this worker's own
     digest: int  # of this worker's replica; 0 where replicas are not compared
+    slots: int = 0  # at the end of the vector, one per rank: digests of replicas, where it matters whose differ
 
 
 @dataclass(frozen=True)
 class Reading:
     weight: float
     changed: tuple[bool, ...]
+    digests: tuple[int, ...] = ()  # by rank
 
 
 class NoteBoard:
@@ -37,15 +40,21 @@ class NoteBoard:
         self.peers = peers
         self._votes = votes
 
-    def write(self, weight: float, changed: list[bool], digest: int = 0) -> Note:
-        wants_stop = self._votes.stop is not None or self.peers.stop_wish() is not None
-        updates = self._votes.updates
-        votes = map(float, (wants_stop, self._votes.save, self._votes.busy))
-        vector = [weight, float(updates), float(digest), *votes, *map(float, changed)]
-        return Note(torch.tensor(vector, dtype=torch.float64), updates, digest)
+    def write(self, weight: float, changed: list[bool], digest: int = 0, *, own_digest: int | None = None) -> Note:
+        """`digest` must be equal everywhere; `own_digest` is told to all, who then know whose differ."""
+        votes, group = self._votes, self.peers.group
+        wants_stop = votes.stop is not None or self.peers.stop_wish() is not None
+        votes.leaving = self.peers.leave_wish() is not None
+        wants_regroup = self.peers.regroup_wish() is not None
+        said = map(float, (wants_stop, votes.save, votes.busy, votes.leaving, wants_regroup))
+        slots = [0.0] * group.size if own_digest is not None else []
+        if own_digest is not None:
+            slots[group.rank] = float(own_digest)
+        vector = [weight, float(votes.updates), float(digest), *said, *map(float, changed), *slots]
+        return Note(torch.tensor(vector, dtype=torch.float64), votes.updates, digest, len(slots))
 
     def read(self, note: Note) -> Reading:
-        weight, updates, digests, stops, saves, busy, *flags = note.vector.tolist()
+        weight, updates, digests, stops, saves, busy, leaving, regroups, *flags = note.vector.tolist()
         size = self.peers.group.size
         if updates != size * note.updates:
             raise WorkersDisagree(
@@ -60,4 +69,11 @@ class NoteBoard:
         self._votes.stop_seen = self._votes.stop_seen or stops > 0
         self._votes.save_seen = self._votes.save_seen or saves > 0
         self._votes.busy_seen = self._votes.busy_seen or busy > 0
-        return Reading(weight=weight, changed=tuple(flag > 0 for flag in flags))
+        self._votes.leaving_seen = max(self._votes.leaving_seen, int(leaving))
+        self._votes.regroup_seen = self._votes.regroup_seen or regroups > 0
+        changed = flags[: len(flags) - note.slots]
+        return Reading(
+            weight=weight,
+            changed=tuple(flag > 0 for flag in changed),
+            digests=tuple(int(slot) for slot in flags[len(changed) :]),
+        )

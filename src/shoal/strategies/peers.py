@@ -35,7 +35,6 @@ class Breakage:
     peer: int | None  # rank it was waiting for, where known
     at_end: bool = False  # it was the meeting at the end of a loop, after which a script may be done
     is_planned: bool = False  # nothing failed: all members regroup here, as was asked for
-    must_restore: bool = False  # no member's state can be trusted
 
 
 @dataclass(frozen=True)

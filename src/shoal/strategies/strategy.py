@@ -36,6 +36,7 @@ class Iteration:
     waited: float = 0.0  # seconds the script was held up by exchanges
     idle: float = 0.0  # of those, seconds in which no byte moved: a peer was not there yet
     breakage: Breakage | None = None  # set when the group failed
+    digest: int | None = None  # of this worker's parameters, for the step's next exchange to compare; taken by it
     is_void: bool = False  # the breakage came before the exchange was whole: nothing of this step may remain
 
     def mark_broken(self, operation: str, failure: ExchangeFailed) -> None:
@@ -78,6 +79,9 @@ class Votes:
     busy: bool = False  # this worker is still writing the one before
     save_seen: bool = False  # in the present step's exchange some worker wanted one
     busy_seen: bool = False  # and some worker could not
+    leaving: bool = False  # this worker has said in the present step's exchange that it hands its place over
+    leaving_seen: int = 0  # how many have
+    regroup_seen: bool = False  # some worker knows of somebody who waits to be let in
 
 
 @contextmanager
@@ -98,11 +102,12 @@ class Strategy(ABC):
     votes: Votes
 
     @abstractmethod
-    def attach(self, model: nn.Module, name: str, *, agree: bool = True) -> None:
-        """Check that all workers have the same model, give all the same weights, watch its gradients.
+    def attach(self, model: nn.Module, name: str) -> None:
+        """Watch a model's gradients."""
 
-        Without `agree` nothing is checked and sent: a state that all have agreed on is about to be loaded.
-        """
+    @abstractmethod
+    def unify(self, model: nn.Module, name: str) -> None:
+        """Check that all workers have the same model, and give all the same weights. Raises ExchangeFailed."""
 
     @abstractmethod
     def begin(self, iteration: Iteration) -> None:
@@ -122,6 +127,10 @@ class Strategy(ABC):
 
         Changed buffers are averaged on the way. With `compare` the replicas must be equal, bit for bit.
         """
+
+    @abstractmethod
+    def digest(self) -> int:
+        """A number that differs, almost surely, where any bit of any parameter differs. Below 2**40."""
 
     @abstractmethod
     def rebind(self) -> None:

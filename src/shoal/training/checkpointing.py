@@ -6,6 +6,7 @@ from typing import Any
 
 from shoal.errors import WorkersDisagree
 from shoal.events import Advised
+from shoal.training.meetings import cursor_of, is_past, meet
 from shoal.training.saving import Moment, Snapshot
 from shoal.training.session import LoopEnd, Session
 from shoal.training.state import changed_buffers, state_dict_keys, state_of, state_size, steady_names
@@ -24,7 +25,9 @@ def save_after_step(session: Session, cursor: Cursor) -> None:
 
 def save_here(session: Session, mark: str) -> None:
     """On the script's request, outside a loop: all workers make one of the state as it is."""
-    session.outside(f"saving {mark!r}" if mark else "saving", session.agree)
+    if is_past(session):
+        return  # it was made before the script started again
+    meet(session, f"saving {mark!r}" if mark else "saving", session.agree)
     if session.saver.is_on:
         _save(session, mark)
 
@@ -39,7 +42,7 @@ def _save(session: Session, mark: str) -> None:
     saver = session.saver
     saver.wait()
     if saver.last_step < session.step:
-        _begin(session, _cursor(session), reason=ASKED, mark=mark)
+        _begin(session, cursor_of(session), reason=ASKED, mark=mark)
         saver.fence()
     elif mark and session.peers.group.rank == 0 and (problem := saver.mark_last(mark)):
         text = f"the checkpoint of step {session.step} is not marked as {mark!r}: {problem}"
@@ -50,25 +53,31 @@ def save_on_stop(session: Session) -> None:
     """All loops end here and now: whatever else the script does, this state is what the job comes to."""
     if session.saver.is_on and session.saver.last_step < session.step:
         session.saver.wait()
-        _begin(session, _cursor(session), reason=f"the job stops: {session.stopped}", is_last=True)
+        _begin(session, cursor_of(session), reason=f"the job stops: {session.stopped}", is_last=True)
         session.saver.fence()
+
+
+def save_on_handover(session: Session, cursor: Cursor) -> None:
+    """All workers leave in the same step: whoever goes on with the job finds its state here."""
+    if session.saver.is_on and session.saver.last_step < session.step:
+        session.saver.wait()
+        _begin(session, cursor, reason="all workers hand over", is_last=True)
+    session.saver.wait()
 
 
 def save_at_end(session: Session) -> None:
     """The script is done. What it changed since its last loop, on all workers alike, is part of the result."""
     saver = session.saver
     is_new = saver.is_on and session.loop is not None and session.past is None and saver.last_step < session.step
-    if is_new:
+    if is_new and not is_past(session):
         saver.wait()
         try:
-            session.outside(
-                "end of the script", lambda label: session.agree(label, compare=session.peers.group.size > 1)
-            )
+            meet(session, "end of the script", lambda label: session.agree(label, compare=True))
         except WorkersDisagree as difference:
             text = f"the last checkpoint is not made, since the workers differ after the last loop: {difference}"
             session.peers.report(Advised(worker=session.peers.worker, text=text))
         else:
-            _begin(session, _cursor(session), reason="the script is done", is_last=True)
+            _begin(session, cursor_of(session), reason="the script is done", is_last=True)
             saver.fence()
     saver.wait()
 
@@ -84,10 +93,6 @@ def _wind_back(tree: dict[str, Any], end: LoopEnd) -> None:
     for optimizer, groups in zip(tree["optimizers"], end.groups, strict=False):
         for group, settings in zip(optimizer["groups"], groups, strict=False):
             group.update(settings)
-
-
-def _cursor(session: Session) -> Cursor:
-    return Cursor() if session.loop is None else session.loop.cursor
 
 
 def _begin(session: Session, cursor: Cursor, *, reason: str, mark: str = "", is_last: bool = False) -> None:

@@ -18,6 +18,7 @@ from shoal.data.dealing import Dealing
 from shoal.data.feed import Feed
 from shoal.errors import UsageError
 from shoal.events import Evaluated
+from shoal.training.meetings import gather
 from shoal.training.reporter import finite
 from shoal.training.session import Session
 from shoal.values import Cursor
@@ -27,30 +28,27 @@ Scores = Mapping[str, Any]
 
 def evaluate(session: Session, score: Callable[..., Any], feed: Feed) -> dict[str, float]:
     """Names and means over the whole data set, the same on every worker."""
-    if session.past is not None:
+    seen: list[str] = []  # names of this worker's own scores
+
+    def reduce(group: Group, label: str) -> dict[str, float]:
+        # From the start again after a regrouping: the data are shared out anew.
+        sums, samples = _own_sums(session, score, feed)
+        seen[:] = sorted(sums)
+        together = torch.tensor([samples, *(sums[name] for name in seen)], dtype=torch.float64)
+        group.all_reduce(together, label=f"{label}, scores {','.join(seen)}").wait()
+        total, *means = together.tolist()
+        scores = {name: mean / total for name, mean in zip(seen, means, strict=True)} if total else {}
+        if group.rank == 0:
+            told = {name: finite(score) for name, score in scores.items()}
+            session.peers.report(Evaluated(step=session.step, samples=int(total), scores=told))
+        return scores
+
+    try:
+        scores = gather(session, "evaluation", reduce, alone=None)
+    finally:
         feed.close()
-        return dict(session.recorded())
-    sums, samples = _own_sums(session, score, feed)
-    names = sorted(sums)
-    vector = torch.tensor([samples, *(sums[name] for name in names)], dtype=torch.float64)
-    label = f"scores {','.join(names)}"
-
-    def reduce(group: Group, call: str) -> torch.Tensor | None:
-        total = vector.clone()
-        group.all_reduce(total, label=call).wait()
-        return total
-
-    together = session.collective(label, reduce, alone=None)
-    if together is None:
-        return dict.fromkeys(names, math.nan)  # a part of the data must not pass for the whole
-    total, *means = together.tolist()
-    scores = {name: mean / total for name, mean in zip(names, means, strict=True)} if total else {}
-    if session.iteration is None:
-        session.results[-1] = dict(scores)  # what a script that starts again gets, without evaluating
-    if session.peers.group.rank == 0:
-        told = {name: finite(score) for name, score in scores.items()}
-        session.peers.report(Evaluated(step=session.step, samples=int(total), scores=told))
-    return scores
+    # Where it failed in an iteration: a part of the data must not pass for the whole.
+    return dict.fromkeys(seen, math.nan) if scores is None else dict(scores)
 
 
 def _own_sums(session: Session, score: Callable[..., Any], feed: Feed) -> tuple[dict[str, float], int]:
@@ -70,7 +68,6 @@ def _own_sums(session: Session, score: Callable[..., Any], feed: Feed) -> tuple[
                 samples += batch.samples
         finally:
             batches.close()
-            feed.close()
     return sums, samples
 
 

@@ -17,9 +17,10 @@ from shoal.errors import CheckpointUnusable, ExchangeFailed, UsageError
 from shoal.events import EpochEnded, LoopStarted
 from shoal.strategies.peers import Breakage
 from shoal.strategies.strategy import Iteration
-from shoal.training.checkpointing import save_after_step, save_asked, save_on_stop
-from shoal.training.recovery import recover, undo_void
-from shoal.training.session import Past, Session
+from shoal.training.checkpointing import save_after_step, save_asked, save_on_handover, save_on_stop
+from shoal.training.meetings import end_of_loop, meet, settle, take_past
+from shoal.training.recovery import enter, recover, tell_batch, undo_void
+from shoal.training.session import HandedOver, Past, Session
 from shoal.training.state import forget_changed, load_state
 from shoal.values import Cursor, TimeShares
 
@@ -49,36 +50,41 @@ class Loop:
         self._input = 0.0  # seconds that the current batch was waited for
         self._blocked = 0.0  # seconds that checkpoints had held the script up when the last iteration ended
 
-    def _dealing(self) -> Dealing:
-        members = self._session.peers.generation.members
+    def dealing(self) -> Dealing:
+        """How steps are dealt out in the present generation."""
+        peers, config = self._session.peers, self._session.config
         return Dealing(
-            rank=self._session.peers.group.rank,
-            shares=tuple(member.share for member in members),
+            rank=peers.group.rank,
+            shares=tuple(member.share for member in peers.generation.members),
             batch_size=self._plan.feed.batch_size,
             accumulate=self._plan.accumulate,
+            workers=config.workers if config.resize == "global-batch" else 0,
         )
 
     def run(self) -> Generator[Any, None, None]:
         """What the user's `for` iterates over."""
         session = self._session
-        session.settle()
+        settle(session)
         if session.iteration is not None:
             raise UsageError(
                 "a loop over batches starts while another one is open; finish that one, or leave it by `break`, first"
             )
         if session.stopped is not None:
             return
-        session.loops += 1
+        enter(session)
         session.loop, session.loop_end = self, None
-        self._number, self.first_step, self._blocked = session.loops, session.step, session.saver.blocked
+        self._number, self.first_step, self._blocked = session.loops + 1, session.step, session.saver.blocked
         if session.past is not None and self._is_past(session.past):
+            session.loops += 1
+            session.points += 2  # its start and its end
             session.seed_outside()
             return
         self._check_optimizers()
-        if session.past is None:
-            session.outside(f"start of loop {self._number}: {self._text()}", self._start)
-        else:
-            self._catch_up(session.past)
+        self._come_in()
+        session.loops += 1
+        session.in_loop = session.has_begun = True
+        session.progress.begins()
+        tell_batch(session)
         try:
             while True:
                 while not self._is_done and self._session.stopped is None:
@@ -97,7 +103,25 @@ class Loop:
         """Whether it was over before this script started again."""
         for optimizer in self._session.watched.optimizers:  # else schedulers warn that they step before the optimizer
             optimizer._opt_called = True  # type: ignore[attr-defined]  # torch.optim.lr_scheduler's own mark
-        return self._number < past.loop
+        return self._number < past.loop or (self._number == past.loop and not past.in_loop)
+
+    def _come_in(self) -> None:
+        """Meet the others at the start, or where they are in this loop."""
+        session, past = self._session, self._session.past
+        start = f"start of loop {self._number}: {self._text()}"
+        if past is None:
+            meet(session, start, self._start)
+        elif past.is_resumed:
+            self._catch_up(past)
+        elif past.in_loop:
+            self.cursor = take_past(session)
+            self.first_step = past.first_step
+            session.points += 1
+            session.reporter.restart_clock()
+            session.saver.restart_clock()
+        else:
+            take_past(session)
+            meet(session, start, self._start)
 
     def _wind_up(self) -> None:
         """The last thing before the script goes on behind the loop."""
@@ -108,21 +132,18 @@ class Loop:
         self._session.note_loop_end()
 
     def _catch_up(self, past: Past) -> None:
-        """A script that started again has reached the loop that the others are in."""
+        """A resumed script has reached the loop that its checkpoint is in."""
         try:
             self.cursor = load_state(self._session, past.state)
         except CheckpointUnusable as error:
-            if not past.is_resumed:
-                raise
             raise CheckpointUnusable(
                 f"{self._session.saver.last_name} does not fit the script: {error}; resume with the script, arguments "
                 "and model that it was made with, or start a new job"
             ) from None
         self.first_step = past.first_step
         self._session.past = None
-        if past.is_resumed:
-            self._session.outside(f"resuming loop {self._number}: {self._text()}", self._start)
-            forget_changed(self._session, past.state)
+        meet(self._session, f"resuming loop {self._number}: {self._text()}", self._start)
+        forget_changed(self._session, past.state)
 
     def leave(self) -> None:
         """The script left it in the middle: it is over, wherever it was in its data."""
@@ -138,14 +159,20 @@ class Loop:
 
     def _finished_everywhere(self) -> bool:
         """Meet at the end: a member that missed the last step finds its source here."""
-        point = f"end of loop {self._number} at step {self._session.step}"
+        session = self._session
+        point = end_of_loop(session)
+        session.peers.hold(at_end=True)
         try:
-            self._session.agree(point, compare=True)
+            session.agree(point, compare=True)
         except ExchangeFailed as failure:
-            breakage = Breakage(self._session.step, point, str(failure), failure.peer, at_end=True)
-            self.cursor = recover(self._session, breakage, self.cursor)
-            return False
-        self._session.reporter.send(step=self._session.step, now=True)
+            breakage = Breakage(session.step, point, str(failure), failure.peer, at_end=True)
+            recovered = recover(session, breakage, self.cursor)
+            self.cursor = recovered.cursor
+            if not recovered.has_passed:
+                return False
+        session.points += 1
+        session.in_loop = False
+        session.reporter.send(step=session.step, now=True)
         return True
 
     def _check_optimizers(self) -> None:
@@ -162,7 +189,7 @@ class Loop:
 
     def length(self) -> int:
         """Batches over all epochs, while the number of workers stays what it is."""
-        per_epoch = self._plan.feed.steps(self._dealing())
+        per_epoch = self._plan.feed.steps(self.dealing())
         if per_epoch is None and (self._plan.steps is None or self._plan.total_epochs is not None):
             raise TypeError("the length of a stream is not known before it ends; limit the loop with steps=")
         steps = self._plan.steps if per_epoch is None else per_epoch * self._plan.epochs
@@ -173,7 +200,7 @@ class Loop:
         return f"batch {self._plan.feed.batch_size}, {self._plan.feed.samples} samples"
 
     def _start(self, point: str) -> None:
-        session, feed, dealing = self._session, self._plan.feed, self._dealing()
+        session, feed, dealing = self._session, self._plan.feed, self.dealing()
         session.agree(point)
         if session.peers.group.rank == 0:
             session.peers.report(
@@ -213,7 +240,7 @@ class Loop:
         started, epoch, samples = time.perf_counter(), self.cursor.epoch, self.cursor.position
         before = samples
         while self.cursor.epoch == epoch and not self._is_done and self._session.stopped is None:
-            batches = self._plan.feed.batches(self.cursor, self._dealing())
+            batches = self._plan.feed.batches(self.cursor, self.dealing())
             self._is_step_start, self._weight = True, 0.0
             self._mark = time.perf_counter()
             try:
@@ -243,6 +270,7 @@ class Loop:
             is_last=batch.is_last,
         )
         self._input = time.perf_counter() - self._mark
+        self._session.peers.hold()
         self._session.begin(iteration)
         return iteration
 
@@ -260,11 +288,13 @@ class Loop:
             self._agree_to_stop(iteration)
         if session.saver.is_asked and batch.is_last and iteration.breakage is None:
             self._agree_to_save(iteration)
+        if batch.is_last and iteration.breakage is None and session.stopped is None:
+            self._heed_wishes(iteration)
         if iteration.breakage is not None:
             if iteration.is_void:
                 undo_void(session, iteration.breakage)
-            session.is_doubtful = not iteration.is_void
-            self.cursor = recover(session, iteration.breakage, self.cursor)
+            session.is_doubtful = not (iteration.is_void or iteration.breakage.is_planned)
+            self.cursor = recover(session, iteration.breakage, self.cursor).cursor
             if session.strategy.votes.save and batch.is_last:
                 session.saver.owe()
         elif batch.is_last:
@@ -304,6 +334,18 @@ class Loop:
             session.agree(point)
         except ExchangeFailed as failure:
             iteration.mark_broken(point, failure)
+
+    def _heed_wishes(self, iteration: Iteration) -> None:
+        """Some worker said in this step's exchange that it leaves, or that somebody waits to be let in."""
+        session, votes = self._session, self._session.strategy.votes
+        if votes.leaving:
+            if votes.leaving_seen == session.peers.group.size:  # nobody is left to hand over to
+                save_on_handover(session, self.cursor)
+            raise HandedOver(session.peers.leave_wish() or "it was told to go")
+        if votes.leaving_seen or votes.regroup_seen:
+            reason = session.peers.regroup_wish() or "a worker hands its place over or waits to be let in"
+            operation = f"regrouping after step {session.step}"
+            iteration.breakage = Breakage(session.step, operation, reason, None, is_planned=True)
 
     def _agree_to_stop(self, iteration: Iteration) -> None:
         point = f"stop after step {self._session.step}"

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -58,6 +59,22 @@ def _size(state: Any) -> int:
     return sum(_size(value) for value in state) if isinstance(state, list | tuple) else 0
 
 
+@contextmanager
+def _scaled(optimizer: torch.optim.Optimizer, factor: float) -> Iterator[None]:
+    """Learning rates times a factor, for one step only: schedulers and checkpoints see those that the script set."""
+    if factor == 1.0:
+        yield
+        return
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate * factor
+    try:
+        yield
+    finally:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
 class OptimizerSteps:
     """Decides for every `optimizer.step()` whether it changes anything, and keeps what undoing it needs."""
 
@@ -65,15 +82,15 @@ class OptimizerSteps:
         self,
         strategy: Strategy,
         *,
-        can_fail: bool,
+        can_fail: Callable[[], bool],
         average_loss: Callable[[Any], Any],
-        before_update: Callable[[], None],
+        before_update: Callable[[], float],
     ) -> None:
         self._votes = strategy.votes  # counts optimizer steps, so that all workers can compare
         self._is_watched = strategy.watches
-        self._can_fail = can_fail  # whether an exchange can fail at all: not when the script runs alone
+        self._can_fail = can_fail  # whether an exchange can fail at all: not while the worker is alone
         self._average_loss = average_loss  # mean over workers, for closures whose loss steers the optimizer
-        self._before_update = before_update  # the state is about to change
+        self._before_update = before_update  # the state is about to change; gives a factor for learning rates
         self._iteration: Iteration | None = None
         self._undo: list[UndoCopy] = []
         self._usual = 2  # optimizer steps that an iteration is expected to take; 2 at first, to learn from one
@@ -116,7 +133,7 @@ class OptimizerSteps:
         clip: float | None,
     ) -> Any:
         iteration = self._iteration
-        self._before_update()
+        factor = self._before_update()
         if iteration is None:
             return original() if closure is None else original(closure)
         if closure is not None and not (iteration.is_first and iteration.is_last):
@@ -128,21 +145,23 @@ class OptimizerSteps:
             return None if closure is None else closure()
         self._check_watched(optimizer)
         is_last_expected = iteration.updates + 1 >= self._usual
-        if self._can_fail and (closure is not None or not is_last_expected):
+        if self._can_fail() and (closure is not None or not is_last_expected):
             self._undo.append(UndoCopy(optimizer))
         if closure is None:
             if clip is not None:
                 torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip)
-            result = original()
+            with _scaled(optimizer, factor):
+                result = original()
         else:
-            result = original(self._agreed(closure, optimizer, clip))
+            with _scaled(optimizer, factor):
+                result = original(self._agreed(closure, optimizer, clip))
         iteration.updates += 1
         self._votes.updates += 1
         return result
 
     def _check_watched(self, optimizer: torch.optim.Optimizer) -> None:
         """A gradient that was not exchanged would pull this worker's replica away from the others'."""
-        if not self._can_fail:
+        if not self._can_fail():
             return
         for group in optimizer.param_groups:
             for parameter in group["params"]:

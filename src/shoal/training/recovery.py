@@ -1,22 +1,32 @@
 """After a failed exchange: the next generation, and one state for all its members.
 
-Members differ by at most one applied step, because a step is applied only after its whole reduction. Whoever is
-furthest is the source; whoever is behind copies its state and its place in the data. This runs only between batches.
+Members differ by at most one applied step or one meeting, because both need all of them. Whoever is furthest is the
+source; whoever is behind takes its state and its place in the data, and whoever is elsewhere in the script runs it from
+the top. This runs only between batches, or in a meeting outside loops.
 """
 
 from __future__ import annotations
 
-import time
+from dataclasses import dataclass
+from typing import Any
 
-import torch
+from shoal.checkpoint.state_tree import Tree
+from shoal.data.dealing import Dealing
+from shoal.events import Advised, StepVoided
+from shoal.membership.alignment import Taking
+from shoal.strategies.peers import Breakage, Peers
+from shoal.training.regrouping import Regrouped, Regrouping
+from shoal.training.session import Past, Session, StartAgain
+from shoal.training.state import load_buffers, load_state, state_of
+from shoal.values import Cursor, Standing
+from shoal.wire.messages import ExchangeBroken, Ready
 
-from shoal.checkpoint.peer_copy import copy_state
-from shoal.errors import ExchangeFailed
-from shoal.events import StateCopied, StepVoided
-from shoal.strategies.peers import Breakage
-from shoal.training.session import Session
-from shoal.training.state import load_state, state_of
-from shoal.values import Cursor
+
+@dataclass(frozen=True)
+class Recovered:
+    cursor: Cursor
+    has_passed: bool = False  # the meeting that broke here was whole on the source: it is over, with its result
+    result: Any = None
 
 
 def undo_void(session: Session, breakage: Breakage) -> None:
@@ -33,52 +43,126 @@ def undo_void(session: Session, breakage: Breakage) -> None:
     )
 
 
-def recover(session: Session, breakage: Breakage, cursor: Cursor) -> Cursor:
-    """Return the cursor to go on from, the same on every member. `cursor` is this worker's own place."""
+def recover(session: Session, breakage: Breakage, cursor: Cursor, *, in_place: bool = True) -> Recovered:
+    """Where to go on from, the same on every member. `cursor` is this worker's own place.
+
+    Raises StartAgain where the script has to run from the top to get there; `in_place` says that it can go on in its
+    loop with another state.
+    """
     session.saver.fence()
-    while True:
-        session.strategy.rebind()
-        session.peers.regroup(breakage)
-        try:
-            cursor = _align(session, cursor)
-            session.is_doubtful, session.calls = False, 0
-            return cursor
-        except ExchangeFailed as failure:
-            breakage = Breakage(session.step, "copying the state", str(failure), failure.peer)
+    session.strategy.rebind()
+    regrouping = Regrouping(session.peers, lambda: _payload(session, cursor))
+    done = regrouping.run(_notice(session, breakage), session.standing())
+    session.strategy.rebind()
+    session.is_doubtful, session.calls = False, 0
+    session.progress.regrouped(done.reason, speaks=_speaks(done, session.peers))
+    tell_batch(session)
+    return _take(session, done, cursor, in_place=in_place)
 
 
-def _align(session: Session, cursor: Cursor) -> Cursor:
-    group = session.peers.group
-    members = torch.zeros(3, group.size, dtype=torch.int64)
-    members[:, group.rank] = torch.tensor([session.step, session.stopped is not None, session.is_doubtful])
-    group.all_reduce(members, label="where the members are").wait()
-    steps, stopped, doubtful = members
-    furthest = int(steps.max().item())
-    # Among the furthest, one whose script saw the same values as the others.
-    source = int((2 * steps - doubtful).argmax().item())
-    if int(steps.min().item()) < furthest or int(doubtful.max().item()) > 0:
-        cursor = _copy(session, cursor, source=source, furthest=furthest)
-    if int(stopped.max().item()) > 0:
-        session.agree(f"stop after step {furthest}")
-    return cursor
+def enter(session: Session) -> None:
+    """A newcomer's script needs the others for the first time: get in, and learn where they are."""
+    if not session.peers.is_new:
+        return
+    peers = session.peers
+    peers.set_position(0, "waiting to be let in")
+    regrouping = Regrouping(peers, lambda: _payload(session, Cursor()))
+    done = regrouping.run(Ready(generation=peers.generation.number), session.standing())
+    session.progress.regrouped(done.reason, speaks=False)
+    if done.taking is Taking.PAST and done.payload is not None:
+        session.past = past_from(done.payload)
+        return
+    raise StartAgain("the job starts from its newest checkpoint", is_settled=True)
 
 
-def _copy(session: Session, cursor: Cursor, *, source: int, furthest: int) -> Cursor:
-    started, own_step = time.perf_counter(), session.step
-    copied = copy_state(state_of(session, cursor), source, session.peers.group)
-    if session.peers.group.rank == source or (own_step == furthest and not session.is_doubtful):
-        return cursor
-    cursor = load_state(session, copied.state)
-    session.peers.report(
-        StateCopied(
-            worker=session.peers.worker,
-            source=session.peers.generation.members[source].worker,
-            step=furthest,
-            size=copied.size,
-            seconds=time.perf_counter() - started,
-            reason=f"this worker had applied {own_step} steps and the furthest member {furthest}"
-            if own_step < furthest
-            else "this worker's script saw a collective fail that others saw succeed",
-        )
+def join_first(peers: Peers) -> Past | None:
+    """Before the script runs: wait for the first generation. What its members have done, if they did anything."""
+    # Whoever is in it from the start has nothing to give and nothing to take.
+    done = Regrouping(peers, dict).run(Ready(generation=0), Standing(is_new=True))
+    return None if done.payload is None else past_from(done.payload)
+
+
+def past_from(payload: Tree) -> Past:
+    place = payload["place"]
+    return Past(
+        state=payload,
+        loop=place["loop"],
+        first_step=place["first_step"],
+        results=tuple(payload["results"]),
+        points=place["points"],
+        in_loop=place["in_loop"],
+        stopped=place["stopped"],
     )
-    return cursor
+
+
+def own_past(session: Session, cursor: Cursor) -> Past:
+    """For a script that starts again from the top in this process."""
+    return past_from(_payload(session, cursor))
+
+
+def tell_batch(session: Session) -> None:
+    """Say what becomes of the batch, if the number of workers is another than it was."""
+    loop = session.loop
+    if loop is not None and session.in_loop:
+        factor = session.peers.group.size / session.config.workers
+        is_scaled = session.config.resize == "worker-batch-and-lr"
+        dealing: Dealing = loop.dealing()
+        session.progress.resized(
+            global_batch=dealing.step_size, lr_factor=factor if is_scaled else 1.0, resize=session.config.resize
+        )
+
+
+def _notice(session: Session, breakage: Breakage) -> ExchangeBroken:
+    generation = session.peers.generation
+    return ExchangeBroken(
+        generation=generation.number,
+        step=breakage.step,
+        operation=breakage.operation,
+        peer=None if breakage.peer is None else generation.members[breakage.peer].worker,
+        reason=breakage.reason,
+        at_end=breakage.at_end,
+        holds=session.holds,
+        is_planned=breakage.is_planned,
+    )
+
+
+def _payload(session: Session, cursor: Cursor) -> Tree:
+    """All that a worker needs to be where this one is."""
+    return {
+        **state_of(session, cursor),
+        "results": list(session.results),
+        "place": {
+            "loop": session.loops,
+            "first_step": 0 if session.loop is None else session.loop.first_step,
+            "points": session.points,
+            "in_loop": session.in_loop,
+            "stopped": session.stopped,
+        },
+    }
+
+
+def _speaks(done: Regrouped, peers: Peers) -> bool:
+    return peers.group.rank == (done.alignment.source or 0)
+
+
+def _take(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool) -> Recovered:
+    payload = done.payload
+    if done.taking is Taking.START:
+        trusted = session.compared if done.was_hopeless else None
+        raise StartAgain("the job starts from its newest checkpoint", is_settled=True, trusted=trusted)
+    if done.taking in (Taking.RESTART, Taking.PAST) or (done.taking is Taking.LOAD and not in_place):
+        assert payload is not None
+        session.peers.report(Advised(worker=session.peers.worker, text=f"{done.taking.value}: step {payload['step']}"))
+        raise StartAgain("the others are elsewhere in the script", past_from(payload), is_settled=True)
+    session.holds = session.peers.generation.number
+    if payload is None:
+        return Recovered(cursor)
+    if done.taking is Taking.LOAD:
+        cursor = load_state(session, payload)
+        session.stopped = session.stopped or payload["place"]["stopped"]
+        return Recovered(cursor)
+    load_buffers(session, payload)
+    session.stopped = session.stopped or payload["place"]["stopped"]
+    results = payload["results"]
+    result = results[len(session.results)] if len(results) > len(session.results) else None
+    return Recovered(cursor, has_passed=True, result=result)

@@ -1,8 +1,9 @@
-"""When a script raises in a void iteration, or leaves its loop there: `train` is called again, as a newcomer.
+"""When a script has to run from the top again in the same process: `train` is called again, as a newcomer.
 
-The iteration did not count, so neither does what the script made of it. The worker regroups with the others, keeps the
-state that all agreed on, and runs the script from the top: `run` calls are numbered in program order, loops that are
-over yield nothing, recorded results are handed out again, and the current loop goes on where the others are.
+So it is when it raises in a void iteration, or leaves its loop there: the iteration did not count, so neither does what
+the script made of it. And so it is when the others are elsewhere in the script, or all go back to a checkpoint. `run`
+calls are numbered in program order: loops that are over yield nothing, recorded results are handed out again, and the
+current loop goes on where the others are.
 """
 
 from __future__ import annotations
@@ -10,50 +11,89 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from shoal.checkpoint.store import Store
+from shoal.errors import ExchangeFailed
 from shoal.events import Advised
+from shoal.strategies.peers import Breakage
 from shoal.training.checkpointing import save_at_end
-from shoal.training.recovery import recover, undo_void
+from shoal.training.meetings import finish
+from shoal.training.recovery import own_past, recover, undo_void
+from shoal.training.resume import resume
 from shoal.training.run import Run
-from shoal.training.session import Past, Session, StartAgain
-from shoal.training.state import state_of
+from shoal.training.session import Session, StartAgain
+from shoal.values import Cursor
 
 T = TypeVar("T")
 
 
-def train_through(train: Callable[[Run], T], session: Session, fresh: Callable[[], Session]) -> tuple[T, Session]:
+def train_through(
+    train: Callable[[Run], T], session: Session, fresh: Callable[[], Session], store: Store | None = None
+) -> tuple[T, Session]:
     """Call `train` until it gets through. Returns its result and the session it ended with, settled.
 
-    `fresh` makes a session for a script that starts from the top.
+    `fresh` makes a session for a script that starts from the top; `store` has the job's checkpoints.
     """
     while True:
         try:
             result = train(Run(session))
-            session.finish()
+            finish(session)
             save_at_end(session)
             return result, session
         except (Exception, StartAgain) as error:
-            iteration = session.iteration
-            if iteration is None or iteration.breakage is None or not iteration.is_void:
-                raise
-            session = _start_again(session, error, fresh)
+            again = _what_it_goes_on_with(session, error)
+            session = _start_again(session, again, fresh, store)
 
 
-def _start_again(session: Session, error: BaseException, fresh: Callable[[], Session]) -> Session:
+def begin_anew(session: Session, store: Store | None, *, trusted: int | None = None) -> None:
+    """All workers of the generation start together: from the newest checkpoint, or from the top if there is none.
+
+    Checkpoints of steps after `trusted` are not used.
+    """
+    is_first = session.peers.generation.number == 1
+    while store is not None and (session.config.resume or not is_first):
+        try:
+            resume(session, store, must_find=bool(session.config.resume), trusted=trusted)
+            return
+        except ExchangeFailed as failure:
+            breakage = Breakage(0, "finding the newest checkpoint", str(failure), failure.peer)
+            try:
+                recover(session, breakage, Cursor())
+            except StartAgain as again:
+                session.past = again.past
+                if again.past is not None:
+                    session.holds = 0
+                    return
+
+
+def _what_it_goes_on_with(session: Session, error: BaseException) -> StartAgain:
+    """Raises the error where it is one of the script's own, in a step that counts."""
+    if isinstance(error, StartAgain) and error.is_settled:
+        return error
     loop, iteration = session.loop, session.iteration
-    assert loop is not None and iteration is not None and iteration.breakage is not None
+    if loop is None or iteration is None or iteration.breakage is None or not iteration.is_void:
+        raise error
     what = "left its loop" if isinstance(error, StartAgain) else f"raised {type(error).__name__}"
     text = f"the script {what} in step {iteration.step}, which does not count; it starts again from the top"
     session.peers.report(Advised(worker=session.peers.worker, text=text))
     session.give_up_iteration()
     undo_void(session, iteration.breakage)
-    cursor = recover(session, iteration.breakage, loop.cursor)
+    try:
+        past = own_past(session, recover(session, iteration.breakage, loop.cursor).cursor)
+        return StartAgain(text, past, is_settled=True)
+    except StartAgain as again:
+        return again
+
+
+def _start_again(session: Session, again: StartAgain, fresh: Callable[[], Session], store: Store | None) -> Session:
     newcomer = fresh()
-    newcomer.past = Past(
-        state=state_of(session, cursor), loop=session.loops, first_step=loop.first_step, results=tuple(session.results)
-    )
-    newcomer.reporter = session.reporter
+    newcomer.reporter, newcomer.progress = session.reporter, session.progress
     # The old session is closed below; checkpoints on their way go on.
     newcomer.saver, session.saver = session.saver, newcomer.saver
     newcomer.strategy.votes.stop = session.strategy.votes.stop
     session.close()
+    if again.past is not None:
+        newcomer.past, newcomer.holds = again.past, 0
+    else:
+        newcomer.saver.start_over()
+        begin_anew(newcomer, store, trusted=again.trusted)
     return newcomer

@@ -13,21 +13,24 @@ from shoal.checkpoint.manifest import Manifest
 from shoal.checkpoint.reader import read_state
 from shoal.checkpoint.state_tree import Tree
 from shoal.checkpoint.store import Store
-from shoal.errors import CheckpointUnusable, ExchangeFailed, ShoalError
+from shoal.errors import CheckpointUnusable
 from shoal.events import CheckpointRefused, Resumed
-from shoal.strategies.peers import JobOver
 from shoal.training.session import Past, Session
 
 
-def resume(session: Session, store: Store) -> None:
-    """Let the session's script go on from a checkpoint. Raises CheckpointUnusable where none can be used."""
+def resume(session: Session, store: Store, *, must_find: bool = True, trusted: int | None = None) -> None:
+    """Let the session's script go on from a checkpoint. Raises CheckpointUnusable where none can be used.
+
+    Without `must_find` a script for which there is none starts from the top. Checkpoints of steps after `trusted` are
+    refused. Raises ExchangeFailed.
+    """
     try:
         names = [listed.name for listed in published(store)]
     except OSError as error:
         raise CheckpointUnusable(f"checkpoints in {store.place} cannot be read: {error.strerror or error}") from None
     reasons, has_begun = [], False
     for name in names:
-        found, reason = _read(store, name)
+        found, reason = _read(store, name, trusted)
         lacking = _who_lacks_it(session, name, has_it=found is not None)
         if not lacking and found is not None:
             if found[0].about.kind == "full" and found[0].about.loop == 0:
@@ -39,16 +42,18 @@ def resume(session: Session, store: Store) -> None:
             reasons.append(reason)
         if lacking and lacking[0] == session.peers.group.rank:  # one says it for all
             session.peers.report(CheckpointRefused(checkpoint=name, file=_file_in(reason, name), reason=reason))
-    if has_begun:
+    if has_begun or (not must_find and (not names or trusted is not None)):
         return
     what = f"none of the {len(names)} checkpoints there can be used: {'; '.join(reasons)}" if names else "there is none"
     raise CheckpointUnusable(f"no checkpoint to resume from in {store.place}: {what}; start the job anew")
 
 
-def _read(store: Store, name: str) -> tuple[tuple[Manifest, Tree] | None, str]:
+def _read(store: Store, name: str, trusted: int | None) -> tuple[tuple[Manifest, Tree] | None, str]:
     """The checkpoint, or why it is of no use to this worker."""
     try:
         manifest = load_manifest(store, name)
+        if trusted is not None and manifest.about.step > trusted:
+            return None, f"{name} was made after step {trusted}, when the workers' parameters were last the same"
         return (manifest, read_state(store, manifest)), ""
     except CheckpointUnusable as error:
         return None, str(error)
@@ -61,10 +66,7 @@ def _who_lacks_it(session: Session, name: str, *, has_it: bool) -> list[int]:
     group = session.peers.group
     lacking = torch.zeros(group.size, dtype=torch.float64)
     lacking[group.rank] = float(not has_it)
-    try:
-        group.all_reduce(lacking, label=f"who can read {name}").wait()
-    except ExchangeFailed as failure:
-        raise JobOver(ShoalError(f"resuming failed: {failure}"), is_news=True) from None
+    group.all_reduce(lacking, label=f"who can read {name}").wait()
     return [rank for rank, lacks in enumerate(lacking.tolist()) if lacks]
 
 

@@ -19,6 +19,7 @@ from shoal.job_config import nearest
 from shoal.training.checkpointing import save_here
 from shoal.training.evaluation import evaluate
 from shoal.training.loop import Batches, Loop, LoopPlan, epoch_numbers
+from shoal.training.meetings import gather, is_past, meet, settle
 from shoal.training.session import Session
 from shoal.training.snapshot import Kept
 from shoal.training.state import load_weights
@@ -86,7 +87,7 @@ class Run:
 
     def model(self, model: Model | Callable[[], Model], *, sync_batchnorm: bool | None = None) -> Model:
         """The same model with the same weights on every worker. A function is called to build it."""
-        self._session.settle()
+        settle(self._session)
         if self._session.iteration is not None:
             raise UsageError("run.model was called inside a loop over batches; hand models over before it")
         built = cast(Model, model() if callable(model) and not isinstance(model, nn.Module) else model)
@@ -98,9 +99,12 @@ class Run:
         if any(built is known for known in self._session.watched.models.values()):
             return built
         name = f"model {len(self._session.watched.models) + 1}"
-        is_new = self._session.past is None
-        self._session.outside(name, lambda label: self._session.strategy.attach(built, label, agree=is_new))
+        self._session.strategy.attach(built, name)
         self._session.watched.models[name] = built
+        if self._session.peers.is_new:  # it will get a state that all have agreed on
+            self._session.points += 1
+        elif not is_past(self._session):
+            meet(self._session, name, lambda label: self._session.strategy.unify(built, label))
         if self._session.weights is not None:
             load_weights(built, name, self._session.weights.get(name, {}))
             self._session.strategy.state_replaced()
@@ -171,7 +175,7 @@ class Run:
         peer is lost during an evaluation inside a loop, every score is nan.
         """
         chosen = batch_options(batch_size, {"shuffle": False, **options})
-        self._session.settle()
+        settle(self._session)
         scores = evaluate(self._session, score, feed_for(data, self._feed_options(chosen)))
         iteration = self._session.iteration
         if iteration is None:
@@ -182,7 +186,7 @@ class Run:
 
     def mean(self, value: Value) -> Value:
         """The mean over all workers, each counted once; a tensor element by element."""
-        self._session.settle()
+        settle(self._session)
         if not isinstance(value, int | float | torch.Tensor):
             raise UsageError(f"run.mean was given a {type(value).__name__}; it takes a number or a tensor")
         if not isinstance(value, torch.Tensor):
@@ -196,7 +200,7 @@ class Run:
             group.all_reduce(total, label=label).wait()
             return total / group.size
 
-        return self._session.collective("mean", reduce, alone=tensor)
+        return gather(self._session, "mean", reduce, alone=tensor)
 
     def _sum(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
         def reduce(group: Group, label: str) -> torch.Tensor:
@@ -204,7 +208,7 @@ class Run:
             group.all_reduce(total, label=label).wait()
             return total
 
-        return self._session.collective(what, reduce, alone=tensor)
+        return gather(self._session, what, reduce, alone=tensor)
 
     def _share(self) -> float:
         """This worker's part of the samples at hand; all of it outside a loop."""
@@ -259,9 +263,7 @@ class Run:
         the checkpoint before is written.
         """
         check_mark(mark)
-        self._session.settle()
-        if self._session.past is not None:
-            return  # it was made before the script started again
+        settle(self._session)
         if self._session.iteration is not None:
             self._session.saver.ask(mark)
         else:

@@ -72,6 +72,11 @@ class Saver:
         self.last_step = -1  # the step of the last one that was begun, or resumed from
         self.last_name = ""
 
+    def start_over(self) -> None:
+        """The job goes back to a checkpoint, or to its start: what was begun since does not count."""
+        self.fence()
+        self.last_step, self.last_name = -1, ""
+
     # When
 
     @property

@@ -6,27 +6,30 @@ The loop (`loop`) drives it; `recovery` mends it after a failure. The contract o
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import nn
 
 from shoal.checkpoint.store import Store
 from shoal.collectives.group import Group
+from shoal.data.dealing import Dealing
 from shoal.data.order import key_of
 from shoal.data.seeding import seed_generators
-from shoal.errors import CheckpointUnusable, ExchangeFailed, ShoalError
+from shoal.errors import ExchangeFailed, ShoalError
 from shoal.events import StopAgreed, StopRequested, UndoKept
 from shoal.job_config import JobConfig
-from shoal.strategies.peers import Breakage, JobOver, Peers
+from shoal.strategies.peers import JobOver, Peers
 from shoal.strategies.strategy import Iteration, Strategy, waiting
 from shoal.training.optimizers import OptimizerSteps
+from shoal.training.progress import Progress
 from shoal.training.reporter import Reporter
 from shoal.training.saving import Saver
 from shoal.training.snapshot import Kept, StepSnapshot
-from shoal.values import Cursor, TimeShares
+from shoal.values import Cursor, Standing
 
 T = TypeVar("T")
 OUTSIDE_KEY = 6  # see `data.order`: keys for different uses start from different numbers
@@ -42,7 +45,22 @@ class Watched:
 
 
 class StartAgain(BaseException):
-    """A loop was left in a void iteration: the script must run from the top. Not an Exception: nobody catches it."""
+    """The script must run from the top: it left a loop in a void iteration, or the others are elsewhere in it.
+
+    Not an Exception: nobody catches it.
+    """
+
+    def __init__(
+        self, reason: str, past: Past | None = None, *, is_settled: bool = False, trusted: int | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.past = past  # what the script goes on with; None: the newest checkpoint, or nothing
+        self.trusted = trusted  # checkpoints of later steps are not to be used; None: all may be
+        self.is_settled = is_settled  # this worker is in a generation that has agreed on it
+
+
+class HandedOver(BaseException):
+    """This worker was told to go, and all others know that it does."""
 
 
 class RunningLoop(Protocol):
@@ -52,6 +70,8 @@ class RunningLoop(Protocol):
     first_step: int
 
     def leave(self) -> None: ...
+
+    def dealing(self) -> Dealing: ...
 
 
 @dataclass(frozen=True)
@@ -63,6 +83,9 @@ class Past:
     first_step: int  # applied steps when that loop began
     results: tuple[Any, ...]  # of collectives outside loops, in program order
     is_resumed: bool = False  # from a checkpoint, all workers together
+    points: int = 0  # of members that are running: meetings outside loops that they have passed
+    in_loop: bool = True  # that loop is not over
+    stopped: str | None = None  # reason, where all have agreed to end their loops
 
 
 @dataclass(frozen=True)
@@ -82,19 +105,25 @@ class Session:
         self.config = config
         self.watched = Watched()
         self.step = 0  # applied steps so far, over all loops
+        self.points = 0  # meetings of all workers outside loops that were passed, in program order
+        self.in_loop = False  # the current loop's start was passed, and its end was not
+        self.has_begun = False  # a loop's start was passed since the script last ran from the top
+        self.holds = 0 if peers.is_new else peers.generation.number  # generation that agreed on this state; 0: none
         self.loops = 0  # loops started so far, in program order
         self.calls = 0  # collective calls of the script since the last step began, in program order
         self.is_doubtful = False  # the script got its own value from a collective that gave others another
         self.iteration: Iteration | None = None
         self.in_job = True  # until the coordinator was told that the script is done
         self.was_left = False  # a loop was left in the middle, and not settled yet
+        self.compared = 0  # the last step before which all workers had the same parameters
         self.last_applied = False  # whether the last iteration of a loop counted
         self.stopped: str | None = None  # reason, once all workers have agreed to end their loops
         self.reporter = Reporter(peers)
+        self.progress = Progress(peers)
         self.snapshot = StepSnapshot()
         self.saver = Saver(peers, config, store)
         self.steps = OptimizerSteps(
-            strategy, can_fail=peers.group.size > 1, average_loss=self._mean_loss, before_update=self._before_update
+            strategy, can_fail=lambda: peers.group.size > 1, average_loss=self._mean_loss, before_update=self._prepare
         )
         self.loop: RunningLoop | None = None
         self.loop_end: LoopEnd | None = None  # of the last loop that is over; None inside loops and before the first
@@ -104,6 +133,7 @@ class Session:
         self.kept_before: dict[str, Any] = {}  # states of objects that a resumed script has not handed over yet
         self.save_here: Callable[[str], None] | None = None  # makes a checkpoint outside loops; set by `Run`
         self._undo_told = False
+        self._compares = False  # the present step's exchange compares the replicas
 
     # The contract of a step
 
@@ -113,7 +143,10 @@ class Session:
         if iteration.is_first:
             self.calls = 0  # numbered within a step: void iterations may have made more or fewer
         if iteration.is_first and self.peers.group.size > 1:
+            started = time.perf_counter()
             self.snapshot.take(self.watched.models.values(), self.watched.kept, self.watched.optimizers)
+            self.progress.spent("undo copies", time.perf_counter() - started)
+        self._compare_now(iteration)
         seed_generators(key_of(self.config.seed, iteration.step, self.peers.group.rank, int(iteration.earlier_weight)))
         self._vote(iteration)
         self.steps.begin(iteration)
@@ -127,9 +160,25 @@ class Session:
         if self.peers.group.size == 1:  # alone, no exchange carries the votes
             votes.stop_seen = (votes.stop or self.peers.stop_wish()) is not None
             votes.save_seen, votes.busy_seen = votes.save, votes.busy
+            votes.leaving = self.peers.leave_wish() is not None
+            votes.leaving_seen = int(votes.leaving)
+            votes.regroup_seen = self.peers.regroup_wish() is not None
 
-    def _before_update(self) -> None:
+    def _compare_now(self, iteration: Iteration) -> None:
+        """From time to time the step's exchange compares the replicas."""
+        every = self.config.digest_every
+        is_due = bool(every) and iteration.is_last and iteration.step % every == 0
+        self._compares = is_due and self.peers.group.size > 1
+        if self._compares:
+            started = time.perf_counter()
+            iteration.digest = self.strategy.digest()
+            self.progress.spent("digests", time.perf_counter() - started)
+
+    def _prepare(self) -> float:
+        """An update is about to happen: what its learning rates are multiplied by."""
         self.saver.fence()
+        is_scaled = self.config.resize == "worker-batch-and-lr"
+        return self.peers.group.size / self.config.workers if is_scaled else 1.0
 
     def end(self) -> None:
         """The script asks for the next batch: settle what this one was."""
@@ -138,9 +187,9 @@ class Session:
         self.saver.fence()  # also of an iteration without an update, such as one that a scaler skips
         if iteration.is_last and iteration.exchanges == 0 and iteration.breakage is None and self.peers.group.size > 1:
             self._meet_without_backward(iteration)
-        self._conclude(iteration, counts=iteration.is_last)
+        self.conclude(iteration, counts=iteration.is_last)
 
-    def _conclude(self, iteration: Iteration, *, counts: bool) -> None:
+    def conclude(self, iteration: Iteration, *, counts: bool) -> None:
         """Undo it if it is void, else count it as a step if it is one."""
         if iteration.is_void and not self.steps.is_protected:
             text = (
@@ -154,9 +203,12 @@ class Session:
         self.iteration = None
         if iteration.is_void:
             self.reporter.drop_logged()
+            self.progress.voided(iteration.step_samples)
         elif counts:
+            self.compared = self.step if self._compares else self.compared
             self.step += 1
             self.reporter.keep_logged(samples=iteration.samples)
+            self.progress.applied(self.step)
             self._tell_undo()
 
     def _meet_without_backward(self, iteration: Iteration) -> None:
@@ -186,30 +238,6 @@ class Session:
             if self.peers.group.rank == 0:
                 self.peers.report(StopAgreed(step=self.step, reason=agreement.stop))
 
-    def settle(self) -> None:
-        """A loop was left by `break` or `return`: fine if all workers left it in the same step.
-
-        Called where the script comes back to us, not when the loop's generator is closed: that happens while an
-        exception is on its way out too, and then there is nothing to agree on.
-        """
-        iteration = self.iteration
-        if not self.was_left or iteration is None:
-            return
-        if iteration.is_void:
-            raise StartAgain
-        self.was_left = False
-        point = f"leaving loop {self.loops} in step {iteration.step}; use run.stop(reason)"
-        is_step = _is_step(iteration) and not iteration.is_void
-        self._conclude(iteration, counts=is_step)
-        if self.loop is not None:
-            self.loop.leave()
-        self.outside(point, self.agree)
-        self.note_loop_end()
-        if (mark := self.saver.take_asked()) is not None and self.save_here is not None:
-            self.save_here(mark)  # asked for in the iteration that was left
-        self.reporter.add(samples=iteration.samples if is_step else 0, shares=TimeShares())
-        self.reporter.send(step=self.step, now=True)
-
     def seed_outside(self) -> None:
         """Code between loops draws the same numbers on every worker, and again when the script runs from the top."""
         seed_generators(key_of(OUTSIDE_KEY, self.config.seed, self.loops, len(self.results)))
@@ -234,24 +262,12 @@ class Session:
         """A void iteration that the script will not come back to."""
         assert self.iteration is not None
         self.was_left = False
-        self._conclude(self.iteration, counts=False)
-
-    def finish(self) -> None:
-        """The script has come to its end: settle a loop that was left, also one whose iterator is still around."""
-        self.was_left = self.was_left or self.iteration is not None
-        self.settle()
-        if self.past is not None and self.past.is_resumed and self.saver.last_step > 0:
-            text = (
-                f"the script came to its end after {self.loops} of its loops over data, before loop {self.past.loop}, "
-                f"where {self.saver.last_name} is: nothing of that checkpoint was loaded, and what the script printed "
-                "are results on record; resume the same script with at least as many epochs, or start a new job"
-            )
-            raise CheckpointUnusable(text)
+        self.conclude(self.iteration, counts=False)
 
     @property
     def steps_done(self) -> int:
         """Applied steps, with that of a loop that was left and is not settled yet."""
-        return self.step + (self.was_left and self.iteration is not None and _is_step(self.iteration))
+        return self.step + (self.was_left and self.iteration is not None and is_step(self.iteration))
 
     def close(self) -> None:
         """The script is done, well or not: its models are its own again."""
@@ -267,45 +283,31 @@ class Session:
             self.peers.report(StopRequested(worker=self.peers.worker, reason=reason))
 
     def collective(self, operation: str, action: Callable[[Group, str], T], *, alone: T) -> T:
-        """Run a collective of the script. If it fails in an iteration the worker's own value is the result."""
-        if self.past is not None:
-            return cast(T, self.recorded())
+        """Run a collective of the script in an iteration. If it fails the worker's own value is the result."""
+        iteration = self.iteration
+        assert iteration is not None
         self.calls += 1
         named = f"{operation}, call {self.calls}"
-        label = f"step {self.step}, {named}"
-        iteration = self.iteration
-        if iteration is None:
-            result = self.outside(named, lambda _: action(self.peers.group, label))
-            self.results.append(copy.deepcopy(result))  # the script may change its own
-            return result
         try:
             with waiting(iteration, self.peers):
-                return action(self.peers.group, label)
+                return action(self.peers.group, f"step {self.step}, {named}")
         except ExchangeFailed as failure:
             iteration.mark_broken(named, failure)
             return alone
 
-    def recorded(self) -> Any:
-        """What this collective gave before the script started again."""
-        assert self.past is not None
-        if len(self.results) >= len(self.past.results):
-            text = (
-                f"the script calls run.mean or run.evaluate {len(self.results) + 1} times before loop {self.past.loop} "
-                f"and the state is of one that called them {len(self.past.results)} times; resume the same script"
-            )
-            raise CheckpointUnusable(text)
-        self.results.append(self.past.results[len(self.results)])
-        return copy.deepcopy(self.results[-1])
-
-    def outside(self, label: str, action: Callable[[str], T]) -> T:
-        """Run a collective outside iterations, where nothing can be redone yet: a failure ends the job."""
-        self.peers.set_position(self.step, label)
-        try:
-            return action(label)
-        except ExchangeFailed as failure:
-            self.peers.regroup(Breakage(self.step, label, str(failure), failure.peer))
-            error = ShoalError(f"{label} failed outside a loop and cannot be redone: {failure}")
-            raise JobOver(error, is_news=True) from None
+    def standing(self) -> Standing:
+        """Where this worker is, for the others to compare. Between iterations."""
+        return Standing(
+            generation=self.holds,
+            step=self.step,
+            points=self.points,
+            loop=self.loops if self.has_begun else 0,
+            in_loop=self.in_loop,
+            is_doubtful=self.is_doubtful,
+            is_stopped=self.stopped is not None,
+            is_new=self.peers.is_new,
+            digest=self.strategy.digest(),
+        )
 
     def _mean_loss(self, loss: Any) -> Any:
         """A closure's loss, weighted by samples over all workers."""
@@ -324,6 +326,6 @@ class Session:
         return torch.as_tensor(mean, dtype=loss.dtype) if isinstance(loss, torch.Tensor) else mean
 
 
-def _is_step(iteration: Iteration) -> bool:
+def is_step(iteration: Iteration) -> bool:
     """Whether an iteration that was left in the middle had got as far as a step."""
     return iteration.is_last and (iteration.exchanges > 0 or iteration.updates > 0)

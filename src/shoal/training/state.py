@@ -126,6 +126,16 @@ def load_state(session: Session, state: Mapping[str, Any]) -> Cursor:
 
 
 @torch.no_grad()
+def load_buffers(session: Session, state: Mapping[str, Any]) -> None:
+    """Only what a meeting outside loops may have changed: the averaged buffers of models."""
+    for name, model in session.watched.models.items():
+        for entry, buffer in model.named_buffers():
+            if entry in state["models"].get(name, {}):
+                buffer.copy_(state["models"][name][entry])
+    session.strategy.state_replaced()
+
+
+@torch.no_grad()
 def load_weights(model: nn.Module, name: str, weights: Mapping[str, torch.Tensor]) -> None:
     """What training starts from, by the keys of the model's `state_dict()`."""
     own = {key: value for key, value in model.state_dict(keep_vars=True).items() if isinstance(value, torch.Tensor)}

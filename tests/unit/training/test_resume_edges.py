@@ -31,7 +31,7 @@ class Killed(BaseException):
 def hub_of(size: int, folder: Path, *, resumed: bool = False) -> Hub:
     store = LocalStore(folder)
     hub = Hub(size, publisher=StorePublisher(store, keep=100), store=store, is_resumed=resumed)
-    hub.number = 10 if resumed else 1  # generations go on counting
+    hub.number = 10 if resumed else 0  # generations go on counting
     return hub
 
 

@@ -238,7 +238,7 @@ def test_a_loop_left_early_by_one_worker_is_named_with_the_fix() -> None:
             if run.rank == 1 and run.step == 1:
                 break
 
-    with pytest.raises(WorkersDisagree, match=r"leaving loop 1 in step 1; use run.stop\(reason\)"):
+    with pytest.raises(WorkersDisagree, match=r"end of loop 1 after 1 steps \(to end it early, use run.stop\)"):
         train_in_threads(2, train)
 
 

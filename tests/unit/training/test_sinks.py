@@ -97,7 +97,7 @@ def test_an_evaluation_that_lost_a_peer_is_not_handed_over() -> None:
     broken: list[str] = []
 
     def fault(rank: int, label: str) -> bool:
-        if rank == 1 and label.startswith("step 2, scores") and not broken:
+        if rank == 1 and label.startswith("step 2, evaluation") and not broken:
             broken.append(label)
             return True
         return False

@@ -188,7 +188,7 @@ def test_an_evaluation_that_fails_inside_a_loop_gives_no_score() -> None:
             scores.append(run.evaluate(lambda x, y: F.mse_loss(model(x), y), data(), batch_size=8)["score"])
         return scores
 
-    hub = Hub(2, fault=once(1, "step 3, scores"))
+    hub = Hub(2, fault=once(1, "step 3, evaluation"))
     for scores in train_in_threads(2, train, hub=hub):
         assert [number for number, score in enumerate(scores) if math.isnan(score)] == [3]
     assert 3 not in [event.step for event in hub.events if isinstance(event, Evaluated)]

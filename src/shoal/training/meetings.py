@@ -1,0 +1,142 @@
+"""Meetings of all workers outside iterations: at a loop's start, for a mean or an evaluation, before a checkpoint.
+
+They are numbered in program order (`Session.points`). One that breaks is held again by the next generation; who missed
+the end of one takes its result from a member that was there; a script that runs from the top goes through those that
+the others have passed without meeting anybody.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from shoal.collectives.group import Group
+from shoal.errors import CheckpointUnusable, ExchangeFailed
+from shoal.strategies.peers import Breakage
+from shoal.training.recovery import enter, recover
+from shoal.training.session import Session, StartAgain, is_step
+from shoal.training.state import load_state
+from shoal.values import Cursor, TimeShares
+
+T = TypeVar("T")
+
+
+def meet(session: Session, label: str, action: Callable[[str], T]) -> T:
+    """Do `action` together with all workers, through any number of regroupings."""
+    session.peers.hold()
+    while True:
+        session.peers.set_position(session.step, label)
+        try:
+            value = action(label)
+        except ExchangeFailed as failure:
+            breakage = Breakage(session.step, label, str(failure), failure.peer)
+            recovered = recover(session, breakage, cursor_of(session), in_place=False)
+            if not recovered.has_passed:
+                continue
+            value = cast(T, recovered.result)
+        session.points += 1
+        return value
+
+
+def is_past(session: Session) -> bool:
+    """Whether the members have passed the meeting that this script has come to. Counts it, if so.
+
+    A newcomer finds out here where they are; a script that has gone through all that they have passed takes the state.
+    """
+    enter(session)
+    past = session.past
+    if past is None:
+        return False
+    if past.is_resumed or session.points < past.points:
+        session.points += 1
+        return True
+    take_past(session)
+    return False
+
+
+def take_past(session: Session) -> Cursor:
+    """The script is where the others are: from now on it has their state."""
+    past = session.past
+    assert past is not None
+    cursor = load_state(session, past.state)
+    session.past = None
+    session.stopped = session.stopped or past.stopped
+    session.holds = session.peers.generation.number
+    session.has_begun = True
+    return cursor
+
+
+def gather(session: Session, operation: str, action: Callable[[Group, str], T], *, alone: T) -> T:
+    """A collective of the script: in an iteration, where a failure makes it void, or as a meeting with a result."""
+    if session.iteration is not None:
+        return session.collective(operation, action, alone=alone)
+    if is_past(session):
+        return cast(T, recorded(session))
+    named = f"{operation}, meeting {session.points + 1}"
+    result = meet(session, named, lambda label: action(session.peers.group, f"step {session.step}, {label}"))
+    session.results.append(copy.deepcopy(result))  # the script may change its own
+    return result
+
+
+def recorded(session: Session) -> Any:
+    """What this collective gave before the script started again."""
+    past = session.past
+    assert past is not None
+    if len(session.results) >= len(past.results):
+        text = (
+            f"the script calls run.mean or run.evaluate {len(session.results) + 1} times before loop {past.loop} "
+            f"and the state is of one that called them {len(past.results)} times; resume the same script"
+        )
+        raise CheckpointUnusable(text)
+    session.results.append(past.results[len(session.results)])
+    return copy.deepcopy(session.results[-1])
+
+
+def cursor_of(session: Session) -> Cursor:
+    return Cursor() if session.loop is None else session.loop.cursor
+
+
+def end_of_loop(session: Session) -> str:
+    """What the meeting at a loop's end is called, however the script gets there."""
+    return f"end of loop {session.loops} after {session.steps_done} steps (to end it early, use run.stop)"
+
+
+def settle(session: Session) -> None:
+    """A loop was left by `break` or `return`: fine if all workers left it in the same step.
+
+    Called where the script comes back to us, not when the loop's generator is closed: that happens while an exception
+    is on its way out too, and then there is nothing to agree on.
+    """
+    iteration = session.iteration
+    if not session.was_left or iteration is None:
+        return
+    if iteration.is_void:
+        raise StartAgain("it left its loop")
+    session.was_left = False
+    point = end_of_loop(session)
+    counts = is_step(iteration) and not iteration.is_void
+    session.conclude(iteration, counts=counts)
+    if session.loop is not None:
+        session.loop.leave()
+    meet(session, point, lambda label: session.agree(label, compare=True))
+    session.in_loop = False
+    session.note_loop_end()
+    if (mark := session.saver.take_asked()) is not None and session.save_here is not None:
+        session.save_here(mark)  # asked for in the iteration that was left
+    session.reporter.add(samples=iteration.samples if counts else 0, shares=TimeShares())
+    session.reporter.send(step=session.step, now=True)
+
+
+def finish(session: Session) -> None:
+    """The script has come to its end: settle a loop that was left, also one whose iterator is still around."""
+    session.was_left = session.was_left or session.iteration is not None
+    settle(session)
+    past = session.past
+    if past is not None and past.is_resumed and session.saver.last_step > 0:
+        text = (
+            f"the script came to its end after {session.loops} of its loops over data, before loop {past.loop}, "
+            f"where {session.saver.last_name} is: nothing of that checkpoint was loaded, and what the script printed "
+            "are results on record; resume the same script with at least as many epochs, or start a new job"
+        )
+        raise CheckpointUnusable(text)

@@ -1,0 +1,263 @@
+"""`shoal bench recovery`: kills workers of a real job, again and again, and measures what that costs.
+
+Four local workers train a language model. First one worker after the other is killed, each when all are training again;
+then jobs with a kill every 15 s, with and without a spare process, take turns with a job without kills. What the
+figures mean for the bounds is in `bench_recovery_verdict`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shoal.cli import bench_recovery_verdict as verdict
+from shoal.cli.bench_recovery_verdict import Applied, Bound, Diary
+from shoal.cli.options import Parser
+from shoal.errors import ScriptFailed, UsageError
+
+T = TypeVar("T")
+WORKER = Path(__file__).with_name("bench_recovery_worker.py")
+WORKERS = 4
+PATIENCE = 120.0  # seconds after which a job that does not get on has failed
+SETTLED_STEPS = 5  # applied by all workers before the next kill
+PARTS = ("kills", "goodput")
+HOW = {"no faults": 0, "spare": 1, "no spare": 0}  # spares by kind of job
+
+
+@dataclass
+class Job:
+    """A job that runs, and its workers' diaries."""
+
+    folder: Path
+    process: subprocess.Popen[str]
+    victims: set[int] = field(default_factory=set)
+    read: dict[Path, tuple[Diary, int]] = field(default_factory=dict)  # with how many bytes of each file
+
+    def diaries(self) -> dict[int, Diary]:
+        """By worker. Only what is new is read: looking must not disturb those who train."""
+        for path in (self.folder / "diaries").glob("*.jsonl"):
+            diary, offset = self.read.get(path, (Diary(), 0))
+            with path.open("rb") as file:
+                file.seek(offset)
+                whole = file.read().rpartition(b"\n")[0]
+            for line in whole.splitlines():
+                _add(diary, json.loads(line))
+            self.read[path] = (diary, offset + len(whole) + 1 if whole else offset)
+        return {int(path.stem): diary for path, (diary, _) in sorted(self.read.items())}
+
+    def living(self) -> dict[int, Diary]:
+        """Of workers that train."""
+        return {
+            worker: diary
+            for worker, diary in self.diaries().items()
+            if worker not in self.victims and diary.applied and _is_alive(diary.pid)
+        }
+
+    def await_all(self) -> dict[int, Diary]:
+        """Until all workers have applied some steps in the newest generation."""
+
+        def is_settled() -> dict[int, Diary] | None:
+            living = self.living()
+            newest = max((diary.applied[-1].generation for diary in living.values()), default=0)
+            settled = [
+                diary
+                for diary in living.values()
+                if sum(one.generation == newest for one in diary.applied[-SETTLED_STEPS:]) == SETTLED_STEPS
+            ]
+            return living if len(settled) == WORKERS else None
+
+        return self.wait_for(is_settled, "all workers to train")
+
+    def wait_for(self, look: Callable[[], T | None], what: str) -> T:
+        limit = time.monotonic() + PATIENCE
+        while (found := look()) is None:
+            if self.process.poll() is not None or time.monotonic() > limit:
+                log = (self.folder / "output.txt").read_text(encoding="utf-8", errors="replace")
+                raise ScriptFailed(f"the benchmark's job did not get to {what}: {log.strip()[-2000:]}")
+            time.sleep(0.02)
+        return found
+
+    def kill(self, worker: int, pid: int) -> float:
+        self.victims.add(worker)
+        killed = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        return killed
+
+    def end(self) -> dict[int, Diary]:
+        (self.folder / "until").touch()
+        code = self.process.wait(PATIENCE)
+        if code != 0:
+            log = (self.folder / "output.txt").read_text(encoding="utf-8", errors="replace")
+            raise ScriptFailed(f"the benchmark's job ended with exit code {code}: {log.strip()[-2000:]}")
+        diaries = self.diaries()
+        left = [diary.pid for diary in diaries.values() if _is_alive(diary.pid)]
+        if left:
+            raise ScriptFailed(f"processes {left} of the benchmark's job are left over")
+        return diaries
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _options(arguments)
+    results: dict[str, Any] = {"workers": WORKERS, "cores": os.cpu_count()}
+    bounds: list[Bound] = []
+    shared = set(Path("/dev/shm").iterdir())  # noqa: S108  looked at, not used
+    for part, measure in {"kills": _measure_kills, "goodput": _measure_goodput}.items():
+        if part in options.only:
+            found, held = measure(options)
+            results[part] = found
+            bounds += held
+    left = sorted(path.name for path in set(Path("/dev/shm").iterdir()) - shared)  # noqa: S108
+    bounds.append(Bound("shared memory left over, entries", len(left), 0, not left))
+    results["bounds"] = [vars(bound) for bound in bounds]
+    for bound in bounds:
+        print(f"  {'holds' if bound.holds else 'FAILS'}  {bound.what}: {bound.found:.3f} (bound {bound.limit:.3f})")
+    if options.json:
+        Path(options.json).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    return 0 if all(bound.holds for bound in bounds) else 1
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = Parser(prog="shoal bench recovery")
+    parser.add_argument("--only", action="append", choices=PARTS, help="a part to measure; all where none is named")
+    parser.add_argument("--kills", type=int, default=20, help="workers to kill (20)")
+    parser.add_argument("--turns", type=int, default=2, help="jobs of each kind for the goodput (2)")
+    parser.add_argument("--window", type=float, default=60.0, help="seconds of each such job that count (60)")
+    parser.add_argument("--every", type=float, default=15.0, help="seconds between two kills (15)")
+    parser.add_argument("--seed", type=int, default=0, help="of who is killed when (0)")
+    parser.add_argument("--json", help="write every measurement to this file")
+    options = parser.parse_all(arguments)
+    options.only = options.only or list(PARTS)
+    if min(options.kills, options.turns) < 1 or not 0 < options.every <= options.window:
+        raise UsageError("--kills and --turns should be 1 or more, and --every at most --window")
+    return options
+
+
+@contextlib.contextmanager
+def _job(*settings: str) -> Iterator[Job]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "diaries").mkdir()
+        with (folder / "output.txt").open("w", encoding="utf-8") as output:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "shoal", "run", "-n", str(WORKERS), "--progress", "plain", *settings),
+                    *("--checkpoint-every", "never", "--run-dir", str(folder / "run"), str(WORKER)),
+                    *("--diaries", str(folder / "diaries"), "--until", str(folder / "until")),
+                ],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        try:
+            yield Job(folder, process)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                try:
+                    process.wait(20)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+
+def _measure_kills(options: argparse.Namespace) -> tuple[dict[str, Any], list[Bound]]:
+    draw = random.Random(options.seed)
+    recoveries: list[float] = []
+    with _job() as job:
+        print(f"{options.kills} kills, one after the other:", flush=True)
+        for number in range(options.kills):
+            living = job.await_all()
+            time.sleep(draw.uniform(0.0, 0.5))
+            victim = draw.choice(sorted(living))
+            generation = job.diaries()[victim].applied[-1].generation
+            killed = job.kill(victim, living[victim].pid)
+
+            def recovered(victim: int = victim, killed: float = killed, old: int = generation) -> float | None:
+                return verdict.recovery(job.diaries(), victim=victim, killed=killed, generation=old)
+
+            recoveries.append(job.wait_for(recovered, "a step after a kill"))
+            print(f"  kill {number + 1}: worker {victim}, next step after {recoveries[-1]:.3f} s", flush=True)
+        job.await_all()
+        diaries = job.end()
+    joined = [diary for worker, diary in diaries.items() if worker >= WORKERS]
+    replacements = [taken for diary in joined if (taken := verdict.replacement(diary)) is not None]
+    step = statistics.median(verdict.step_seconds(diary) for diary in diaries.values() if len(diary.applied) > 1)
+    found = {"step": step, "recoveries": recoveries, "replacements": replacements}
+    return found, verdict.bounds_of_kills(recoveries, replacements, step)
+
+
+def _measure_goodput(options: argparse.Namespace) -> tuple[dict[str, Any], list[Bound]]:
+    rates: dict[str, list[float]] = {how: [] for how in HOW}
+    costs: list[dict[str, float]] = []
+    for turn in range(options.turns):
+        for how, spares in HOW.items():
+            rate, diaries = _rate(how, spares, random.Random(f"{options.seed} {turn}"), options)
+            rates[how].append(rate)
+            print(f"  turn {turn + 1}, {how}: {rate:.1f} samples/s", flush=True)
+            if how == "no faults":
+                costs += [
+                    {"share": verdict.cost_share(diary), **{k: v / diary.steps for k, v in diary.costs.items()}}
+                    for diary in diaries.values()
+                    if diary.costs
+                ]
+    goodput = {
+        how: statistics.median(rate / whole for rate, whole in zip(rates[how], rates["no faults"], strict=True))
+        for how in verdict.GOODPUT
+    }
+    share = statistics.median(cost["share"] for cost in costs)
+    bounds = verdict.bounds_of_goodput(goodput)
+    bounds.append(Bound("cost without faults, part of a step", share, verdict.COST, share <= verdict.COST))
+    return {"rates": rates, "goodput": goodput, "costs": costs}, bounds
+
+
+def _rate(how: str, spares: int, draw: random.Random, options: argparse.Namespace) -> tuple[float, dict[int, Diary]]:
+    """Samples per second that count, in the window from the moment when all workers train."""
+    with _job("--spares", str(spares)) as job:
+        job.await_all()
+        start = time.monotonic()
+        kills = [] if how == "no faults" else _moments(options.window, options.every)
+        for moment in kills:
+            time.sleep(max(0.0, start + moment - time.monotonic()))
+            living = job.living()
+            victim = draw.choice(sorted(living))
+            job.kill(victim, living[victim].pid)
+        time.sleep(max(0.0, start + options.window - time.monotonic()))
+        end = time.monotonic()
+        diaries = job.end()
+    return verdict.samples_between(diaries, start, end) / (end - start), diaries
+
+
+def _moments(window: float, every: float) -> list[float]:
+    """One kill in the middle of each stretch of `every` seconds."""
+    return [every * (number + 0.5) for number in range(int(window / every))]
+
+
+def _add(diary: Diary, line: dict[str, Any]) -> None:
+    if "imported" in line:
+        diary.imported, diary.pid = line["imported"], line["pid"]
+    elif "costs" in line:
+        diary.costs, diary.steps = line["costs"], line["steps"]
+    else:
+        diary.applied.append(Applied(**line))
+
+
+def _is_alive(pid: int) -> bool:
+    """Also false for a zombie, which has nothing but its number."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"

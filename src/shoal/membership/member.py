@@ -67,11 +67,12 @@ class Entered:
 def regroup(worker: int, notice: Ready | ExchangeBroken, standing: Standing) -> Generator[Effect, Any, Entered]:
     """`notice` says why this worker is in no group; `standing` is where it is, in none of the last group's steps."""
     while True:
+        if isinstance(notice, Ready):  # in no generation now: what it holds may be of another chain by the next
+            standing = msgspec.structs.replace(standing, generation=0)
         yield Tell(notice)
         generation: Generation = yield Await(after=notice.generation)
         rank = generation.rank_of(worker)
-        if rank is None:  # left out: it may come in again, but what it holds may be of another chain by then
-            standing = msgspec.structs.replace(standing, generation=0)
+        if rank is None:  # left out: it may come in again
             notice = Ready(generation=generation.number)
             continue
         if worker not in generation.carriers:

@@ -6,10 +6,12 @@ out again, and the loop that was going on gets the state and goes on at its plac
 
 from __future__ import annotations
 
+import msgspec
 import torch
 
 from shoal.checkpoint.catalogue import load_manifest, published
 from shoal.checkpoint.manifest import Manifest
+from shoal.checkpoint.peer_copy import broadcast_bytes
 from shoal.checkpoint.reader import read_state
 from shoal.checkpoint.state_tree import Tree
 from shoal.checkpoint.store import Store
@@ -24,10 +26,7 @@ def resume(session: Session, store: Store, *, must_find: bool = True, trusted: i
     Without `must_find` a script for which there is none starts from the top. Checkpoints of steps after `trusted` are
     refused. Raises ExchangeFailed.
     """
-    try:
-        names = [listed.name for listed in published(store)]
-    except OSError as error:
-        raise CheckpointUnusable(f"checkpoints in {store.place} cannot be read: {error.strerror or error}") from None
+    names = _listed(session, store)
     reasons, has_begun = [], False
     for name in names:
         found, reason = _read(store, name, trusted)
@@ -46,6 +45,19 @@ def resume(session: Session, store: Store, *, must_find: bool = True, trusted: i
         return
     what = f"none of the {len(names)} checkpoints there can be used: {'; '.join(reasons)}" if names else "there is none"
     raise CheckpointUnusable(f"no checkpoint to resume from in {store.place}: {what}; start the job anew")
+
+
+def _listed(session: Session, store: Store) -> list[str]:
+    """What the first worker sees: one that is published at this moment is there for all or for none."""
+    names: list[str] = []
+    if session.peers.group.rank == 0:
+        try:
+            names = [listed.name for listed in published(store)]
+        except OSError as error:
+            text = f"checkpoints in {store.place} cannot be read: {error.strerror or error}"
+            raise CheckpointUnusable(text) from None
+    data = broadcast_bytes(msgspec.msgpack.encode(names), 0, session.peers.group, label="names of checkpoints")
+    return msgspec.msgpack.decode(data, type=list[str])
 
 
 def _read(store: Store, name: str, trusted: int | None) -> tuple[tuple[Manifest, Tree] | None, str]:

@@ -54,7 +54,7 @@ class Hub:
         self.parts: dict[str, dict[int, PartWritten | PartFailed]] = {}  # by checkpoint and rank
         self.settled: dict[str, bool] = {}
         self.labels = [[] for _ in range(64)]
-        self.condition = threading.Condition()
+        self.condition = threading.Condition(threading.RLock())
         self.number = 0
         self.members: list[int] = []  # workers of the current generation, by rank
         self.carriers: tuple[int, ...] = ()
@@ -109,7 +109,8 @@ class Hub:
     @property
     def is_wished(self) -> bool:
         """Somebody waits to be let in."""
-        return any(worker not in self.members or worker in self.expelled for worker in self.waiting)
+        with self.condition:
+            return any(worker not in self.members or worker in self.expelled for worker in self.waiting)
 
     def _form_if_due(self) -> None:
         out = self.dead | self.left | self.expelled

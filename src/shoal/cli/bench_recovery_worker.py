@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import sysconfig
+import threading
 import time
 from pathlib import Path
 from typing import IO
@@ -58,10 +59,11 @@ def write(diary: IO[str], **line: object) -> None:
     diary.flush()
 
 
-def heartbeat_seconds(run: shoal.Run) -> float:
+def heartbeat_seconds() -> float:
     """Processor time of the thread that talks to the coordinator."""
-    client = run._session.peers.client  # type: ignore[attr-defined]  # a worker's peers have one
-    return time.clock_gettime(time.pthread_getcpuclockid(client.thread_ident))
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "shoal-coordinator-client")
+    assert thread.ident is not None
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
 
 
 def train(run: shoal.Run) -> None:
@@ -87,7 +89,7 @@ def train(run: shoal.Run) -> None:
             run.log(loss=loss)
             if run.is_first and options.until.exists():
                 run.stop("measured")
-        write(diary, costs={**run._session.progress.costs, "heartbeats": heartbeat_seconds(run)}, steps=run.step)
+        write(diary, costs={**run._session.progress.costs, "heartbeats": heartbeat_seconds()}, steps=run.step)
 
 
 if __name__ == "__main__":

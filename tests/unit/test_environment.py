@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.environment import WorkerEnvironment, parse_address, worker_environment, worker_variables
+from shoal.environment import (
+    TorchrunPlace,
+    WorkerEnvironment,
+    parse_address,
+    worker_environment,
+    worker_variables,
+)
 from shoal.errors import UsageError
 from shoal.values import Address
 
@@ -12,7 +18,7 @@ WORKER = WorkerEnvironment(coordinator=Address("127.0.0.1", 7000), token_file="t
 
 
 def test_a_worker_reads_what_the_launcher_wrote() -> None:
-    variables = worker_variables(WORKER, workers=4, master=Address("127.0.0.1", 7001), threads=1)
+    variables = worker_variables(WORKER, TorchrunPlace(2, 4, Address("127.0.0.1", 7001)), threads=1)
     assert worker_environment({**variables, "HOME": "/"}) == WORKER
     assert {name: variables[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")} == {
         "RANK": "2",

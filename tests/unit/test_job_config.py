@@ -20,7 +20,16 @@ from shoal.job_config import JobConfig, field_names, from_mapping, from_toml, re
         ({"workers": 99_999_999}, "--workers is 99999999; .* at most 256"),
         ({"run_dir": "a", "run-dir": "b"}, "sets 'run_dir' and 'run-dir', which are one setting"),
         ({"worker": 4}, "sets 'worker', which is no setting; did you mean 'workers'"),
-        ({"workers": "four"}, "the test: workers: Expected int, got str"),
+        ({"seed": "four"}, "the test: seed: Expected int, got str"),
+        ({"workers": "four"}, "--workers is 'four'; it should be a number, or MIN:MAX such as 2:8"),
+        ({"workers": "2:"}, "--workers is '2:'"),
+        ({"workers": "5:3"}, "--min-workers is 5 of 3 workers"),
+        ({"spares": -1}, "--spares is -1"),
+        ({"resize": "batch"}, "--resize is 'batch'"),
+        ({"lease": 0}, "--lease is 0"),
+        ({"hang_limit": 0}, "--hang-limit is 0"),
+        ({"max_failures": 0}, "--max-failures is 0"),
+        ({"digest_every": -1}, "--digest-every is -1"),
         ({"schedule": "rings"}, "--schedule is 'rings'; did you mean 'ring'"),
         ({"strategy": "gossip"}, "--strategy is 'gossip'; there is all-reduce"),
         ({"codec": "int8"}, "--codec is 'int8'"),
@@ -35,6 +44,12 @@ from shoal.job_config import JobConfig, field_names, from_mapping, from_toml, re
 def test_what_cannot_work_is_named(values: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         from_mapping(values, origin="the test")
+
+
+def test_a_range_of_workers_is_two_settings() -> None:
+    ranged = from_mapping({"workers": "2:8"}, origin="x")
+    assert ranged == from_mapping({"workers": 8, "min_workers": 2}, origin="x")
+    assert (ranged.fewest, from_mapping({"workers": "8"}, origin="x").fewest) == (2, 1)
 
 
 def test_both_spellings_are_the_same_setting() -> None:

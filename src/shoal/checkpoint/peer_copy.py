@@ -28,7 +28,8 @@ class Copied:
 def copy_state(state: Tree | None, *, keepers: Sequence[int], receivers: Sequence[int], group: Group) -> Copied | None:
     """Called by all ranks. The first keeper is the source. `state` is used on keepers; receivers get the source's."""
     source, is_receiver = keepers[0], group.rank in receivers
-    skeleton, tensors, senders = b"", [], []
+    skeleton, senders = b"", list[int]()
+    tensors: list[torch.Tensor] = []
     if group.rank in keepers:
         skeleton, tensors, paths = flatten_paths(state, named="the state")
         senders = _senders(paths, [t.numel() * t.element_size() for t in tensors], keepers)

@@ -117,8 +117,9 @@ def check_enough(samples: int, dealing: Dealing) -> None:
 
 
 def nothing_left(samples: int, dealing: Dealing) -> DataError:
+    workers = dealing.workers or dealing.world_size
     return DataError(
-        f"drop_last leaves nothing of {samples} samples: a whole batch is {dealing.workers or dealing.world_size} workers times "
+        f"drop_last leaves nothing of {samples} samples: a whole batch is {workers} workers times "
         f"{dealing.batch_size}; make the batch smaller or leave drop_last out"
     )
 

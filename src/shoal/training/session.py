@@ -19,10 +19,10 @@ from shoal.collectives.group import Group
 from shoal.data.dealing import Dealing
 from shoal.data.order import key_of
 from shoal.data.seeding import seed_generators
-from shoal.errors import ExchangeFailed, ShoalError
-from shoal.events import StopAgreed, StopRequested, UndoKept
+from shoal.errors import ExchangeFailed
+from shoal.events import Advised, StopAgreed, StopRequested, UndoKept
 from shoal.job_config import JobConfig
-from shoal.strategies.peers import JobOver, Peers
+from shoal.strategies.peers import Peers
 from shoal.strategies.strategy import Iteration, Strategy, waiting
 from shoal.training.optimizers import OptimizerSteps
 from shoal.training.progress import Progress
@@ -194,9 +194,10 @@ class Session:
         if iteration.is_void and not self.steps.is_protected:
             text = (
                 f"step {iteration.step} took more optimizer steps than any iteration before it and failed after the "
-                "first: it can be neither kept nor undone"
+                "first: it can be neither kept nor undone, so this worker takes another's state"
             )
-            raise JobOver(ShoalError(text), is_news=True)
+            self.peers.report(Advised(worker=self.peers.worker, text=text))
+            self.holds = 0
         self.steps.end(iteration)
         self.strategy.end()
         self.last_applied = iteration.may_update

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import msgspec
@@ -76,25 +77,32 @@ def test_a_dtype_that_is_none_is_refused(name: str) -> None:
         dtype_named(name)
 
 
-def test_a_state_travels_from_the_source_to_everybody() -> None:
-    import threading
+def test_a_state_travels_from_those_who_have_it_to_those_who_need_it() -> None:
+    """Tensors that all keepers have alike come from each of them; the rest, which may differ, from the source."""
 
-    state = {"weights": torch.arange(10.0), "nested": [{"step": 3, "name": "x"}, torch.ones(2, dtype=torch.int64)]}
-    groups = [ThreadedGroup(mesh, 1, "auto", Identity()) for mesh in in_process_meshes(3)]
+    def state(rank: int) -> dict[str, Any]:
+        models = {name: torch.full((100,), float(number)) for number, name in enumerate("abcd")}
+        kept = torch.tensor([rank])
+        return {"models": models, "kept": [{"step": 3, "name": "x"}, kept, torch.ones(2, 2).t()]}
+
+    groups = [ThreadedGroup(mesh, generation=1, schedule="auto", codec=Identity()) for mesh in in_process_meshes(5)]
     received: dict[int, Any] = {}
 
     def take_part(rank: int) -> None:
-        received[rank] = copy_state(state if rank == 1 else {"other": rank}, 1, groups[rank]).state
+        own = state(rank) if rank in (1, 3) else None
+        received[rank] = copy_state(own, keepers=(3, 1), receivers=(0, 4), group=groups[rank])
 
-    threads = [threading.Thread(target=take_part, args=(rank,)) for rank in range(3)]
+    threads = [threading.Thread(target=take_part, args=(rank,)) for rank in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    sent = [group.bytes_sent for group in groups]
     for group in groups:
         group.close()
-    assert received[1] is state
-    assert same(received[0], state) and same(received[2], state)
+    assert [rank for rank in range(5) if received[rank] is None] == [1, 2, 3]
+    assert same(received[0].state, state(3)) and same(received[4].state, state(3))
+    assert min(sent[1], sent[3]) >= 2 * 2 * 400, "each keeper sends about half"
 
 
 def test_integers_of_any_size_and_what_json_cannot_say() -> None:

@@ -17,15 +17,23 @@ from shoal.job_config import JobConfig
 OPTIONS: list[tuple[tuple[str, ...], object]] = [
     (("-h", "--help"), None),
     (("-n", "--workers"), 1),
+    (("--min-workers",), 0),
+    (("--spares",), 0),
     (("--threads",), 0),
+    (("--resize",), "global-batch"),
     (("--strategy",), "all-reduce"),
     (("--schedule",), "auto"),
     (("--codec",), "identity"),
     (("--seed",), 0),
     (("--sync-batchnorm", "--no-sync-batchnorm"), False),
     (("--bucket-mb",), 4.0),
+    (("--digest-every",), 100),
     (("--address",), "127.0.0.1:0"),
     (("--heartbeat-limit",), 5.0),
+    (("--hang-limit",), 600.0),
+    (("--lease",), 60.0),
+    (("--max-failures",), 3),
+    (("--chaos",), ""),
     (("--checkpoint-every",), "end"),
     (("--checkpoint-to",), ""),
     (("--keep-checkpoints",), 3),
@@ -57,7 +65,7 @@ def test_every_setting_is_in_one_group() -> None:
 
 
 def test_commands() -> None:
-    every = ["run", "runs", "show", "report", "checkpoints", "export", "import", "coordinator", "bench"]
+    every = ["run", "join", "runs", "show", "report", "checkpoints", "export", "import", "coordinator", "bench"]
     assert list(COMMANDS) == every
 
 
@@ -72,6 +80,9 @@ def test_everything_after_the_script_is_the_scripts() -> None:
     [
         (("-n3",), "workers", 3),
         (("--workers=3", "-n", "3"), "workers", 3),
+        (("-n", "2:8"), "workers", 8),
+        (("--workers=2:8",), "min_workers", 2),
+        (("-n", "8", "--min-workers", "2"), "min_workers", 2),
         (("--sync-batchnorm",), "sync_batchnorm", True),
         (("--no-sync-batchnorm",), "sync_batchnorm", False),
         (("--bucket-mb", "2"), "bucket_mb", 2.0),
@@ -97,7 +108,10 @@ def test_values_arrive_typed(arguments: tuple[str, ...], name: str, value: objec
         (("-n", "2", "--workers", "3", "train.py"), "--workers is given as 2 and as 3"),
         (("--seed", "1", "--seed", "2", "train.py"), "--seed is given as 1 and as 2"),
         (("--sync-batchnorm", "--no-sync-batchnorm", "train.py"), "switched on and off"),
-        (("-n", "two", "train.py"), "--workers is 'two'; it should be a whole number"),
+        (("-n", "two", "train.py"), "--workers is 'two'; it should be a number, or MIN:MAX such as 2:8"),
+        (("-n", "8:2", "train.py"), "--min-workers is 8 of 2 workers"),
+        (("-n", "2:8", "--min-workers", "3", "train.py"), "leave one of the minimums out"),
+        (("--spares", "few", "train.py"), "--spares is 'few'; it should be a whole number"),
         (("--bucket-mb", "x", "train.py"), "--bucket-mb is 'x'; it should be a number"),
         (("-n", "0", "train.py"), "--workers is 0; a job needs at least 1"),
         (("-n", "-1", "train.py"), "--workers is -1; a job needs at least 1"),
@@ -161,7 +175,8 @@ def test_command_line_beats_the_file_and_the_file_the_defaults(tmp_path: Path) -
     ("text", "words"),
     [
         ("worker = 3\n", "did you mean 'workers'?"),
-        ("workers = 'many'\n", "job.toml"),
+        ("workers = 'many'\n", "--workers is 'many'; it should be a number, or MIN:MAX such as 2:8"),
+        ("seed = 'many'\n", "job.toml"),
         ("workers = 0\n", "--workers is 0"),
         ("workers = \n", "is not TOML"),
     ],
@@ -174,7 +189,7 @@ def test_mistakes_in_the_file_name_it(tmp_path: Path, text: str, words: str) -> 
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("options", [{"wrokers": 2}, {"workers": "2"}, {"workers": 0}])
+@pytest.mark.parametrize("options", [{"wrokers": 2}, {"workers": "2-8"}, {"workers": 0}])
 def test_python_options_are_checked_like_the_command_lines(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         merge(options, file=None, origin="shoal.launch()")

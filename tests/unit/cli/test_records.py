@@ -17,7 +17,7 @@ from shoal import events
 from shoal.cli.main import main
 from shoal.cli.runs import ago
 from shoal.cli.tables import columns, printable
-from support.records import Job, applied, eventful, job_started
+from support.records import Job, applied, eventful, faulty, job_started
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +126,32 @@ def test_show_tells_what_happened_and_why(capsys: pytest.CaptureFixture[str]) ->
         assert words in shown
     [row] = [line.split() for line in shown.splitlines() if line.startswith("       2 ")]
     assert row == ["2", "31,450", "3:05", "53.7%", "16.7%", "13.0%", "1.9%", "7.4%", "7.4%", "426", "MB"]
+
+
+def test_show_tells_what_went_wrong_and_what_it_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    faulty(Path("runs/job"))
+    shown = said(capsys, "show", "last")
+    for words in (
+        "2 workers lost (1 expelled) and replaced, the coordinator restarted once, parameters differed once, "
+        "9.8 s without progress, 3 steps (384 samples) redone, goodput 94%",
+        "! on purpose: kill worker 2 (kill worker every 15s); worker 2 (hut, process 802) was killed by SIGKILL",
+        "worker 4 was started, a spare that was ready: in place of worker 2",
+        "without progress: 1.0 s; redone: 1 step (128 samples)",
+        "worker 4 came in",
+        "! parameters of worker 1 differed at step 154",
+        "the job waits, 3 of 4 workers are here: worker 3 was expelled, and --min-workers is 4",
+        "without progress: 8.0 s",
+        "Goodput: the samples of applied steps",
+        "undisturbed 512 samples/s",
+    ):
+        assert words in shown
+
+
+def test_a_job_in_which_nothing_went_wrong_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    crashed(Path("runs/job"))
+    shown = said(capsys, "show", "job")
+    assert "what went wrong, and what it cost:\n  Nothing went wrong: no worker was lost" in shown
+    assert "Goodput" not in shown
 
 
 def test_show_a_failed_job_with_its_error(capsys: pytest.CaptureFixture[str]) -> None:

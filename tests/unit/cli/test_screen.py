@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from shoal.cli.orders import Finish
 from shoal.cli.plan import Job
 from shoal.cli.screen import SHOWN_LINES, final_message, without_interrupt
-from shoal.cli.supervision import Finish
 from shoal.job_config import JobConfig
 from shoal.values import Address
 

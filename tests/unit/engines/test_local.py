@@ -98,7 +98,7 @@ def test_stop_is_soft_first_and_hard_for_the_deaf(engine: LocalEngine, tmp_path:
     assert engine.stop(grace=1.0) == ()
 
 
-def test_interrupt_reaches_one_process_only(engine: LocalEngine, tmp_path: Path) -> None:
+def test_a_signal_reaches_one_process_only(engine: LocalEngine, tmp_path: Path) -> None:
     code = """
 import time
 try:
@@ -113,11 +113,37 @@ except KeyboardInterrupt:
     while len(up) < 2:
         assert select.select([engine], [], [], 60)[0]
         up += printed(list(engine.poll()))
-    engine.interrupt("a")
+    engine.send_signal("a", signal.SIGINT)
     happened = until_exits(engine)
     assert happened[-1] == Exited("a", 0, ("up", "stopped"))
-    engine.interrupt("a")  # it has ended: nothing happens
+    engine.send_signal("a", signal.SIGINT)  # it has ended: nothing happens
     assert [one for one in engine.stop(grace=0.0) if isinstance(one, Exited)] == [Exited("b", -9, ("up",))]
+
+
+def test_a_process_that_is_renamed_prints_under_its_new_name(engine: LocalEngine, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    code = f"import os; print('up', flush=True); os.read({reader}, 1); print('going')"
+    base = spec(tmp_path, code, name="spare")
+    engine.start(ProcessSpec(base.name, base.command, {}, base.log, descriptors=(reader,)))
+    os.close(reader)
+    up: list[str] = []
+    while not up:
+        assert select.select([engine], [], [], 60)[0]
+        up += printed(list(engine.poll()))
+    assert engine.rename("spare", "worker 7", log=tmp_path / "7.log")
+    os.write(writer, b"x")
+    os.close(writer)
+    assert until_exits(engine)[-1] == Exited("worker 7", 0, ("going",))
+    assert ((tmp_path / "spare.log").read_text(), (tmp_path / "7.log").read_text()) == ("up\n", "going\n")
+    assert not engine.rename("spare", "worker 8", log=tmp_path / "8.log")
+
+
+def test_a_log_that_cannot_be_made_costs_the_log_only(engine: LocalEngine, tmp_path: Path) -> None:
+    base = spec(tmp_path, "print('here')")
+    engine.start(ProcessSpec(base.name, base.command, {}, tmp_path / "missing" / "p.log"))
+    lines = printed(until_exits(engine))
+    assert "here" in lines
+    assert any("no more is written to" in line for line in lines)
 
 
 def test_inherited_descriptors_keep_their_numbers(engine: LocalEngine, tmp_path: Path) -> None:

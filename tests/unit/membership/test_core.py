@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from shoal.events import Advised, JobEnded, StopAgreed
 from shoal.job_config import JobConfig
-from shoal.membership.core import PUBLISHING_WAIT, MembershipCore
+from shoal.membership.core import MembershipCore
+from shoal.membership.decisions import CheckpointDecided, Decision, EndDecided, GenerationDecided, NumberGiven, add_up
+from shoal.membership.ending import PUBLISHING_WAIT
 from shoal.membership.protocol import (
     Arrived,
     Close,
@@ -21,6 +23,7 @@ from shoal.membership.protocol import (
     Input,
     Instruction,
     Interrupt,
+    Journal,
     Note,
     Publish,
     Published,
@@ -29,15 +32,22 @@ from shoal.membership.protocol import (
     Tick,
 )
 from shoal.membership.publisher import PublishOutcome
+from shoal.values import Generation
 from shoal.wire.messages import (
+    PROTOCOL_VERSION,
+    CheckpointSettled,
     ClientMessage,
     Ended,
+    Enlist,
+    Enlisted,
     ExchangeBroken,
     Failed,
     Formed,
     Heartbeat,
+    Inject,
     Leave,
     ProcessExited,
+    Ready,
     Report,
     StopRequest,
     Turned,
@@ -51,10 +61,13 @@ WORKERS = 3
 small = st.integers(-1, WORKERS)
 texts = st.sampled_from(["", "a reason"])
 messages: st.SearchStrategy[ClientMessage] = st.one_of(
-    st.builds(join, small, version=st.sampled_from([1, 1, 1, 2]), port=st.sampled_from([7000, 7000, 0])),
-    st.builds(join, st.integers(0, WORKERS - 1)),
-    st.builds(Watch, version=st.just(1)),
-    st.builds(Heartbeat, generation=small, step=small, operation=texts),
+    st.builds(join, small, version=st.sampled_from([2, 2, 2, 3]), port=st.sampled_from([7000, 7000, 0])),
+    st.builds(join, st.integers(0, WORKERS + 1), generation=st.integers(0, 3)),
+    st.builds(Watch, version=st.just(PROTOCOL_VERSION), is_launcher=st.booleans()),
+    st.builds(Heartbeat, generation=small, step=small, operation=texts, stalled=st.sampled_from([0.0, 700.0])),
+    st.builds(Ready, generation=st.integers(0, 4)),
+    st.just(Enlist()),
+    st.builds(Inject, worker=small, fault=st.just("cut"), seconds=st.just(1.0)),
     st.builds(
         Report,
         events=st.lists(
@@ -68,9 +81,19 @@ messages: st.SearchStrategy[ClientMessage] = st.one_of(
             max_size=2,
         ).map(tuple),
     ),
-    st.builds(ExchangeBroken, generation=small, step=small, operation=texts, peer=st.none() | small, reason=texts),
+    st.builds(
+        ExchangeBroken,
+        generation=st.integers(0, 4),
+        step=small,
+        operation=st.sampled_from(["", "connecting"]),
+        peer=st.none() | small,
+        reason=texts,
+        holds=st.integers(0, 3),
+        is_planned=st.booleans(),
+        must_restore=st.sampled_from([False, False, True]),
+    ),
     st.builds(Failed, step=small, error=st.sampled_from(["ScriptFailed", "Interrupted", "", "what"]), text=texts),
-    st.builds(Leave, step=small, reason=texts),
+    st.builds(Leave, step=small, reason=texts, is_handover=st.booleans()),
     st.builds(StopRequest, reason=texts),
     st.builds(ProcessExited, worker=small, code=st.sampled_from([0, 0, 1, -9, -99]), reason=texts),
     st.builds(part, small, step=st.just(1), generation=st.sampled_from([0, 1, 1, 2]), failed=texts),
@@ -89,7 +112,7 @@ inputs: st.SearchStrategy[Input] = st.one_of(
 )
 # A job that is under way: without it, random messages rarely get as far as a generation.
 START: tuple[Input, ...] = (
-    Arrived(1, Watch(version=1)),
+    Arrived(1, Watch(version=PROTOCOL_VERSION)),
     *(Arrived(2 + worker, join(worker)) for worker in range(WORKERS)),
 )
 histories = st.builds(
@@ -109,6 +132,7 @@ class Checker:
     told_end: set[int] = field(default_factory=set)
     generations: list[int] = field(default_factory=list)
     published: list[str] = field(default_factory=list)
+    decided: list[Decision] = field(default_factory=list)
     ended: int = 0
     over: bool = False
 
@@ -127,6 +151,8 @@ class Checker:
                 assert to
                 assert not self.closed & set(to), instruction
                 self._message(to, message)
+            case Journal(decision):
+                self.decided.append(decision)
             case Note(event, watchers):
                 assert not self.closed & set(watchers)
                 assert not self.ended, "an event after JobEnded"
@@ -149,15 +175,28 @@ class Checker:
             assert not set(self.welcomed) & set(to)
             self.welcomed += to
         elif isinstance(message, Ended):
+            assert any(isinstance(decision, EndDecided) for decision in self.decided)
             self.told_end.update(to)
+        elif isinstance(message, Enlisted):
+            assert NumberGiven(message.worker) in self.decided
+        elif isinstance(message, CheckpointSettled):
+            assert CheckpointDecided(message.checkpoint, message.published) in self.decided
         elif isinstance(message, Formed):
-            members = message.generation.members
-            assert [member.rank for member in members] == list(range(len(members)))
-            numbers = [member.worker for member in members]
-            assert numbers == sorted(set(numbers))
-            assert message.generation.number not in self.generations
-            assert message.generation.reason
-            self.generations.append(message.generation.number)
+            self._formed(to, message.generation)
+
+    def _formed(self, to: tuple[int, ...], generation: Generation) -> None:
+        assert GenerationDecided(generation) in self.decided, "told before it was written down"
+        assert [member.rank for member in generation.members] == list(range(generation.size))
+        numbers = [member.worker for member in generation.members]
+        assert numbers == sorted(set(numbers))
+        assert len(numbers) <= WORKERS
+        assert set(generation.carriers) <= set(numbers)
+        assert generation.reason
+        if generation.number in self.generations:  # said again, to one that had not heard it
+            assert generation.number == self.generations[-1]
+            assert len(to) == 1
+        else:
+            self.generations.append(generation.number)
             assert self.generations == sorted(self.generations)
 
 
@@ -171,7 +210,7 @@ def test_invariants_hold_for_any_order_of_messages(history: tuple[Input, ...], d
         now += data.draw(steps_of_time)
         checker.check(happened, core.handle(happened, now))
     # Everybody goes away, at last a launcher: whatever went before, the job comes to an end, and exactly once.
-    last: tuple[Input, ...] = (Arrived(7, Watch(version=1)), *(Closed(client) for client in range(1, 8)))
+    last: tuple[Input, ...] = (Arrived(7, Watch(version=PROTOCOL_VERSION)), *(Closed(client) for client in range(1, 8)))
     for happened in (*last, *[Tick()] * 20):
         now += 0.1
         checker.check(happened, core.handle(happened, now))
@@ -188,31 +227,49 @@ def test_the_same_history_gives_the_same_instructions(history: tuple[Input, ...]
         assert first == second
 
 
+@settings(max_examples=200, deadline=None)
+@given(histories, st.sets(st.integers(0, 33), max_size=3), st.data())
+def test_a_coordinator_that_is_started_again_contradicts_nothing(
+    history: tuple[Input, ...], restarts: set[int], data: st.DataObject
+) -> None:
+    """It knows what was journalled and nothing else, and its clients have to come anew."""
+    config = JobConfig(workers=WORKERS)
+    core, checker, now = MembershipCore(config, now=0.0), Checker(), 0.0
+    for position, happened in enumerate(history):
+        if position in restarts:
+            core = MembershipCore(config, now=now, remembered=add_up(checker.decided))
+            checker = Checker(decided=checker.decided, generations=checker.generations)
+        now += data.draw(steps_of_time)
+        checker.check(happened, core.handle(happened, now))
+    assert len([decision for decision in checker.decided if isinstance(decision, EndDecided)]) <= 1
+    given = [decision.worker for decision in checker.decided if isinstance(decision, NumberGiven)]
+    assert given == sorted(set(given))
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.permutations(range(5)), st.integers(0, 4))
-def test_one_kill_ends_the_job_and_names_the_worker(order: list[int], victim: int) -> None:
-    """In whatever order the news of a death arrive, the text is the same."""
+def test_one_kill_makes_the_next_generation_and_names_the_worker(order: list[int], victim: int) -> None:
+    """In whatever order the news of a death arrive, the text is the same, and nobody waits longer than for the last."""
     core = MembershipCore(JobConfig(workers=5), now=0.0)
-    core.handle(Arrived(99, Watch(version=1)), 0.0)
+    core.handle(Arrived(99, Watch(version=PROTOCOL_VERSION)), 0.0)
     for worker in order:
         core.handle(Arrived(worker, join(worker)), 0.0)
-    broken = ExchangeBroken(generation=1, step=7, operation="all-reduce of gradients", peer=victim, reason="reset")
+    broken = ExchangeBroken(
+        generation=1, step=7, operation="all-reduce of gradients", peer=victim, reason="reset", holds=1
+    )
     news: list[Input] = [
         Closed(victim),
         Arrived(99, ProcessExited(worker=victim, code=-9, reason="")),
-        Arrived((victim + 1) % 5, broken),
+        *(Arrived(worker, broken) for worker in range(5) if worker != victim),
     ]
-    found = [
-        instruction.message
-        for position in order
-        if position < len(news)
-        for instruction in core.handle(news[position], 0.1)
-        if isinstance(instruction, Send) and isinstance(instruction.message, Ended)
-    ]
-    assert len(found) == 1
-    assert found[0].exit_code == 3
-    assert found[0].error == "WorkerLost"
-    assert found[0].text.startswith(
+    news = [news[position] for position in order] + news[5:]
+    answers = [core.handle(happened, 0.1) for happened in news]
+    assert not [i for answer in answers[:-1] for i in answer if isinstance(i, Send) and isinstance(i.message, Formed)]
+    [formed] = [i.message for i in answers[-1] if isinstance(i, Send) and isinstance(i.message, Formed)]
+    survivors = tuple(worker for worker in range(5) if worker != victim)
+    assert tuple(member.worker for member in formed.generation.members) == survivors
+    assert formed.generation.carriers == survivors
+    assert formed.generation.reason == (
         f"worker {victim} (process {100 + victim} on host-{victim}) was killed by SIGKILL in step 7, "
         "during all-reduce of gradients"
     )

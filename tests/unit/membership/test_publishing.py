@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from shoal.events import CheckpointLost, CheckpointPublished
 from shoal.membership.audience import Audience
-from shoal.membership.protocol import Discard, Instruction, Note, Publish, Send
+from shoal.membership.decisions import CheckpointDecided
+from shoal.membership.protocol import Discard, Instruction, Journal, Note, Publish, Send
 from shoal.membership.publisher import PublishOutcome
 from shoal.membership.publishing import MOST_OPEN, Publishing
 from shoal.values import Address, Generation, Member
@@ -43,6 +44,7 @@ class Checker:
     written: dict[str, set[int]] = field(default_factory=dict)  # by checkpoint: who has said so
     asked: list[str] = field(default_factory=list)  # publications
     done: dict[str, bool] = field(default_factory=dict)  # by checkpoint: published?
+    decided: dict[str, bool] = field(default_factory=dict)
     settled: dict[str, bool] = field(default_factory=dict)
 
     def follow(self, instructions: tuple[Instruction, ...]) -> None:
@@ -62,7 +64,10 @@ class Checker:
                 case Note(CheckpointLost() as event):
                     assert event.reason
                     self.end(event.checkpoint, published=False)
+                case Journal(CheckpointDecided() as decision):
+                    self.decided[decision.checkpoint] = decision.is_published
                 case Send(_, CheckpointSettled() as message):
+                    assert self.decided[message.checkpoint] == message.published, "told before it was written down"
                     assert message.checkpoint not in self.settled
                     self.settled[message.checkpoint] = message.published
                     assert self.done[message.checkpoint] == message.published
@@ -97,7 +102,7 @@ def test_every_checkpoint_is_published_or_lost_once_and_never_both(history: list
         if verb in ("written", "failed", "stale") and worker not in gone:
             of = current.number if verb != "stale" else max(1, current.number - 1)
             said = part(worker, step=step, generation=of, failed="no space" if verb == "failed" else "")
-            assert publishing.objection(worker, said, current) == ""
+            assert publishing.objection(said, current, was_member=True) == ""
             if isinstance(said, PartWritten):
                 checker.written.setdefault(said.checkpoint, set()).add(worker)
             reported.add(said.checkpoint)
@@ -113,7 +118,8 @@ def test_every_checkpoint_is_published_or_lost_once_and_never_both(history: list
                 publishing.published(name, PublishOutcome(size=1, removed=()), 2.0)
             else:
                 publishing.not_published(name, "the store is gone")
-        publishing.gone(gone, 1.5)
+        for left in gone:
+            publishing.gone(left, "it left", 1.5)
         checker.follow(audience.take())
     publishing.abandon("the job ended")
     publishing.give_up("it took too long")
@@ -169,22 +175,22 @@ def test_a_checkpoint_takes_the_longest_part_and_the_publication() -> None:
 def test_what_is_no_part_of_this_run_is_refused_with_the_reason(fields: dict[str, Any], words: str) -> None:
     publishing, _ = fresh()
     said = part(0, **{"step": 10, **fields})
-    assert words in publishing.objection(0, said, generation(2))
-    assert publishing.objection(0, part(0, step=10), generation(2)) == ""
+    assert words in publishing.objection(said, generation(2), was_member=True)
+    assert publishing.objection(part(0, step=10), generation(2), was_member=True) == ""
 
 
 def test_parts_of_a_stranger_or_before_the_first_generation_are_refused() -> None:
     publishing, _ = fresh()
-    assert publishing.objection(0, part(0, step=10), None)
-    assert publishing.objection(WORKERS, part(0, step=10), generation(1))
+    assert publishing.objection(part(0, step=10), None, was_member=True)
+    assert publishing.objection(part(0, step=10), generation(1), was_member=False)
 
 
 def test_a_worker_cannot_open_checkpoints_without_end() -> None:
     publishing, _ = fresh()
     for number in range(MOST_OPEN):
         publishing.part(0, part(0, step=10 + number), generation(1), 1.0)
-    assert f"while {MOST_OPEN} are open" in publishing.objection(0, part(0, step=1000), generation(1))
-    assert publishing.objection(1, part(1, step=10), generation(1)) == ""
+    assert f"while {MOST_OPEN} are open" in publishing.objection(part(0, step=1000), generation(1), was_member=True)
+    assert publishing.objection(part(1, step=10), generation(1), was_member=True) == ""
 
 
 def test_two_parts_of_one_name_are_no_checkpoint() -> None:

@@ -10,6 +10,7 @@ from shoal.transport.ending import (
     DIED,
     ENDING_BYTES,
     FINISHED,
+    SILENT,
     Ending,
     name_the_lost,
     pack_ending,
@@ -41,27 +42,41 @@ def test_an_ending_is_never_taken_for_a_header() -> None:
 
 
 def test_the_dead_are_named_before_those_who_were_cut_off_or_gave_up() -> None:
-    lost = name_the_lost({1: CUT_OFF, 2: DIED, 3: GAVE_UP}, awaited=1)
+    lost = name_the_lost({1: CUT_OFF, 2: DIED, 3: GAVE_UP}, own=0, awaited=1)
     assert lost is not None
     assert lost.peer == 2
 
 
 def test_a_rank_that_says_whom_it_lost_is_believed() -> None:
-    lost = name_the_lost({1: blames(4), 2: CUT_OFF}, awaited=2)
+    lost = name_the_lost({1: blames(4), 2: CUT_OFF}, own=0, awaited=2)
     assert lost is not None
     assert lost.peer == 4
     assert "says rank 1" in str(lost)
 
 
 def test_the_awaited_is_named_where_nothing_is_known() -> None:
-    lost = name_the_lost({1: CUT_OFF, 2: CUT_OFF}, awaited=2)
+    lost = name_the_lost({1: CUT_OFF, 2: CUT_OFF}, own=0, awaited=2)
     assert lost is not None
     assert lost.peer == 2
 
 
 def test_finished_ranks_are_missed_only_by_those_who_wait_for_them() -> None:
-    assert name_the_lost({1: FINISHED, 2: FINISHED}, awaited=None) is None
-    assert name_the_lost({1: FINISHED}, awaited=3) is None
-    lost = name_the_lost({1: FINISHED}, awaited=1)
+    assert name_the_lost({1: FINISHED, 2: FINISHED}, own=0, awaited=None) is None
+    assert name_the_lost({1: FINISHED}, own=0, awaited=3) is None
+    lost = name_the_lost({1: FINISHED}, own=0, awaited=1)
     assert lost is not None
     assert "had finished" in str(lost)
+
+
+def test_a_rank_never_names_itself() -> None:
+    """Rank 1 cannot reach us, tells rank 2, and both leave: we cannot tell more than that they left."""
+    lost = name_the_lost({1: blames(0), 2: blames(0)}, own=0, awaited=2)
+    assert lost is not None
+    assert lost.peer == 2
+
+
+def test_a_machine_that_does_not_answer_is_said_to_be_out_of_reach_not_dead() -> None:
+    lost = name_the_lost({1: SILENT}, own=0, awaited=1)
+    assert lost is not None
+    assert lost.peer == 1
+    assert "does not answer" in str(lost)

@@ -12,7 +12,8 @@ import pytest
 
 from shoal.errors import Aborted, AddressUnavailable, PeerLost, Refused, UsageError
 from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
-from shoal.transport.tcp_listener import MAX_UNPROVEN, Hello
+from shoal.transport.tcp_handshake import Hello
+from shoal.transport.tcp_listener import MAX_UNPROVEN
 from shoal.values import Address
 from shoal.wire import handshake
 from support.collectives import PATIENCE, TOKEN, generation_of, in_threads, succeed
@@ -96,25 +97,28 @@ def test_a_flood_of_silent_connections_does_not_keep_a_peer_out(workers: Workers
 def test_a_peer_with_another_token_is_kept_out(workers: Workers) -> None:
     workers.listen(1)
     workers.listen(1, token="another")
-    errors = in_threads(lambda: workers.connect(0, timeout=0.5), lambda: workers.connect(1, token="another"))
+    errors = in_threads(
+        lambda: workers.connect(0, timeout=0.5), lambda: workers.connect(1, timeout=0.5, token="another")
+    )
     assert [type(error) for error in errors] == [PeerLost, PeerLost]
     assert "another token" in str(errors[1])
 
 
 def test_a_listener_that_cannot_prove_itself_is_refused(workers: Workers) -> None:
-    workers.listen(2)
+    workers.listen(1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-    def impostor() -> None:
-        connection, _ = workers.listeners[0].socket.accept()
-        with connection:
-            connection.settimeout(PATIENCE)
-            connection.sendall(bytes(32))
-            assert connection.recv(200)
-            connection.sendall(bytes(32))
-            assert not connection.recv(1)
+        def impostor() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.settimeout(PATIENCE)
+                connection.sendall(bytes(32))
+                assert connection.recv(200)
+                connection.sendall(bytes(32))
+                assert not connection.recv(1)
 
-    workers.listeners[0].socket.setblocking(True)
-    error = in_threads(lambda: workers.connect(1), impostor)[0]
+        generation = generation_of([Address(*listener.getsockname()), workers.listeners[0].address])
+        error = in_threads(lambda: connect_mesh(workers.listeners[0], generation, 1, TOKEN, PATIENCE), impostor)[0]
     assert isinstance(error, Refused)
     assert "rank 0" in str(error)
 
@@ -140,25 +144,42 @@ def test_a_connection_for_a_later_generation_waits_until_its_time(workers: Worke
 
 def test_connections_of_older_generations_are_dropped(workers: Workers) -> None:
     workers.listen(2)
-    errors = in_threads(lambda: workers.connect(0, number=2, timeout=1.0), lambda: workers.connect(1, number=1))
+    errors = in_threads(lambda: workers.connect(0, number=2, timeout=1.0), lambda: workers.connect(1, timeout=1.0))
     assert isinstance(errors[1], PeerLost)
     assert "generation 1" in str(errors[1])
 
 
-def test_a_peer_that_is_gone_is_named_at_once(workers: Workers) -> None:
+def test_a_peer_that_is_gone_is_tried_until_time_is_up_and_named_with_the_reason(workers: Workers) -> None:
     workers.listen(2)
     workers.listeners[0].close()
-    with pytest.raises(PeerLost, match=r"rank 0 \(worker 0 at 127\.0\.0\.1:.* refused") as error:
-        workers.connect(1)
+    with pytest.raises(PeerLost, match=r"rank 0 \(worker 0 at 127\.0\.0\.1:.* refused, for 0.3 s") as error:
+        workers.connect(1, timeout=0.3)
     assert error.value.peer == 0
 
 
-def test_a_peer_that_leaves_while_others_are_awaited_is_named(workers: Workers) -> None:
+def test_a_peer_that_could_not_be_reached_at_first_is_reached_later(workers: Workers) -> None:
+    workers.listen(2)
+    workers.listeners[1].faults.cut(0, 0.3)
+    ends = succeed(lambda: workers.connect(0), lambda: workers.connect(1))
+    greet(ends[1], ends[0])
+
+
+def test_a_peer_that_gives_up_because_of_another_is_not_the_one_that_is_named(workers: Workers) -> None:
+    """Rank 2 never comes; rank 1 gives up first, and rank 0 must not take that for an unreachable rank 1."""
+    workers.listen(3)
+    errors = in_threads(lambda: workers.connect(0), lambda: workers.connect(1, timeout=0.3))
+    assert [type(error) for error in errors] == [PeerLost, PeerLost]
+    assert errors[1].peer == 2
+    assert errors[0].peer is None
+    assert "rank 1 gave up" in str(errors[0])
+
+
+def test_a_peer_that_dies_while_others_are_awaited_is_named(workers: Workers) -> None:
     workers.listen(3)
 
     def come_and_go() -> None:
         generation = generation_of([listener.address for listener in workers.listeners[:2]])
-        connect_mesh(workers.listeners[1], generation, 1, TOKEN, PATIENCE).close()
+        connect_mesh(workers.listeners[1], generation, 1, TOKEN, PATIENCE).close_in_child()  # without a word
 
     error = in_threads(lambda: workers.connect(0), come_and_go)[0]
     assert isinstance(error, PeerLost)
@@ -214,6 +235,6 @@ def test_ipv6_works_where_the_machine_has_it() -> None:
             listener = PeerListener("::1", TOKEN)
             stack.callback(listener.close)
             workers.listeners.append(listener)
-        assert workers.listeners[0].address == Address("::1", workers.listeners[0].socket.getsockname()[1])
+        assert workers.listeners[0].address.host == "::1"
         ends = succeed(lambda: workers.connect(0), lambda: workers.connect(1))
         greet(ends[0], ends[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,7 +65,7 @@ def test_time_left_comes_from_the_pace_of_this_loop() -> None:
 
 
 def test_second_loop_counts_from_where_it_began() -> None:
-    made = board(LOOP, applied(step=20), LOOP, applied(step=25))
+    made = board(LOOP, applied(step=20), msgspec.structs.replace(LOOP, loop=1), applied(step=25))
     assert (made.step, made.done) == (25, 5)
 
 
@@ -132,7 +133,71 @@ def test_a_record_that_goes_on_after_a_resume_shows_the_job_as_it_is_now() -> No
     assert (made.step, made.ended, made.lost, made.loop) == (400, None, frozenset(), None)
 
 
+def formed(generation: int, *workers: int) -> events.GenerationFormed:
+    return events.GenerationFormed(generation=generation, workers=workers, schedule="ring", codec="identity", reason="")
+
+
+def died(worker: int) -> events.WorkerDied:
+    return events.WorkerDied(worker=worker, host="h", process=1, step=1, operation="all-reduce", reason="killed")
+
+
+def test_only_members_count_in_the_present_rate_and_values() -> None:
+    made = board(
+        formed(1, 0, 1), applied(0, samples=30, values={"loss": 1.0}), applied(1, values={"loss": 9.0}),
+        died(1), formed(2, 0), applied(7, values={"loss": 9.0}),
+    )  # fmt: skip
+    assert made.samples_per_second == pytest.approx(30.0)
+    assert made.values == {"loss": 1.0}
+    assert sum(state.samples for state in made.workers.values()) == 50, "what the dead one did still counts"
+
+
+def test_lost_workers_leave_the_sight_after_a_moment_and_newcomers_come_into_it() -> None:
+    made = board(formed(1, 0, 1), applied(0), applied(1), died(1))
+    joined = events.WorkerJoined(worker=9, host="h", process=1, address="")
+    made = made.apply(joined, 4.0)
+    assert made.in_sight == [0, 1, 9]
+    assert made.apply(formed(2, 0, 9), 30.0).in_sight == [0, 9]
+    back = events.WorkerJoined(worker=1, host="h", process=1, address="")
+    assert made.apply(back, 30.0).in_sight == [0, 1, 9]
+
+
+def test_mean_rate_is_right_when_all_workers_were_replaced() -> None:
+    first = [applied(n, samples=100, seconds=10.0) for n in (0, 1)]
+    second = [applied(n, samples=100, seconds=10.0) for n in (2, 3)]
+    made = board(formed(1, 0, 1), *first, died(0), died(1), formed(2, 2, 3), *second)
+    assert made.mean_samples_per_second == pytest.approx(20.0)
+    grown = board(formed(1, 0), applied(0, samples=100, seconds=10.0), formed(2, 0, 1), *first)
+    assert grown.mean_samples_per_second == pytest.approx(300 / 20)
+
+
+def test_a_job_that_lost_everybody_goes_back_to_its_checkpoint_and_began_where_it_began() -> None:
+    loop = events.LoopStarted(loop=1, epochs=5, steps_per_epoch=100, global_batch=20, samples_per_epoch=2000)
+    made = board(formed(1, 0), loop, applied(step=450), died(0), formed(2, 1), loop, RESUMED)
+    assert (made.step, made.done, made.first_step) == (400, 400, 0)
+    made = made.apply(applied(0, step=452, generation=1), 7.0)
+    assert made.step == 400, "late news of what is void"
+    assert made.apply(applied(1, step=401, generation=2), 8.0).step == 401
+
+
+def test_another_batch_changes_how_many_steps_are_left() -> None:
+    chosen = events.BatchChosen(generation=2, workers=1, global_batch=10, worker_batch=10, lr_factor=1.0, reason="")
+    made = board(LOOP, applied(step=10), chosen)
+    assert made.loop is not None
+    assert made.loop.steps == 10 + 20
+    limited = board(msgspec.structs.replace(LOOP, steps=15), applied(step=10), chosen)
+    assert limited.loop is not None
+    assert limited.loop.steps == 15, "the script's own limit stays"
+
+
 everything = st.one_of(
+    st.builds(lambda n, who: formed(n, *sorted(who)), st.integers(1, 4), st.sets(st.integers(0, 5))),
+    st.builds(died, st.integers(0, 5)),
+    st.builds(
+        lambda batch: events.BatchChosen(
+            generation=1, workers=1, global_batch=batch, worker_batch=1, lr_factor=1, reason=""
+        ),
+        st.integers(0, 50),
+    ),
     st.builds(
         applied,
         worker=st.integers(0, 3),

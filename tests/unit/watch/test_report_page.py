@@ -22,7 +22,7 @@ from shoal.watch.report_charts import BUDGET, ChartData, as_script_text, chart_d
 from shoal.watch.report_page import read_runs
 from shoal.watch.report_workers import KINDS
 from shoal.watch.series import Point
-from support.records import Job, eventful, job_started
+from support.records import Job, eventful, faulty, job_started
 
 EVIL = "</script><img src=x onerror=alert(1)> <!-- ]]> \" ' & \u2028 \\u003c"
 
@@ -161,6 +161,38 @@ def test_several_runs_share_charts_and_show_what_differs(tmp_path: Path) -> None
     assert "differs between runs" in page.text
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
+
+
+def test_faults_are_told_with_what_was_decided_and_what_they_cost(tmp_path: Path) -> None:
+    page = page_of(faulty(tmp_path / "run"), target=tmp_path / "r.html")
+    for words in (
+        "What went wrong, and what it cost",
+        "9.8 s without progress, 3 steps (384 samples) redone, goodput 94%.",
+        "on purpose: kill worker 2 (kill worker every 15s)",
+        "generation 5 with 4 workers: worker 5 came in place of worker 3",
+        "Parameters differed between workers once",
+        "goodput 94% 9.8 s without progress",
+        "undisturbed 512 samples/s",
+    ):
+        assert words in page.text
+    lanes = [attributes["aria-label"] for name, attributes in page.tags if attributes.get("class") == "lane"]
+    assert lanes == [
+        "faults on purpose: 3", "lost: 1", "expelled: 1", "joined: 5", "generations: 5", "coordinator: 1",
+        "differed: 1", "no progress: 4", "too few workers: 1",
+    ]  # fmt: skip
+    [run] = read_runs([tmp_path / "run"])
+    marks = chart_data([run]).runs[0].marks
+    assert [round(mark.until - mark.time, 2) for mark in marks if mark.until is not None] == [1.25, 0.5, 0.75, 8.75]
+    assert sum(mark.is_problem for mark in marks if mark.until is None) == 7
+
+
+def test_a_job_without_incidents_says_so_in_one_line(tmp_path: Path) -> None:
+    job = Job(tmp_path / "run")
+    job.tell(job_started())
+    job.step(1, {"loss": 1.0})
+    page = page_of(job.write(), target=tmp_path / "r.html")
+    assert "Nothing went wrong" in page.text
+    assert "Goodput" not in page.text
 
 
 def test_run_that_never_started_has_a_page(tmp_path: Path) -> None:

@@ -1,0 +1,279 @@
+"""A worker's client through broken connections, expulsions and coordinators that are away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import psutil
+import pytest
+
+from shoal.errors import AddressUnavailable, ScriptFailed
+from shoal.events import Advised
+from shoal.membership import client as client_module
+from shoal.membership.client import CoordinatorClient
+from shoal.wire.messages import (
+    Beat,
+    CheckpointSettled,
+    Ended,
+    ExchangeBroken,
+    Expelled,
+    Formed,
+    Heartbeat,
+    Inject,
+    Leave,
+    PartWritten,
+    Ready,
+    RegroupWish,
+    Report,
+    StopNotice,
+    Turned,
+)
+from support.collectives import in_threads, succeed
+from support.fake_coordinator import PATIENCE, TOKEN, Conversation, FakeCoordinator, generation, join, meanwhile
+
+BROKEN = ExchangeBroken(generation=1, step=3, operation="all-reduce", peer=1, reason="reset")
+PART = PartWritten(
+    checkpoint="step-00000003-g1", generation=1, step=3, file="part-0", size=1, seconds=0.1, blocked=0.0, reason="due"
+)
+
+
+class Pair:
+    """A client and the coordinator it talks to."""
+
+    def __init__(self, stack: ExitStack, **settings: object) -> None:
+        self.coordinator = FakeCoordinator(**settings)
+        stack.callback(self.coordinator.close)
+        self.conversation: Conversation
+        self.client: CoordinatorClient
+        self.interruptions: list[tuple[str, int | None]] = []
+
+        def connect() -> CoordinatorClient:
+            return CoordinatorClient.connect(self.coordinator.address, TOKEN, join(0), timeout=PATIENCE)
+
+        self.client, self.conversation = succeed(connect, lambda: self.coordinator.accept(heartbeat=0.05))
+        stack.callback(self.client.close)
+        stack.callback(self.coordinator.go_away)  # so that closing need not wait for its answer
+        self.client.on_interrupt = lambda reason, below: self.interruptions.append((reason, below))
+
+    def tell(self, *messages: Any) -> None:
+        self.conversation.send(*messages)
+
+    def break_off(self, **welcome: Any) -> None:
+        """The connection breaks and the client comes back."""
+        self.conversation.close()
+        self.conversation = self.coordinator.accept(heartbeat=0.05, **welcome)
+
+    def interrupted(self) -> tuple[str, int | None]:
+        limit = time.monotonic() + PATIENCE
+        while not self.interruptions:
+            assert time.monotonic() < limit, "nothing was interrupted"
+            time.sleep(0.01)
+        return self.interruptions.pop(0)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with ExitStack() as stack:
+        yield Pair(stack)
+
+
+def test_a_broken_connection_is_made_again_and_the_generation_goes_on(pair: Pair) -> None:
+    pair.tell(Formed(generation=generation(4, 0, 1)))
+    pair.client.wait_for_generation(0)
+    pair.break_off(current=generation(4, 0, 1), is_member=True)
+    assert pair.conversation.join is not None
+    assert pair.conversation.join.generation == 4
+    assert pair.conversation.expect(Heartbeat).generation == 4
+    assert pair.client.interruption(4) is None
+    assert pair.interruptions == []
+    pair.tell(StopNotice(reason="enough"), Formed(generation=generation(5, 0)))
+    assert pair.client.wait_for_generation(4).number == 5
+    assert pair.client.stop_reason == "enough"
+
+
+def test_a_coordinator_that_is_away_for_a_while_is_found_again(pair: Pair) -> None:
+    pair.coordinator.go_away()
+    pair.client.report(Advised(worker=0, text="said while it was away"))
+    time.sleep(0.3)  # a few tries fail
+    pair.coordinator.listen()
+    pair.conversation = pair.coordinator.accept()
+    (event,) = pair.conversation.expect(Report).events
+    assert event == Advised(worker=0, text="said while it was away")
+
+
+def test_a_worker_that_was_put_out_meanwhile_learns_it_and_comes_back_as_a_newcomer(pair: Pair) -> None:
+    pair.tell(Formed(generation=generation(4, 0, 1)))
+    pair.client.wait_for_generation(0)
+    pair.break_off(current=generation(5, 1))
+    reason, below = pair.interrupted()
+    assert below == 5
+    assert "went on without this worker" in reason
+    assert pair.client.interruption(4) == reason
+    pair.break_off(current=generation(5, 1))
+    assert pair.conversation.join is not None
+    assert pair.conversation.join.generation == 0
+    pair.client.tell(Ready(generation=4))
+    assert pair.conversation.expect(Ready) == Ready(generation=4)
+    pair.tell(Formed(generation=generation(6, 0, 1, carriers=(1,))))
+    assert pair.client.wait_for_generation(4).number == 6
+    assert pair.client.interruption(6) is None
+
+
+def test_a_generation_that_formed_while_the_connection_was_broken_is_learnt_with_the_welcome(pair: Pair) -> None:
+    pair.tell(Formed(generation=generation(1, 0, 1)))
+    pair.client.wait_for_generation(0)
+    pair.client.tell(BROKEN)
+    pair.conversation.expect(ExchangeBroken)
+    pair.break_off(current=generation(2, 0), is_member=True)
+    assert pair.client.wait_for_generation(1).number == 2
+    pair.client.leave(step=3, reason="done")
+    pair.conversation.expect(Leave)  # and no second report about generation 1 before it
+
+
+def test_who_waits_for_a_generation_says_so_again_on_every_connection(pair: Pair) -> None:
+    pair.tell(Formed(generation=generation(1, 0, 1)))
+    pair.client.wait_for_generation(0)
+    pair.client.tell(BROKEN)
+    assert pair.conversation.expect(ExchangeBroken) == BROKEN
+    for _ in range(2):
+        pair.break_off(current=generation(1, 0, 1), is_member=True)
+        assert pair.conversation.expect(ExchangeBroken) == BROKEN
+
+
+def test_a_part_of_a_checkpoint_is_said_again_until_it_is_settled(pair: Pair) -> None:
+    pair.client.part_written(PART)
+    assert pair.conversation.expect(PartWritten) == PART
+    pair.break_off()
+    assert pair.conversation.expect(PartWritten) == PART
+    pair.tell(CheckpointSettled(checkpoint=PART.checkpoint, published=True))
+    assert pair.client.wait_settled(PART.checkpoint, PATIENCE) is True
+    pair.break_off()
+    pair.client.report(Advised(worker=0, text="the next word"))
+    pair.conversation.expect(Report)
+
+
+def test_an_expulsion_interrupts_and_is_handed_to_whoever_waits(pair: Pair) -> None:
+    pair.tell(Formed(generation=generation(3, 0, 1)), Expelled(generation=3, reason="it hung"))
+    assert pair.interrupted() == ("it hung", 4)
+    word = pair.client.wait_for_word(3)
+    assert isinstance(word, Expelled)
+    pair.client.tell(Ready(generation=3))
+    assert pair.client.wait_for_word(3, timeout=0.05) is None  # it was answered
+    pair.tell(Formed(generation=generation(5, 0, 1)))
+    assert pair.client.wait_for_word(3) == generation(5, 0, 1)
+
+
+def test_an_expulsion_from_an_older_generation_is_late(pair: Pair) -> None:
+    pair.tell(Formed(generation=generation(3, 0, 1)), Expelled(generation=2, reason="it hung"), StopNotice(reason="x"))
+    pair.client.wait_for_generation(0)
+    pair.tell(Formed(generation=generation(4, 0, 1)))
+    assert pair.interrupted() == ("a test", 4)
+
+
+def test_a_wish_to_regroup_counts_until_the_next_generation(pair: Pair) -> None:
+    wish = RegroupWish(generation=1, reason="worker 2 waits")
+    pair.tell(Formed(generation=generation(1, 0, 1)), wish, CheckpointSettled(checkpoint="a", published=False))
+    pair.client.wait_settled("a", PATIENCE)
+    assert pair.client.regroup_wish == "worker 2 waits"
+    pair.tell(Formed(generation=generation(2, 0, 1, 2)))
+    pair.client.wait_for_generation(1)
+    assert pair.client.regroup_wish is None
+
+
+def test_the_lease_runs_while_nothing_is_heard_and_again_from_the_next_word(pair: Pair) -> None:
+    pair.client.wait_heard(PATIENCE)
+    time.sleep(0.1)
+    waiting = meanwhile(lambda: pair.client.wait_heard(0.05))
+    time.sleep(0.1)
+    assert waiting.is_alive()
+    pair.tell(Beat())
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()
+
+
+def test_waiting_for_the_lease_ends_with_the_job(pair: Pair) -> None:
+    time.sleep(0.05)
+
+    def end() -> None:
+        time.sleep(0.05)
+        # With the end something is heard, and the wait may return; what matters is that it does not go on.
+        pair.tell(Ended(exit_code=1, error="ScriptFailed", text="it raised"))
+
+    in_threads(lambda: pair.client.wait_heard(0.01), end)
+    with pytest.raises(ScriptFailed, match="it raised"):
+        pair.client.wait_for_generation(0)
+    assert pair.interrupted() == ("it raised", None)
+
+
+def test_heartbeats_carry_where_the_script_is_and_for_how_long_it_has_been_blocked(pair: Pair) -> None:
+    pair.client.set_position(7, "all-reduce of gradients")
+    pair.client.stalled = lambda: 2.5
+    limit = time.monotonic() + PATIENCE
+    while (beat := pair.conversation.expect(Heartbeat)).step != 7 or beat.stalled != 2.5:
+        assert time.monotonic() < limit
+    assert beat.operation == "all-reduce of gradients"
+
+
+def test_faults_on_purpose_reach_those_who_suffer_them(pair: Pair) -> None:
+    suffered: list[Inject] = []
+    pair.client.on_fault = suffered.append
+    cut = Inject(worker=0, fault="cut", seconds=5.0, peer=1)
+    pair.tell(cut, Inject(worker=0, fault="fill-disk", seconds=50.0), CheckpointSettled(checkpoint="a", published=True))
+    pair.client.wait_settled("a", PATIENCE)
+    assert suffered == [cut]
+    assert pair.client.disk_full_until > time.monotonic()
+
+
+def test_a_coordinator_that_stays_away_is_lost_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "AWAY_SECONDS", -0.9)
+    with ExitStack() as stack:
+        pair = Pair(stack, lease=1.0)
+        pair.coordinator.go_away()
+        with pytest.raises(AddressUnavailable, match=f"the coordinator at {pair.coordinator.address} is gone"):
+            pair.client.wait_for_generation(0)
+        reason, below = pair.interrupted()
+        assert "is gone" in reason
+        assert below is None
+        with pytest.raises(AddressUnavailable):
+            pair.client.wait_heard(0.0)
+
+
+def test_being_turned_away_is_final(pair: Pair) -> None:
+    pair.tell(Turned(reason="its number is another's now"))
+    with pytest.raises(AddressUnavailable, match="its number is another's now"):
+        pair.client.wait_for_generation(0)
+
+
+def test_garbage_from_the_coordinator_is_final(pair: Pair) -> None:
+    pair.conversation._socket.sendall(b"\x00\x00\x00\x03abc")
+    with pytest.raises(AddressUnavailable, match="not a message of the coordinator"):
+        pair.client.wait_for_generation(0)
+
+
+def test_a_last_word_waits_for_a_coordinator_that_is_away(pair: Pair) -> None:
+    pair.coordinator.go_away()
+    leaving = meanwhile(lambda: pair.client.leave(step=9, reason="done"))
+    time.sleep(0.2)
+    pair.coordinator.listen()
+    conversation = pair.coordinator.accept()
+    assert conversation.expect(Leave).step == 9
+    leaving.join(PATIENCE)
+    assert not leaving.is_alive()
+
+
+def test_closing_does_not_wait_for_a_coordinator_that_is_away(pair: Pair) -> None:
+    pair.coordinator.go_away()
+    closing = meanwhile(pair.client.close)
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
+
+
+def test_many_broken_connections_leave_no_descriptor_behind(pair: Pair) -> None:
+    before = psutil.Process().num_fds()
+    for _ in range(20):
+        pair.break_off()
+        pair.conversation.expect(Heartbeat)
+    assert psutil.Process().num_fds() <= before + 2

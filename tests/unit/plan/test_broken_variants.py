@@ -1,0 +1,137 @@
+"""Deliberately broken variants of the protocol are caught, each by an invariant that is there for it.
+
+A check that never fails proves nothing. Each variant breaks one thing in live code or in what drives it, and is run over
+schedules with the kinds of faults that it takes to show; the schedule that catches it passes with the protocol as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from shoal.membership import forming, member
+from shoal.membership.alignment import Alignment, Taking, align
+from shoal.membership.decisions import Remembered
+from shoal.membership.publishing import Publishing
+from shoal.plan import invariants
+from shoal.plan.cluster import Parts, simulate
+from shoal.plan.faults import Kind, random_schedule
+from shoal.plan.invariants import Violation
+from shoal.plan.model import State, Trainer
+from shoal.plan.worker import Exchange, Worker
+from shoal.values import Generation, Standing
+
+MOST_SCHEDULES = 150  # within which each variant must be caught
+
+Variant = Callable[[pytest.MonkeyPatch], Parts]
+
+
+def caught_by(variant: Variant, *kinds: Kind) -> str:
+    """The invariant that does not hold in the first schedule that the variant breaks."""
+    for seed in range(MOST_SCHEDULES):
+        schedule = random_schedule(seed, kinds=kinds)
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                simulate(schedule, variant(patch))
+        except Violation as violation:
+            simulate(schedule)
+            return violation.invariant
+    return "nothing"
+
+
+class SkippingTrainer(Trainer):
+    """Leaves the last sample of a member's part out."""
+
+    def part(self, state: State, generation: Generation, rank: int) -> tuple[tuple[int, int], ...]:
+        return super().part(state, generation, rank)[:-1]
+
+
+class HastyWorker(Worker):
+    """Applies a step when the part of one of its peers may still be missing."""
+
+    def _exchange(self, label: str, part: Any, wanted: Any = None) -> Exchange:
+        whole = super()._exchange(label, part, wanted)
+        if label != "all-reduce of gradients":
+            return whole
+        first = next((rank for rank in whole.wanted if rank != self._group.rank), None)
+        return dataclasses.replace(whole, wanted=tuple(rank for rank in whole.wanted if rank != first))
+
+
+def skips_samples(patch: pytest.MonkeyPatch) -> Parts:
+    return Parts(trainer=SkippingTrainer)
+
+
+def applies_too_soon(patch: pytest.MonkeyPatch) -> Parts:
+    return Parts(worker=HastyWorker)
+
+
+def forgets_its_decisions(patch: pytest.MonkeyPatch) -> Parts:
+    return Parts(remember=lambda _: Remembered())
+
+
+def takes_the_least_far(patch: pytest.MonkeyPatch) -> Parts:
+    def least_far(standings: Sequence[Standing], generation: Generation) -> Alignment:
+        if align(standings, generation).source is None:
+            return align(standings, generation)
+        carriers = [member.rank for member in generation.members if member.worker in generation.carriers]
+        holders = [rank for rank in carriers if standings[rank].generation > 0]
+        source = min(holders, key=lambda rank: standings[rank].step)
+        keepers = tuple(rank for rank in holders if standings[rank].step == standings[source].step)
+        takings = tuple(Taking.KEEP if rank in keepers else Taking.LOAD for rank in range(generation.size))
+        return Alignment(takings=takings, source=source, keepers=keepers)
+
+    patch.setattr(member, "align", least_far)
+    return Parts()
+
+
+def publishes_older_parts(patch: pytest.MonkeyPatch) -> Parts:
+    part: Callable[..., None] = Publishing.part
+
+    def any_generation(self: Publishing, worker: int, written: Any, generation: Generation, now: float) -> None:
+        part(self, worker, written, msgspec.structs.replace(generation, number=written.generation), now)
+
+    patch.setattr(Publishing, "part", any_generation)
+    return Parts()
+
+
+def does_not_wait_for_the_lease(patch: pytest.MonkeyPatch) -> Parts:
+    patch.setattr(forming, "_last_members_may_live", lambda _: None)
+    return Parts()
+
+
+def lets_everybody_bring_its_state(patch: pytest.MonkeyPatch) -> Parts:
+    plan = forming.plan
+
+    def everybody_carries(situation: forming.Situation) -> forming.Plan | forming.Wait:
+        planned = plan(situation)
+        if isinstance(planned, forming.Plan) and situation.generation is not None:
+            return dataclasses.replace(planned, carriers=tuple(worker.number for worker in planned.workers))
+        return planned
+
+    patch.setattr(forming, "plan", everybody_carries)
+    return Parts()
+
+
+@pytest.mark.parametrize(
+    ("variant", "kinds", "caught"),
+    [
+        (skips_samples, [Kind.JOIN], {invariants.EACH_SAMPLE_ONCE}),
+        (applies_too_soon, [Kind.SLOW], {invariants.ONE_STATE}),
+        (forgets_its_decisions, [Kind.CRASH], {invariants.DECIDED_ONCE}),
+        (takes_the_least_far, [Kind.RESET, Kind.KILL, Kind.STOP], {invariants.FURTHEST}),
+        (publishes_older_parts, [Kind.RESET, Kind.LAGGING], {invariants.CURRENT_ONLY}),
+        (does_not_wait_for_the_lease, [Kind.SPLIT, Kind.JOIN, Kind.CUT_OFF], {invariants.ONE_GROUP}),
+        (
+            lets_everybody_bring_its_state,
+            [Kind.STOP, Kind.CUT_OFF, Kind.VANISH, Kind.KILL],
+            {invariants.ONE_CHAIN, invariants.FURTHEST},
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_it_is_caught(variant: Variant, kinds: list[Kind], caught: set[str]) -> None:
+    assert caught_by(variant, *kinds) in caught

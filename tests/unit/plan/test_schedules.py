@@ -1,0 +1,75 @@
+"""Random fault schedules over the live protocol: whatever fails, what must be true is. A failure names its seed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from shoal.plan.cluster import Cluster, Parts, simulate
+from shoal.plan.faults import Fault, Kind, random_schedule
+from shoal.plan.invariants import Violation
+from shoal.plan.replay import how_to_replay, replay
+
+SHORT = range(150)  # seeds in `make test`
+LONG = range(1000, 3200)  # and in `make test-long`
+BLOCK = 50  # seeds per test of the long run
+
+
+def check(seeds: range) -> None:
+    for seed in seeds:
+        try:
+            simulate(random_schedule(seed))
+        except Violation as violation:
+            pytest.fail(f"schedule {seed}: {violation}; to see it: {how_to_replay(seed)}")
+
+
+@pytest.mark.parametrize("first", SHORT[::BLOCK])
+def test_random_schedules(first: int) -> None:
+    check(range(first, first + BLOCK))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", LONG[::BLOCK])
+def test_many_random_schedules(first: int) -> None:
+    check(range(first, first + BLOCK))
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    runs = []
+    for _ in range(2):
+        cluster = Cluster(random_schedule(5), Parts())
+        cluster.run()
+        runs.append((cluster.time.now, cluster.events))
+    assert runs[0] == runs[1]
+
+
+def test_losing_fewer_than_all_needs_no_checkpoint() -> None:
+    """One kill after the other, with time to recover in between, never makes the job go back."""
+    for seed in range(20):
+        schedule = random_schedule(seed, kinds=(Kind.KILL, Kind.VANISH))
+        faults = tuple(
+            Fault(fault.kind, 1.0 + 4.0 * n, 0.0, fault.first, 0.0) for n, fault in enumerate(schedule.faults)
+        )
+        schedule = dataclasses.replace(schedule, faults=faults)
+        if schedule.config.workers < 3:
+            continue
+        outcome = simulate(schedule)
+        assert outcome.restores == 0, seed
+        assert outcome.applied - outcome.steps <= len(faults)  # a step whose only witnesses died is done again
+
+
+def test_a_job_that_loses_everybody_starts_again_from_its_checkpoint() -> None:
+    schedule = random_schedule(3)
+    schedule = dataclasses.replace(schedule, faults=(Fault(Kind.KILL_ALL, 5.0, 0.0, 0.0, 0.0),))
+    outcome = simulate(schedule)
+    assert outcome.restores == 1
+    assert outcome.steps < outcome.applied < 2 * outcome.steps
+
+
+def test_a_replay_tells_faults_events_and_the_end() -> None:
+    told = list(replay(random_schedule(0)))
+    assert told[0].startswith("schedule 0:")
+    assert any("fault: " in line for line in told)
+    assert any("generation-formed" in line for line in told)
+    assert told[-1].startswith("finished after")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
+from shoal.checkpoint.full_disk import FullDiskStore
 from shoal.checkpoint.local_store import LocalStore
 from shoal.checkpoint.remote_store import BLOCK, RemoteStore
 from shoal.checkpoint.store import Buffer, Store
@@ -22,18 +23,23 @@ def server() -> Iterator[ObjectStore]:
         yield started
 
 
-@pytest.fixture(params=["folder", "memory", "s3"])
+@pytest.fixture(params=["folder", "memory", "s3", "folder that may be filled"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: ObjectStore) -> str:
     """Where the test's own store is; every one is empty at first."""
     for name, value in server.variables.items():
         monkeypatch.setenv(name, value)
     name = secrets.token_hex(8)
-    return {"folder": str(tmp_path / "made"), "memory": f"memory://{name}", "s3": f"s3://{BUCKET}/{name}"}[
-        request.param
-    ]
+    return {
+        "folder": str(tmp_path / "made"),
+        "folder that may be filled": f"full:{tmp_path}/made",
+        "memory": f"memory://{name}",
+        "s3": f"s3://{BUCKET}/{name}",
+    }[request.param]
 
 
 def opened(place: str) -> Store:
+    if place.startswith("full:"):
+        return FullDiskStore(LocalStore(Path(place.removeprefix("full:"))), is_full=lambda: False)
     return RemoteStore(place) if "://" in place else LocalStore(Path(place))
 
 

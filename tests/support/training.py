@@ -10,14 +10,14 @@ from typing import Any
 
 from shoal.checkpoint.store import Store
 from shoal.codecs.identity import Identity
-from shoal.collectives.group import Pending
-from shoal.collectives.stand_in import StandInGroup
+from shoal.collectives.group import Group, Pending
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import Aborted, ShoalError
 from shoal.events import AnyEvent
 from shoal.job_config import JobConfig
 from shoal.membership.publisher import Publisher, PublishRequest
 from shoal.strategies.peers import JobOver, Peers, Traffic
+from shoal.strategies.stand_in_group import StandInGroup
 from shoal.training.recovery import join_first
 from shoal.training.restart import begin_anew, train_through
 from shoal.training.run import Run
@@ -30,6 +30,10 @@ from shoal.wire.messages import ExchangeBroken, PartFailed, PartWritten, Ready
 
 class Killed(BaseException):
     """Ends a worker's thread as SIGKILL ends a process: nothing of it is heard any more."""
+
+
+class Finished(BaseException):
+    """The job was over before this worker got in."""
 
 
 @dataclass
@@ -61,7 +65,8 @@ class Hub:
         self.waiting: dict[int, Ready | ExchangeBroken] = {}  # workers that wait for the next generation
         self.awaited = self.size  # workers that the first generation waits for
         self.dead: set[int] = set()
-        self.left: set[int] = set()  # their scripts are done, or they handed over
+        self.left: set[int] = set()  # they handed over
+        self.done: set[int] = set()  # their scripts are done
         self.expelled: set[int] = set()  # out of the current generation, and may come back
         self.leaving: dict[int, str] = {}  # workers that are told to hand over, and why
         self.meshes: list[InProcessMesh] = []
@@ -88,17 +93,26 @@ class Hub:
     def await_generation(self, worker: int, after: int) -> Generation:
         with self.condition:
             reached = self.condition.wait_for(
-                lambda: (self.number > after and worker in self.members) or self.failed is not None, timeout=60
+                lambda: (self.number > after and worker in self.members) or self.failed is not None or self.is_finished,
+                timeout=60,
             )
+            if self.is_finished:
+                raise Finished
             if not reached or self.failed is not None:
                 raise JobOver(ShoalError(self.failed or "not all members asked for the next generation"))
             return self.generation()
 
-    def gone(self, worker: int, *, is_dead: bool) -> None:
+    def gone(self, worker: int, among: set[int]) -> None:
         with self.condition:
-            (self.dead if is_dead else self.left).add(worker)
+            among.add(worker)
             self.waiting.pop(worker, None)
             self._form_if_due()
+            self.condition.notify_all()
+
+    @property
+    def is_finished(self) -> bool:
+        """Nobody of the last generation is left, and somebody came to the end: newcomers have nothing to do."""
+        return bool(self.done & set(self.members)) and set(self.members) <= self.done | self.dead | self.left
 
     def expel(self, worker: int) -> None:
         with self.condition:
@@ -113,7 +127,9 @@ class Hub:
             return any(worker not in self.members or worker in self.expelled for worker in self.waiting)
 
     def _form_if_due(self) -> None:
-        out = self.dead | self.left | self.expelled
+        if self.is_finished:
+            return
+        out = self.dead | self.left | self.done | self.expelled
         alive = [worker for worker in self.members if worker not in out]
         is_due = all(worker in self.waiting for worker in alive) and self.waiting
         if not self.members:
@@ -206,7 +222,7 @@ class ThreadPeers(Peers):
         self.is_new = bool(hub.members)
         size = len(hub.members)
         self._group: WatchedGroup | None = None
-        self.group = StandInGroup(size, size + 1) if self.is_new else StandInGroup(worker, hub.size)
+        self.group: Group = StandInGroup(size if self.is_new else worker)
         self.generation = Generation(number=0, members=(), schedule="auto", codec="identity", reason="none yet")
 
     def leave_group(self, reason: str) -> None:
@@ -304,12 +320,14 @@ class Crew:
                 begin_anew(session, hub.store if hub.is_resumed or hub.number > 1 else None)
             fresh = partial(start_session, peers, self._config)
             self.results[worker], last = train_through(self._train, session, fresh, hub.store)
-            hub.gone(worker, is_dead=False)
+            hub.gone(worker, hub.done)
             last.close()
+        except Finished:
+            pass
         except HandedOver:
-            hub.gone(worker, is_dead=False)
+            hub.gone(worker, hub.left)
         except Killed:
-            hub.gone(worker, is_dead=True)
+            hub.gone(worker, hub.dead)
             peers.leave_group("this worker is dead")
         except BaseException as error:
             self.errors.append(error)

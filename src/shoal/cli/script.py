@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from shoal.checkpoint.full_disk import FullDiskStore
 from shoal.checkpoint.store import Store
 from shoal.checkpoint.stores import store_for
 from shoal.cli.signals import heed_sigterm
@@ -131,6 +132,8 @@ def _in_job(peers: ClusterPeers) -> tuple[Session, Store | None]:
     past = None if peers.is_new else join_first(peers)
     config = from_toml(peers.client.config, origin="the coordinator's configuration")
     store = _store(config)
+    if store is not None and config.chaos:
+        store = FullDiskStore(store, peers.disk_is_full)
     session = start_session(peers, config, store)
     if past is not None:
         session.past, session.holds = past, 0

@@ -8,31 +8,35 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from shoal.membership import reasons
-from shoal.membership.roster import Worker
-from shoal.wire.messages import PROTOCOL_VERSION, ClientMessage, Ended, Join, Watch
+from shoal.membership.roster import Fate, Worker
+from shoal.wire.messages import PROTOCOL_VERSION, ClientMessage, Join, Watch
 
 
-def objection(message: ClientMessage, ended: Ended | None) -> str:
+def objection(message: ClientMessage) -> str:
     """Why the sender of this first message is turned away, worker or watcher; empty when there is no reason."""
     if not isinstance(message, Join | Watch):
         return f"its first message was {reasons.name_of(message)}, not join or watch"
     if message.version != PROTOCOL_VERSION:
         return reasons.wrong_version(message.version)
-    if ended is not None:
-        return f"the job has ended: {ended.text}"
     return ""
 
 
-def objection_to_worker(join: Join, workers: int, joined: Mapping[int, Worker], exited: Container[int]) -> str:
-    """Why this worker is turned away from a job of so many workers; empty when it is welcome."""
+def objection_to_worker(join: Join, highest: int, joined: Mapping[int, Worker], exited: Container[int]) -> str:
+    """Why this worker is turned away from a job that has given numbers up to `highest`; empty when it is welcome."""
     number = join.worker
-    if not 0 <= number < workers:
-        return f"worker number {number} is not one of this job's, which go from 0 to {workers - 1}"
-    if number in joined:
-        other = joined[number].join
-        return f"worker number {number} is in use by process {other.process} on {other.host}"
+    if not 0 <= number <= highest:
+        return f"worker number {number} is not one of this job's, which go from 0 to {highest}"
     if number in exited:
         return f"the process of worker {number} has already ended"
+    if number in joined and not is_same_process(join, joined[number].join):
+        other = joined[number].join
+        return f"worker number {number} is in use by process {other.process} on {other.host}"
+    if number in joined and joined[number].fate not in (Fate.HERE, Fate.DEAD):
+        return f"worker {number} has left the job"
     if not 1 <= join.address.port <= 65535:
         return f"worker {number} says that its peers reach it at {join.address}, which is no address"
     return ""
+
+
+def is_same_process(one: Join, other: Join) -> bool:
+    return (one.host, one.process, one.address) == (other.host, other.process, other.address)

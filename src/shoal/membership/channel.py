@@ -8,6 +8,8 @@ from __future__ import annotations
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from shoal.errors import AddressUnavailable, Refused, WireError
 from shoal.values import Address
@@ -17,6 +19,8 @@ from shoal.wire.messages import CoordinatorMessage, Message, Turned, Welcome, bo
 PURPOSE = b"control"
 REFUSAL = bytes(handshake.PROOF_BYTES)  # the coordinator's answer to a wrong proof, in place of its own
 RETRY_PAUSE = 0.05  # seconds before another try when the coordinator had no room for one more stranger
+REACH_SECONDS = 2.0  # one attempt to reach its machine, which cannot be given up meanwhile
+LOOK_SECONDS = 0.2  # between two looks whether the attempt is still wanted
 UNACKNOWLEDGED_MS = 30_000  # a connection whose bytes nobody acknowledged for so long is dead
 
 
@@ -46,26 +50,40 @@ class MessageBuffer:
         return self._messages.popleft() if self._messages else None
 
 
+@dataclass(frozen=True)
+class _Patience:
+    deadline: float  # by time.monotonic
+    is_over: Callable[[], bool]  # asked several times a second: nobody wants the connection any more
+
+    def slice(self, longest: float) -> float:
+        """Seconds of the next wait; a little even when time is over, so that what is there already can be read."""
+        return max(0.001, min(longest, self.deadline - time.monotonic()))
+
+    @property
+    def is_out(self) -> bool:
+        return time.monotonic() >= self.deadline or self.is_over()
+
+
 def connect(
-    address: Address, token: str, first: Message, *, timeout: float
+    address: Address, token: str, first: Message, *, timeout: float, is_over: Callable[[], bool] = lambda: False
 ) -> tuple[socket.socket, MessageBuffer, Welcome]:
     """A connection that has been welcomed, with whatever else has arrived on it already. The socket blocks."""
-    deadline = time.monotonic() + timeout
+    patience = _Patience(time.monotonic() + timeout, is_over)
     while True:
-        connection = _reach(address, deadline)
+        connection = _reach(address, patience)
         try:
-            _prove(connection, address, token, deadline)
+            _prove(connection, address, token, patience)
             connection.sendall(encode(first))
             buffer = MessageBuffer()
-            welcome = _await_welcome(connection, buffer, address, deadline)
+            welcome = _await_welcome(connection, buffer, address, patience)
         except _TurnedOff:
             connection.close()
-            if time.monotonic() + RETRY_PAUSE > deadline:
+            if patience.slice(RETRY_PAUSE) < RETRY_PAUSE or is_over():
                 raise AddressUnavailable(
                     f"the coordinator at {address} closes new connections; is it busy or over?"
                 ) from None
             time.sleep(RETRY_PAUSE)
-        except (TimeoutError, OSError) as error:
+        except OSError as error:
             connection.close()
             raise _no_answer(address, timeout, error) from None
         except BaseException:
@@ -82,9 +100,15 @@ def _no_answer(address: Address, timeout: float, error: OSError) -> AddressUnava
     return AddressUnavailable(f"the connection to the coordinator at {address} broke: {error.strerror or error}")
 
 
-def _reach(address: Address, deadline: float) -> socket.socket:
+def _reach(address: Address, patience: _Patience) -> socket.socket:
     try:
-        connection = socket.create_connection((address.host, address.port), timeout=_left(deadline))
+        while True:
+            try:
+                connection = socket.create_connection((address.host, address.port), patience.slice(REACH_SECONDS))
+                break
+            except TimeoutError:
+                if patience.is_out:
+                    raise
     except OSError as error:
         raise AddressUnavailable(
             f"no coordinator can be reached at {address}: {error.strerror or error}; is the job still running?"
@@ -94,20 +118,20 @@ def _reach(address: Address, deadline: float) -> socket.socket:
     return connection
 
 
-def _prove(connection: socket.socket, address: Address, token: str, deadline: float) -> None:
-    listener_nonce = _receive(connection, handshake.NONCE_BYTES, deadline)
+def _prove(connection: socket.socket, address: Address, token: str, patience: _Patience) -> None:
+    listener_nonce = _receive(connection, handshake.NONCE_BYTES, patience)
     nonce = handshake.new_nonce()
     connection.sendall(nonce + handshake.connector_proof(token, listener_nonce, PURPOSE))
-    answer = _receive(connection, handshake.PROOF_BYTES, deadline)
+    answer = _receive(connection, handshake.PROOF_BYTES, patience)
     if answer == REFUSAL:
         raise Refused(f"the coordinator at {address} refused this process: wrong token; use the token file of this job")
     if not handshake.is_proof(handshake.listener_proof(token, nonce, PURPOSE), answer):
         raise Refused(f"whoever listens at {address} does not hold this job's token; is the address right?")
 
 
-def _await_welcome(connection: socket.socket, buffer: MessageBuffer, address: Address, deadline: float) -> Welcome:
+def _await_welcome(connection: socket.socket, buffer: MessageBuffer, address: Address, patience: _Patience) -> Welcome:
     while (message := buffer.take()) is None:
-        buffer.feed(_receive_some(connection, 65536, deadline))
+        buffer.feed(_receive_some(connection, 65536, patience))
     if isinstance(message, Turned):
         raise Refused(f"the coordinator at {address} turned this process away: {message.reason}")
     if not isinstance(message, Welcome):
@@ -115,24 +139,24 @@ def _await_welcome(connection: socket.socket, buffer: MessageBuffer, address: Ad
     return message
 
 
-def _receive(connection: socket.socket, size: int, deadline: float) -> bytes:
+def _receive(connection: socket.socket, size: int, patience: _Patience) -> bytes:
     data = b""
     while len(data) < size:
-        data += _receive_some(connection, size - len(data), deadline)
+        data += _receive_some(connection, size - len(data), patience)
     return data
 
 
-def _receive_some(connection: socket.socket, size: int, deadline: float) -> bytes:
-    connection.settimeout(_left(deadline))
-    try:
-        data = connection.recv(size)
-    except ConnectionResetError:
-        raise _TurnedOff from None
-    if not data:
-        raise _TurnedOff
-    return data
-
-
-def _left(deadline: float) -> float:
-    """Seconds until the deadline; a little even when it has passed, so that what is there already can be read."""
-    return max(0.001, deadline - time.monotonic())
+def _receive_some(connection: socket.socket, size: int, patience: _Patience) -> bytes:
+    while True:
+        connection.settimeout(patience.slice(LOOK_SECONDS))
+        try:
+            data = connection.recv(size)
+        except TimeoutError:
+            if patience.is_out:
+                raise
+            continue
+        except ConnectionResetError:
+            raise _TurnedOff from None
+        if not data:
+            raise _TurnedOff
+        return data

@@ -1,18 +1,14 @@
-"""A worker's client of the coordinator, with a thread of its own.
+"""A worker's client of the coordinator: what it says, what it has heard, and waiting for that.
 
-`CoordinatorClient` keeps a worker in the job: its thread sends heartbeats and takes in what the coordinator says, while
-the training thread computes. Not here: connecting and the handshake (`channel`), the launcher's client (`watcher`).
+`CoordinatorClient` keeps a worker in the job while its training thread computes, also through times in which the
+coordinator is away. Not here: the thread and the connection (`line`), what follows from messages (`heard`), the
+launcher's client (`watcher`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Self
 
@@ -20,77 +16,136 @@ import msgspec
 
 from shoal.errors import AddressUnavailable, WireError, by_name
 from shoal.events import AnyEvent
+from shoal.job_config import JobConfig, from_toml
 from shoal.membership import channel, reasons
+from shoal.membership.heard import Heard, Interruption
+from shoal.membership.line import Line, LineConfig
+from shoal.membership.outbox import Notice
 from shoal.values import Address, Generation
 from shoal.wire.messages import (
     CheckpointSettled,
     CoordinatorMessage,
     Ended,
     ExchangeBroken,
+    Expelled,
     Failed,
-    Formed,
     Heartbeat,
+    Inject,
     Join,
     Leave,
-    Message,
     PartFailed,
     PartWritten,
     Report,
-    StopNotice,
     Turned,
     Welcome,
-    encode,
 )
 
-MAX_UNSENT = 16 * 1024 * 1024  # bytes waiting for a coordinator that does not read; beyond, it counts as lost
-FLUSH_SECONDS = 1.0  # how long a last word (Leave, Failed, close) waits to get out
-SETTLED_KEPT = 64  # checkpoints whose outcome is remembered; a worker asks about its last one
+LAST_WORD_SECONDS = 30.0  # how long a last word (Leave, Failed) waits for a coordinator that is away
+AWAY_SECONDS = 600.0  # beyond the lease; a coordinator that has been away for so long is lost
 
 
 class CoordinatorClient:
     """A worker's connection to the coordinator. All methods may be called from any thread."""
 
-    def __init__(
-        self, connection: socket.socket, buffer: channel.MessageBuffer, welcome: Welcome, address: Address
-    ) -> None:
+    def __init__(self, settings: JobConfig, welcome: Welcome, join: Join) -> None:
         """Use `connect`."""
-        self.config = welcome.config
-        self.on_interrupt: Callable[[str, int | None], None] | None = None
-        self.stop_reason: str | None = None
-        self.ended: Ended | None = None
-        self._address = address
-        self._interval = welcome.heartbeat
-        self._connection = connection
-        self._buffer = buffer
-        self._news = threading.Condition()  # guards generation, settled, ended, stop_reason and lost
-        self._generation: Generation | None = None
-        self._settled: dict[str, bool] = {}  # checkpoints by name, oldest first: were they published?
-        self._lost: str | None = None
+        self.welcome = welcome  # the first one
+        self.settings = settings
+        self.on_interrupt: Callable[[str, int | None], None] | None = None  # reason, and below which generation
+        self.on_fault: Callable[[Inject], None] | None = None  # a link is to be cut or slowed down
+        self.stalled: Callable[[], float] = lambda: 0.0  # seconds that this worker has been blocked in a collective
+        self.disk_full_until = 0.0  # by time.monotonic: a fault on purpose
+        self._join = join
+        self._news = threading.Condition()  # guards what was heard, and when
+        self._heard = Heard(join.worker)
+        self._heard_at = time.monotonic()
+        self._answered: Expelled | None = None  # the expulsion that this worker's newest notice came after
         self._position = (0, "start-up")
-        self._unsent = bytearray()
-        self._sending = threading.Condition()  # guards unsent and the writing side of the socket
-        self._closing = False
-        self._wake_reader, wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._wake_writer: int | None = wake_writer  # None once the thread has ended
-        connection.setblocking(False)
-        _open_clients.add(self)
-        self._thread = threading.Thread(target=self._run, name="shoal-coordinator-client", daemon=True)
-        self._thread.start()
+        self._line: Line  # set by `connect`
 
     @classmethod
     def connect(cls, address: Address, token: str, join: Join, *, timeout: float) -> Self:
         """Join the job. AddressUnavailable when nobody listens, Refused for a wrong token or when turned away."""
-        return cls(*channel.connect(address, token, join, timeout=timeout), address)
+        connection, buffer, welcome = channel.connect(address, token, join, timeout=timeout)
+        try:
+            settings = from_toml(welcome.config, origin="the coordinator's configuration")
+            client = cls(settings, welcome, join)
+            config = LineConfig(
+                address=address,
+                token=token,
+                interval=welcome.heartbeat,
+                silence_limit=settings.heartbeat_limit,
+                patience=settings.lease + AWAY_SECONDS,
+            )
+            client._line = Line(connection, buffer, config, client)
+        except BaseException:
+            connection.close()
+            raise
+        client._line.start()
+        return client
 
     # What the coordinator says
+
+    @property
+    def config(self) -> str:
+        """The job's configuration, TOML."""
+        return self.welcome.config
+
+    @property
+    def stop_reason(self) -> str | None:
+        return self._heard.stop_reason
+
+    @property
+    def regroup_wish(self) -> str | None:
+        return self._heard.regroup_wish
+
+    @property
+    def ended(self) -> Ended | None:
+        return self._heard.ended
+
+    @property
+    def is_over(self) -> bool:
+        """The job has ended or the coordinator is lost: nothing more will be heard from it."""
+        return self._heard.ended is not None or self._heard.lost is not None
+
+    @property
+    def left_out_by(self) -> Generation | None:
+        """The newest generation, where this worker is not in it or not any more."""
+        with self._news:
+            return None if self._heard.is_member else self._heard.generation
 
     def wait_for_generation(self, after: int) -> Generation:
         """Block until there is a generation with a higher number. Raises the job's error when the job ends first."""
         with self._news:
             while True:
                 self._raise_if_over()
-                if self._generation is not None and self._generation.number > after:
-                    return self._generation
+                generation = self._heard.generation
+                if generation is not None and generation.number > after:
+                    return generation
+                self._news.wait()
+
+    def wait_for_word(self, after: int) -> Generation | Expelled:
+        """The same, but an expulsion that came since the last notice ends the wait too."""
+        with self._news:
+            while True:
+                self._raise_if_over()
+                generation, expulsion = self._heard.generation, self._heard.expulsion
+                if generation is not None and generation.number > after:
+                    return generation
+                if expulsion is not None and expulsion is not self._answered:
+                    return expulsion
+                self._news.wait()
+
+    def wait_for_news(self, of: Generation, timeout: float) -> bool:
+        """Whether, within so many seconds, the job ended or a newer generation formed."""
+        with self._news:
+            return self._news.wait_for(lambda: self.is_over or self._heard.number > of.number, timeout)
+
+    def wait_heard(self, within: float) -> None:
+        """Block until something was heard within so many seconds before now. Raises the job's error as above."""
+        with self._news:
+            while time.monotonic() - self._heard_at > within:
+                self._raise_if_over()
                 self._news.wait()
 
     def interruption(self, generation: int) -> str | None:
@@ -99,30 +154,19 @@ class CoordinatorClient:
         To be asked after `on_interrupt` has something to act on: news from before that moment is not repeated.
         """
         with self._news:
-            if self.ended is not None:
-                return self.ended.text
-            if self._lost is not None:
-                return self._lost
-            if self._generation is not None and self._generation.number > generation:
-                return self._generation.reason
-            return None
+            return self._heard.interruption(generation)
 
     def wait_settled(self, checkpoint: str, timeout: float) -> bool | None:
         """Block until that is known, for `timeout` seconds at most. None also, and at once, when the job is over."""
         with self._news:
-            self._news.wait_for(lambda: checkpoint in self._settled or self.is_over, timeout)
-            return self._settled.get(checkpoint)
-
-    @property
-    def is_over(self) -> bool:
-        """The job has ended or the coordinator is lost: nothing more will be heard from it."""
-        return self.ended is not None or self._lost is not None
+            self._news.wait_for(lambda: checkpoint in self._heard.settled or self.is_over, timeout)
+            return self._heard.settled.get(checkpoint)
 
     def _raise_if_over(self) -> None:
-        if self.ended is not None:
-            raise by_name(self.ended.error, self.ended.text)
-        if self._lost is not None:
-            raise AddressUnavailable(self._lost)
+        if self._heard.ended is not None:
+            raise by_name(self._heard.ended.error, self._heard.ended.text)
+        if self._heard.lost is not None:
+            raise AddressUnavailable(self._heard.lost)
 
     # What this worker says
 
@@ -132,48 +176,51 @@ class CoordinatorClient:
 
     def report(self, *events: AnyEvent) -> None:
         if events:
-            self._send(Report(events=events))
+            self._line.send(Report(events=events))
 
-    def part_written(self, part: PartWritten) -> None:
-        """This worker's part of a checkpoint is whole and flushed."""
-        self._send(part)
-
-    def part_failed(self, part: PartFailed) -> None:
-        """This worker's part of a checkpoint could not be written; the job goes on."""
-        self._send(msgspec.structs.replace(part, reason=reasons.shortened(part.reason)))
+    def tell(self, notice: Notice) -> None:
+        """This worker waits for a generation. Said again on every new connection until there is one."""
+        if isinstance(notice, ExchangeBroken):
+            notice = msgspec.structs.replace(notice, reason=reasons.shortened(notice.reason))
+        with self._news:
+            self._answered = self._heard.expulsion
+        self._line.send(notice)
 
     def exchange_broken(
         self, *, generation: int, step: int, operation: str, peer: int | None, reason: str, at_end: bool = False
     ) -> None:
         """A collective failed. `peer` is the worker number (not the rank) it was waiting for, where that is known."""
-        self._send(
+        self.tell(
             ExchangeBroken(
-                generation=generation,
-                step=step,
-                operation=operation,
-                peer=peer,
-                reason=reasons.shortened(reason),
-                at_end=at_end,
+                generation=generation, step=step, operation=operation, peer=peer, reason=reason, at_end=at_end
             )
         )
 
-    def failed(self, *, step: int, error: str, text: str) -> None:
-        """This worker cannot go on, which ends the job. `error` is a class name from `errors`."""
-        self._send(Failed(step=step, error=error, text=reasons.shortened(text)))
-        self._flush()
+    def part_written(self, part: PartWritten) -> None:
+        """This worker's part of a checkpoint is whole and flushed."""
+        self._line.send(part)
 
-    def leave(self, *, step: int, reason: str) -> None:
-        """This worker's script is done."""
-        self._send(Leave(step=step, reason=reason))
-        self._flush()
+    def part_failed(self, part: PartFailed) -> None:
+        """This worker's part of a checkpoint could not be written; the job goes on."""
+        self._line.send(msgspec.structs.replace(part, reason=reasons.shortened(part.reason)))
+
+    def failed(self, *, step: int, error: str, text: str) -> None:
+        """This worker cannot go on. `error` is a class name from `errors`."""
+        self._say_last(Failed(step=step, error=error, text=reasons.shortened(text)))
+
+    def leave(self, *, step: int, reason: str, is_handover: bool = False) -> None:
+        """This worker's script is done, or it hands its place over."""
+        self._say_last(Leave(step=step, reason=reason, is_handover=is_handover))
+
+    def _say_last(self, word: Leave | Failed) -> None:
+        """Returns when the coordinator has it: a word that is lost with a connection is said again on the next one."""
+        self._line.send(word)
+        with self._news:
+            self._news.wait_for(lambda: self._heard.is_noted or self.is_over, LAST_WORD_SECONDS)
 
     def close(self) -> None:
         """Send what is waiting, for a second at most, and end thread and connection. Safe to call twice."""
-        self._flush()
-        self._closing = True
-        self._wake()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._line.close()
 
     def __enter__(self) -> Self:
         return self
@@ -181,151 +228,59 @@ class CoordinatorClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Sending: from the caller's thread as far as the socket takes it, the rest from ours
+    # What the line's thread calls: see `line.Ear`
 
-    def _send(self, message: Message) -> None:
-        data = encode(message)
-        with self._sending:
-            if self._closing or self._wake_writer is None:
-                return
-            self._unsent += data
-            self._push()
-            waiting = bool(self._unsent)
-        if waiting:
-            self._wake()
-
-    def _push(self) -> None:
-        """Hand the socket what it takes. Errors are left for the reading side to find."""
-        try:
-            while self._unsent:
-                del self._unsent[: self._connection.send(self._unsent)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._unsent.clear()
-        if not self._unsent:
-            self._sending.notify_all()
-
-    def _flush(self) -> None:
-        with self._sending:
-            self._sending.wait_for(lambda: not self._unsent, timeout=FLUSH_SECONDS)
-
-    def _wake(self) -> None:
-        with self._sending, contextlib.suppress(BlockingIOError):  # full: it is awake already
-            if self._wake_writer is not None:
-                os.write(self._wake_writer, b"!")
-
-    # The thread
-
-    def _run(self) -> None:
-        try:
-            reason = self._converse()
-            self._part()
-        except (OSError, WireError) as error:
-            reason = f"{error}"
-        except Exception as error:  # whatever it is, whoever waits for this thread must not wait for ever
-            reason = f"its client failed: {error!r}"
-        finally:
-            self._release()
-        if not self._closing and self.ended is None:
-            self._lose(reason)
-
-    def _release(self) -> None:
-        _open_clients.discard(self)
-        with self._sending:
-            self._unsent.clear()
-            self._connection.close()
-            os.close(self._wake_reader)
-            if self._wake_writer is not None:
-                os.close(self._wake_writer)
-            self._wake_writer = None
-            self._sending.notify_all()
-
-    def _converse(self) -> str:
-        """Read, write and send heartbeats until closed from this side or the other; says why it ended."""
-        poll = select.poll()
-        poll.register(self._wake_reader, select.POLLIN)
-        next_beat = time.monotonic()
-        while not self._closing:
-            while (message := self._buffer.take()) is not None:
-                self._take_in(message)
-            if (now := time.monotonic()) >= next_beat:
-                self._beat()
-                next_beat = now + self._interval
-            with self._sending:
-                wanted = select.POLLIN | (select.POLLOUT if self._unsent else 0)
-                if len(self._unsent) > MAX_UNSENT:
-                    return f"it has not read {len(self._unsent)} bytes"
-            poll.register(self._connection, wanted)
-            ready = dict(poll.poll(max(0.0, next_beat - now) * 1000))
-            if self._wake_reader in ready:
-                os.read(self._wake_reader, 4096)
-            if ready.get(self._connection.fileno(), 0) & select.POLLOUT:
-                with self._sending:
-                    self._push()
-            if ready.get(self._connection.fileno(), 0) & ~select.POLLOUT:
-                data = self._connection.recv(65536)
-                if not data:
-                    return "it closed the connection"
-                self._buffer.feed(data)
-        return ""
-
-    def _part(self) -> None:
-        """Close in good order: closing on unread bytes would reset the connection, and our last words with it."""
-        with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_WR)
-            self._connection.settimeout(FLUSH_SECONDS)
-            while self._connection.recv(65536):
-                pass
-
-    def _beat(self) -> None:
+    def beat(self) -> Heartbeat:
         step, operation = self._position
-        generation = 0 if self._generation is None else self._generation.number
-        self._send(Heartbeat(generation=generation, step=step, operation=operation))
+        return Heartbeat(generation=self._heard.number, step=step, operation=operation, stalled=self.stalled())
 
-    def _take_in(self, message: CoordinatorMessage) -> None:
-        interrupted: str | None = None
-        formed: int | None = None
+    def take_in(self, message: CoordinatorMessage) -> None:
+        if isinstance(message, Turned):
+            raise WireError(f"it turned this worker away: {message.reason}")
+        if isinstance(message, Inject):
+            self._suffer(message)
         with self._news:
-            if isinstance(message, Formed):
-                if self._generation is not None:
-                    interrupted, formed = message.generation.reason, message.generation.number
-                self._generation = message.generation
-            elif isinstance(message, StopNotice):
-                self.stop_reason = message.reason
-            elif isinstance(message, CheckpointSettled):
-                self._settled[message.checkpoint] = message.published
-                if len(self._settled) > SETTLED_KEPT:
-                    del self._settled[next(iter(self._settled))]
-            elif isinstance(message, Ended):
-                self.ended = message
-                interrupted = message.text
-            elif isinstance(message, Turned):
-                raise WireError(f"it turned this worker away: {message.reason}")
+            interruption = self._heard.take_in(message)
+            number = self._heard.number
             self._news.notify_all()
-        self._interrupt(interrupted, formed)
+        with self._line.sending:
+            self._line.outbox.generation_heard(number)
+            if isinstance(message, CheckpointSettled):
+                self._line.outbox.settled(message.checkpoint)
+        self._interrupt(interruption)
 
-    def _lose(self, reason: str) -> None:
+    def all_heard(self) -> None:
+        """Only now, so that after a long sleep of this process old words do not pass for news."""
         with self._news:
-            self._lost = f"the coordinator at {self._address} is gone: {reason}"
+            self._heard_at = time.monotonic()
             self._news.notify_all()
-        self._interrupt(self._lost)
 
-    def _interrupt(self, reason: str | None, formed: int | None = None) -> None:
-        if reason is not None and self.on_interrupt is not None:
-            self.on_interrupt(reason, formed)
+    def first_words(self) -> Join:
+        with self._news:
+            return msgspec.structs.replace(self._join, generation=self._heard.number if self._heard.is_member else 0)
 
-    def close_in_child(self) -> None:
-        """After a fork: the child's copy of the socket must not keep the connection open when this worker dies."""
-        self._connection.close()
+    def back(self, welcome: Welcome) -> None:
+        with self._news:
+            interruption = self._heard.welcomed_back(welcome)
+            number = self._heard.number
+            self._heard_at = time.monotonic()
+            self._news.notify_all()
+        with self._line.sending:
+            self._line.outbox.generation_heard(number)
+        self._interrupt(interruption)
 
+    def lost(self, reason: str) -> None:
+        with self._news:
+            self._heard.lost = f"the coordinator at {self._line.address} is gone: {reason}"
+            self._news.notify_all()
+        self._interrupt(Interruption(self._heard.lost))
 
-_open_clients: weakref.WeakSet[CoordinatorClient] = weakref.WeakSet()
+    def _suffer(self, fault: Inject) -> None:
+        if fault.fault == "fill-disk":
+            self.disk_full_until = time.monotonic() + fault.seconds
+        elif self.on_fault is not None:
+            self.on_fault(fault)
 
-
-def _close_in_child() -> None:
-    for client in tuple(_open_clients):
-        client.close_in_child()
-
-
-os.register_at_fork(after_in_child=_close_in_child)
+    def _interrupt(self, interruption: Interruption | None) -> None:
+        if interruption is not None and self.on_interrupt is not None:
+            self.on_interrupt(interruption.reason, interruption.below)

@@ -35,6 +35,12 @@ class FailureCounted(msgspec.Struct, frozen=True, tag="failure-counted"):
     text: str
 
 
+class ScriptFinished(msgspec.Struct, frozen=True, tag="script-finished"):
+    """A member has run its script to the end, the first to do so: the job has a result, and must not get another."""
+
+    worker: int
+
+
 class StopDecided(msgspec.Struct, frozen=True, tag="stop-decided"):
     reason: str
     exit_code: int
@@ -48,7 +54,9 @@ class EndDecided(msgspec.Struct, frozen=True, tag="end-decided"):
     text: str
 
 
-Decision = NumberGiven | GenerationDecided | CheckpointDecided | FailureCounted | StopDecided | EndDecided
+Decision = (
+    NumberGiven | GenerationDecided | CheckpointDecided | FailureCounted | ScriptFinished | StopDecided | EndDecided
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,7 @@ class Remembered:
     highest_worker: int = -1
     settled: tuple[tuple[str, bool], ...] = ()  # checkpoints and whether they were published, oldest first
     failures: tuple[str, ...] = ()
+    finished: int | None = None  # the first worker whose script is done
     stop: StopDecided | None = None
     end: EndDecided | None = None
 
@@ -75,6 +84,8 @@ def add_up(decisions: Iterable[Decision]) -> Remembered:
                 known = replace(known, settled=(*known.settled, (decision.checkpoint, decision.is_published))[-64:])
             case FailureCounted():
                 known = replace(known, failures=(*known.failures, decision.text))
+            case ScriptFinished():
+                known = replace(known, finished=decision.worker)
             case StopDecided():
                 known = replace(known, stop=decision)
             case EndDecided():

@@ -21,6 +21,7 @@ from shoal.membership.thinning import Thinning
 FILE_NAME = "events.jsonl"
 METRICS_NAME = "metrics.jsonl"
 KEPT = 1000  # records that a watcher that comes late is shown
+LAST_LINE = 1024 * 1024  # bytes from the end of the record in which its last line is looked for
 MOST_WAITING = 16 * 2**20  # bytes of lines that wait for a disk that cannot be written
 
 
@@ -29,6 +30,8 @@ class Journal:
 
     def __init__(self, run_dir: Path | None) -> None:
         self.recent: deque[Record] = deque(maxlen=KEPT)
+        # The last coordinator had written the end of the job, and another one only says so again.
+        self._is_closed = run_dir is not None and _is_closed(run_dir / FILE_NAME)
         self._thinning = Thinning()
         self._metrics = Metrics()
         if run_dir is not None:
@@ -39,6 +42,10 @@ class Journal:
     def write(self, record: Record) -> Record:
         """Returns the record as watchers are shown it: rows of steps go into the metrics alone."""
         event = record.event
+        if self._is_closed and isinstance(event, JobEnded):
+            self.recent.append(record)
+            return record
+        self._is_closed = False
         if isinstance(event, StepsApplied):
             self._write_metrics(self._metrics.add(event, record.time))
             record = Record(time=record.time, event=msgspec.structs.replace(event, rows=()))
@@ -119,6 +126,17 @@ class _Lines:
         if self._file is not None:
             self._file.close()
         self._file = None
+
+
+def _is_closed(path: Path) -> bool:
+    """Whether the last line is the end of a job."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_LINE))
+            lines = file.read().splitlines()
+        return bool(lines) and isinstance(msgspec.json.decode(lines[-1], type=Record).event, JobEnded)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return False
 
 
 def _is_torn(path: Path) -> bool:

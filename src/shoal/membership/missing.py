@@ -1,25 +1,34 @@
-"""Saying from time to time that some workers wait for others that have not come. Pure."""
+"""Saying from time to time that the job waits for workers. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from shoal.membership.forming import Wait
 
 INTERVAL = 10.0  # seconds between two notices
 
 
 class MissingNotice:
-    """Scripts of which nobody joins are not waited for."""
+    """A job that has begun says at once that it waits; one that begins, when that takes long."""
 
-    def __init__(self, workers: int, *, now: float) -> None:
-        self._workers = workers
+    def __init__(self, *, now: float) -> None:
+        self._said: str | None = None  # the last reason
         self._since = now  # when it was last said, or nobody waited
 
-    def due(self, here: Collection[int], now: float) -> str | None:
-        """What to say now, if anything; `here` are the workers that have joined."""
-        missing = [number for number in range(self._workers) if number not in here]
-        if not here or not missing:
+    def is_due(self, wait: Wait, *, at_once: bool, now: float) -> bool:
+        if wait.workers == 0 and not at_once:  # plain scripts, of which nobody joins, are not waited for
             self._since = now
-        elif now - self._since >= INTERVAL:
-            self._since = now
-            return f"waiting for worker {missing[0]}: {len(here)} of {self._workers} workers are here"
-        return None
+            return False
+        is_news = at_once and wait.reason not in ("", self._said)
+        if is_news:
+            self._said, self._since = wait.reason, now
+            return True
+        return bool(wait.reason) and self.again(now)
+
+    def again(self, now: float) -> bool:
+        if now - self._since < INTERVAL:
+            return False
+        self._since = now
+        return True
+
+    def over(self, now: float) -> None:
+        self._said, self._since = None, now

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from shoal import events
 from shoal.membership import reasons
 from shoal.membership.audience import Audience
+from shoal.membership.decisions import CheckpointDecided
 from shoal.membership.publisher import PublishOutcome, PublishRequest
 from shoal.values import Generation
 from shoal.wire.messages import CheckpointSettled, PartFailed, PartWritten
@@ -52,12 +53,17 @@ class _Open:
 class Publishing:
     """Every checkpoint of the job. Instructions go out through the audience."""
 
-    def __init__(self, audience: Audience, *, after_generation: int) -> None:
+    def __init__(
+        self, audience: Audience, *, after_generation: int, settled: Collection[tuple[str, bool]] = ()
+    ) -> None:
+        """`settled` are checkpoints of which an earlier coordinator knew the end, and whether they were published."""
         self._audience = audience
         self._after_generation = after_generation  # checkpoints up to this one are of earlier runs of the job
         self._open: dict[str, _Open] = {}
         self._last: dict[int, tuple[int, int]] = {}  # by worker: generation and step of its newest part
-        self._lost: dict[str, None] = {}  # names, oldest first
+        self._gone: dict[int, str] = {}  # members of the current generation whose parts will not come, and why
+        self._settled = dict(settled)  # names, oldest first, and whether they were published
+        self._lost = {name: None for name, is_published in settled if not is_published}  # names, oldest first
 
     @property
     def is_publishing(self) -> bool:
@@ -67,9 +73,12 @@ class Publishing:
         """Also while a member may still be writing its part."""
         return name in self._lost
 
-    def objection(self, worker: int, part: PartWritten | PartFailed, generation: Generation | None) -> str:
-        """Why this part is nothing that a worker may send; empty when there is nothing wrong with it."""
-        if generation is None or generation.rank_of(worker) is None:
+    def objection(self, part: PartWritten | PartFailed, generation: Generation | None, *, was_member: bool) -> str:
+        """Why this part is nothing that a worker may send; empty when there is nothing wrong with it.
+
+        `was_member`: the sender is in the current generation, or was in an earlier one.
+        """
+        if generation is None or not was_member:
             return "a part of a checkpoint before it was in a generation"
         if not self._after_generation < part.generation <= generation.number or not 0 <= part.step < MOST_STEPS:
             return f"a part of step {part.step} in generation {part.generation}, which is none of this run's"
@@ -78,6 +87,16 @@ class Publishing:
         if part.checkpoint not in self._open and len(self._open) >= MOST_OPEN:
             return f"a part of one more checkpoint while {MOST_OPEN} are open"
         return _wrong_with_part(part) if isinstance(part, PartWritten) else ""
+
+    def answer(self, name: str, client: int) -> bool:
+        """Whether it was settled before. Then only this worker has not heard of it: it was away, or speaks late."""
+        published = self._settled.get(name)
+        if published is None:
+            return False
+        self._audience.send((client,), CheckpointSettled(checkpoint=name, published=published))
+        if not published:
+            self._audience.discard(name)
+        return True
 
     def part(self, worker: int, part: PartWritten | PartFailed, generation: Generation, now: float) -> None:
         """A member's report, without objection. `generation` is the current one."""
@@ -98,15 +117,23 @@ class Publishing:
         else:
             checkpoint.written[worker] = part
         self._advance(part.checkpoint, now)
+        if part.checkpoint in self._open:
+            self._give_up_missing(part.checkpoint, now)
 
-    def gone(self, workers: Collection[int], now: float) -> None:
-        """These have left: parts of theirs that are still missing will not come."""
-        for name, checkpoint in tuple(self._open.items()):
-            for worker in checkpoint.missing:
-                if worker in workers:
-                    checkpoint.failed.add(worker)
-                    self._lose(name, worker, f"worker {worker} left before its part was written")
-                    self._advance(name, now)
+    def gone(self, worker: int, why: str, now: float) -> None:
+        """Parts of it that are still missing will not come."""
+        self._gone[worker] = why
+        for name in tuple(self._open):
+            self._give_up_missing(name, now)
+
+    def _give_up_missing(self, name: str, now: float) -> None:
+        checkpoint = self._open[name]
+        missing = [worker for worker in checkpoint.missing if worker in self._gone] if self._gone else []
+        for worker in missing:
+            checkpoint.failed.add(worker)
+            self._lose(name, worker, self._gone[worker])
+        if missing:
+            self._advance(name, now)
 
     def published(self, name: str, outcome: PublishOutcome, now: float) -> None:
         checkpoint = self._open.pop(name, None)
@@ -133,7 +160,8 @@ class Publishing:
             self._discard(name)
 
     def abandon(self, reason: str) -> None:
-        """Whatever still waits for parts is lost."""
+        """Whatever still waits for parts is lost: the generation is over, or the job."""
+        self._gone.clear()
         for name, checkpoint in tuple(self._open.items()):
             if checkpoint.handed_over is None:
                 self._lose(name, None, reason)
@@ -185,6 +213,10 @@ class Publishing:
         self._settle(name, published=False)
 
     def _settle(self, name: str, *, published: bool) -> None:
+        self._audience.journal(CheckpointDecided(checkpoint=name, is_published=published))
+        self._settled[name] = published
+        if len(self._settled) > REMEMBERED:
+            del self._settled[next(iter(self._settled))]
         self._audience.send(self._audience.workers(), CheckpointSettled(checkpoint=name, published=published))
 
 

@@ -63,11 +63,90 @@ def broken_exchange(reports: Sequence[tuple[int, ExchangeBroken]], *, members: S
     `reports` are pairs of the reporting worker's number and its report; `members` have not left.
     """
     worker, report = next((pair for pair in reports if pair[1].peer is not None), reports[0])
+    if report.must_restore:
+        return f"worker {worker} found in step {report.step}: {shortened(report.reason)}"
     whom = "its peers" if report.peer is None else f"worker {report.peer}"
     return (
         f"worker {worker} could not reach {whom} in step {report.step}, during {report.operation} "
         f"({shortened(report.reason)}); {all_of(len(members), 'member is', 'members are')} alive"
     )
+
+
+def joined(count: int, workers: int) -> str:
+    if count == workers:
+        return f"{all_of(workers, 'worker', 'workers')} joined"
+    return f"{count} of {workers} workers joined, and no more came for a while"
+
+
+def _named(workers: Sequence[int]) -> str:
+    """Two or three by number, more by how many they are."""
+    if len(workers) > 3:
+        return f"{len(workers)} workers"
+    text = " and ".join(map(str, workers)) if len(workers) < 3 else f"{workers[0]}, {workers[1]} and {workers[2]}"
+    return f"worker{'s' if len(workers) > 1 else ''} {text}"
+
+
+def wants_in(workers: Sequence[int]) -> str:
+    return f"{_named(workers)} wait{'s' if len(workers) == 1 else ''} to be let in"
+
+
+def let_in(workers: Sequence[int]) -> str:
+    return f"{_named(workers)} {'is' if len(workers) == 1 else 'are'} let in" if workers else ""
+
+
+def left_out_of(workers: Sequence[int]) -> str:
+    return (
+        f"{_named(workers)} cannot reach all others and {'is' if len(workers) == 1 else 'are'} left out"
+        if workers
+        else ""
+    )
+
+
+def from_checkpoint(*, all_new: bool) -> str:
+    who = "no member of the last generation is left" if all_new else "no member has a state to go on with"
+    return f"{who}: all start from the newest checkpoint"
+
+
+def too_few(count: int, needed: int, why: str) -> str:
+    return f"waiting for workers: {count} are here, {needed} are needed" + (f" ({why})" if why else "")
+
+
+def may_live(worker: int, seconds: float) -> str:
+    return (
+        f"worker {worker} of the last generation may still be at work; "
+        f"others may start from the newest checkpoint {seconds:g} s after it was last heard"
+    )
+
+
+def may_hold_state(workers: Sequence[int]) -> str:
+    return f"{_named(workers)} may hold the job's state and {'has' if len(workers) == 1 else 'have'} not said so yet"
+
+
+def none_heard(seconds: float) -> str:
+    return f"no member of the generation was heard of for {seconds:.1f} s"
+
+
+def handed_over(worker: int, reason: str) -> str:
+    return f"worker {worker} handed its place over ({shortened(reason)})"
+
+
+def lost_after_the_end(loss: str) -> str:
+    return "training has finished" + (f"; afterwards {loss}" if loss else "")
+
+
+def script_failed(worker: int, step: int) -> str:
+    return f"the script failed on worker {worker} in step {step}"
+
+
+def hung(worker: int, step: int, operation: str, seconds: float) -> str:
+    return (
+        f"worker {worker} did not move for {seconds:.1f} s in step {step}, during {operation}, "
+        "while others waited for it"
+    )
+
+
+def unreachable(worker: int) -> str:
+    return f"worker {worker} and another worker cannot reach each other"
 
 
 def finished_before(gone: int, worker: int, report: ExchangeBroken) -> str:

@@ -1,79 +1,145 @@
-"""The next generation: who is in it, and when a broken exchange among living members calls for one. Pure.
+"""The end of a generation: what its members and others say about it, and when enough is known to form the next. Pure.
 
-Members report that a collective failed; the next generation waits until all have, or a moment after the first, since
-the others find out soon. Not here: deaths (`deaths`), which come first.
+Members report that a collective failed, processes end, members fall silent or leave. The next generation waits a moment
+for the rest of the news, so that many deaths at once make one generation; when nothing more is to be learnt it waits no
+longer. Not here: who is in the next one (`forming`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 
-import msgspec
-
-from shoal.job_config import JobConfig
 from shoal.membership import reasons
-from shoal.membership.deaths import REPORT_WAIT
 from shoal.membership.roster import Worker
-from shoal.values import Generation
 from shoal.wire.messages import ExchangeBroken
 
+REPORT_WAIT = 0.5  # seconds that a death or a broken exchange waits for what the others know about it
+SETTLE_WAIT = 0.2  # seconds after the last sign of a death in which another may belong to the same blow
+SETTLE_MOST = 2.0  # seconds after the first sign beyond which no more are collected
 FUTILE_GENERATIONS = 10  # generations in a row that broke in the same step, after which another is of no use
+CONNECTING = "connecting"  # the operation of members that do not reach each other to begin with
+# On the way into a generation (`member.regroup`): what breaks there says nothing about the script.
+ENTERING = (CONNECTING, "comparing where the members are", "copying the state")
 
 
-@dataclass(frozen=True)
-class Past:
-    """What the checkpoints of a job that goes on say about its earlier generations."""
-
-    generation: int = 0  # the highest number that any of them has
-    shares: tuple[int, ...] = ()  # by rank, of the generation that wrote the newest
-
-
-def next_generation(previous: int, workers: Sequence[Worker], config: JobConfig, past: Past, reason: str) -> Generation:
-    """These workers, ranked by their numbers. Recorded shares count where the number of workers is the same."""
-    ranked = sorted(workers, key=lambda worker: worker.number)
-    shares = past.shares if len(past.shares) == len(ranked) else (1,) * len(ranked)
-    return Generation(
-        number=previous + 1,
-        members=tuple(
-            msgspec.structs.replace(worker.as_member(rank), share=share)
-            for rank, (worker, share) in enumerate(zip(ranked, shares, strict=True))
-        ),
-        schedule=config.schedule,
-        codec=config.codec,
-        reason=reason,
-    )
-
-
-class BrokenExchange:
-    """The reports about the current generation, and how often generations have broken without getting anywhere."""
+class Breakup:
+    """What is known about the end of the current generation."""
 
     def __init__(self) -> None:
         self.reports: dict[int, ExchangeBroken] = {}  # by reporting worker, in order of arrival
-        self._since = 0.0  # when the first report came
-        self._furthest = -1  # the furthest step that broke a generation
-        self._in_a_row = 0  # generations that broke there
-
-    def add(self, worker: int, report: ExchangeBroken, now: float) -> None:
-        if not self.reports:
-            self._since = now
-        self.reports.setdefault(worker, report)
-
-    def is_due(self, members: Sequence[int], now: float) -> bool:
-        """`members` are the ones that can still report."""
-        if not self.reports:
-            return False
-        return now - self._since >= REPORT_WAIT or all(member in self.reports for member in members)
-
-    def conclude(self, members: Sequence[int]) -> str:
-        """The reason for the next generation, which starts without reports."""
-        reason = reasons.broken_exchange(tuple(self.reports.items()), members=members)
-        step = max(report.step for report in self.reports.values())
-        self._in_a_row = 1 if step > self._furthest else self._in_a_row + 1
-        self._furthest = max(step, self._furthest)
-        self.reports = {}
-        return reason
+        self.gone: list[str] = []  # why members are no more, in order
+        self._signs: dict[int, float] = {}  # when a worker was seen to be dead, or out; taken back if it was a mistake
+        self._waits_for_reports = False
+        self._first: float | None = None  # when the first report or sign came
+        self._last = 0.0  # when the last sign came
 
     @property
-    def is_futile(self) -> bool:
+    def is_over(self) -> bool:
+        """The next generation is needed."""
+        return self._first is not None
+
+    def age(self, now: float) -> float:
+        """Seconds since the first report or sign."""
+        return 0.0 if self._first is None else now - self._first
+
+    def report(self, worker: int, report: ExchangeBroken, now: float) -> None:
+        if self._first is None:
+            self._first = now
+        self._waits_for_reports = True
+        self.reports.setdefault(worker, report)
+
+    def sign(self, worker: int, now: float, *, has_witnesses: bool) -> None:
+        """A member is dead, or out. `has_witnesses`: the others' collectives break, and they say where."""
+        if self._first is None:
+            self._first = now
+        self._last = now
+        self._signs.setdefault(worker, now)
+        self._waits_for_reports = self._waits_for_reports or has_witnesses
+
+    def take_back(self, worker: int) -> None:
+        """It had only left in good order, or was heard again."""
+        self._signs.pop(worker, None)
+        if not self._signs and not self.reports:
+            self._first = None
+
+    def is_due(self, now: float, *, is_clear: bool, is_doubtful: bool) -> bool:
+        """`is_clear`: nothing more will be learnt. `is_doubtful`: further members may be about to be missed."""
+        if self._first is None:
+            return False
+        if is_clear or now - self._first >= SETTLE_MOST:
+            return True
+        waited = not self._waits_for_reports or now - self._first >= REPORT_WAIT
+        return waited and now - self._last >= SETTLE_WAIT and not is_doubtful
+
+    @property
+    def is_planned(self) -> bool:
+        """Nothing failed: the members met to let somebody in."""
+        return not self.gone and all(report.is_planned for report in self.reports.values())
+
+    @property
+    def must_restore(self) -> bool:
+        return any(report.must_restore for report in self.reports.values())
+
+    @property
+    def unreachable(self) -> set[tuple[int, int]]:
+        """Pairs of workers that cannot reach each other."""
+        return {
+            (worker, report.peer)
+            for worker, report in self.reports.items()
+            if report.operation == CONNECTING and report.peer is not None
+        }
+
+    def disagreement(self, finished: Mapping[int, int]) -> str | None:
+        """Why members that had finished should not have; `finished` has their steps, by worker.
+
+        Whoever passes the meeting at the end of a loop has everybody's part in it, and may finish before another, for
+        whom it broke, has met the rest again.
+        """
+        reports = {
+            worker: report
+            for worker, report in self.reports.items()
+            if not report.is_planned and report.operation not in ENTERING
+        }
+        if not finished or not reports or self.gone:
+            return None
+        is_ending = all(report.at_end for report in reports.values())
+        if is_ending and {report.step for report in reports.values()} == set(finished.values()):
+            return None
+        reporter, report = next(iter(reports.items()))
+        return reasons.finished_before(next(iter(finished)), reporter, report)
+
+    def reason(self, members: Sequence[int]) -> str:
+        """Why the next generation forms. `members` are those that are alive."""
+        if self.gone:
+            return "; ".join(self.gone[:3]) + (f"; and {len(self.gone) - 3} more" if len(self.gone) > 3 else "")
+        if self.is_planned:
+            return ""
+        return reasons.broken_exchange(tuple(self.reports.items()), members=members)
+
+
+class Futility:
+    """How often generations have broken without getting anywhere."""
+
+    def __init__(self) -> None:
+        self._step = -1  # in which the last one broke
+        self._in_a_row = 0
+
+    def count(self, step: int, *, has_advanced: bool) -> bool:
+        """Whether one more generation that broke in `step` is one too many. `has_advanced`: it did apply steps."""
+        self._in_a_row = 1 if has_advanced or step > self._step else self._in_a_row + 1
+        self._step = step
         return self._in_a_row >= FUTILE_GENERATIONS
+
+
+def is_clear(members: Collection[Worker], breakup: Breakup, *, has_watchers: bool) -> bool:
+    """Nothing more will be learnt: every member has reported, or is known to be dead and how."""
+    return all(is_accounted(worker, breakup, has_watchers=has_watchers) for worker in members)
+
+
+def is_accounted(worker: Worker, breakup: Breakup, *, has_watchers: bool) -> bool:
+    if not worker.is_here:
+        return True
+    # An exit that is reported while the connection is open waits for it to close: a Leave may still be on its way.
+    if worker.client is None:
+        return worker.exit_code is not None or not (worker.is_awaited or has_watchers)
+    return worker.number in breakup.reports and worker.exit_code is None

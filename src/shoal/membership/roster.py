@@ -1,32 +1,53 @@
-"""One worker as the membership core knows it: what it said last, and what speaks for its death.
+"""One worker as the membership core knows it: what it said last, whether it is in the generation, what became of it.
 
-Plain state and pure questions about it. Not here: what follows from the answers (`deaths`, `core`).
+Plain state and pure questions about it. Not here: what follows from the answers (`liveness`, `forming`, `core`).
 """
 
 from __future__ import annotations
 
+import enum
+import math
 from dataclasses import dataclass
 
 from shoal.events import WorkerDied
 from shoal.membership import reasons
 from shoal.values import Member
-from shoal.wire.messages import Join
+from shoal.wire.messages import PROTOCOL_VERSION, Heartbeat, Join
 
 
-@dataclass(slots=True)
+class Fate(enum.Enum):
+    """What became of a worker."""
+
+    HERE = "it takes part, or may"
+    FINISHED = "its script is done"
+    HANDED_OVER = "it left before its script was done, and the job goes on"
+    FAILED = "it said that it cannot go on"
+    DEAD = "its process ended, or is taken to have ended"
+
+
+@dataclass(slots=True, eq=False)
 class Worker:
     """Facts about one joined worker. Times are in seconds by the clock of `MembershipCore.handle`."""
 
     join: Join
-    client: int | None  # None once its connection is closed
-    heard: float  # when its last message came
+    client: int | None  # None while its connection is closed
+    heard: float  # when its last message came, or its process was seen at work
+    fate: Fate = Fate.HERE
     step: int = 0
     operation: str = "start-up"
-    done: bool = False  # it said Leave or Failed: whatever happens to its connection now is no death
-    suspected: float | None = None  # when the first sign of its death was seen
+    stalled: float = 0.0  # seconds that it said it was blocked in a collective
+    moved: float = 0.0  # when its step or operation last changed
+    advanced: float = -math.inf  # when its step last went up in its generation
+    generation: int = 0  # number of the generation that it is a member of; 0: of none
+    first_generation: int = 0  # the first that it was a member of; 0: it has been in none
+    is_ready: bool = False  # it waits to be let in
+    must_ask: bool = False  # it was put out of a generation: it is let in only after it has said that it is ready
+    is_awaited: bool = False  # this coordinator knows it from the ledger only; it has not come back yet
     cut_off: str = ""  # why this side closed the connection
-    exit_code: int | None = None  # from the launcher
-    silent: float | None = None  # for how long it had not been heard when that was too long
+    exit_code: int | None = None  # from whoever started it
+    suspected: float | None = None  # when the first sign of its death was seen
+    barred_until: float = -math.inf  # it could not reach others: not let in before
+    times_left_out: int = 0  # in a row
 
     @property
     def number(self) -> int:
@@ -37,55 +58,83 @@ class Worker:
         return f"worker {self.number} (process {self.join.process} on {self.join.host})"
 
     @property
-    def is_suspect(self) -> bool:
-        return self.suspected is not None and not self.done
+    def is_here(self) -> bool:
+        return self.fate is Fate.HERE
 
     @property
-    def is_active(self) -> bool:
-        """It takes part, as far as anybody knows."""
-        return self.suspected is None and not self.done
+    def is_connected(self) -> bool:
+        """It takes part, or could: nothing speaks against it but silence."""
+        return self.client is not None and self.fate is Fate.HERE and self.exit_code is None
+
+    @property
+    def is_out_for_sure(self) -> bool:
+        """It can do nothing any more in the last generation that it was in."""
+        return self.exit_code is not None or self.is_ready or self.fate not in (Fate.HERE, Fate.DEAD)
 
     @property
     def may_speak(self) -> bool:
         """It may have something to say before the job is closed."""
-        return self.client is not None and self.silent is None and not self.done
+        return self.client is not None and self.fate is Fate.HERE and not self.must_ask
 
-    def as_member(self, rank: int) -> Member:
+    def as_member(self, rank: int, share: int) -> Member:
         return Member(
             rank=rank,
             worker=self.number,
             host=self.join.host,
             process=self.join.process,
             address=self.join.address,
+            share=share,
         )
 
+    def take_in(self, beat: Heartbeat, now: float) -> None:
+        if beat.step > self.step and beat.generation == self.generation != 0:
+            self.advanced = now
+            self.times_left_out = 0
+        if (beat.step, beat.operation) != (self.step, self.operation):
+            self.step, self.operation, self.moved = beat.step, beat.operation, now
+        self.stalled = beat.stalled
+
+    def come_back(self, client: int, now: float) -> None:
+        self.client, self.heard, self.cut_off, self.is_awaited = client, now, "", False
+        self.fate = Fate.HERE
+
+    def enter(self, generation: int, now: float) -> None:
+        self.generation = generation
+        self.first_generation = self.first_generation or generation
+        self.is_ready = self.must_ask = False
+        self.suspected = None
+        self.moved, self.advanced, self.stalled = now, -math.inf, 0.0
+
+    def put_out(self) -> None:
+        """It is no member any more. What it holds is not the job's state from now on."""
+        self.generation = 0
+        self.is_ready = False
+        self.must_ask = True
+        self.suspected = None
+
     def suspect(self, now: float) -> None:
-        if self.suspected is None and not self.done:
+        if self.suspected is None:
             self.suspected = now
 
-    def check_heartbeat(self, now: float, limit: float) -> None:
-        if self.client is not None and not self.done and now - self.heard > limit:
-            self.silent = now - self.heard
-            self.suspect(now)
-
-    @property
-    def how(self) -> str:
+    def how(self, now: float) -> str:
         """How it died, in the most telling words that are known."""
         if self.exit_code is not None:
             return reasons.how_it_exited(self.exit_code)
-        if self.silent is not None:
-            return f"was silent for {self.silent:.1f} s"
         if self.cut_off:
             return f"was cut off ({self.cut_off})"
+        if self.client is not None:
+            return f"was silent for {now - self.heard:.1f} s"
+        if self.is_awaited:
+            return "did not come back to the new coordinator"
         return "closed its connection without leaving"
 
     @property
     def hint(self) -> str:
-        if self.exit_code is None and self.silent is not None:
+        if self.exit_code is None and self.client is not None:
             return "; if it was only busy, raise --heartbeat-limit"
         return reasons.hint_for(self.exit_code)
 
-    def death(self, step: int, operation: str) -> WorkerDied:
+    def death(self, step: int, operation: str, now: float) -> WorkerDied:
         """What happened to it, and in which step and operation."""
         return WorkerDied(
             worker=self.number,
@@ -93,5 +142,21 @@ class Worker:
             process=self.join.process,
             step=step,
             operation=operation,
-            reason=f"{self.name} {self.how} in step {step}, during {operation}",
+            reason=f"{self.name} {self.how(now)} in step {step}, during {operation}",
         )
+
+
+def remembered(member: Member, generation: int, now: float) -> Worker:
+    """A member that the ledger knows, before it has come back."""
+    join = Join(
+        version=PROTOCOL_VERSION,
+        worker=member.worker,
+        host=member.host,
+        process=member.process,
+        address=member.address,
+        generation=generation,
+    )
+    worker = Worker(join=join, client=None, heard=now, is_awaited=True)
+    worker.enter(generation, now)
+    worker.first_generation = 1  # nothing is known of it: it may have been in all of them
+    return worker

@@ -12,15 +12,20 @@ import time
 from typing import Self
 
 from shoal.errors import AddressUnavailable, ShoalError
+from shoal.events import FaultInjected, WorkerStarted
 from shoal.membership import channel
 from shoal.values import Address
 from shoal.wire.messages import (
     PROTOCOL_VERSION,
     Ended,
+    Enlist,
+    Enlisted,
     Happened,
+    Inject,
     Message,
     ProcessExited,
     ProcessWorking,
+    Report,
     StopRequest,
     Turned,
     Watch,
@@ -36,23 +41,24 @@ class WatcherClient:
         self, connection: socket.socket, buffer: channel.MessageBuffer, welcome: Welcome, address: Address
     ) -> None:
         """Use `connect`."""
-        self.config = welcome.config
+        self.welcome = welcome
         self._connection = connection
         self._buffer = buffer
         self._address = address
         self._sending = threading.Lock()
 
     @classmethod
-    def connect(cls, address: Address, token: str, *, timeout: float) -> Self:
+    def connect(cls, address: Address, token: str, *, timeout: float, is_launcher: bool = True) -> Self:
         """Watch the job. AddressUnavailable when nobody listens, Refused for a wrong token or when turned away."""
-        return cls(*channel.connect(address, token, Watch(version=PROTOCOL_VERSION), timeout=timeout), address)
+        first = Watch(version=PROTOCOL_VERSION, is_launcher=is_launcher)
+        return cls(*channel.connect(address, token, first, timeout=timeout), address)
 
-    def receive(self, timeout: float) -> Happened | Ended | None:
+    def receive(self, timeout: float) -> Happened | Enlisted | Ended | None:
         """The next message, None when none came in time. AddressUnavailable when the coordinator is gone."""
         deadline = time.monotonic() + timeout
         while True:
             while (message := self._buffer.take()) is not None:
-                if isinstance(message, Happened | Ended):
+                if isinstance(message, Happened | Enlisted | Ended):
                     return message
                 if isinstance(message, Turned):
                     raise self._gone(f"it turned the launcher away: {message.reason}")
@@ -72,6 +78,18 @@ class WatcherClient:
     def request_stop(self, reason: str, *, exit_code: int) -> None:
         """Ask for all loops to end at an agreed step; the job then ends with this code."""
         self._send(StopRequest(reason=reason, exit_code=exit_code))
+
+    def enlist(self) -> None:
+        """Ask for the number of one more worker, whose process will be started here; `Enlisted` is the answer."""
+        self._send(Enlist())
+
+    def report(self, event: WorkerStarted | FaultInjected) -> None:
+        """For the job's record: what was done to processes here."""
+        self._send(Report(events=(event,)))
+
+    def inject(self, fault: Inject) -> None:
+        """Have a worker suffer a fault on purpose."""
+        self._send(fault)
 
     def process_exited(self, worker: int, code: int, reason: str) -> None:
         """The engine saw a worker's process end. `code` is its exit status, -9 for a SIGKILL."""

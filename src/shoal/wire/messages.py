@@ -33,9 +33,13 @@ class Join(Message, frozen=True, tag="join"):
 
 
 class Watch(Message, frozen=True, tag="watch"):
-    """The launcher's first message: it takes no part, receives every event and may ask for a stop."""
+    """A watcher's first message: it takes no part, receives every event and may start workers.
+
+    The launcher is one of them: it may ask for a stop, and the job does not outlive it.
+    """
 
     version: int
+    is_launcher: bool = True
 
 
 class Enlist(Message, frozen=True, tag="enlist"):
@@ -161,6 +165,10 @@ class Enlisted(Message, frozen=True, tag="enlisted"):
     worker: int  # the number of the process that is to be started
 
 
+class Noted(Message, frozen=True, tag="noted"):
+    """The receiver's last word (Leave or Failed) is written down: it may go."""
+
+
 class Beat(Message, frozen=True, tag="beat"):
     """The coordinator is there: a worker's lease runs from the last time it heard anything."""
 
@@ -238,6 +246,7 @@ CoordinatorMessage = (
     Welcome
     | Enlisted
     | Beat
+    | Noted
     | Formed
     | RegroupWish
     | Expelled

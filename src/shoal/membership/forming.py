@@ -1,0 +1,237 @@
+"""Who is in the next generation, who brings the job's state, and what is waited for. Pure.
+
+Survivors of the last generation come first, then workers that wait to be let in, lowest numbers first, up to the number
+that the job has. Not here: when the last generation is over (`regrouping`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from shoal.job_config import JobConfig
+from shoal.membership import reasons
+from shoal.membership.reach import connected_set
+from shoal.membership.regrouping import Breakup
+from shoal.membership.roster import Worker
+from shoal.values import Generation
+
+COMING_WAIT = 2.0  # seconds in which no worker came, after which a start does not wait for the rest
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the checkpoints of a job that goes on say about its earlier generations."""
+
+    generation: int = 0  # the highest number that any of them has
+    shares: tuple[int, ...] = ()  # by rank, of the generation that wrote the newest
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Everything that the choice rests on."""
+
+    config: JobConfig
+    workers: Collection[Worker]  # all that ever joined
+    generation: Generation | None  # the last one
+    breakup: Breakup
+    is_stopping: bool  # a stop was asked for: nobody is let in who is not needed
+    has_result: bool  # a member has finished its script: others come to the same end, or to none
+    last_join: float  # when the last worker came
+    pairs_hold: float  # seconds after which a job that is too small without a cut pair tries again
+    now: float
+
+
+@dataclass(frozen=True)
+class Wait:
+    """No generation now."""
+
+    workers: int  # that could be in one
+    needed: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The next generation, but for its number."""
+
+    workers: tuple[Worker, ...]  # by rank
+    carriers: tuple[int, ...]
+    left_out: tuple[Worker, ...]  # they cannot reach some of the others
+    reason: str
+    is_despite_pairs: bool = False  # some may not reach each other, but without them there are too few
+
+
+@dataclass(frozen=True)
+class Done:
+    """No generation any more: the job has its result, and nobody is left who could come to the same."""
+
+
+def plan(situation: Situation) -> Plan | Wait | Done:
+    survivors = _survivors(situation)
+    carriers, uncertain = _carriers(situation, survivors)
+    is_patient = situation.breakup.age(situation.now) < situation.config.lease
+    newcomers = waiting(situation.workers, situation.now)
+    if situation.has_result:
+        if not carriers and not (uncertain and is_patient):
+            return Done()
+        newcomers = []
+    elif not carriers:
+        newcomers += _uncalled(situation, newcomers)
+    elif situation.is_stopping:
+        newcomers = []
+    room = max(0, situation.config.workers - len(survivors))
+    candidates = survivors + sorted(newcomers, key=lambda worker: worker.number)[:room]
+    staying, is_despite_pairs = _staying(situation, [worker.number for worker in candidates], carriers)
+    carriers = tuple(number for number in carriers if number in staying)
+    chosen = sorted((worker for worker in candidates if worker.number in staying), key=lambda worker: worker.number)
+    wait = _wait(situation, survivors, chosen)
+    if wait is None and uncertain and not carriers and is_patient:
+        wait = Wait(len(chosen), _needed(situation), reasons.may_hold_state(uncertain))
+    if wait is not None:
+        return wait
+    left_out = tuple(worker for worker in candidates if worker.number not in staying)
+    reason = _reason(situation, survivors, chosen, carriers)
+    return Plan(tuple(chosen), carriers, left_out, reason, is_despite_pairs)
+
+
+def _staying(situation: Situation, candidates: Sequence[int], carriers: Collection[int]) -> tuple[frozenset[int], bool]:
+    """Who reaches everybody else; all, where too few do, and the cut may have healed since it was reported."""
+    staying = connected_set(candidates, situation.breakup.unreachable, carriers)
+    is_old = situation.breakup.age(situation.now) >= situation.pairs_hold
+    if len(staying) < len(candidates) and len(staying) < _needed(situation) and is_old:
+        return frozenset(candidates), True
+    return staying, False
+
+
+def as_generation(number: int, chosen: Plan, config: JobConfig, past: Past) -> Generation:
+    """Recorded shares count where the number of workers is the same."""
+    size = len(chosen.workers)
+    shares = past.shares if len(past.shares) == size else (1,) * size
+    return Generation(
+        number=number,
+        members=tuple(worker.as_member(rank, shares[rank]) for rank, worker in enumerate(chosen.workers)),
+        schedule=config.schedule,
+        codec=config.codec,
+        reason=chosen.reason,
+        carriers=chosen.carriers,
+    )
+
+
+def waiting(workers: Collection[Worker], now: float) -> list[Worker]:
+    """Workers that are in no generation, have said that they are ready, and may be let in."""
+    return [
+        worker
+        for worker in workers
+        if worker.is_ready and worker.generation == 0 and worker.is_connected and worker.barred_until <= now
+    ]
+
+
+def _survivors(situation: Situation) -> list[Worker]:
+    """Members of the last generation that are there."""
+    if situation.generation is None:
+        return []
+    number = situation.generation.number
+    return [worker for worker in situation.workers if worker.generation == number and worker.is_connected]
+
+
+def _carriers(situation: Situation, survivors: Sequence[Worker]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Survivors that hold the state of the last generation, or had it when that was formed; and those that may.
+
+    A worker that was put out before may still hold an older state, and a newcomer none: of these it must be known that
+    they were in step.
+    """
+    last, breakup = situation.generation, situation.breakup
+    if last is None or breakup.must_restore:
+        return (), ()
+    found: list[int] = []
+    uncertain: list[int] = []
+    for worker in survivors:
+        report = breakup.reports.get(worker.number)
+        if report is not None and report.holds == 0:
+            continue
+        is_in_step = worker.advanced > -math.inf or worker.first_generation == last.number
+        if worker.number in last.carriers or (report is None and is_in_step):
+            found.append(worker.number)
+        elif report is None:
+            uncertain.append(worker.number)
+        elif report.holds == last.number:
+            found.append(worker.number)
+    return tuple(sorted(found)), tuple(sorted(uncertain))
+
+
+def _uncalled(situation: Situation, newcomers: Sequence[Worker]) -> list[Worker]:
+    """At a start nobody has anything to lose: whoever is connected takes part without being asked."""
+    known = {worker.number for worker in newcomers}
+    return [
+        worker
+        for worker in situation.workers
+        if worker.is_connected
+        and worker.generation == 0
+        and not worker.must_ask
+        and worker.number not in known
+        and situation.now - worker.heard <= situation.config.heartbeat_limit
+    ]
+
+
+def _needed(situation: Situation) -> int:
+    config = situation.config
+    if situation.generation is None:
+        return config.fewest if config.min_workers else config.workers
+    return 1 if situation.is_stopping or situation.has_result else config.fewest
+
+
+def _wait(situation: Situation, survivors: Sequence[Worker], chosen: Sequence[Worker]) -> Wait | None:
+    config, count, needed = situation.config, len(chosen), _needed(situation)
+    if count < needed:
+        return Wait(count, needed, reasons.too_few(count, needed, situation.breakup.reason(_numbers(survivors))))
+    if survivors:
+        return None
+    if (text := _last_members_may_live(situation)) is not None:
+        return Wait(count, needed, text)
+    if count < config.workers and situation.now - situation.last_join < COMING_WAIT:
+        return Wait(count, needed, "")
+    return None
+
+
+def _last_members_may_live(situation: Situation) -> str | None:
+    """A generation without any member of the last one waits until none of them can be at work any more."""
+    if situation.generation is None:
+        return None
+    members = {member.worker for member in situation.generation.members}
+    doubtful = [worker for worker in situation.workers if worker.number in members and not worker.is_out_for_sure]
+    if not doubtful:
+        return None
+    last = max(doubtful, key=lambda worker: worker.heard)
+    until = last.heard + situation.config.lease + situation.config.heartbeat_limit
+    if situation.now >= until:
+        return None
+    return reasons.may_live(last.number, situation.config.lease + situation.config.heartbeat_limit)
+
+
+def _reason(
+    situation: Situation, survivors: Sequence[Worker], chosen: Sequence[Worker], carriers: Sequence[int]
+) -> str:
+    if situation.generation is None:
+        return reasons.joined(len(chosen), situation.config.workers)
+    why = situation.breakup.reason(_numbers(survivors))
+    old, new = set(_numbers(survivors)), set(_numbers(chosen))
+    parts = [why, reasons.left_out_of(sorted(old - new)), reasons.let_in(sorted(new - old))]
+    if not carriers:
+        parts.append(reasons.from_checkpoint(all_new=not old & new))
+    return "; ".join(part for part in parts if part) or "the members regrouped, but nobody waits any more"
+
+
+def _numbers(workers: Sequence[Worker]) -> list[int]:
+    return [worker.number for worker in workers]
+
+
+def has_hope(situation: Situation, *, has_watchers: bool) -> bool:
+    """Whether somebody can be started, or may still come by itself."""
+    grace = situation.config.lease + situation.config.heartbeat_limit
+    return (
+        has_watchers
+        or not situation.workers
+        or any(situation.now - worker.heard < grace for worker in situation.workers)
+    )

@@ -1,0 +1,65 @@
+"""Who of a generation's members is not heard of, or does not move while others wait for it. Pure.
+
+A member that is not heard of by the coordinator may still be at work: synchronous training needs everybody, so if the
+others' steps go up, it lives and is only cut off from here. Not here: what follows (`core`), and what is said about it
+(`deaths`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from shoal.membership.roster import Worker
+
+DOUBT = 2.5  # heartbeats missed in a row from which on a member may be about to be missed for good
+
+
+@dataclass(frozen=True)
+class Hearing:
+    """What is heard of the members."""
+
+    # By number: not heard of for longer than the limit, and nothing proves that they live.
+    silent: dict[int, Worker] = field(default_factory=dict)
+    is_doubtful: bool = False  # some others may turn out to be silent soon
+    has_live: bool = False  # somebody is connected and was heard within the limit
+    last: float = -math.inf  # when any of them was last heard
+
+
+def listen(members: Collection[Worker], now: float, *, limit: float, interval: float) -> Hearing:
+    """`limit` is the longest silence that is fine, `interval` the time between heartbeats, in seconds."""
+    first, second = _furthest_advances(members)
+    silent: dict[int, Worker] = {}
+    is_doubtful = has_live = False
+    last = -math.inf
+    for worker in members:
+        proof = second if worker.advanced == first else first
+        quiet = now - max(worker.heard, proof)
+        last = max(last, worker.heard)
+        if quiet > limit:
+            silent[worker.number] = worker
+        elif worker.is_connected:
+            has_live = True
+            is_doubtful = is_doubtful or quiet > DOUBT * interval
+    return Hearing(silent, is_doubtful, has_live, last)
+
+
+def _furthest_advances(members: Collection[Worker]) -> tuple[float, float]:
+    """The two latest times at which members' steps went up: nobody is a witness for itself."""
+    first = second = -math.inf
+    for worker in members:
+        if worker.advanced > first:
+            first, second = worker.advanced, first
+        elif worker.advanced > second:
+            second = worker.advanced
+    return first, second
+
+
+def hung(members: Collection[Worker], now: float, limit: float) -> tuple[Worker, ...]:
+    """Members in the script's own code that have not moved for `limit` seconds while others wait that long."""
+    if not any(worker.stalled >= limit and worker.is_connected for worker in members):
+        return ()
+    return tuple(
+        worker for worker in members if worker.is_connected and worker.stalled == 0 and now - worker.moved >= limit
+    )

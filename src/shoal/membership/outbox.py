@@ -1,0 +1,99 @@
+"""What a worker has to tell the coordinator, over as many connections as that takes. Pure.
+
+Bytes leave in order. When a connection breaks, the message that was cut in two is sent whole on the next one, and so
+are those whose effect has not been seen yet: that this worker waits for a generation, parts of checkpoints that are
+not settled, a last word. Other messages that the old connection took are lost if it lost them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from shoal.wire.messages import (
+    ExchangeBroken,
+    Failed,
+    Heartbeat,
+    Leave,
+    Message,
+    PartFailed,
+    PartWritten,
+    Ready,
+    Report,
+    encode,
+)
+
+MAX_WAITING = 16 * 1024 * 1024  # bytes; beyond, the oldest reports of events go
+MAX_PARTS = 64  # parts of checkpoints that are remembered; a worker asks about its last one
+
+Notice = Ready | ExchangeBroken
+Part = PartWritten | PartFailed
+
+
+class Outbox:
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Message, bytes]] = deque()  # in order, encoded
+        self._kept: list[Message] = []  # in order: to be sent again where a connection broke
+        self._begun = 0  # bytes of the first one that the connection has taken
+        self._size = 0  # bytes of all that wait
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, message: Message) -> None:
+        if isinstance(message, Notice):  # the newest one says all there is to say
+            self._kept = [kept for kept in self._kept if not isinstance(kept, Notice)]
+        if isinstance(message, Notice | Part | Leave | Failed):
+            self._kept.append(message)
+        parts = [kept for kept in self._kept if isinstance(kept, Part)]
+        if len(parts) > MAX_PARTS:
+            self._kept.remove(parts[0])
+        self._append(message)
+
+    def generation_heard(self, number: int) -> None:
+        """A notice that this worker waits for a later one than an earlier is answered."""
+        self._kept = [kept for kept in self._kept if not (isinstance(kept, Notice) and kept.generation < number)]
+
+    def settled(self, checkpoint: str) -> None:
+        self._kept = [kept for kept in self._kept if not (isinstance(kept, Part) and kept.checkpoint == checkpoint)]
+
+    def next_bytes(self) -> memoryview:
+        """What the connection should take next; empty when nothing waits."""
+        return memoryview(self._waiting[0][1])[self._begun :] if self._waiting else memoryview(b"")
+
+    def taken(self, count: int) -> None:
+        """The connection took so many of the bytes from `next_bytes`."""
+        self._begun += count
+        if self._begun == len(self._waiting[0][1]):
+            self._size -= self._begun
+            self._begun = 0
+            self._waiting.popleft()
+
+    def start_over(self) -> None:
+        """For a new connection."""
+        waiting = [message for message, _ in self._waiting if not isinstance(message, Heartbeat)]
+        again = [kept for kept in self._kept if not any(kept is message for message in waiting)]
+        self._waiting.clear()
+        self._begun = self._size = 0
+        for message in (*again, *waiting):
+            self._append(message)
+
+    def clear(self) -> None:
+        self._waiting.clear()
+        self._kept.clear()
+        self._begun = self._size = 0
+
+    def _append(self, message: Message) -> None:
+        data = encode(message)
+        self._waiting.append((message, data))
+        self._size += len(data)
+        while self._size > MAX_WAITING:
+            first = 1 if self._begun else 0  # what has begun must be finished
+            oldest = next((at for at, each in enumerate(self._waiting) if at >= first and _may_go(each[0])), None)
+            if oldest is None:
+                return
+            self._size -= len(self._waiting[oldest][1])
+            del self._waiting[oldest]
+
+
+def _may_go(message: Message) -> bool:
+    return isinstance(message, Report | Heartbeat)

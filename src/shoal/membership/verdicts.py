@@ -1,0 +1,160 @@
+"""What ends the job, and what only costs it a worker: failures, processes that end, and everybody being done. Pure.
+
+Not here: deaths of members, after which the others go on (`generations`), and how an end is told (`ending`).
+"""
+
+from __future__ import annotations
+
+from shoal import events
+from shoal.errors import Interrupted, ScriptFailed, WorkersDisagree, by_name
+from shoal.job_config import JobConfig
+from shoal.membership import reasons
+from shoal.membership.audience import Audience
+from shoal.membership.deaths import bad_exit
+from shoal.membership.decisions import FailureCounted, Remembered
+from shoal.membership.ending import Ending
+from shoal.membership.failures import Failures, sameness
+from shoal.membership.generations import Generations, Verdict
+from shoal.membership.roster import Fate, Worker
+from shoal.membership.stopping import Stopping
+from shoal.wire.messages import Failed
+
+
+class Verdicts:
+    def __init__(
+        self, config: JobConfig, audience: Audience, generations: Generations, ending: Ending, stop: Stopping
+    ) -> None:
+        self.exits: dict[int, int] = {}  # exit codes by worker number, joined or not
+        self._config = config
+        self._audience = audience
+        self._generations = generations
+        self._ending = ending
+        self._stop = stop
+        self._failures = Failures(config.max_failures)
+        self._failed: list[tuple[Worker, Failed]] = []  # not judged yet: a death may be behind it
+        self._has_applied = False  # a step of this job
+        self._known_before = -1  # numbers up to this were given before this coordinator was started again
+
+    def remember(self, known: Remembered, highest: int) -> None:
+        """Go on after an earlier coordinator; it had given numbers up to `highest`."""
+        self._failures = Failures(self._config.max_failures, known.failures)
+        self._has_applied = known.generation is not None
+        self._known_before = highest
+
+    def progressed(self, *, is_applied: bool) -> None:
+        """A step above 0 was heard of. `is_applied`: one was applied just now."""
+        self._has_applied = True
+        if is_applied:
+            self._failures.progressed()
+
+    # What is heard
+
+    def failed(self, worker: Worker, failed: Failed) -> bool:
+        """Whether that is news: not if it only repeats why the job ended."""
+        text = reasons.shortened(failed.text)
+        self._generations.failed(worker)
+        if self._ending.ended is not None and text in self._ending.ended.text:
+            return False
+        name = type(by_name(failed.error, text)).__name__
+        self._audience.note(events.WorkerFailed(worker=worker.number, step=failed.step, error=name, text=text))
+        self._failed.append((worker, failed))
+        return True
+
+    def exited(self, number: int, code: int, now: float) -> None:
+        """A process has ended, of a worker or of one that never became one."""
+        if number in self.exits or self._ending.ended is not None:
+            return
+        self.exits[number] = code
+        worker = self._generations.workers.get(number)
+        if worker is None and number <= self._known_before:
+            return  # an earlier coordinator has heard of it
+        if worker is not None:
+            worker.exit_code = code
+        if worker is not None and worker.is_here:
+            self._generations.exited(worker, now)
+            if worker.first_generation:
+                return
+        if code != 0 and (worker is None or worker.fate in (Fate.HERE, Fate.FINISHED)):
+            self._bad_exit(number, worker, code, now)
+
+    def _bad_exit(self, number: int, worker: Worker | None, code: int, now: float) -> None:
+        """In no step: before it was in a generation, which may happen, or after its script was done."""
+        found = bad_exit(number, worker, code)
+        self._audience.note(found.event)
+        if worker is not None and worker.is_here:
+            worker.fate = Fate.DEAD
+        if not self._generations.workers or (worker is not None and worker.fate is Fate.FINISHED):
+            self._ending.end("failed", found.error, found.text, now=now)
+        elif self._stop.reason is None and self._failures.is_too_many(count := self._failures.start_failed()):
+            times = f"; {count} in a row ended before they were in a generation" if count > 1 else ""
+            self._ending.end("failed", found.error, found.text + times, now=now)
+
+    # What follows
+
+    def judge(self, now: float) -> None:
+        """Unless somebody may have died before it: then the failure is likely to be a consequence, and waits."""
+        if not self._failed or self._generations.has_suspects:
+            return
+        unjudged, self._failed = self._failed, []
+        for worker, failed in unjudged:
+            error = by_name(failed.error, failed.text)
+            is_of_script = isinstance(error, ScriptFailed)
+            text = reasons.failure(worker.number, failed, of_script=is_of_script)
+            if is_of_script and self._has_applied:
+                self._audience.journal(FailureCounted(sameness(failed.text)))
+                count = self._failures.script_failed(failed.text)
+                if not self._failures.is_too_many(count):
+                    self._generations.out(worker, reasons.script_failed(worker.number, failed.step), now)
+                    continue
+                text += f"\nIt failed in this way {count} times." if count > 1 else ""
+            outcome = "interrupted" if isinstance(error, Interrupted) else "failed"
+            self._ending.end(outcome, type(error).__name__, text, now=now)
+
+    def finish(self, now: float, *, is_tick: bool) -> None:
+        """End the job when everybody is done, or when some will never come to what the others wait for."""
+        if self._generations.current is None:
+            self._finish_without_generation(now)
+        elif not self._generations.members:
+            workers = self._generations.workers.values()
+            finished = sum(worker.fate is Fate.FINISHED for worker in workers)
+            if finished and not any(worker.fate is Fate.DEAD for worker in workers):
+                self._end_finished(f"{reasons.all_of(finished, 'worker', 'workers')} finished", now)
+            elif self._stop.reason is not None:
+                self._ending.end(self._stop.outcome, "", self._stop.reason, exit_code=self._stop.exit_code, now=now)
+        if is_tick and self._ending.ended is None:
+            verdict = self._generations.hopeless(now, is_stopping=self._stop.reason is not None)
+            if verdict is not None:
+                self.carry_out(verdict, now)
+
+    def carry_out(self, verdict: Verdict, now: float) -> None:
+        if verdict.error:
+            self._ending.end("failed", verdict.error, verdict.text, now=now)
+        else:
+            self._end_finished(verdict.text, now)
+
+    def _finish_without_generation(self, now: float) -> None:
+        """Plain scripts never join. Of others, all do, or none."""
+        needed, workers = self._config.workers, self._generations.workers
+        clean = sorted(
+            number for number, code in self.exits.items() if code == 0 and number < needed and number not in workers
+        )
+        if workers and clean:
+            text = reasons.left_out(clean[0], min(workers))
+            self._ending.end("failed", WorkersDisagree.__name__, text, now=now)
+        elif len(clean) == needed:
+            text = f"{reasons.all_of(needed, 'process', 'processes')} ended with exit code 0"
+            self._ending.end("finished", "", text, now=now)
+        elif len(workers) >= needed and all(worker.fate is Fate.FINISHED for worker in workers.values()):
+            self._end_finished(f"{reasons.all_of(needed, 'worker', 'workers')} finished", now)
+
+    def _end_finished(self, text: str, now: float) -> None:
+        if self._stop.agreed is not None:
+            self._ending.end(self._stop.outcome, "", self._stop.agreed, exit_code=self._stop.exit_code, now=now)
+        else:
+            self._ending.end("finished", "", text, now=now)
+
+    def end_interrupted(self, reason: str, now: float) -> None:
+        if self._stop.is_by_signal and self._stop.reason is not None:  # somebody has said why before
+            self._ending.end("interrupted", "", self._stop.reason, exit_code=self._stop.exit_code, now=now)
+        else:
+            self._ending.end("interrupted", Interrupted.__name__, reason, now=now)

@@ -25,6 +25,7 @@ from shoal.job_config import JobConfig, from_mapping, from_toml
 from shoal.strategies.cluster_peers import ClusterPeers
 from shoal.strategies.peers import JobOver
 from shoal.strategies.solo_peers import SoloPeers
+from shoal.training.lean_torch import spare_compiler
 from shoal.training.recovery import join_first
 from shoal.training.restart import begin_anew, train_through
 from shoal.training.run import Run
@@ -40,6 +41,7 @@ is_worker = False  # `train` runs in this process as a worker of a job; `torch_a
 
 def main(train: Callable[[Run], T], **options: Any) -> T:
     """Run `train` with a `Run`. Options are the settings of `shoal run`, for when the script runs alone."""
+    spare_compiler()
     try:
         environment = worker_environment()
         if environment is None:

@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/shoal run -n 4 examples/digits.py
+	$(BIN)/shoal run -n 4 --spares 1 --chaos "kill worker at step 100" examples/count_samples.py --pause 0.03
 
 test: lint types unit
 

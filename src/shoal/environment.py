@@ -21,6 +21,7 @@ COORDINATOR = "SHOAL_COORDINATOR"  # host:port of the job's coordinator
 TOKEN_FILE = "SHOAL_TOKEN_FILE"  # noqa: S105  path of the file that holds the job's token
 WORKER = "SHOAL_WORKER"  # this worker's number in the job
 LAUNCHER = "SHOAL_LAUNCHER"  # process id of the parent that started this worker; tells a worker from its own children
+TORCH_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # torch's own: whether it loads extensions, such as ours, at import
 KNOWN = (COORDINATOR, TOKEN_FILE, WORKER, LAUNCHER)
 
 
@@ -93,24 +94,53 @@ def torch_rank() -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def worker_variables(worker: WorkerEnvironment, *, workers: int, master: Address, threads: int) -> dict[str, str]:
-    """The variables of a new worker process: ours, torchrun's, and the number of threads torch may use."""
+@dataclass(frozen=True)
+class TorchrunPlace:
+    """What torchrun would say about a worker's place, for plain torch scripts."""
+
+    place: int  # 0..workers-1, on this machine
+    workers: int
+    master: Address  # for torch's own store
+
+
+def process_variables(threads: int) -> dict[str, str]:
+    """What a process must have from its first moment on: unbuffered output, the number of threads torch may use."""
     threads_default = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(threads)}
+    return {"PYTHONUNBUFFERED": "1", **threads_default}
+
+
+def spare_variables(threads: int) -> dict[str, str]:
+    """Those of a process that will be a worker later: torch must not ask yet what this process is."""
+    return {**process_variables(threads), TORCH_AUTOLOAD: "0"}
+
+
+def become_worker(variables: Mapping[str, str]) -> None:
+    """In such a process, once it is known which worker it is."""
+    del os.environ[TORCH_AUTOLOAD]
+    os.environ.update(variables)
+
+
+def autoload_choice() -> dict[str, str]:
+    """What the user has set about torch's extensions, if anything, for `become_worker`."""
+    return {TORCH_AUTOLOAD: os.environ[TORCH_AUTOLOAD]} if TORCH_AUTOLOAD in os.environ else {}
+
+
+def worker_variables(worker: WorkerEnvironment, torchrun: TorchrunPlace, *, threads: int) -> dict[str, str]:
+    """The variables of a new worker process: ours, torchrun's, and the number of threads torch may use."""
     return {
         COORDINATOR: str(worker.coordinator),
         TOKEN_FILE: worker.token_file,
         WORKER: str(worker.worker),
         LAUNCHER: str(worker.launcher),
         "RANK": str(worker.worker),
-        "LOCAL_RANK": str(worker.worker),
-        "WORLD_SIZE": str(workers),
-        "LOCAL_WORLD_SIZE": str(workers),
+        "LOCAL_RANK": str(torchrun.place),
+        "WORLD_SIZE": str(torchrun.workers),
+        "LOCAL_WORLD_SIZE": str(torchrun.workers),
         "GROUP_RANK": "0",
         "GROUP_WORLD_SIZE": "1",
         "ROLE_RANK": str(worker.worker),
-        "ROLE_WORLD_SIZE": str(workers),
-        "MASTER_ADDR": master.host,
-        "MASTER_PORT": str(master.port),
-        "PYTHONUNBUFFERED": "1",
-        **threads_default,
+        "ROLE_WORLD_SIZE": str(torchrun.workers),
+        "MASTER_ADDR": torchrun.master.host,
+        "MASTER_PORT": str(torchrun.master.port),
+        **process_variables(threads),
     }

@@ -263,6 +263,7 @@ class WorkerLeft(Event, frozen=True, tag="worker-left"):
     worker: int
     step: int
     reason: str
+    is_handover: bool = False  # its script is not done: it was told to go, and the job goes on without it
 
 
 class WorkerFailed(Event, frozen=True, tag="worker-failed"):

@@ -114,14 +114,6 @@ def test_the_end_of_the_job_waits_for_a_slow_publication_and_the_job_goes_on_mea
         assert [type(event) for event in job.events()[-2:]] == [CheckpointPublished, JobEnded]
 
 
-def test_waiting_for_a_checkpoint_ends_with_the_coordinator(tmp_path: Path, folder: Path) -> None:
-    with Job(tmp_path / "run", publisher=folder, workers=2) as job, two_workers(job) as clients:
-        tell(clients[0], 0)
-        job.coordinator.kill()
-        assert clients[0].wait_settled(NAME, PATIENCE) is None
-        assert clients[0].is_over
-
-
 def test_without_a_publisher_checkpoints_are_lost(tmp_path: Path) -> None:
     with Job(tmp_path / "run", workers=2) as job, two_workers(job) as clients:
         for worker, client in enumerate(clients):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,11 +16,13 @@ from support.launcher import shoal
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {
+    "count_samples.py": ("--epochs", "2", "--batch", "64"),
     "digits.py": ("--epochs", "1", "--batch", "8"),
     "early_stopping.py": ("--epochs", "2", "--batch", "64"),
     "gpt.py": ("--steps", "4", "--bytes", "60000", "--width", "32", "--layers", "1", "--context", "32"),
 }
 SAYS = {
+    "count_samples.py": r"1,437 samples, each used exactly 2 times",
     "digits.py": r"held-out accuracy \d+\.\d%",
     "early_stopping.py": r"epoch 1: held-out accuracy \d+\.\d%, the best so far",
     "gpt.py": r"held-out loss \d\.\d+ nats per byte after 4 steps",
@@ -53,6 +56,18 @@ def test_the_demo_reaches_its_accuracy(tmp_path: Path) -> None:
     assert len(accuracies) == 5
     assert accuracies[-1] >= 92.5
     assert re.search(r"compute\s+communication\s+waiting", outcome.stdout)
+
+
+def test_the_demo_kills_a_worker_and_every_sample_is_used_exactly_once_per_epoch(tmp_path: Path) -> None:
+    makefile = (EXAMPLES.parent / "Makefile").read_text(encoding="utf-8")
+    found = re.search(r"^demo:.*\n\t\$\(BIN\)/shoal (run .*)$", makefile, re.MULTILINE)
+    assert found is not None
+    command = [word.replace("examples/", f"{EXAMPLES}/") for word in shlex.split(found[1])]
+    outcome = shoal(tmp_path, *command)
+    assert outcome.code == 0, outcome.stderr
+    assert re.search(r"^fault on purpose: kill worker \d ", outcome.stdout, re.MULTILINE)
+    assert re.search(r"^training goes on at step \d+ after", outcome.stdout, re.MULTILINE)
+    assert "1,437 samples, each used exactly 5 times" in outcome.stdout
 
 
 def test_early_stopping_ends_the_job_with_its_reason_in_the_record(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from shoal.watch import write_report
 from support.launcher import shoal
-from support.records import Job, eventful, job_started
+from support.records import Job, eventful, faulty, job_started
 
 ARGUMENTS = (
     "--no-sandbox",
@@ -46,6 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     second = eventful(made / "second", steps=500, pace=0.5)
     third = eventful(made / "third", steps=700, pace=2.0)
     write_report([first], made / "one.html")
+    write_report([faulty(made / "faulty")], made / "faulty.html")
     write_report([first, second, third], made / "three.html")
     return made
 
@@ -89,7 +90,7 @@ def test_every_chart_has_its_curves(open_page: Opener) -> None:
     counts = [figure.locator("path.curve").count() for figure in page.locator("figure").all()]
     assert counts == [2, 1, 1, 1, 1]
     assert page.locator("#value-1 .dot").count() == 6, "an evaluation every 100 of 600 steps"
-    assert page.locator("#value-0 .mark").count() == 3, "two later generations and a resume"
+    assert page.locator("#value-0 .mark").count() == 4, "a death, two later generations and a resume"
     assert not page.locator("text=NaN").count()
 
 
@@ -237,7 +238,7 @@ def test_dark_and_light(open_page: Opener, name: str) -> None:
         assert (lightness(page)[0] < 40) is (expected == "Theme: dark")
 
 
-@pytest.mark.parametrize("name", ["one.html", "three.html"])
+@pytest.mark.parametrize("name", ["one.html", "three.html", "faulty.html"])
 @pytest.mark.parametrize("size", [PHONE, LAPTOP])
 def test_page_never_scrolls_sideways(open_page: Opener, name: str, size: tuple[int, int]) -> None:
     page = open_page(name, size)
@@ -248,6 +249,43 @@ def test_page_never_scrolls_sideways(open_page: Opener, name: str, size: tuple[i
     page.set_viewport_size({"width": 320, "height": 600})
     page.wait_for_function("document.querySelector('#value-0 .plot').clientWidth < 320")
     assert page.evaluate("document.documentElement.scrollWidth") == 320
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, LAPTOP])
+def test_what_went_wrong_can_be_read_on_any_screen(open_page: Opener, size: tuple[int, int], scheme: str) -> None:
+    page = open_page("faulty.html", size, scheme)
+    rows = page.locator(".incidents tbody tr")
+    assert rows.count() == 5
+    assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+    kill = " ".join(rows.first.inner_text().split())
+    assert kill.startswith("0:12 step 41 ! on purpose: kill worker 2 (kill worker every 15s)")
+    assert "3 workers go on" in kill
+    assert page.locator(".lane").count() == 9
+    first, last = page.locator(".lane").first.bounding_box(), page.locator(".lane").last.bounding_box()
+    assert first is not None
+    assert last is not None
+    assert first["x"] == last["x"]
+    assert first["width"] > 150
+    table = page.locator(".incidents").bounding_box()
+    assert table is not None
+    assert table["width"] <= size[0], "nothing of it is out of sight"
+    ink = page.locator(".lane line.problem").first.evaluate("e => getComputedStyle(e).stroke")
+    ground = page.locator(".lane").first.evaluate("e => getComputedStyle(e).backgroundColor")
+    contrast = [sum(int(part) for part in re.findall(r"\d+", colour)[:3]) / 3 for colour in (ink, ground)]
+    assert abs(contrast[0] - contrast[1]) > 80
+
+
+def test_faults_and_stretches_without_progress_are_marked_in_the_curves(open_page: Opener) -> None:
+    page = open_page("faulty.html")
+    assert page.locator("#value-0 .mark.problem").count() == 7
+    assert page.locator("#value-0 .mark:not(.problem)").count() == 4, "later generations"
+    assert page.locator("#value-0 .pause").count() == 0, "over steps they have no width"
+    page.check("input[value=time]")
+    widths = page.locator("#value-0 .pause").evaluate_all("all => all.map(e => Number(e.getAttribute('width')))")
+    assert len(widths) == 4
+    assert widths[3] > 5 * widths[0] > 0
+    assert "no step for 8.2 s" in page.locator("#value-0 .pause title").all_text_contents()
 
 
 def test_runs_over_each_other_can_be_hidden(open_page: Opener) -> None:

@@ -25,7 +25,7 @@ from shoal.environment import worker_environment
 from shoal.errors import ShoalError
 from shoal.membership.client import CoordinatorClient
 from shoal.values import Address, TimeShares
-from shoal.wire.messages import PROTOCOL_VERSION, Join
+from shoal.wire.messages import PROTOCOL_VERSION, ExchangeBroken, Join, Ready
 
 me = worker_environment()
 client = CoordinatorClient.connect(
@@ -38,25 +38,72 @@ client = CoordinatorClient.connect(
 
 def wait_for_generation(after):
     try:
-        client.wait_for_generation(after)
+        return client.wait_for_generation(after)
     except ShoalError as error:  # the job is over, and the launcher says why
         sys.exit(error.exit_code)
 
-wait_for_generation(0)
+def enter(known):
+    # The next generation that this worker is in, after `known`; it says that it is ready where it was left out.
+    while True:
+        if known is not None:
+            client.tell(Ready(generation=known.number))
+        known = wait_for_generation(0 if known is None else known.number)
+        if known.rank_of(me.worker) is not None:
+            return known
+
+generation = enter(client.welcome.generation)
+
+def regroup(step):
+    # At a step's end: into the next generation, if that is wished for or there is one already.
+    global generation
+    wish = client.regroup_wish
+    if wish is None and client.interruption(generation.number) is None:
+        return
+    number = generation.number
+    client.tell(ExchangeBroken(generation=number, step=step, operation="the vote", peer=None, reason=wish or "news",
+                               holds=number, is_planned=wish is not None))
+    while True:
+        generation = wait_for_generation(generation.number)
+        if generation.rank_of(me.worker) is not None:
+            return
 
 def report(step, **values):
     shares = TimeShares(compute=0.6, communication=0.2, waiting=0.1, input=0.05, other=0.05)
     client.set_position(step, "all-reduce of gradients")
-    client.report(events.StepsApplied(worker=me.worker, generation=1, step=step, epoch=0, samples=10, seconds=1.0,
-                                      shares=shares, bytes_sent=100, values=values))
+    client.report(events.StepsApplied(worker=me.worker, generation=generation.number, step=step, epoch=0, samples=10,
+                                      seconds=1.0, shares=shares, bytes_sent=100, values=values))
 
-def leave(step, reason="finished"):
-    client.leave(step=step, reason=reason)
+def leave(step, reason="finished", is_handover=False):
+    client.leave(step=step, reason=reason, is_handover=is_handover)
     client.close()
 """
 
 
-# On top of that, a worker that writes its part of checkpoints: `save(step)` says whether one was published. The file
+# On top of that, a worker that takes steps until the file `done` is there, through whatever happens to the others.
+# SIGTERM makes it hand over. Its number and process are in the file `started`, and those of its generations in
+# `entered`.
+STEPPING = """
+with open("started", "a") as file:
+    print(me.worker, os.getpid(), file=file)
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append("got SIGTERM"))
+entered = None
+step = 0
+while not os.path.exists("done") and client.stop_reason is None and not told:
+    if generation is not entered:
+        entered = generation
+        with open("entered", "a") as file:
+            print(me.worker, generation.number, *(member.worker for member in generation.members), file=file)
+    step += 1
+    report(step, loss=1.0)
+    time.sleep(0.02)
+    regroup(step)
+if client.stop_reason is not None and generation.rank_of(me.worker) == 0:
+    client.report(events.StopAgreed(step=step, reason=client.stop_reason))
+leave(step, client.stop_reason or "finished", is_handover=bool(told) and client.stop_reason is None)
+"""
+
+# On top of JOINING, a worker that writes its part of checkpoints: `save(step)` says whether one was published. The file
 # `wait` keeps it from writing.
 SAVING = """
 import msgspec
@@ -68,7 +115,6 @@ from shoal.values import Cursor
 from shoal.wire.messages import PartFailed, PartWritten
 
 config = from_toml(client.config, origin="test")
-generation = client.wait_for_generation(0)
 rank = generation.rank_of(me.worker)
 
 def save(step, is_last=False):

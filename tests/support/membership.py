@@ -2,12 +2,15 @@
 
 A scenario is a list of commands, each followed by `----` and the instructions that the core answers with:
 
-    join WORKER [client=NAME] [version=N] [port=N]      a worker connects; its client is called worker-N if not named
-    watch [client=NAME] [version=N]                     a watcher connects; called launcher if not named
+    join WORKER [client=NAME] [version=N] [port=N] [process=N]   a worker connects; its client is worker-N if not named
+    back WORKER [generation=N]                          it connects again, after its connection was closed
+    watch [client=NAME] [launcher=0]                    a watcher connects; called launcher if not named
     beat WORKER step=N operation=TEXT                   a heartbeat
-    broken WORKER peer=N step=N operation=TEXT generation=N reason=TEXT
+    broken WORKER peer=N step=N operation=TEXT generation=N reason=TEXT [holds=N] [is_planned=1] [must_restore=1]
+    ready WORKER [generation=N]                         it is in no group and wants to be let in
+    enlist [CLIENT]                                     a watcher asks for one more number
     failed WORKER step=N error=NAME text=TEXT
-    leave WORKER step=N reason=TEXT
+    leave WORKER step=N reason=TEXT [is_handover=1]
     report WORKER KIND FIELD=VALUE...                   an event of a worker
     part WORKER step=N [generation=N] [FIELD=VALUE...]  its part of a checkpoint is written; [not=TEXT] it could not be
     published NAME [size=N] [removed=NAME,NAME]         the publisher's answers
@@ -19,9 +22,12 @@ A scenario is a list of commands, each followed by `----` and the instructions t
     interrupt reason=TEXT                               the coordinator's own process is told to stop
     tick SECONDS                                        so much time passes, with a tick every tenth of a second
     stall SECONDS                                       so much time passes without a tick, then one comes
+    alive SECONDS WORKER...                             so much time passes while these send heartbeats, step by step
+    idle SECONDS WORKER...                              the same, but their steps do not go up
+    restart                                             the coordinator is started again, with what it had journalled
 
-The first command, `job`, takes settings such as workers=4, and of a job that goes on past=N (its last generation) and
-shares=[2,1].
+Decisions are shown as `journal`; beats are not shown. The first command, `job`, takes settings such as workers=4, and
+of a job that goes on past=N (its last generation) and shares=[2,1].
 """
 
 from __future__ import annotations
@@ -32,9 +38,21 @@ from typing import Any
 
 import msgspec
 
-from shoal.events import AnyEvent
+from shoal.events import AnyEvent, WorkerLeft
 from shoal.job_config import from_mapping
 from shoal.membership.core import MembershipCore
+from shoal.membership.decisions import (
+    CheckpointDecided,
+    Decision,
+    EndDecided,
+    FailureCounted,
+    GenerationDecided,
+    MemberLeft,
+    NumberGiven,
+    StopDecided,
+    add_up,
+)
+from shoal.membership.forming import Past
 from shoal.membership.protocol import (
     Arrived,
     CatchUp,
@@ -45,6 +63,7 @@ from shoal.membership.protocol import (
     Input,
     Instruction,
     Interrupt,
+    Journal,
     Note,
     Publish,
     Published,
@@ -53,7 +72,6 @@ from shoal.membership.protocol import (
     Tick,
 )
 from shoal.membership.publisher import PublishOutcome
-from shoal.membership.regrouping import Past
 from shoal.values import Address, Generation
 from shoal.wire import messages
 from shoal.wire.messages import PROTOCOL_VERSION, ClientMessage, Join
@@ -62,9 +80,16 @@ SEPARATOR = "----"
 MISSING = {"step": 0, "operation": "all-reduce of gradients", "generation": 1, "peer": None, "reason": "reset by peer"}
 
 
-def join(worker: int, *, version: int = PROTOCOL_VERSION, port: int = 7000) -> Join:
+def join(
+    worker: int, *, version: int = PROTOCOL_VERSION, port: int = 7000, generation: int = 0, process: int | None = None
+) -> Join:
     return Join(
-        version=version, worker=worker, host=f"host-{worker}", process=100 + worker, address=Address("127.0.0.1", port)
+        version=version,
+        worker=worker,
+        host=f"host-{worker}",
+        process=100 + worker if process is None else process,
+        address=Address("127.0.0.1", port),
+        generation=generation,
     )
 
 
@@ -91,29 +116,65 @@ class Scenario:
     def __init__(self) -> None:
         self.now = 0.0
         self.core = MembershipCore(from_mapping({}, origin="test"), now=0.0)
+        self.settings: dict[str, Any] = {}
+        self.decisions: list[Decision] = []
         self.clients: dict[str, int] = {}
+        self.steps: dict[int, int] = {}  # of workers that are alive
+        self.count = 0  # clients so far
 
     def run(self, command: str) -> list[str]:
         verb, *words = shlex.split(command)
         options = dict(word.split("=", 1) for word in words if "=" in word)
         plain = [word for word in words if "=" not in word]
         if verb == "job":
-            settings = {name: msgspec.json.decode(value) for name, value in options.items()}
-            past = Past(generation=settings.pop("past", 0), shares=tuple(settings.pop("shares", ())))
-            self.core = MembershipCore(from_mapping(settings, origin="scenario"), now=self.now, past=past)
+            self.settings = {name: msgspec.json.decode(value) for name, value in options.items()}
+            self.core = self._new_core()
             return []
+        if verb == "restart":
+            self.core = self._new_core()
+            self.clients = {}
+            return []
+        if verb in ("alive", "idle"):
+            return self._alive(float(plain[0]), [int(word) for word in plain[1:]], pace=int(verb == "alive"))
         if verb == "tick":
             return [line for _ in range(round(float(plain[0]) * 10)) for line in self._after(0.1)]
         if verb == "stall":
             return self._after(float(plain[0]))
         return self._handle(self._input(verb, plain, options))
 
+    def _new_core(self) -> MembershipCore:
+        settings = dict(self.settings)
+        past = Past(generation=settings.pop("past", 0), shares=tuple(settings.pop("shares", ())))
+        config = from_mapping(settings, origin="scenario")
+        return MembershipCore(config, now=self.now, past=past, remembered=add_up(self.decisions))
+
+    def _alive(self, seconds: float, workers: list[int], *, pace: int) -> list[str]:
+        lines = []
+        for _ in range(round(seconds * 10)):
+            for worker in workers:
+                self.steps[worker] = self.steps.get(worker, 0) + pace
+                generation = self.core._generations.current
+                beat = messages.Heartbeat(
+                    generation=0 if generation is None else generation.number,
+                    step=self.steps[worker],
+                    operation="forward and backward",
+                )
+                self.core.handle(Arrived(self.clients[f"worker-{worker}"], beat), self.now)
+            lines += self._after(0.1)
+        return lines
+
     def _after(self, seconds: float) -> list[str]:
         self.now = round(self.now + seconds, 6)
         return [f"{self.now:.1f} s: {line}" for line in self._handle(Tick())]
 
     def _handle(self, happened: Input) -> list[str]:
-        return [self._text(instruction) for instruction in self.core.handle(happened, self.now)]
+        instructions = self.core.handle(happened, self.now)
+        self.decisions += [instruction.decision for instruction in instructions if isinstance(instruction, Journal)]
+        return [
+            self._text(instruction)
+            for instruction in instructions
+            if not (isinstance(instruction, Send) and isinstance(instruction.message, messages.Beat))
+        ]
 
     def _input(self, verb: str, plain: list[str], options: dict[str, str]) -> Input:
         if verb == "interrupt":
@@ -125,17 +186,26 @@ class Scenario:
             return Published(plain[0], PublishOutcome(size=int(options.get("size", 200)), removed=removed))
         if verb == "unpublished":
             return PublishFailed(plain[0], options["reason"])
-        if verb in ("join", "watch"):
-            name = options.pop("client", f"worker-{plain[0]}" if plain else "launcher")
-            self.clients[name] = len(self.clients) + 1
-            numbers = {key: int(value) for key, value in options.items()}
-            first = join(int(plain[0]), **numbers) if plain else messages.Watch(version=PROTOCOL_VERSION)
-            return Arrived(self.clients[name], first)
-        client = {"stop": plain[0], "exit": "launcher", "working": "launcher"}.get(verb, f"worker-{plain[0]}")
+        if verb in ("join", "watch", "back"):
+            return Arrived(*self._first(verb, plain, options))
+        if verb in ("stop", "enlist", "fault"):
+            client = plain[0] if plain else "launcher"
+        else:
+            client = "launcher" if verb in ("exit", "working") else f"worker-{plain[0]}"
         return Arrived(self.clients[client], self._message(verb, plain, options))
 
+    def _first(self, verb: str, plain: list[str], options: dict[str, str]) -> tuple[int, ClientMessage]:
+        name = options.pop("client", f"worker-{plain[0]}" if plain else "launcher")
+        self.count += 1
+        self.clients[name] = self.count
+        numbers = {key: int(value) for key, value in options.items()}
+        if plain:
+            return self.count, join(int(plain[0]), **numbers)
+        is_launcher = bool(numbers.get("launcher", 1))
+        return self.count, messages.Watch(version=PROTOCOL_VERSION, is_launcher=is_launcher)
+
     def _message(self, verb: str, plain: list[str], options: dict[str, str]) -> ClientMessage:
-        fields: dict[str, Any] = {key: int(v) if v.lstrip("-").isdigit() else v for key, v in options.items()}
+        fields: dict[str, Any] = {key: _value(text) for key, text in options.items()}
         if verb == "part":
             return part(int(plain[0]), failed=fields.pop("not", ""), **fields)
         if verb == "report":
@@ -143,6 +213,10 @@ class Scenario:
             return messages.Report(events=(event,))
         if verb == "exit":
             return messages.ProcessExited(worker=int(plain[0]), reason="", **fields)
+        if verb == "enlist":
+            return messages.Enlist()
+        if verb == "fault":
+            return messages.Inject(worker=fields["worker"], fault="cut", seconds=5.0)
         if verb == "working":
             return messages.ProcessWorking(worker=int(plain[0]))
         kind: type[Any] = {
@@ -150,16 +224,21 @@ class Scenario:
             "broken": messages.ExchangeBroken,
             "failed": messages.Failed,
             "leave": messages.Leave,
+            "ready": messages.Ready,
             "stop": messages.StopRequest,
         }[verb]
         names = kind.__struct_fields__
-        return kind(**{name: MISSING[name] for name in names if name in MISSING} | fields)  # type: ignore[no-any-return]  # one of the five above
+        if verb == "broken":
+            fields.setdefault("holds", fields.get("generation", 1))
+        return kind(**{name: MISSING[name] for name in names if name in MISSING} | fields)  # type: ignore[no-any-return]  # one of the six above
 
     def _text(self, instruction: Instruction) -> str:
         names = {number: name for name, number in self.clients.items()}
         match instruction:
             case Send(clients, message):
                 return f"to {', '.join(names[client] for client in clients)}: {as_text(message)}"
+            case Journal(decision):
+                return f"journal {decision_text(decision)}"
             case Note(event, _):
                 return f"note {as_text(event)}"
             case CatchUp(client):
@@ -175,22 +254,59 @@ class Scenario:
                 return f"end with exit code {exit_code}"
 
 
+def _value(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
 def as_text(value: msgspec.Struct) -> str:
     """The name on the wire and the fields that tell something."""
     shown = []
     for name in value.__struct_fields__:
         field = getattr(value, name)
         if isinstance(field, Generation):
-            members = " ".join(
-                f"{member.rank}:{member.worker}" + (f" share {member.share}" if member.share != 1 else "")
-                for member in field.members
-            )
-            shown.append(f"{field.number} ranks [{members}] {json.dumps(field.reason)}")
+            shown.append(generation_text(field, in_full=not isinstance(value, messages.Welcome)))
         elif name == "seconds":
             shown.append(f"seconds={field:.1f}")
-        elif name != "config":
+        elif isinstance(value, messages.Welcome) and not field:
+            continue
+        elif name != "config" and not (field is False and isinstance(value, WorkerLeft)):
             shown.append(f"{name}={json.dumps(field)}")
     return " ".join([str(value.__struct_config__.tag), *shown])
+
+
+def decision_text(decision: Decision) -> str:
+    """Enough to know which: the instructions around it say the rest."""
+    match decision:
+        case NumberGiven(worker):
+            return f"number {worker}"
+        case GenerationDecided(generation):
+            return f"generation {generation.number}"
+        case CheckpointDecided(checkpoint, is_published):
+            return f"{checkpoint} {'published' if is_published else 'lost'}"
+        case FailureCounted(text):
+            return f"failure {json.dumps(text)}"
+        case MemberLeft(worker, is_handover):
+            return f"worker {worker} {'handed over' if is_handover else 'finished'}"
+        case StopDecided():
+            return "stop"
+        case EndDecided(exit_code):
+            return f"end with exit code {exit_code}"
+
+
+def generation_text(generation: Generation, *, in_full: bool) -> str:
+    if not in_full:
+        return f"generation={generation.number}"
+    members = " ".join(
+        f"{member.rank}:{member.worker}" + (f" share {member.share}" if member.share != 1 else "")
+        for member in generation.members
+    )
+    carriers = f" carriers {list(generation.carriers)}" if generation.carriers else ""
+    return f"{generation.number} ranks [{members}]{carriers} {json.dumps(generation.reason)}"
 
 
 def replay(text: str) -> str:

@@ -10,18 +10,19 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 
-from shoal.events import AnyEvent, Record
+from shoal.events import AnyEvent, Event, Record
 from shoal.membership.coordinator import open_listener
 from shoal.membership.watcher import WatcherClient
 from shoal.values import Address
 from shoal.wire.handshake import new_token
-from shoal.wire.messages import Ended
+from shoal.wire.messages import Ended, Happened
 
 PROGRAMS = Path(__file__).parent
+Kind = TypeVar("Kind", bound=Event)
 PATIENCE = 60.0  # seconds; only a hanging test ever waits so long
 
 
@@ -74,16 +75,30 @@ class Job:
         self.run_dir = run_dir
         self.workers: list[WorkerProcess] = []
         self.watchers: list[WatcherClient] = []
-        with open_listener(Address("127.0.0.1", 0), self.token) as listener:
-            self.address = Address(*listener.getsockname())
-            given = {"fd": listener.fileno(), "token": self.token, "settings": settings, "run_dir": str(run_dir)}
-            given |= {"publisher": "" if publisher is None else str(publisher), "past": past}
-            self.coordinator = subprocess.Popen(
-                [sys.executable, PROGRAMS / "coordinator_process.py", json.dumps(given)],
-                pass_fds=[listener.fileno()],
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+        self._listener = open_listener(Address("127.0.0.1", 0), self.token)
+        self.address = Address(*self._listener.getsockname())
+        self._given = {"fd": self._listener.fileno(), "token": self.token, "settings": settings}
+        self._given |= {"run_dir": str(run_dir), "publisher": str(publisher or ""), "past": past}
+        self.coordinator = self._start_coordinator()
+
+    def _start_coordinator(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, PROGRAMS / "coordinator_process.py", json.dumps(self._given)],
+            pass_fds=[self._listener.fileno()],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def kill_coordinator(self) -> None:
+        """SIGKILL. Its listening socket stays open here, as in the launcher."""
+        self.coordinator.kill()
+        self.coordinator.wait(PATIENCE)
+        assert self.coordinator.stderr is not None
+        self.coordinator.stderr.close()
+
+    def restart_coordinator(self) -> None:
+        self.kill_coordinator()
+        self.coordinator = self._start_coordinator()
 
     def start(self, *numbers: int, token: str | None = None) -> list[WorkerProcess]:
         """Start workers at once; they answer "joined", or why not."""
@@ -119,10 +134,8 @@ class Job:
             watcher.close()
         for worker in self.workers:
             worker.close()
-        self.coordinator.kill()
-        self.coordinator.wait(PATIENCE)
-        assert self.coordinator.stderr is not None
-        self.coordinator.stderr.close()
+        self.kill_coordinator()
+        self._listener.close()
 
 
 def ended(watcher: WatcherClient) -> Ended:
@@ -134,13 +147,14 @@ def ended(watcher: WatcherClient) -> Ended:
             return message
 
 
-def seen(watcher: WatcherClient, kind: type[AnyEvent], count: int = 1) -> None:
-    """Wait until so many events of a kind have been shown."""
-    while count > 0:
+def seen(watcher: WatcherClient, kind: type[Kind]) -> Kind:
+    """Wait until the next event of a kind is shown."""
+    while True:
         message = watcher.receive(PATIENCE)
         assert message is not None, f"no {kind.__name__} came"
         assert not isinstance(message, Ended), message
-        count -= isinstance(message.event, kind)
+        if isinstance(message, Happened) and isinstance(message.event, kind):
+            return message.event
 
 
 def kill_quietly(process: int) -> None:

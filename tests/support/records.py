@@ -110,7 +110,13 @@ def eventful(run_dir: Path, *, steps: int = 600, arguments: Sequence[str] = (), 
     job.at += 1.0
     job.tell(_formed(2, (0, 1, 2), f"{gone}; 3 workers go on"))
     job.tell(events.StateCopied(worker=2, source=0, step=steps // 2, size=91_000_000, seconds=0.4, reason="was behind"))
-    train(job, range(steps // 2 + 1, steps * 3 // 4), chance, pace)
+    train(job, (steps // 2 + 1,), chance, pace)
+    job.tell(
+        events.ProgressResumed(
+            generation=2, step=steps // 2 + 1, seconds=1.5, redone=1, samples_redone=128, reason=gone
+        )
+    )
+    train(job, range(steps // 2 + 2, steps * 3 // 4), chance, pace)
     lost = f"step-{steps * 3 // 4:08}-g2"
     job.tell(
         events.CheckpointStarted(checkpoint=lost, step=steps * 3 // 4, reason="every 100 steps"),
@@ -142,6 +148,84 @@ def eventful(run_dir: Path, *, steps: int = 600, arguments: Sequence[str] = (), 
         events.JobEnded(outcome="finished", exit_code=0, reason="all workers finished", seconds=90.0),
     )
     return job.write()
+
+
+def faulty(run_dir: Path, *, end: bool = True) -> Path:
+    """A job of four workers that lives through every kind of fault: 10 steps of 128 samples in 2.5 s between them."""
+    job = Job(run_dir)
+    chance = random.Random(5)
+    job.tell(job_started("--chaos", workers=4))
+    job.at += 2.0
+    job.tell(*(events.WorkerJoined(worker=n, host="hut", process=800 + n, address="127.0.0.1:9") for n in range(4)))
+    job.tell(_formed(1, (0, 1, 2, 3), "all 4 workers joined"), _loop(600))
+    step = _calm(job, 0, 40, chance)
+    clause = "kill worker every 15s"
+    job.tell(events.FaultInjected(fault="kill", worker=2, seconds=None, reason=clause))
+    gone = "worker 2 (hut, process 802) was killed by SIGKILL in step 41, during all-reduce of gradients"
+    job.tell(
+        events.WorkerDied(worker=2, host="hut", process=802, step=step + 1, operation="all-reduce", reason=gone),
+        *(
+            events.StepVoided(worker=n, generation=1, step=step + 1, operation="all-reduce", reason="worker 2 is gone")
+            for n in (0, 1, 3)
+        ),
+    )
+    job.at += 0.5
+    job.tell(_formed(2, (0, 1, 3), f"{gone}; 3 workers go on"))
+    kept = "--resize global-batch: the global batch stays 128"
+    job.tell(
+        events.BatchChosen(generation=2, workers=3, global_batch=128, worker_batch=42.7, lr_factor=1.0, reason=kept)
+    )
+    step = _resume(job, step, 2, lost=1.0, redone=1)
+    job.tell(events.WorkerStarted(worker=4, is_spare=True, reason="in place of worker 2"))
+    job.tell(events.WorkerJoined(worker=4, host="hut", process=900, address="127.0.0.1:9"))
+    step = _calm(job, step, 8, chance)
+    job.tell(_formed(3, (0, 1, 3, 4), "worker 4 is ready"))
+    job.tell(events.StateCopied(worker=4, source=0, step=step, size=91_000_000, seconds=0.2, reason="is new"))
+    step = _resume(job, step, 3, lost=0.25, redone=0)
+    step = _calm(job, step, 40, chance)
+    job.tell(
+        events.FaultInjected(fault="kill-coordinator", worker=None, seconds=None, reason="kill-coordinator at 30s")
+    )
+    step = _calm(job, step, 4, chance)
+    job.tell(events.CoordinatorReturned(generation=3, reason="its process was started again"))
+    job.tell(*(events.WorkerReturned(worker=n, generation=3) for n in (0, 1, 3, 4)))
+    step = _calm(job, step, 60, chance)
+    job.tell(events.ReplicaDiffered(worker=1, step=step, reason="worker 1 alone differs; it copies from the others"))
+    job.tell(_formed(4, (0, 1, 3, 4), "the parameters of worker 1 differ"))
+    job.tell(events.StateCopied(worker=1, source=0, step=step, size=91_000_000, seconds=0.2, reason="it differed"))
+    step = _resume(job, step, 4, lost=0.5, redone=1)
+    step = _calm(job, step, 40, chance)
+    job.tell(events.FaultInjected(fault="stop", worker=3, seconds=20.0, reason="stop worker at 60s for 20s"))
+    job.at += 5.0
+    job.tell(events.WorkerExpelled(worker=3, step=step, reason="worker 3 was silent for 5.0 s"))
+    job.tell(events.Waiting(workers=3, needed=4, reason="worker 3 was expelled, and --min-workers is 4"))
+    job.at += 3.0
+    job.tell(_formed(5, (0, 1, 4, 5), "worker 5 came in place of worker 3"))
+    step = _resume(job, step, 5, lost=8.0, redone=1)
+    step = _calm(job, step, 600 - step, chance)
+    if end:
+        job.tell(*(events.WorkerLeft(worker=n, step=step, reason="the script is done") for n in (0, 1, 4, 5)))
+        job.tell(events.JobEnded(outcome="finished", exit_code=0, reason="all workers finished", seconds=160.0))
+    return job.write()
+
+
+def _calm(job: Job, step: int, count: int, chance: random.Random) -> int:
+    for number in range(step + 1, step + count + 1):
+        job.step(number, {"loss": 2.0 / number + 0.1 * chance.random()})
+    return step + count
+
+
+def _resume(job: Job, step: int, generation: int, *, lost: float, redone: int) -> int:
+    """The first step of a generation, which took a step's quarter of a second and `lost` seconds more."""
+    waited = min(lost, 0.5)
+    job.step(step + 1, {"loss": 1.0}, seconds=waited + 0.25)
+    job.tell(
+        events.ProgressResumed(
+            generation=generation, step=step + 1, seconds=lost + 0.25, redone=redone, samples_redone=128 * redone,
+            reason="the members changed",
+        )
+    )  # fmt: skip
+    return step + 1
 
 
 def _formed(generation: int, workers: tuple[int, ...], reason: str) -> events.GenerationFormed:

@@ -4,10 +4,12 @@ Arguments: host, port, token, worker number. Not a training loop: only its membe
 
     wait N              answers with the first generation after N, or with the job's error
     position STEP OP    the next heartbeats carry it
-    broken STEP PEER    an exchange failed
+    broken GENERATION STEP PEER    an exchange failed
+    ready GENERATION    it is in no group and wants to be let in
     advise TEXT         an event
     fail TEXT           the script raised
     leave               done; the connection closes
+    hand-over           it goes, and the job goes on
     fork                starts a child that inherits everything and only sleeps
     exit CODE           at once, like a crash
 """
@@ -23,7 +25,7 @@ from shoal.errors import ShoalError
 from shoal.events import Advised
 from shoal.membership.client import CoordinatorClient
 from shoal.values import Address
-from shoal.wire.messages import PROTOCOL_VERSION, Join
+from shoal.wire.messages import PROTOCOL_VERSION, ExchangeBroken, Join, Ready
 
 
 def answer(text: str) -> None:
@@ -43,16 +45,25 @@ def obey(client: CoordinatorClient, worker: int, command: str, rest: str) -> Non
         step, operation = rest.split(" ", 1)
         client.set_position(int(step), operation)
     elif command == "broken":
-        step, peer = (int(word) for word in rest.split())
-        client.exchange_broken(
-            generation=1, step=step, operation="all-reduce of gradients", peer=peer, reason="connection reset"
+        generation, step, peer = (int(word) for word in rest.split())
+        client.tell(
+            ExchangeBroken(
+                generation=generation,
+                step=step,
+                operation="all-reduce of gradients",
+                peer=peer,
+                reason="connection reset",
+                holds=generation,
+            )
         )
+    elif command == "ready":
+        client.tell(Ready(generation=int(rest)))
     elif command == "advise":
         client.report(Advised(worker=worker, text=rest))
     elif command == "fail":
         client.failed(step=3, error="ScriptFailed", text=rest)
-    elif command == "leave":
-        client.leave(step=9, reason="script finished")
+    elif command in ("leave", "hand-over"):
+        client.leave(step=9, reason="script finished", is_handover=command == "hand-over")
         client.close()
     elif command == "fork":
         child = os.fork()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from shoal.cli.orders import Finish
 from shoal.cli.plan import Job
 from shoal.cli.run_directory import CONFIG
-from shoal.cli.supervision import Finish
 from shoal.errors import CheckpointUnusable, UsageError
 from shoal.events import AnyEvent, JobEnded, Record, StepsApplied
 

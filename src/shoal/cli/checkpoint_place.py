@@ -59,8 +59,11 @@ def refuse_anothers(config: JobConfig) -> None:
         )
 
 
-def keeping(config: JobConfig) -> Keeping:
-    """For the coordinator. Of a job that goes on, what its last run left unpublished is removed."""
+def keeping(config: JobConfig, *, is_restart: bool) -> Keeping:
+    """For the coordinator. Of a job that goes on, what its last run left unpublished is removed.
+
+    `is_restart`: the coordinator is started again while the job runs, and workers may be writing parts.
+    """
     if not config.run_dir or not (config.checkpoints.at_end or config.resume):
         return Keeping()
     from shoal.checkpoint.catalogue import last_generation
@@ -72,8 +75,9 @@ def keeping(config: JobConfig) -> Keeping:
         return Keeping(publisher)
     try:
         generation = last_generation(store)  # unpublished ones count too
-        with contextlib.suppress(OSError):  # a store that can only be read can still be resumed from
-            publisher.clean()
+        if not is_restart:
+            with contextlib.suppress(OSError):  # a store that can only be read can still be resumed from
+                publisher.clean()
         return Keeping(publisher, generation, _shares(store))
     except OSError as error:
         raise _unreachable(store, error) from None

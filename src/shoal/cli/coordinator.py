@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,16 @@ from shoal.cli.token_file import read_token
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.events import JobStarted
-from shoal.job_config import JobConfig
+from shoal.job_config import JobConfig, read_toml
 from shoal.membership.coordinator import CoordinatorSettings, open_listener, refuse_without_token, serve
+from shoal.membership.journal import job_start
+from shoal.membership.ledger import FILE_NAME as DECISIONS
 from shoal.values import Address
 
 DESCRIPTION = """\
 Decides who is in the job: workers join it, and it gives them ranks and tells them who died. Listening beyond this
-machine needs --token-file. SCRIPT and its arguments are only noted in the record."""
+machine needs --token-file. Started again with the --run-dir of a job whose coordinator died, and the same address and
+token, it goes on with that job. SCRIPT and its arguments are for the record, and for workers that join later."""
 
 
 def parser() -> Parser:
@@ -57,33 +60,52 @@ def main(arguments: Sequence[str]) -> int:
     given = vars(parsed := parser().parse_all(arguments))
     if "listen-fd" in given and "address" in given:
         raise UsageError("--listen-fd and --address are both given; the socket is one or the other")
-    config = config_from(parsed)
+    is_restart = _is_under_way(given.get("run-dir"))
+    config = config_from(parsed, _recorded(given["run-dir"])) if is_restart else config_from(parsed)
     token = read_token(Path(given["token-file"])) if "token-file" in given else ""
-    listener = _inherited(given["listen-fd"], token) if "listen-fd" in given else _listen(config, token)
-    started = JobStarted(
-        script=as_text(parsed.script),
-        arguments=tuple(map(as_text, parsed.arguments)),
-        workers=config.workers,
-        strategy=config.strategy,
-        schedule=config.schedule,
-        codec=config.codec,
-        seed=config.seed,
-    )
     run_dir = Path(config.run_dir) if config.run_dir else None
+    is_restart = _is_under_way(config.run_dir)
+    listener = _inherited(given["listen-fd"], token) if "listen-fd" in given else _listen(config, token)
     with listener, _held(run_dir, given.get("lock-fd")):
-        kept = keeping(config)
+        kept = keeping(config, is_restart=is_restart)
         return serve(
             CoordinatorSettings(
                 listener=listener,
                 token=token,
                 config=config,
                 run_dir=run_dir,
-                started=started,
+                started=_started(config, parsed.script, parsed.arguments),
                 publisher=kept.publisher,
                 after_generation=kept.after_generation,
                 shares=kept.shares,
             )
         )
+
+
+def _is_under_way(run_dir: str | None) -> bool:
+    """A coordinator has decided things about the job there; this one goes on with them."""
+    return bool(run_dir) and (Path(str(run_dir)) / DECISIONS).exists()
+
+
+def _recorded(run_dir: str) -> Mapping[str, Any]:
+    """The settings of a job that goes on, for whoever starts its coordinator by hand."""
+    file = Path(run_dir) / run_directory.CONFIG
+    return {name.replace("_", "-"): value for name, value in read_toml(file).items()} if file.exists() else {}
+
+
+def _started(config: JobConfig, script: str, arguments: Sequence[str]) -> JobStarted:
+    """As the record has it, where the job goes on: the command line need not name the script again."""
+    if not script and config.run_dir and (known := job_start(Path(config.run_dir))) is not None:
+        return known
+    return JobStarted(
+        script=as_text(script),
+        arguments=tuple(map(as_text, arguments)),
+        workers=config.workers,
+        strategy=config.strategy,
+        schedule=config.schedule,
+        codec=config.codec,
+        seed=config.seed,
+    )
 
 
 def _held(run_dir: Path | None, inherited: int | None) -> contextlib.AbstractContextManager[object]:

@@ -20,13 +20,15 @@ from shoal.job_config import JobConfig, from_mapping, nearest, read_toml
 
 # The order of groups in --help, and which settings each holds.
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "processes": ("workers", "threads"),
-    "training": ("strategy", "schedule", "codec", "seed", "sync-batchnorm", "bucket-mb"),
-    "coordinator": ("address", "heartbeat-limit"),
+    "processes": ("workers", "min-workers", "spares", "threads"),
+    "training": ("resize", "strategy", "schedule", "codec", "seed", "sync-batchnorm", "bucket-mb", "digest-every"),
+    "coordinator": ("address", "heartbeat-limit", "hang-limit", "lease", "max-failures"),
+    "faults on purpose": ("chaos",),
     "checkpoints": ("checkpoint-every", "checkpoint-to", "keep-checkpoints", "resume"),
     "record and output": ("run-dir", "progress", "open"),
 }
 SHORT = {"workers": "-n"}
+RANGES = ("workers",)  # whole numbers that may also be given as MIN:MAX, which `job_config` reads
 KINDS: Mapping[type, tuple[type, str]] = {
     msgspec.inspect.IntType: (int, "a whole number"),
     msgspec.inspect.FloatType: (float, "a number"),
@@ -117,7 +119,8 @@ def _add(group: argparse._ArgumentGroup, setting: Setting) -> None:
         group.add_argument(*flags, nargs=0, help=f"{text} (default: {'on' if setting.default else 'off'})", **shared)
         return
     flags = (*((SHORT[setting.name],) if setting.name in SHORT else ()), f"--{setting.name}")
-    metavar = {int: "N", float: "X"}.get(setting.kind, setting.name.upper())
+    metavar = "N" if setting.kind is int else "X" if setting.kind is float else setting.name.upper()
+    metavar = "[MIN:]N" if setting.name in RANGES else metavar
     shown = "" if setting.default == "" else f" (default: {setting.default})"
     group.add_argument(*flags, type=_reader(setting), metavar=metavar, help=text + shown, **shared)
 
@@ -127,6 +130,8 @@ def _reader(setting: Setting) -> Any:
         try:
             return setting.kind(text)
         except ValueError:
+            if setting.name in RANGES:
+                return text
             raise UsageError(f"--{setting.name} is {text!r}; it should be {setting.kind_text}") from None
 
     return read
@@ -147,4 +152,6 @@ def merge(
         from_file = {name.replace("_", "-"): value for name, value in read_toml(Path(file)).items()}
         from_mapping(from_file, origin=file)
     named = {name.replace("_", "-"): value for name, value in given.items()}
+    if ":" in str(named.get("workers", "")) and "min-workers" in named:
+        raise UsageError(f"{origin} sets --workers {named['workers']} and --min-workers; leave one of the minimums out")
     return from_mapping({**base, **from_file, **named}, origin=origin)

@@ -10,7 +10,7 @@ from io import FileIO
 from pathlib import Path
 
 from shoal.engines.engine import ProcessSpec
-from shoal.environment import WorkerEnvironment, worker_variables
+from shoal.environment import TorchrunPlace, WorkerEnvironment, process_variables, spare_variables, worker_variables
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig
 from shoal.values import Address
@@ -29,6 +29,8 @@ class Job:
     run_dir: Path
     token_file: Path
     coordinator: Address  # where it listens, with its real port
+    threads: int = 0  # of each worker, where the settings are not to say so
+    master_port: int = 0  # on this machine, for torch's own store, which only plain torch scripts use
     record_start: int = 0  # bytes that earlier runs of a resumed job have left in events.jsonl
 
 
@@ -65,28 +67,49 @@ def coordinator_process(job: Job, listener: socket.socket, lock: FileIO) -> Proc
 
 
 def worker_processes(job: Job) -> list[ProcessSpec]:
-    config = job.config
-    master = Address(host="127.0.0.1", port=free_port())
-    return [
-        ProcessSpec(
-            name=worker_name(worker),
-            command=(sys.executable, job.script, *job.arguments),
-            variables=_variables(job, worker, master),
-            log=job.run_dir / "logs" / f"worker-{worker}.log",
-        )
-        for worker in range(config.workers)
-    ]
+    """Those that a job begins with."""
+    return [worker_process(job, worker, place=worker) for worker in range(job.config.workers)]
 
 
-def _variables(job: Job, worker: int, master: Address) -> dict[str, str]:
+def worker_process(job: Job, worker: int, *, place: int, log: Path | None = None) -> ProcessSpec:
+    """`place`, from 0 to workers - 1, is its own as long as it runs; its number is its own for ever."""
+    return ProcessSpec(
+        name=worker_name(worker),
+        command=(sys.executable, job.script, *job.arguments),
+        variables=_variables(job, worker, place),
+        log=log or job.run_dir / "logs" / f"worker-{worker}.log",
+    )
+
+
+def spare_process(job: Job, number: int, descriptor: int) -> ProcessSpec:
+    """It waits at `descriptor`, the reading end of a pipe, to be told which worker it is."""
+    return ProcessSpec(
+        name=f"spare {number}",
+        command=(sys.executable, "-P", "-m", "shoal.cli.spare", str(descriptor)),
+        variables={**spare_variables(_threads(job)), **_first_variables(job)},
+        log=job.run_dir / "logs" / "spares.log",
+        descriptors=(descriptor,),
+    )
+
+
+def _variables(job: Job, worker: int, place: int) -> dict[str, str]:
     environment = WorkerEnvironment(
         coordinator=job.coordinator, token_file=str(job.token_file), worker=worker, launcher=os.getpid()
     )
-    threads = job.config.threads or default_threads(job.config.workers)
-    variables = worker_variables(environment, workers=job.config.workers, master=master, threads=threads)
-    if job.config.threads:
-        variables["OMP_NUM_THREADS"] = str(threads)  # an option beats a variable of the launcher's environment
+    torchrun = TorchrunPlace(place=place, workers=job.config.workers, master=Address("127.0.0.1", job.master_port))
+    variables = worker_variables(environment, torchrun, threads=_threads(job))
+    return {**variables, **_first_variables(job)}
+
+
+def _first_variables(job: Job) -> dict[str, str]:
+    variables = process_variables(_threads(job))
+    if chosen := job.threads or job.config.threads:
+        variables["OMP_NUM_THREADS"] = str(chosen)  # an option beats a variable of the launcher's environment
     return variables
+
+
+def _threads(job: Job) -> int:
+    return job.threads or job.config.threads or default_threads(job.config.workers)
 
 
 def default_threads(workers: int) -> int:

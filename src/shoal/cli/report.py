@@ -15,9 +15,9 @@ from shoal.watch import write_report
 
 FILE_NAME = "report.html"
 DESCRIPTION = """\
-Writes one self-contained HTML page: curves, speed, time per worker, timeline, checkpoints, configuration. Several runs
-are drawn over each other. RUN is a run directory, its name or the beginning of it under runs/, or `last`. A run may
-still be going on."""
+Writes one self-contained HTML page: curves, speed, what went wrong and what it cost, time per worker, timeline,
+checkpoints, configuration. Several runs are drawn over each other. RUN is a run directory, its name or the beginning of
+it under runs/, or `last`. A run may still be going on."""
 
 
 def parser() -> Parser:

@@ -14,9 +14,11 @@ import msgspec
 from shoal.cli.aftermath import EVENTS, is_mistake
 from shoal.cli.find_run import find_run
 from shoal.cli.run_directory import CONFIG
+from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.events import AnyEvent, JobEnded, JobStarted, Record, StepsApplied
 from shoal.job_config import JobConfig, from_mapping, read_toml
+from shoal.values import Address
 
 MARKS = (b'"job-started"', b'"job-ended"', b'"steps-applied"')  # in the lines of events that count here
 
@@ -33,6 +35,9 @@ def resumed_settings(given: JobConfig, again: Callable[[Mapping[str, Any]], JobC
     recorded = {name.replace("_", "-"): value for name, value in read_toml(file).items()}
     from_mapping(recorded, origin=str(file))
     base = {name: value for name, value in recorded.items() if name not in ("run-dir", "resume")}
+    address = parse_address(str(base.get("address", "127.0.0.1:0")), named="--address")
+    if address.is_loopback:  # nobody outside knows its port, which may be another's by now
+        base["address"] = str(Address(address.host, 0))
     return msgspec.structs.replace(again(base), run_dir=str(path), resume=str(path))
 
 

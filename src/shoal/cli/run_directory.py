@@ -1,8 +1,8 @@
 """The folder that one job leaves behind: its name, how it comes to be, whole or not at all, and who holds it.
 
-In it: `config.toml` (every setting), `events.jsonl` and `metrics.jsonl` (by the coordinator), `logs/` (what each
-process printed), `checkpoints/`, `report.html`, and `lock`, which launcher and coordinator hold while the job runs. A
-job that is resumed goes on in the same folder.
+In it: `config.toml` (every setting), `events.jsonl`, `metrics.jsonl` and `decisions.sqlite` (by the coordinator),
+`logs/` (what each process printed), `checkpoints/`, `report.html`, and while the job runs `join` (how to) and the
+`lock` that launcher and coordinator hold. A job that is resumed goes on in the same folder.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from shoal.job_config import JobConfig
 PARENT = Path("runs")
 CONFIG = "config.toml"
 LOCK = "lock"
+JOIN = "join"  # while the job runs: the command that adds a worker to it
+DECISIONS = "decisions.sqlite*"  # by the coordinator, which goes on with them; SQLite may have files beside it
 LOCK_SECONDS = 3.0  # to wait for the lock: a coordinator outlives a killed launcher by up to two
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
@@ -68,6 +70,8 @@ def reopen(config: JobConfig, lock: FileIO) -> RunDirectory:
         before = (path / CONFIG).read_text(encoding="utf-8")
         aside.write_text(config.to_toml(), encoding="utf-8")
         aside.replace(path / CONFIG)
+        for decisions in path.glob(DECISIONS):  # of a job that is over: this one begins with a checkpoint
+            decisions.unlink()
     except OSError as error:
         aside.unlink(missing_ok=True)
         raise UsageError(f"the run directory {path} cannot be written: {error.strerror or error}") from None

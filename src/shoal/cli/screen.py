@@ -11,11 +11,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from shoal.cli.orders import Finish
 from shoal.cli.plan import Job
-from shoal.cli.supervision import Finish
 from shoal.errors import ScriptFailed
 from shoal.events import Event
-from shoal.watch import Display
+from shoal.watch import Display, closing_line
 
 SHOWN_LINES = 15  # of a lost worker's output in the final message
 TRACEBACK = "Traceback (most recent call last):"
@@ -67,7 +67,9 @@ class Screen:
         """The summary, or the one message that says why there is none."""
         self.close()
         if not finish.error:
-            record = () if finish.text else (f"the record is in {job.run_dir}",)  # else the last words say it
+            record = [] if finish.text else [f"the record is in {job.run_dir}"]  # else the last words say it
+            with contextlib.suppress(OSError):
+                record[:0] = filter(None, [closing_line(job.run_dir)])
             self._write(lambda: self._display.summarize(*record))
         with contextlib.suppress(OSError):
             for line in final_message(finish, job, last_lines):

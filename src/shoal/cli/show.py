@@ -8,9 +8,11 @@ from datetime import datetime
 from shoal.cli.find_run import find_run
 from shoal.cli.options import Parser
 from shoal.cli.report import default_settings
+from shoal.cli.run_directory import JOIN
 from shoal.cli.runs import progress
 from shoal.cli.tables import columns, printable
-from shoal.watch.record import CRASHED, RunRecord, read_record
+from shoal.watch.incident_words import NOTHING, cost_cells, cost_of, definition, in_a_line
+from shoal.watch.record import CRASHED, RUNNING, RunRecord, read_record
 from shoal.watch.report_sections import OWN
 from shoal.watch.report_workers import KINDS
 from shoal.watch.timeline import Entry
@@ -18,11 +20,12 @@ from shoal.watch.wording import amount, duration, first_line, named_values, rate
 
 MOST_EVENTS = 15  # the newest that are worth telling
 MOST_CHECKPOINTS = 8
+MOST_INCIDENTS = 10  # the newest
 ERROR_LINES = 30  # of a traceback, its end
 DULL = ("epochs", "checkpoints")  # what is told above, but for problems
 DESCRIPTION = """\
-Sums up one job: state, progress, results, speed, time per worker, checkpoints, what happened and why. RUN is a run
-directory, its name or the beginning of it under runs/, or `last`."""
+Sums up one job: state, progress, results, speed, time per worker, checkpoints, what went wrong and what it cost, what
+happened and why. RUN is a run directory, its name or the beginning of it under runs/, or `last`."""
 
 
 def parser() -> Parser:
@@ -42,6 +45,7 @@ def lines(record: RunRecord) -> Iterator[str]:
     yield from _under("settings that are not the default", _settings(record))
     yield from _under("time per worker", _workers(record))
     yield from _under("checkpoints", _checkpoints(record))
+    yield from _under("what went wrong, and what it cost", _incidents(record))
     yield from _under("what happened", _events(record))
     yield from _under("error", _error(record))
     yield from _under("record", _places(record))
@@ -124,6 +128,25 @@ def _checkpoints(record: RunRecord) -> list[str]:
     return [count, *columns(rows)]
 
 
+def _incidents(record: RunRecord) -> list[str]:
+    story = record.story
+    if not len(story.incidents):
+        return [NOTHING] if story.started is not None else []
+    cost = cost_of(record)
+    found = list(story.incidents)
+    earlier = len(found) - MOST_INCIDENTS + story.incidents.earlier
+    told = [in_a_line(story.incidents, cost), *([f"({earlier:,} earlier ones)"] if earlier > 0 else [])]
+    for incident in found[-MOST_INCIDENTS:]:
+        at = f"{duration(story.elapsed(incident.time)):>8}  "
+        sign = "! " if incident.is_fault else ""
+        told.append(printable(f"{at}{sign}{'; '.join(incident.story)}"))
+        told += [printable(f"{'':>10}{line}") for line in incident.decided]
+        held, redone, copied = cost_cells(incident, cost)
+        costs = (f"without progress: {held}", redone and f"redone: {redone}", copied and f"state copied: {copied}")
+        told.append(f"{'':>10}{'; '.join(filter(None, costs))}")
+    return [*told, definition(cost, story.most)]
+
+
 def _events(record: RunRecord) -> list[str]:
     told = [entry for entry in record.story.timeline.entries if entry.is_problem or entry.category not in DULL]
     left = [f"({len(told) - MOST_EVENTS:,} earlier ones are in the report)"] if len(told) > MOST_EVENTS else []
@@ -153,4 +176,7 @@ def _places(record: RunRecord) -> list[str]:
         ("checkpoints", str(where)),
         ("report", str(report) if report.is_file() else f"write one with `shoal report {record.run_dir}`"),
     ]
+    way_in = record.run_dir / JOIN
+    if record.state == RUNNING and way_in.is_file():
+        rows.append(("join it", way_in.read_text(encoding="utf-8", errors="replace").strip()))
     return [f"{name:<11}  {printable(text)}" for name, text in rows]

@@ -1,7 +1,7 @@
 """Signals as something to wait for: Ctrl-C, SIGTERM and a closed terminal become a readable descriptor.
 
 Outside the main thread Python allows no handlers; then none are caught and the job runs without. For workers, SIGTERM
-becomes a wish to stop.
+becomes a wish to leave.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Signals:
         self._writer.close()
 
 
-class Stoppable(Protocol):
+class Leaving(Protocol):
     """What a worker's signal handler talks to."""
 
     worker: int
@@ -52,13 +52,14 @@ class Stoppable(Protocol):
     @property
     def is_over(self) -> bool: ...
 
-    def ask_to_stop(self, reason: str) -> None: ...
+    def ask_to_leave(self, reason: str) -> None: ...
 
 
-def heed_sigterm(peers: Stoppable) -> None:
-    """The first SIGTERM to a worker asks for a stop in good order; a second one, or one after the job's end, kills it.
+def heed_sigterm(peers: Leaving) -> None:
+    """A worker's first SIGTERM makes it hand over at a step's end; a second one, or one after the job's end, kills it.
 
-    Batch systems send it to every process of a job. Handlers of the script's own are left alone.
+    Clouds send it to a machine that they take away. Batch systems send it to every process of a job: then the launcher
+    has asked for a stop, which goes before. Handlers of the script's own are left alone.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         return
@@ -66,9 +67,9 @@ def heed_sigterm(peers: Stoppable) -> None:
 
     def asked(number: int, _frame: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if os.getpid() != process or peers.is_over:  # a child that the script forked, or nobody to stop with
+        if os.getpid() != process or peers.is_over:  # a child that the script forked, or nobody to hand over to
             os.kill(os.getpid(), number)
-        peers.ask_to_stop(f"worker {peers.worker} got SIGTERM")
+        peers.ask_to_leave(f"worker {peers.worker} got SIGTERM")
 
     signal.signal(signal.SIGTERM, asked)
 

@@ -10,6 +10,7 @@ import atexit
 import os
 import queue
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,12 +46,14 @@ class ThreadedGroup(Group):
         self.size = 1 if mesh is None else mesh.size
         self.generation = generation
         self.current_label = ""  # of the operation that is being run; empty between operations
+        self._began: float | None = None  # by time.monotonic, that operation; None between operations
         self._chooser = Chooser(schedule, self.size, self.rank)
         self._mesh = mesh
         self._process = os.getpid()  # a forked child has neither the thread nor the streams
         self._sequences: Counter[str] = Counter()  # of collectives, and of each direction of each pair
         self._failure: BaseException | None = None
-        self._guard = threading.Lock()  # of _failure
+        self._guard = threading.Lock()  # of _failure and _unfinished
+        self._unfinished = 0  # operations that were queued and are not done
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         if mesh is not None and self.size > 1:
@@ -69,6 +72,12 @@ class ThreadedGroup(Group):
     def idle_seconds(self) -> float:
         """Time that operations spent waiting for a peer to get here."""
         return 0.0 if self._mesh is None else self._mesh.idle_seconds
+
+    @property
+    def stalled(self) -> float:
+        """Seconds since the operation that is being run began; 0 between operations. From any thread."""
+        began = self._began
+        return 0.0 if began is None else time.monotonic() - began
 
     def all_reduce(self, tensor: torch.Tensor, *, label: str, reduction: Reduction = Reduction.SUM) -> Pending:
         staging.check(tensor, label=label)
@@ -149,6 +158,14 @@ class ThreadedGroup(Group):
         if os.getpid() == self._process:
             self._fail(Aborted(reason))
 
+    def leave(self, reason: str) -> None:
+        """Release everything at once. Peers that still need this rank fail; those that do not are left alone."""
+        with self._guard:
+            is_idle = self._unfinished == 0
+        if not is_idle:
+            self.abort(reason)
+        self.close()
+
     def close(self) -> None:
         """Let what was started finish, then release thread and transport. Safe to call twice."""
         if os.getpid() != self._process:
@@ -213,6 +230,7 @@ class ThreadedGroup(Group):
             if self._failure is not None:
                 pending.finish(self._failure)
             elif self._thread is not None:
+                self._unfinished += 1
                 self._jobs.put(_Job(pending, work))
             else:
                 alone()
@@ -223,20 +241,23 @@ class ThreadedGroup(Group):
         # Reducing infinities is the user's business, not a warning in the middle of an exchange.
         with torch.inference_mode(), np.errstate(all="ignore"):
             while (job := self._jobs.get()) is not None:
-                job.pending.finish(self._run(job))
+                error = self._run(job)
+                with self._guard:
+                    self._unfinished -= 1
+                job.pending.finish(error)
                 del job  # tensors are not kept alive while waiting for the next
 
     def _run(self, job: _Job) -> BaseException | None:
         """What made it fail, or None."""
         if self._failure is None:
-            self.current_label = job.pending.label
+            self.current_label, self._began = job.pending.label, time.monotonic()
             try:
                 job.work()
                 return None
             except Exception as error:
                 self._fail(error)
             finally:
-                self.current_label = ""
+                self.current_label, self._began = "", None
         return self._failure
 
     def _fail(self, error: BaseException) -> None:

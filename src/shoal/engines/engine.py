@@ -16,7 +16,7 @@ from pathlib import Path
 class ProcessSpec:
     """One process to start."""
 
-    name: str  # for people and as key: "worker 2", "coordinator"; used once per engine
+    name: str  # for people and as key: "worker 2", "coordinator"; of the running ones, no two have the same
     command: tuple[str, ...]
     variables: dict[str, str]  # on top of the launcher's environment
     log: Path  # everything it prints, byte for byte
@@ -65,8 +65,12 @@ class Engine(ABC):
         """What happened since the last call. Never blocks. `Working` may come when nothing was readable."""
 
     @abstractmethod
-    def interrupt(self, name: str) -> None:
-        """SIGINT to the process `name`, as Ctrl-C would send it. Nothing happens if it has ended."""
+    def send_signal(self, name: str, number: signal.Signals) -> None:
+        """A signal to the process `name` and what it started. Nothing happens if it has ended."""
+
+    @abstractmethod
+    def rename(self, name: str, to: str, *, log: Path) -> bool:
+        """What a running process prints from now on is another's; False if it has ended."""
 
     @abstractmethod
     def stop(self, *, grace: float) -> tuple[Happening, ...]:

@@ -84,9 +84,18 @@ class LocalEngine(Engine):
     def poll(self) -> tuple[Happening, ...]:
         return (*self._collect(timeout=0.0), *self._working())
 
-    def interrupt(self, name: str) -> None:
+    def send_signal(self, name: str, number: signal.Signals) -> None:
         if name in self._running:
-            self._signal(self._running[name], signal.SIGINT)
+            self._signal(self._running[name], number)
+
+    def rename(self, name: str, to: str, *, log: Path) -> bool:
+        process = self._running.pop(name, None)
+        if process is None:
+            return False
+        process.output.finish()
+        process.name, process.output = to, Output(log)
+        self._running[to] = process
+        return True
 
     def stop(self, *, grace: float) -> tuple[Happening, ...]:
         happened: list[Happening] = []

@@ -6,7 +6,9 @@ of the script shows its last state only. A line without an end is cut after 64 K
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
+from io import FileIO
 from pathlib import Path
 
 LAST_LINES = 30
@@ -18,7 +20,9 @@ class Output:
 
     def __init__(self, log: Path) -> None:
         self._path = log
-        self._file = log.open("ab", buffering=0)
+        self._file: FileIO | None = None
+        with contextlib.suppress(OSError):  # it is tried again with the first bytes
+            self._file = log.open("ab", buffering=0)
         self._logs = True  # until writing fails
         self._rest = b""
         self.last: deque[str] = deque(maxlen=LAST_LINES)
@@ -37,6 +41,8 @@ class Output:
         if not self._logs:
             return []
         try:
+            if self._file is None:
+                self._file = self._path.open("ab", buffering=0)
             rest = memoryview(data)
             while rest:
                 rest = rest[self._file.write(rest) :]
@@ -49,7 +55,8 @@ class Output:
         """The line that never got its end, if there is one. Closes the log."""
         whole = [self._rest] if self._rest else []
         self._rest = b""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         return self._keep(whole)
 
     def _keep(self, lines: list[bytes]) -> tuple[str, ...]:

@@ -113,6 +113,7 @@ class _Coordinator:
         self._inputs: deque[Input] = deque()
         self._handling = False
         self._todo: deque[Instruction] = deque()  # not carried out yet: decisions before them are not on disk
+        self._is_scheduled = False  # they will be, at the end of this round of the loop
         self._blocked_since: float | None = None
         self._connections = Connections(settings.token, Hearers(self._arrived, self._closed))
 
@@ -190,30 +191,42 @@ class _Coordinator:
         self._handling = True
         try:
             while self._inputs:
-                instructions = self._core.handle(self._inputs.popleft(), self._loop.time())
-                if instructions or self._todo:
-                    self._carry_out_all(instructions)
-        except Exception as error:  # a mistake of ours must end the coordinator, not leave it half working
-            if not self._over.done():
-                self._over.set_exception(error)
+                self._note_down(self._core.handle(self._inputs.popleft(), self._loop.time()))
+        except Exception as error:
+            self._fail(error)
         finally:
             self._handling = False
 
-    def _carry_out_all(self, instructions: tuple[Instruction, ...]) -> None:
-        """In order, and none before the decisions among them are on disk: nobody hears of what could be forgotten."""
+    def _note_down(self, instructions: tuple[Instruction, ...]) -> None:
+        """They are carried out soon, with those of everything else that has come in meanwhile: one write for all."""
         for instruction in instructions:
             if isinstance(instruction, WriteDown):
                 self._ledger.add(instruction.decision)
-            elif self._todo and isinstance(instruction, Send) and isinstance(instruction.message, Beat):
+            elif self._blocked_since is not None and _is_beat(instruction):
                 self._carry_out(instruction)  # it says only that this process is there
             else:
                 self._todo.append(instruction)
-        if not self._ledger.flush() and not self._gives_up():
-            return
-        self._blocked_since = None
-        while self._todo:
-            self._carry_out(self._todo.popleft())
-        self._journal.flush()
+        if self._todo and not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._carry_out_all)
+
+    def _carry_out_all(self) -> None:
+        """In order, and none before the decisions among them are on disk: nobody hears of what could be forgotten."""
+        self._is_scheduled = False
+        try:
+            if not self._ledger.flush() and not self._gives_up():
+                return  # the next tick tries again
+            self._blocked_since = None
+            while self._todo:
+                self._carry_out(self._todo.popleft())
+            self._journal.flush()
+        except Exception as error:  # as in `_feed`
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """A mistake of ours must end the coordinator, not leave it half working."""
+        if not self._over.done():
+            self._over.set_exception(error)
 
     def _gives_up(self) -> bool:
         """A job that is to end does not wait for a full disk for ever."""
@@ -250,3 +263,7 @@ class _Coordinator:
         if self._connections.reads_well(client):
             with contextlib.suppress(WireError):  # an event so long that it cannot be passed on
                 self._connections.send(client, encode(Happened(time=record.time, event=record.event)))
+
+
+def _is_beat(instruction: Instruction) -> bool:
+    return isinstance(instruction, Send) and isinstance(instruction.message, Beat)

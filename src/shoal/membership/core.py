@@ -13,7 +13,7 @@ from shoal import events
 from shoal.job_config import JobConfig
 from shoal.membership import admission, reasons
 from shoal.membership.audience import Audience
-from shoal.membership.decisions import NumberGiven, Remembered, StopDecided
+from shoal.membership.decisions import MemberLeft, NumberGiven, Remembered, StopDecided
 from shoal.membership.ending import Ending
 from shoal.membership.forming import Past
 from shoal.membership.generations import Generations
@@ -298,7 +298,7 @@ class MembershipCore:
     def _progress(self, step: int, *, is_applied: bool = False) -> None:
         """Of a job that goes on from a checkpoint, a step above 0 alone proves nothing."""
         if step > 0 and (is_applied or not self._is_resumed):
-            self._verdicts.progressed(is_applied=is_applied)
+            self._verdicts.progressed(step, is_applied=is_applied)
 
     def _report(self, client: int, worker: Worker, report: Report) -> None:
         for event in report.events:
@@ -321,6 +321,8 @@ class MembershipCore:
         is_outside = self._generations.current is not None and not self._generations.is_member(worker)
         is_handover = leave.is_handover or is_outside
         worker.fate = Fate.HANDED_OVER if is_handover else Fate.FINISHED
+        if self._generations.is_member(worker):
+            self._audience.journal(MemberLeft(worker=worker.number, is_handover=is_handover))
         self._audience.note(
             events.WorkerLeft(worker=worker.number, step=leave.step, reason=leave.reason, is_handover=is_handover)
         )

@@ -35,10 +35,11 @@ class FailureCounted(msgspec.Struct, frozen=True, tag="failure-counted"):
     text: str
 
 
-class ScriptFinished(msgspec.Struct, frozen=True, tag="script-finished"):
-    """A member has run its script to the end, the first to do so: the job has a result, and must not get another."""
+class MemberLeft(msgspec.Struct, frozen=True, tag="member-left"):
+    """A member of the current generation said goodbye. If its script is done, the job has a result."""
 
     worker: int
+    is_handover: bool  # its script is not done
 
 
 class StopDecided(msgspec.Struct, frozen=True, tag="stop-decided"):
@@ -54,9 +55,7 @@ class EndDecided(msgspec.Struct, frozen=True, tag="end-decided"):
     text: str
 
 
-Decision = (
-    NumberGiven | GenerationDecided | CheckpointDecided | FailureCounted | ScriptFinished | StopDecided | EndDecided
-)
+Decision = NumberGiven | GenerationDecided | CheckpointDecided | FailureCounted | MemberLeft | StopDecided | EndDecided
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,8 @@ class Remembered:
     highest_worker: int = -1
     settled: tuple[tuple[str, bool], ...] = ()  # checkpoints and whether they were published, oldest first
     failures: tuple[str, ...] = ()
-    finished: int | None = None  # the first worker whose script is done
+    left: tuple[tuple[int, bool], ...] = ()  # members of the generation that left, and whether they handed over
+    has_result: bool = False  # a member's script is done
     stop: StopDecided | None = None
     end: EndDecided | None = None
 
@@ -79,13 +79,14 @@ def add_up(decisions: Iterable[Decision]) -> Remembered:
             case NumberGiven():
                 known = replace(known, highest_worker=max(known.highest_worker, decision.worker))
             case GenerationDecided():
-                known = replace(known, generation=decision.generation)
+                known = replace(known, generation=decision.generation, left=())
             case CheckpointDecided():
                 known = replace(known, settled=(*known.settled, (decision.checkpoint, decision.is_published))[-64:])
             case FailureCounted():
                 known = replace(known, failures=(*known.failures, decision.text))
-            case ScriptFinished():
-                known = replace(known, finished=decision.worker)
+            case MemberLeft():
+                left = (*known.left, (decision.worker, decision.is_handover))
+                known = replace(known, left=left, has_result=known.has_result or not decision.is_handover)
             case StopDecided():
                 known = replace(known, stop=decision)
             case EndDecided():

@@ -145,6 +145,7 @@ def _carriers(situation: Situation, survivors: Sequence[Worker]) -> tuple[tuple[
     last, breakup = situation.generation, situation.breakup
     if last is None or breakup.must_restore:
         return (), ()
+    carried = frozenset(last.carriers)
     found: list[int] = []
     uncertain: list[int] = []
     for worker in survivors:
@@ -152,7 +153,7 @@ def _carriers(situation: Situation, survivors: Sequence[Worker]) -> tuple[tuple[
         if report is not None and report.holds == 0:
             continue
         is_in_step = worker.advanced > -math.inf or worker.first_generation == last.number
-        if worker.number in last.carriers or (report is None and is_in_step):
+        if worker.number in carried or (report is None and is_in_step):
             found.append(worker.number)
         elif report is None:
             uncertain.append(worker.number)

@@ -15,12 +15,12 @@ from shoal.errors import AddressUnavailable, WorkerLost, WorkersDisagree
 from shoal.job_config import JobConfig
 from shoal.membership import deaths, forming, liveness, reasons
 from shoal.membership.audience import Audience
-from shoal.membership.decisions import GenerationDecided, Remembered, ScriptFinished
+from shoal.membership.decisions import GenerationDecided, Remembered
 from shoal.membership.forming import Done, Past, Plan, Situation, Wait
 from shoal.membership.missing import MissingNotice
 from shoal.membership.publishing import MEMBERS_CHANGED, Publishing
 from shoal.membership.regrouping import Breakup, Futility, is_clear
-from shoal.membership.roster import Fate, Worker, remembered
+from shoal.membership.roster import Fate, Worker, forget_ended, remembered
 from shoal.values import Generation
 from shoal.wire.messages import ExchangeBroken, Expelled, Formed, RegroupWish
 
@@ -57,7 +57,7 @@ class Generations:
         self._missing = MissingNotice(now=now)
         self._absent: set[int] = set()  # members that are away, or have failed: they will report nothing
         self._has_news = False  # something that the next generation may depend on
-        self._has_result = False  # a member has finished its script
+        self.has_result = False  # a member has finished its script
         self._loss = ""  # the last loss of a member, for a job that ends by it
         self._restarted: float | None = None
         self._now = now
@@ -68,11 +68,18 @@ class Generations:
         if generation is None:
             return
         self.current = generation
-        self._has_result = known.finished is not None
         self.workers = {member.worker: remembered(member, generation.number, now) for member in generation.members}
         self.members = dict(self.workers)
         self._absent = set(self.workers)
         self._restarted = now
+        for number, is_handover in known.left:
+            worker = self.workers[number]
+            worker.fate = Fate.HANDED_OVER if is_handover else Fate.FINISHED
+            if is_handover:
+                self.out(worker, reasons.handed_over(number, "before the coordinator was started again"), now)
+            else:
+                self.finished(worker)
+        self.has_result = known.has_result
 
     # What happens to workers
 
@@ -148,9 +155,8 @@ class Generations:
     def finished(self, worker: Worker) -> None:
         self._has_news = True
         self._absent.discard(worker.number)
-        if self.members.pop(worker.number, None) is not None and not self._has_result:
-            self._has_result = True
-            self._audience.journal(ScriptFinished(worker.number))
+        if self.members.pop(worker.number, None) is not None:
+            self.has_result = True
         self._breakup.take_back(worker.number)
 
     def expel(self, worker: Worker, why: str, hint: str, now: float) -> None:
@@ -168,7 +174,7 @@ class Generations:
             for worker in self.workers.values():
                 worker.heard = now if worker.client is not None or worker.is_awaited else worker.heard
         hearing = self._hearing(now)
-        for worker in self._heard_again(hearing):
+        for worker in liveness.heard_again(self.members.values(), hearing):
             worker.suspected = None
             self._breakup.take_back(worker.number)
         for worker in self._missed(hearing, now):
@@ -186,13 +192,6 @@ class Generations:
         if self._restarted is not None and now - self._restarted < max(limit, RETURN_WAIT):
             limit = max(limit, RETURN_WAIT)
         return liveness.listen(self.members.values(), now, limit=limit, interval=self.interval)
-
-    def _heard_again(self, hearing: liveness.Hearing) -> Sequence[Worker]:
-        return [
-            worker
-            for worker in self.members.values()
-            if worker.suspected is not None and worker.is_connected and worker.number not in hearing.silent
-        ]
 
     def _missed(self, hearing: liveness.Hearing, now: float) -> Sequence[Worker]:
         """Members that the others should go on without.
@@ -219,24 +218,17 @@ class Generations:
                 return self._form(is_stopping)
             return None
         if not self._breakup.is_over:
-            if not is_stopping and not self._has_result:
+            if not is_stopping and not self.has_result:
                 self._wish()
             return None
         if not is_tick and not self._may_be_clear():
             return None
         clear = is_clear(self.members.values(), self._breakup, has_watchers=self._audience.has_watchers)
         hearing = self._hearing(now)
-        if not self._breakup.is_due(now, is_clear=clear, is_doubtful=hearing.is_doubtful) or self._awaits(hearing):
+        if not self._breakup.is_due(now, is_clear=clear, is_doubtful=hearing.is_doubtful) or hearing.is_awaiting:
             return None
         self._bury(hearing)
         return self._disagreement() or self._form(is_stopping)
-
-    def _awaits(self, hearing: liveness.Hearing) -> bool:
-        """After a new start some members may still be on their way back to this coordinator."""
-        return any(
-            worker.is_awaited and worker.exit_code is None and worker.number not in hearing.silent
-            for worker in self.members.values()
-        )
 
     def _may_be_clear(self) -> bool:
         """Cheap: thousands of reports come at once."""
@@ -292,7 +284,7 @@ class Generations:
             generation=self.current,
             breakup=self._breakup,
             is_stopping=is_stopping,
-            has_result=self._has_result,
+            has_result=self.has_result,
             last_join=self.last_join,
             pairs_hold=min(PAIRS_HOLD_MOST, PAIRS_HOLD * 2**self._despite),
             now=now,
@@ -339,7 +331,7 @@ class Generations:
         self.current = generation
         self.members = chosen
         self._absent = set()
-        self._forget_ended()
+        forget_ended(self.workers, self.members)
         self._despite = self._despite + 1 if planned.is_despite_pairs else 0
         self._breakup = Breakup()
         self._wished = set()
@@ -358,13 +350,6 @@ class Generations:
         outside = [worker for worker in self.workers.values() if worker.must_ask and not worker.is_ready]
         told = tuple(worker.client for worker in outside if worker.is_connected and worker.client is not None)
         self._audience.send(self._clients() + told, Formed(generation=generation))
-
-    def _forget_ended(self) -> None:
-        """Workers whose processes have ended never come back; a job may have thousands of them in its life."""
-        for number, worker in tuple(self.workers.items()):
-            has_ended = worker.exit_code is not None and worker.client is None
-            if has_ended and worker.fate is not Fate.FINISHED and number not in self.members:
-                del self.workers[number]
 
     def _bar(self, worker: Worker) -> None:
         seconds = min(BARRED_MOST, BARRED_FIRST * 2**worker.times_left_out)

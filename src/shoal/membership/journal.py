@@ -6,6 +6,7 @@ The coordinator is the only writer; a job that is resumed appends. Which lines t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections import deque
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.events import GenerationFormed, JobEnded, Record, StepsApplied
+from shoal.events import GenerationFormed, JobEnded, JobStarted, Record, StepsApplied
 from shoal.membership.metrics import MetricLine, Metrics
 from shoal.membership.thinning import Thinning
 
@@ -126,6 +127,18 @@ class _Lines:
         if self._file is not None:
             self._file.close()
         self._file = None
+
+
+def job_start(run_dir: Path) -> JobStarted | None:
+    """How the job in a run directory was last started, by its record."""
+    found: JobStarted | None = None
+    with contextlib.suppress(FileNotFoundError), (run_dir / FILE_NAME).open("rb") as file:
+        for line in file:
+            if b'"job-started"' in line:
+                with contextlib.suppress(msgspec.MsgspecError):  # cut short by a crash
+                    event = msgspec.json.decode(line, type=Record).event
+                    found = event if isinstance(event, JobStarted) else found
+    return found
 
 
 def _is_closed(path: Path) -> bool:

@@ -23,6 +23,7 @@ class Hearing:
     # By number: not heard of for longer than the limit, and nothing proves that they live.
     silent: dict[int, Worker] = field(default_factory=dict)
     is_doubtful: bool = False  # some others may turn out to be silent soon
+    is_awaiting: bool = False  # after a new start, some may still be on their way back to this coordinator
     has_live: bool = False  # somebody is connected and was heard within the limit
     last: float = -math.inf  # when any of them was last heard
 
@@ -31,7 +32,7 @@ def listen(members: Collection[Worker], now: float, *, limit: float, interval: f
     """`limit` is the longest silence that is fine, `interval` the time between heartbeats, in seconds."""
     first, second = _furthest_advances(members)
     silent: dict[int, Worker] = {}
-    is_doubtful = has_live = False
+    is_doubtful = is_awaiting = has_live = False
     last = -math.inf
     for worker in members:
         proof = second if worker.advanced == first else first
@@ -39,10 +40,12 @@ def listen(members: Collection[Worker], now: float, *, limit: float, interval: f
         last = max(last, worker.heard)
         if quiet > limit:
             silent[worker.number] = worker
+        elif worker.is_awaited and worker.exit_code is None:
+            is_awaiting = True
         elif worker.is_connected:
             has_live = True
             is_doubtful = is_doubtful or quiet > DOUBT * interval
-    return Hearing(silent, is_doubtful, has_live, last)
+    return Hearing(silent, is_doubtful, is_awaiting, has_live, last)
 
 
 def _furthest_advances(members: Collection[Worker]) -> tuple[float, float]:
@@ -54,6 +57,15 @@ def _furthest_advances(members: Collection[Worker]) -> tuple[float, float]:
         elif worker.advanced > second:
             second = worker.advanced
     return first, second
+
+
+def heard_again(members: Collection[Worker], hearing: Hearing) -> list[Worker]:
+    """Members that were missed, and are not any more."""
+    return [
+        worker
+        for worker in members
+        if worker.suspected is not None and worker.is_connected and worker.number not in hearing.silent
+    ]
 
 
 def hung(members: Collection[Worker], now: float, limit: float) -> tuple[Worker, ...]:

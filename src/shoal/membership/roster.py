@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Container
 from dataclasses import dataclass
 
 from shoal.events import WorkerDied
@@ -160,3 +161,11 @@ def remembered(member: Member, generation: int, now: float) -> Worker:
     worker.enter(generation, now)
     worker.first_generation = 1  # nothing is known of it: it may have been in all of them
     return worker
+
+
+def forget_ended(workers: dict[int, Worker], members: Container[int]) -> None:
+    """Workers whose processes have ended never come back; a job may have thousands of them in its life."""
+    for number, worker in tuple(workers.items()):
+        has_ended = worker.exit_code is not None and worker.client is None
+        if has_ended and worker.fate is not Fate.FINISHED and number not in members:
+            del workers[number]

@@ -5,6 +5,8 @@ Not here: deaths of members, after which the others go on (`generations`), and h
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from shoal import events
 from shoal.errors import Interrupted, ScriptFailed, WorkersDisagree, by_name
 from shoal.job_config import JobConfig
@@ -20,6 +22,15 @@ from shoal.membership.stopping import Stopping
 from shoal.wire.messages import Failed
 
 
+@dataclass(frozen=True)
+class Failure:
+    """Of the script, on one worker."""
+
+    step: int
+    error: str  # class name
+    text: str
+
+
 class Verdicts:
     def __init__(
         self, config: JobConfig, audience: Audience, generations: Generations, ending: Ending, stop: Stopping
@@ -33,6 +44,7 @@ class Verdicts:
         self._failures = Failures(config.max_failures)
         self._failed: list[tuple[Worker, Failed]] = []  # not judged yet: a death may be behind it
         self._has_applied = False  # a step of this job
+        self._last_failure: Failure | None = None  # after which no step was applied
         self._known_before = -1  # numbers up to this were given before this coordinator was started again
 
     def remember(self, known: Remembered, highest: int) -> None:
@@ -41,11 +53,13 @@ class Verdicts:
         self._has_applied = known.generation is not None
         self._known_before = highest
 
-    def progressed(self, *, is_applied: bool) -> None:
-        """A step above 0 was heard of. `is_applied`: one was applied just now."""
+    def progressed(self, step: int, *, is_applied: bool) -> None:
+        """A step above 0 was heard of. `is_applied`: it was applied."""
         self._has_applied = True
         if is_applied:
             self._failures.progressed()
+            if self._last_failure is not None and step > self._last_failure.step:
+                self._last_failure = None
 
     # What is heard
 
@@ -103,6 +117,7 @@ class Verdicts:
             if is_of_script and self._has_applied:
                 self._audience.journal(FailureCounted(sameness(failed.text)))
                 count = self._failures.script_failed(failed.text)
+                self._last_failure = Failure(failed.step, type(error).__name__, text)
                 if not self._failures.is_too_many(count):
                     self._generations.out(worker, reasons.script_failed(worker.number, failed.step), now)
                     continue
@@ -115,9 +130,8 @@ class Verdicts:
         if self._generations.current is None:
             self._finish_without_generation(now)
         elif not self._generations.members:
-            workers = self._generations.workers.values()
-            finished = sum(worker.fate is Fate.FINISHED for worker in workers)
-            if finished and not any(worker.fate is Fate.DEAD for worker in workers):
+            if self._generations.has_result:
+                finished = sum(worker.fate is Fate.FINISHED for worker in self._generations.workers.values())
                 self._end_finished(f"{reasons.all_of(finished, 'worker', 'workers')} finished", now)
             elif self._stop.reason is not None:
                 self._ending.end(self._stop.outcome, "", self._stop.reason, exit_code=self._stop.exit_code, now=now)
@@ -148,7 +162,10 @@ class Verdicts:
             self._end_finished(f"{reasons.all_of(needed, 'worker', 'workers')} finished", now)
 
     def _end_finished(self, text: str, now: float) -> None:
-        if self._stop.agreed is not None:
+        """A script that failed on one worker after the last step has not done all that it should."""
+        if self._last_failure is not None:
+            self._ending.end("failed", self._last_failure.error, self._last_failure.text, now=now)
+        elif self._stop.agreed is not None:
             self._ending.end(self._stop.outcome, "", self._stop.agreed, exit_code=self._stop.exit_code, now=now)
         else:
             self._ending.end("finished", "", text, now=now)

@@ -1,25 +1,35 @@
-"""Peers of a worker in a job: a coordinator that says who is in, and a TCP mesh for each generation."""
+"""Peers of a worker in a job: a coordinator that says who is in, and a TCP mesh for each generation.
+
+The way from one generation into the next is decided in `membership.member`; here are its means. Not here: the state
+that members copy from each other (`training`).
+"""
 
 from __future__ import annotations
 
 import os
 import socket
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.codecs.registry import codec_by_name
+from shoal.collectives.group import Group
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.environment import WorkerEnvironment
-from shoal.errors import ExchangeFailed, Refused, ShoalError
+from shoal.errors import Aborted, Refused, ShoalError
 from shoal.events import AnyEvent
 from shoal.membership.client import CoordinatorClient
-from shoal.strategies.peers import Breakage, JobOver, Peers, Traffic
-from shoal.transport.tcp import PeerListener, connect_mesh
-from shoal.values import Address, Generation
-from shoal.wire.messages import PROTOCOL_VERSION, Join, PartFailed, PartWritten
+from shoal.strategies.peers import JobOver, Peers, Traffic
+from shoal.strategies.stand_in_group import StandInGroup, stand_in_generation
+from shoal.transport.probe import reachable
+from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
+from shoal.values import Address, Generation, Member
+from shoal.wire.messages import PROTOCOL_VERSION, ExchangeBroken, Inject, Join, PartFailed, PartWritten, Ready
 
-CONNECT_SECONDS = 30.0  # for all peers of a generation to connect
+LEAST_CONNECT_SECONDS = 2.0  # for all peers of a generation to connect; more where the heartbeat limit is longer
+PROBE_SECONDS = 1.0  # for all members to answer a worker that was left out
+PROBES = 10  # then it asks to be let in whether they did or not: some may be gone for good
 COORDINATOR_SECONDS = 300.0  # for the coordinator to answer; it may have a slow store to look at first
 
 
@@ -39,91 +49,97 @@ class ClusterPeers(Peers):
         self._past = _Past()
         self._lock = threading.Lock()
         self._current: ThreadedGroup | None = None
-        self._told_to_stop: str | None = None  # this process was, by a signal
+        self._mesh: TcpMesh | None = None  # of the newest group
+        self._told_to_leave: str | None = None  # this process was, by a signal
         self._connecting = 0  # number of the newest generation that this worker has tried to connect in
+        join = Join(
+            version=PROTOCOL_VERSION,
+            worker=environment.worker,
+            host=socket.gethostname(),
+            process=os.getpid(),
+            address=self._listener.address,
+        )
         try:
             self.client = CoordinatorClient.connect(
-                environment.coordinator,
-                self._token,
-                Join(
-                    version=PROTOCOL_VERSION,
-                    worker=environment.worker,
-                    host=socket.gethostname(),
-                    process=os.getpid(),
-                    address=self._listener.address,
-                ),
-                timeout=COORDINATOR_SECONDS,
+                environment.coordinator, self._token, join, timeout=COORDINATOR_SECONDS
             )
-        except ShoalError:
+        except BaseException:
             self._listener.close()
             raise
+        self._me = Member(rank=0, worker=join.worker, host=join.host, process=join.process, address=join.address)
+        self.is_new = self.client.welcome.generation is not None and not self.client.welcome.is_member
+        self._stand_in(self.client.welcome.generation)
+        self._listener.silence_limit = self.client.settings.heartbeat_limit
+        self.client.stalled = self._stalled
+        self.client.on_fault = self._suffer
         self.client.on_interrupt = self.abandon
 
-    def form(self) -> None:
-        """Wait for the first generation and connect to its members."""
-        self._enter(self._next_generation(after=0), step=0)
+    def _stand_in(self, current: Generation | None) -> None:
+        rank = 0 if current is None else current.size
+        me = Member(rank, self._me.worker, self._me.host, self._me.process, self._me.address)
+        self.generation = stand_in_generation(me, current)
+        self.group: Group = StandInGroup(rank)
 
-    def regroup(self, breakage: Breakage) -> None:
-        suspect = None if breakage.peer is None else self.generation.members[breakage.peer].worker
-        self.abandon(breakage.reason)
-        self._retire()
-        self.client.exchange_broken(
-            generation=self.generation.number,
-            step=breakage.step,
-            operation=breakage.operation,
-            peer=suspect,
-            reason=breakage.reason,
-            at_end=breakage.at_end,
-        )
-        self._enter(self._next_generation(after=self.generation.number), step=breakage.step)
+    # Into the next generation
 
-    def _next_generation(self, after: int) -> Generation:
-        try:
-            return self.client.wait_for_generation(after=after)
-        except ShoalError as error:
-            raise JobOver(error) from None
-
-    def _enter(self, generation: Generation, *, step: int) -> None:
-        """Connect to everybody. Whoever cannot be reached breaks this generation too, and the next one is awaited."""
-        while True:
-            self.generation = generation
-            self._connecting = generation.number
-            rank = generation.rank_of(self.worker)
-            if rank is None:
-                raise JobOver(Refused(f"worker {self.worker} is not in generation {generation.number}"))
-            try:
-                mesh = connect_mesh(self._listener, generation, rank, self._token, CONNECT_SECONDS)
-            except ExchangeFailed as failure:
-                suspect = None if failure.peer is None else generation.members[failure.peer].worker
-                self.client.exchange_broken(
-                    generation=generation.number, step=step, operation="connecting", peer=suspect, reason=str(failure)
-                )
-                generation = self._next_generation(after=generation.number)
-                continue
-            group = ThreadedGroup(
-                mesh, generation=generation.number, schedule=generation.schedule, codec=codec_by_name(generation.codec)
-            )
-            with self._lock:
-                self._current = self.group = group
-            news = self.client.interruption(generation.number)
-            if news is not None:  # it came while there was nothing to interrupt
-                group.abort(news)
-            return
-
-    def _retire(self) -> None:
-        """Close the current group, whole or broken, and keep its totals."""
+    def leave_group(self, reason: str) -> None:
         with self._lock:
             group, self._current = self._current, None
         if group is None:
             return
-        group.close()
+        group.leave(reason)
         self._past = _Past(
             bytes_sent=self._past.bytes_sent + group.bytes_sent,
             idle_seconds=self._past.idle_seconds + group.idle_seconds,
         )
 
+    def tell(self, notice: Ready | ExchangeBroken) -> None:
+        generation = self.client.left_out_by
+        if isinstance(notice, Ready) and generation is not None:
+            self._reach_members(generation)
+        self.client.tell(notice)
+
+    def _reach_members(self, generation: Generation) -> None:
+        """One that was left out asks to be let in again when it can reach the members, or after some time anyway."""
+        others = {member.worker: member.address for member in generation.members if member.worker != self.worker}
+        for _ in range(PROBES):
+            answered = reachable(others, self._token, PROBE_SECONDS)
+            is_cut = any(self._listener.faults.is_cut(worker) for worker in others)
+            if (len(answered) == len(others) and not is_cut) or self.client.wait_for_news(generation, PROBE_SECONDS):
+                return
+
+    def await_generation(self, after: int) -> Generation:
+        try:
+            while not isinstance(word := self.client.wait_for_word(after), Generation):
+                self.tell(Ready(generation=after))  # what was said before was about a generation that it is out of
+            return word
+        except ShoalError as error:
+            raise JobOver(error) from None
+
+    def connect(self, generation: Generation) -> None:
+        rank = generation.rank_of(self.worker)
+        if rank is None:
+            raise ShoalError(f"worker {self.worker} is not in generation {generation.number}")
+        self._connecting = generation.number
+        if (news := self.client.interruption(generation.number)) is not None:
+            raise Aborted(news)  # from before there was something to interrupt; what comes later ends the connecting
+        timeout = max(LEAST_CONNECT_SECONDS, self.client.settings.heartbeat_limit)
+        mesh = connect_mesh(self._listener, generation, rank, self._token, timeout)
+        group = ThreadedGroup(
+            mesh, generation=generation.number, schedule=generation.schedule, codec=codec_by_name(generation.codec)
+        )
+        self.generation = generation
+        with self._lock:
+            self._current = self.group = group
+            self._mesh = mesh
+        if (news := self.client.interruption(generation.number)) is not None:  # it came in between
+            group.abort(news)
+
     def abandon(self, reason: str, formed: int | None = None) -> None:
-        """From any thread: whatever the script is blocked in must end now. Peers see it as a failure of this worker."""
+        """From any thread: whatever the script is blocked in must end now. Peers see it as a failure of this worker.
+
+        `formed`: only in generations with a lower number.
+        """
         with self._lock:
             group = self._current
         if group is not None:
@@ -132,20 +148,41 @@ class ClusterPeers(Peers):
         else:
             self._listener.give_up(self._connecting if formed is None else min(self._connecting, formed - 1), reason)
 
-    def report(self, *events: AnyEvent) -> None:
-        self.client.report(*events)
+    # Wishes, and the leave to go on
+
+    def regroup_wish(self) -> str | None:
+        return self.client.regroup_wish
+
+    def leave_wish(self) -> str | None:
+        return self._told_to_leave
+
+    def ask_to_leave(self, reason: str) -> None:
+        """From a signal handler: hand over at the end of a step."""
+        self._told_to_leave = reason
+
+    def hold(self, *, at_end: bool = False) -> None:
+        settings = self.client.settings
+        try:
+            self.client.wait_heard(min(settings.lease, settings.heartbeat_limit) if at_end else settings.lease)
+        except ShoalError as error:
+            raise JobOver(error) from None
 
     def stop_wish(self) -> str | None:
-        return self.client.stop_reason or self._told_to_stop
+        return self.client.stop_reason
 
     @property
     def is_over(self) -> bool:
         """Whether the job has ended, or the coordinator is lost."""
         return self.client.is_over
 
-    def ask_to_stop(self, reason: str) -> None:
-        """From a signal handler: vote for a stop at the next exchange."""
-        self._told_to_stop = reason
+    def disk_is_full(self) -> bool:
+        """Writing should fail as on a full disk: a fault on purpose."""
+        return time.monotonic() < self.client.disk_full_until
+
+    # What this worker tells
+
+    def report(self, *events: AnyEvent) -> None:
+        self.client.report(*events)
 
     def set_position(self, step: int, operation: str) -> None:
         self.client.set_position(step, operation)
@@ -167,9 +204,27 @@ class ClusterPeers(Peers):
         return Traffic(self._past.bytes_sent + group.bytes_sent, self._past.idle_seconds + group.idle_seconds)
 
     def close(self) -> None:
-        self._retire()
+        with self._lock:
+            group, self._current = self._current, None
+        if group is not None:
+            group.close()
         self.client.close()
         self._listener.close()
+
+    def _suffer(self, fault: Inject) -> None:
+        """A link is cut or slow, on purpose; from the client's thread."""
+        if fault.fault == "slow":
+            self._listener.faults.slow(fault.peer, fault.seconds, fault.rate)
+            return
+        self._listener.faults.cut(fault.peer, fault.seconds)
+        with self._lock:
+            mesh = self._mesh
+        if mesh is not None:
+            mesh.sever(fault.peer)
+
+    def _stalled(self) -> float:
+        group = self._current
+        return 0.0 if group is None else group.stalled
 
 
 def read_token(path: Path) -> str:

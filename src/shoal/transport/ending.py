@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shoal.errors import PeerLost
 
@@ -27,10 +27,12 @@ class Ending:
     clean: bool = False  # it had finished everything
     blamed: int | None = None  # rank whose loss made it leave
     partial: bool = False  # the stream stopped among data: perhaps not dead, only unable to speak between frames
+    silent: bool = False  # its machine does not answer: perhaps not dead, only out of reach
 
 
 DIED = Ending(announced=False)
 CUT_OFF = Ending(announced=False, partial=True)
+SILENT = Ending(announced=False, partial=True, silent=True)
 FINISHED = Ending(announced=True, clean=True)
 
 
@@ -47,8 +49,14 @@ def unpack_ending(tail: bytes) -> Ending:
     return CUT_OFF if tail else DIED
 
 
-def name_the_lost(endings: Mapping[int, Ending], *, awaited: int | None) -> PeerLost | None:
-    """Who is to be named, given every stream that ended and the rank we need bytes from. None: nobody is missed."""
+def name_the_lost(endings: Mapping[int, Ending], *, own: int, awaited: int | None) -> PeerLost | None:
+    """Who is to be named, given every stream that ended and the rank we need bytes from. None: nobody is missed.
+
+    `own` is this rank: a peer that left because it could not reach us has merely given up, as far as we can tell.
+    """
+    endings = {
+        rank: replace(ending, blamed=None) if ending.blamed == own else ending for rank, ending in endings.items()
+    }
     dead = [rank for rank, ending in endings.items() if not ending.announced and not ending.partial]
     if dead:
         rank = awaited if awaited in dead else dead[0]
@@ -65,6 +73,8 @@ def name_the_lost(endings: Mapping[int, Ending], *, awaited: int | None) -> Peer
     cut = [rank for rank, ending in endings.items() if not ending.announced]
     if cut:
         rank = awaited if awaited in cut else cut[0]
+        if endings[rank].silent:
+            return PeerLost(f"rank {rank} cannot be reached any more: its machine does not answer", peer=rank)
         return PeerLost(f"rank {rank} is gone: its connection closed in the middle of a transfer", peer=rank)
     if any(not ending.clean for ending in endings.values()):
         rank = next(rank for rank, ending in endings.items() if not ending.clean)

@@ -107,7 +107,7 @@ class InProcessMesh(Mesh):
     def _lose(self, *, awaited: int) -> None:
         """Raise if somebody who is needed is gone. The caller holds the lock."""
         endings = {rank: ending for rank, ending in self._hub.endings.items() if rank != self.rank}
-        lost = name_the_lost(endings, awaited=awaited)
+        lost = name_the_lost(endings, own=self.rank, awaited=awaited)
         if lost is not None:
             self._failure = lost
             self._hub.end(self.rank, Ending(announced=True, blamed=lost.peer))

@@ -1,83 +1,41 @@
 """Full meshes over TCP: every rank of a generation connected to every other, both ends proven to hold the job's token.
 
-Rank i connects to the lower ranks and accepts from the higher ones, all in one poll loop: a peer that is slow, silent
-or a stranger delays nobody else. The moving of bytes is in `tcp_mesh`, the listening socket in `tcp_listener`.
+Rank i connects to the lower ranks and is connected to by the higher ones, all in one poll loop: a peer that is slow,
+silent or a stranger delays nobody else. One that cannot be reached yet is tried again until time is up. The moving of
+bytes is in `tcp_mesh`, the listening socket in `tcp_listener`, what both ends say in `tcp_handshake`.
 """
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import os
 import select
 import socket
 import time
 
-from shoal.errors import Aborted, PeerLost, Refused, WireError
-from shoal.transport.tcp_listener import Arrival, Hello, PeerListener
-from shoal.transport.tcp_mesh import CLOSED, TcpMesh
-from shoal.values import Address, Generation
-from shoal.wire import handshake
+from shoal.errors import Aborted, PeerLost, Refused
+from shoal.transport.ending import Ending, pack_ending, unpack_ending
+from shoal.transport.tcp_handshake import Arrival, Departure, Hello
+from shoal.transport.tcp_listener import PeerListener
+from shoal.transport.tcp_mesh import CLOSED, Links, TcpMesh
+from shoal.values import Generation
 
 __all__ = ["PeerListener", "TcpMesh", "connect_mesh"]
 
+RETRY_SECONDS = 0.05  # before the next try to reach a peer, growing with every try
+LONGEST_RETRY = 0.5
+
 
 def connect_mesh(listener: PeerListener, generation: Generation, rank: int, token: str, timeout: float) -> TcpMesh:
-    """Connect to all other ranks. `PeerLost` names one that is gone or did not come within `timeout` seconds."""
+    """Connect to all other ranks. `PeerLost` names one that left, or could not be reached within `timeout` seconds."""
     joining = _Joining(listener, generation, rank, token)
     try:
         joining.run(timeout)
-        return TcpMesh(rank, joining.connected)
     except BaseException:
-        joining.close()
+        joining.give_up()
         raise
-
-
-class _Departure:
-    """A connection to a lower rank that is being made: its nonce comes in, our hello and proof go out, its proof in."""
-
-    def __init__(self, address: Address, hello: Hello, token: str) -> None:
-        self.hello = hello
-        self.mask = select.POLLOUT  # what it waits for: being connected, then bytes
-        self._address = address
-        self._token = token
-        self._nonce = handshake.new_nonce()
-        self._replied = False
-        self._read = bytearray()
-        family, kind, protocol, _, place = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
-        self.socket = socket.socket(family, kind, protocol)
-        self.socket.setblocking(False)
-        code = self.socket.connect_ex(place)
-        if code not in (0, errno.EINPROGRESS):
-            self.socket.close()
-            raise OSError(code, os.strerror(code))
-
-    def advance(self) -> bool:
-        """Do what can be done now. True when both sides are proven; `OSError`: the peer is gone or will not have us."""
-        if self.mask == select.POLLOUT:
-            code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if code:
-                raise OSError(code, os.strerror(code))
-            self.mask = select.POLLIN
-            return False
-        wanted = handshake.PROOF_BYTES if self._replied else handshake.NONCE_BYTES
-        try:
-            data = self.socket.recv(wanted - len(self._read))
-        except BlockingIOError:
-            return False
-        if not data:
-            raise OSError(errno.ECONNRESET, "it closed the connection: it ended, is ahead, or holds another token")
-        self._read += data
-        if len(self._read) < wanted:
-            return False
-        received, self._read = bytes(self._read), bytearray()
-        if not self._replied:
-            proof = handshake.connector_proof(self._token, received, self.hello.purpose)
-            self.socket.send(self.hello.pack() + self._nonce + proof)
-            self._replied = True
-            return False
-        if not handshake.is_proof(handshake.listener_proof(self._token, self._nonce, self.hello.purpose), received):
-            raise Refused(f"rank {self.hello.target} at {self._address} could not prove that it holds the job's token")
-        return True
+    workers = {member.rank: member.worker for member in generation.members}
+    return TcpMesh(rank, joining.connected, Links(listener.silence_limit, listener.faults, workers))
 
 
 class _Joining:
@@ -90,75 +48,57 @@ class _Joining:
         self._rank = rank
         self._token = token
         self._poll = select.poll()
-        self._departures: dict[int, _Departure] = {}  # by descriptor
+        self._departures: dict[int, Departure] = {}  # by descriptor
         self._ranks: dict[int, int] = {}  # descriptor of a finished connection -> rank
+        self._due: dict[int, float] = {}  # lower ranks to be tried, by time.monotonic
+        self._tries: dict[int, int] = {}  # that failed, by rank
+        self._troubles: dict[int, str] = {}  # of the last such try
 
     def run(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         self._poll.register(self._listener.wake, select.POLLIN)
-        self._poll.register(self._listener.socket, select.POLLIN)
-        for descriptor in self._listener.arrivals:
-            self._poll.register(descriptor, select.POLLIN)
-        for arrival in self._listener.take(self._generation.number):
-            self._place(arrival)
-        for peer in range(self._rank):
-            self._depart(peer)
+        self._due = dict.fromkeys(range(self._rank), 0.0)
+        self._take_arrivals()
         while len(self.connected) < self._generation.size - 1:
             self._raise_given_up()
-            left = deadline - time.monotonic()
-            if left <= 0:
+            now = time.monotonic()
+            if now >= deadline:
                 self._raise_late(timeout)
-            for descriptor, happened in self._poll.poll(left * 1000):
+            for peer in [peer for peer, due in self._due.items() if due <= now]:
+                self._depart(peer)
+            wake = min([deadline, *self._due.values()])
+            for descriptor, happened in self._poll.poll(max(0.0, wake - now) * 1000):
                 self._handle(descriptor, happened)
 
-    def close(self) -> None:
+    def give_up(self) -> None:
+        """Close everything. Those who are connected are told that this is no death."""
         for connection in self.connected.values():
+            with contextlib.suppress(OSError):
+                connection.send(pack_ending(Ending(announced=True)))
             connection.close()
         for departure in self._departures.values():
             departure.socket.close()
 
     def _handle(self, descriptor: int, happened: int) -> None:
         if descriptor == self._listener.wake:
+            os.eventfd_read(descriptor)
             self._raise_given_up()
-            os.eventfd_read(descriptor)  # meant for an older generation
-        elif descriptor == self._listener.socket.fileno():
-            self._accept()
+            self._take_arrivals()
         elif descriptor in self._departures:
-            self._advance_departure(descriptor)
-        elif descriptor in self._listener.arrivals:
-            self._advance_arrival(descriptor)
+            self._advance(descriptor)
         elif descriptor in self._ranks and happened & CLOSED:
-            raise self._lost(self._ranks[descriptor], "it left before everybody was connected")
+            self._raise_left(self._ranks[descriptor])
 
-    def _accept(self) -> None:
-        arrival = self._listener.accept()
-        if arrival is not None:
-            self._poll.register(arrival.socket, select.POLLIN)
-        dropped = self._listener.drop_oldest()
-        if dropped is not None:
-            self._poll.unregister(dropped)
-
-    def _advance_arrival(self, descriptor: int) -> None:
-        arrival = self._listener.arrivals[descriptor]
-        try:
-            if not arrival.advance():
-                return
-        except (OSError, WireError):
-            self._poll.unregister(descriptor)
-            self._listener.arrivals.pop(descriptor).socket.close()
-            return
-        self._poll.unregister(descriptor)
-        self._place(self._listener.arrivals.pop(descriptor))
+    def _take_arrivals(self) -> None:
+        for arrival in self._listener.take(self._generation.number):
+            self._place(arrival)
 
     def _place(self, arrival: Arrival) -> None:
-        """A proven connection: ours, for later, or of no use."""
+        """A proven connection of this generation."""
         hello = arrival.hello
         assert hello is not None
-        if hello.generation > self._generation.number:
-            self._listener.keep(arrival, hello)
-            return
-        expected = hello.target == self._rank and self._rank < hello.source < self._generation.size
-        if hello.generation != self._generation.number or not expected:
+        is_expected = hello.target == self._rank and self._rank < hello.source < self._generation.size
+        if not is_expected or self._is_cut(hello.source):
             arrival.socket.close()
             return
         try:
@@ -169,25 +109,45 @@ class _Joining:
         self._finish(hello.source, connection)
 
     def _depart(self, peer: int) -> None:
+        del self._due[peer]
+        if self._is_cut(peer):
+            self._try_again(peer, "the link is cut, on purpose")
+            return
         hello = Hello(generation=self._generation.number, source=self._rank, target=peer)
         try:
-            departure = _Departure(self._generation.members[peer].address, hello, self._token)
+            departure = Departure(self._generation.members[peer].address, hello, self._token)
         except OSError as error:
-            raise self._lost(peer, error.strerror or str(error)) from None
+            self._try_again(peer, error.strerror or str(error))
+            return
         self._departures[departure.socket.fileno()] = departure
         self._poll.register(departure.socket, departure.mask)
 
-    def _advance_departure(self, descriptor: int) -> None:
+    def _advance(self, descriptor: int) -> None:
         departure = self._departures[descriptor]
         try:
-            done = departure.advance()
+            is_done = departure.advance()
         except OSError as error:
-            raise self._lost(departure.hello.target, error.strerror or str(error)) from None
-        self._poll.modify(descriptor, departure.mask)
-        if done:
-            del self._departures[descriptor]
-            self._poll.unregister(descriptor)
-            self._finish(departure.hello.target, departure.socket)
+            self._end(descriptor).close()
+            self._try_again(departure.hello.target, error.strerror or str(error))
+            return
+        except Refused as refusal:
+            raise Refused(f"rank {departure.hello.target}: {refusal}") from None
+        if is_done:
+            self._finish(departure.hello.target, self._end(descriptor))
+        else:
+            self._poll.modify(descriptor, departure.mask)
+
+    def _end(self, descriptor: int) -> socket.socket:
+        self._poll.unregister(descriptor)
+        return self._departures.pop(descriptor).socket
+
+    def _try_again(self, peer: int, trouble: str) -> None:
+        self._troubles[peer] = trouble
+        tries = self._tries[peer] = self._tries.get(peer, 0) + 1
+        self._due[peer] = time.monotonic() + min(LONGEST_RETRY, RETRY_SECONDS * tries)
+
+    def _is_cut(self, peer: int) -> bool:
+        return self._listener.faults.is_cut(self._generation.members[peer].worker)
 
     def _finish(self, peer: int, connection: socket.socket) -> None:
         older = self.connected.pop(peer, None)
@@ -208,6 +168,16 @@ class _Joining:
             peer=peer,
         )
 
+    def _raise_left(self, peer: int) -> None:
+        """It was connected and is not any more. One that gave up because of another is not the one to name."""
+        try:
+            last_words = self.connected[peer].recv(4096, socket.MSG_PEEK)
+        except OSError:
+            last_words = b""
+        if unpack_ending(last_words).announced:
+            raise PeerLost(f"rank {peer} gave up generation {self._generation.number} before all were connected")
+        raise self._lost(peer, "it left before everybody was connected")
+
     def _raise_given_up(self) -> None:
         reason = self._listener.reason_against(self._generation.number)
         if reason is not None:
@@ -215,4 +185,7 @@ class _Joining:
 
     def _raise_late(self, timeout: float) -> None:
         missing = [peer for peer in range(self._generation.size) if peer != self._rank and peer not in self.connected]
+        for peer in missing:
+            if peer in self._troubles:
+                raise self._lost(peer, f"{self._troubles[peer]}, for {timeout:g} s")
         raise self._lost(missing[0], f"ranks {missing} did not connect within {timeout:g} s")

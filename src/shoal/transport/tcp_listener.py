@@ -1,90 +1,28 @@
-"""The one listening socket of a worker process, and the arriving half of the handshake between peers.
+"""The one listening socket of a worker process, and the thread that serves it all the time.
 
 Who connects has to prove that it holds the job's token and says for which generation and ranks; until then it costs one
-socket and is never waited for. A proven connection for a later generation is kept until this process gets there.
-Not here: the connecting half and the loop that drives both (`tcp`).
+socket and is never waited for. A proven connection is kept until this process gets to its generation, or its other end
+closes it. A proven probe is answered and closed: it asks only whether this process can be reached. Not here: the
+handshake's two halves (`tcp_handshake`), the connecting side and the mesh of a generation (`tcp`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
+import select
 import socket
-import struct
-from dataclasses import dataclass
+import threading
+import weakref
 
 from shoal.errors import AddressUnavailable, UsageError, WireError
+from shoal.transport.faults import LinkFaults
+from shoal.transport.tcp_handshake import Arrival
 from shoal.values import Address
-from shoal.wire import handshake
 
 MAX_UNPROVEN = 256  # connections that have proven nothing yet; beyond it the oldest is dropped
-
-_HELLO = struct.Struct("!4sIII")
-_HELLO_MAGIC = b"SHPR"
-HELLO_BYTES = _HELLO.size
-REPLY_BYTES = HELLO_BYTES + handshake.REPLY_BYTES
-
-
-@dataclass(frozen=True)
-class Hello:
-    """What a connection between two peers is for."""
-
-    generation: int
-    source: int  # rank of the one that connects
-    target: int  # rank of the one that listens
-
-    @property
-    def purpose(self) -> bytes:
-        return f"peer generation={self.generation} source={self.source} target={self.target}".encode()
-
-    def pack(self) -> bytes:
-        return _HELLO.pack(_HELLO_MAGIC, self.generation, self.source, self.target)
-
-    @staticmethod
-    def unpack(data: bytes) -> Hello:
-        magic, generation, source, target = _HELLO.unpack(data)
-        if magic != _HELLO_MAGIC:
-            raise WireError(f"a peer's connection starts with {magic!r} instead of {_HELLO_MAGIC!r}")
-        return Hello(generation=generation, source=source, target=target)
-
-
-class Arrival:
-    """A connection that was accepted: our nonce goes out, its hello and proof come in."""
-
-    def __init__(self, connection: socket.socket, token: str) -> None:
-        self.socket = connection
-        self.hello: Hello | None = None  # set when the proof was right
-        self._token = token
-        self._nonce = handshake.new_nonce()
-        self._answer = b""
-        self._read = bytearray()
-        connection.setblocking(False)
-        connection.send(self._nonce)  # the first bytes of a new connection always find room
-
-    def advance(self) -> bool:
-        """Read what is there. True when proven; `OSError` or `WireError`: drop it."""
-        try:
-            data = self.socket.recv(REPLY_BYTES - len(self._read))
-        except BlockingIOError:
-            return False
-        if not data:
-            raise WireError("closed before it proved anything")
-        self._read += data
-        if len(self._read) < REPLY_BYTES:
-            return False
-        hello = Hello.unpack(bytes(self._read[:HELLO_BYTES]))
-        nonce = bytes(self._read[HELLO_BYTES : HELLO_BYTES + handshake.NONCE_BYTES])
-        proof = bytes(self._read[HELLO_BYTES + handshake.NONCE_BYTES :])
-        if not handshake.is_proof(handshake.connector_proof(self._token, self._nonce, hello.purpose), proof):
-            raise WireError("holds another token")
-        self._answer = handshake.listener_proof(self._token, nonce, hello.purpose)
-        self.hello = hello
-        return True
-
-    def welcome(self) -> socket.socket:
-        """Answer the proof with ours: from now on the connection carries frames."""
-        self.socket.send(self._answer)
-        return self.socket
+PAUSE_MS = 50  # before the next look when this process has no descriptor left for another connection
 
 
 class PeerListener:
@@ -95,70 +33,144 @@ class PeerListener:
             raise UsageError(f"refusing to listen on {host} without a token; use 127.0.0.1 or give the job a token")
         if _is_wildcard(host):
             raise UsageError(f"peers cannot connect to {host}; listen on an address of this machine that they reach")
-        self.socket = _listen(host)
-        self.address = Address(host=host, port=self.socket.getsockname()[1])
+        self._socket = _listen(host)
+        self.address = Address(host=host, port=self._socket.getsockname()[1])
         self.token = token
-        self.arrivals: dict[int, Arrival] = {}  # unproven, by descriptor, oldest first
-        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.silence_limit = 5.0  # seconds after which a link whose packets vanish counts as cut
+        self.faults = LinkFaults()
+        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # for whoever connects: something is new
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # for the thread: look again
+        self._lock = threading.Lock()  # guards what follows
+        self._unproven: dict[int, Arrival] = {}  # by descriptor, oldest first
         self._proven: dict[tuple[int, int], Arrival] = {}  # by generation and rank of the one that connected
+        self._oldest = 0  # generations below this one are over for this process
         self._given_up: tuple[int, str] = (0, "")  # newest generation that nobody shall wait for, and why
+        self._closed = False
+        _open_listeners.add(self)
+        self._thread = threading.Thread(target=self._serve, name="shoal-peer-listener", daemon=True)
+        self._thread.start()
 
     def give_up(self, generation: int, reason: str) -> None:
         """From any thread: connecting in this generation or an older one, now or later, raises `Aborted`."""
-        if generation > self._given_up[0]:
-            self._given_up = (generation, reason)
-        os.eventfd_write(self.wake, 1)
+        with self._lock:
+            if generation > self._given_up[0]:
+                self._given_up = (generation, reason)
+            if not self._closed:
+                os.eventfd_write(self.wake, 1)
 
     def reason_against(self, generation: int) -> str | None:
         """Why connecting in this generation is of no use any more, if so."""
         newest, reason = self._given_up
         return reason if generation <= newest else None
 
-    def accept(self) -> Arrival | None:
-        """The next new connection, if any."""
+    def take(self, generation: int) -> list[Arrival]:
+        """The kept connections of this generation; those of older ones are closed, now and when they come."""
+        with self._lock:
+            self._oldest = max(self._oldest, generation)
+            for key in [key for key in self._proven if key[0] < self._oldest]:
+                self._proven.pop(key).socket.close()
+            taken = [self._proven.pop(key) for key in sorted(self._proven) if key[0] == generation]
+            os.eventfd_write(self._bell, 1)
+            return taken
+
+    def close(self) -> None:
+        """Safe to call twice; not while another thread connects."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            os.eventfd_write(self._bell, 1)
+        self._thread.join()
+        _open_listeners.discard(self)
+        self._release()
+
+    def close_in_child(self) -> None:
+        """After a fork: thread and connections are the parent's, and none may stay open here."""
+        self._lock = threading.Lock()  # the parent's thread may have held it
+        self._closed = True
+        self._release()
+
+    def _release(self) -> None:
+        for arrival in (*self._unproven.values(), *self._proven.values()):
+            arrival.socket.close()
+        self._unproven.clear()
+        self._proven.clear()
+        self._socket.close()
+        os.close(self.wake)
+        os.close(self._bell)
+
+    # The thread
+
+    def _serve(self) -> None:
+        while True:
+            poll = select.poll()
+            poll.register(self._bell, select.POLLIN)
+            poll.register(self._socket, select.POLLIN)
+            with self._lock:
+                if self._closed:
+                    return
+                for descriptor in self._unproven:
+                    poll.register(descriptor, select.POLLIN)
+                for arrival in self._proven.values():
+                    poll.register(arrival.socket, select.POLLRDHUP)
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._bell)
+            with self._lock:
+                self._drop_closed(ready)
+                for descriptor in ready & self._unproven.keys():
+                    self._advance(descriptor)
+                is_full = self._socket.fileno() in ready and not self._accept()
+            if is_full:
+                select.poll().poll(PAUSE_MS)
+
+    def _accept(self) -> bool:
+        """Take in one new connection, if there is one. False when this process can have no more."""
         try:
-            connection, _ = self.socket.accept()
+            connection, _ = self._socket.accept()
         except (BlockingIOError, ConnectionError):
-            return None
+            return True
+        except OSError:
+            return False
         try:
-            arrival = Arrival(connection, self.token)
+            self._unproven[connection.fileno()] = Arrival(connection, self.token)
         except OSError:
             connection.close()
-            return None
-        self.arrivals[connection.fileno()] = arrival
-        return arrival
+        if len(self._unproven) > MAX_UNPROVEN:
+            self._unproven.pop(next(iter(self._unproven))).socket.close()
+        return True
 
-    def drop_oldest(self) -> int | None:
-        """The descriptor of a connection that was dropped because too many prove nothing."""
-        if len(self.arrivals) <= MAX_UNPROVEN:
-            return None
-        oldest = next(iter(self.arrivals))
-        self.arrivals.pop(oldest).socket.close()
-        return oldest
+    def _advance(self, descriptor: int) -> None:
+        arrival = self._unproven[descriptor]
+        try:
+            if not arrival.advance():
+                return
+            self._unproven.pop(descriptor)
+            self._place(arrival)
+        except (OSError, WireError):
+            self._unproven.pop(descriptor, None)
+            arrival.socket.close()
 
-    def keep(self, arrival: Arrival, hello: Hello) -> None:
-        """Hold a proven connection until its generation is asked for. A newer one of the same peer replaces it."""
+    def _place(self, arrival: Arrival) -> None:
+        """A proven connection: answered, kept, or of no use. A newer one of the same peer replaces the older."""
+        hello = arrival.hello
+        assert hello is not None
+        if hello.is_probe:
+            arrival.welcome()
+        if hello.is_probe or hello.generation < self._oldest:
+            arrival.socket.close()
+            return
         older = self._proven.pop((hello.generation, hello.source), None)
         if older is not None:
             older.socket.close()
         self._proven[hello.generation, hello.source] = arrival
+        os.eventfd_write(self.wake, 1)
 
-    def take(self, generation: int) -> list[Arrival]:
-        """The kept connections of this generation; those of older ones are closed."""
-        for key in [key for key in self._proven if key[0] < generation]:
-            self._proven.pop(key).socket.close()
-        return [self._proven.pop(key) for key in sorted(self._proven) if key[0] == generation]
-
-    def close(self) -> None:
-        """Safe to call twice; not while another thread connects."""
-        if self.socket.fileno() < 0:
-            return
-        for arrival in (*self.arrivals.values(), *self._proven.values()):
-            arrival.socket.close()
-        self.arrivals.clear()
-        self._proven.clear()
-        self.socket.close()
-        os.close(self.wake)
+    def _drop_closed(self, ready: set[int]) -> None:
+        """Of the kept connections those whose other end is gone."""
+        for key in [key for key, arrival in self._proven.items() if arrival.socket.fileno() in ready]:
+            if self._proven[key].is_closed:
+                self._proven.pop(key).socket.close()
 
 
 def _is_wildcard(host: str) -> bool:
@@ -182,3 +194,14 @@ def _listen(host: str) -> socket.socket:
         raise AddressUnavailable(f"cannot listen for peers on {host}: {error.strerror}; check --address") from None
     listener.setblocking(False)
     return listener
+
+
+_open_listeners: weakref.WeakSet[PeerListener] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for listener in tuple(_open_listeners):
+        listener.close_in_child()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

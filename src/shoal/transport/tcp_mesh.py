@@ -1,12 +1,14 @@
 """A mesh over connected TCP sockets: one poll loop that receives, sends what was posted, and notices who left.
 
 Not here: how the sockets come about (`tcp`, `tcp_listener`). The kernel tells of a closed connection at once, also of
-one that nobody reads from, so a killed peer is named by every survivor that is in an operation.
+one that nobody reads from, so a killed peer is named by every survivor that is in an operation. A link whose packets
+vanish closes nothing: it is noticed while an operation waits (`silence`).
 """
 
 from __future__ import annotations
 
 import array
+import errno
 import fcntl
 import os
 import select
@@ -17,17 +19,21 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from shoal.errors import Aborted, ExchangeFailed, PeerLost
+from shoal.transport import silence
 from shoal.transport.ending import (
     CUT_OFF,
     ENDING_BYTES,
     FINISHED,
+    SILENT,
     Ending,
     name_the_lost,
     pack_ending,
     unpack_ending,
 )
+from shoal.transport.faults import LinkFaults
 from shoal.transport.mesh import STALL_SECONDS, Mesh
 from shoal.wire.frames import HEADER_BYTES
 
@@ -37,13 +43,24 @@ CLOSED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 # 8.5 ms, 1 MB and 4 MB the same as not setting them, and a fixed size would stop the growing on long links.
 SEND_BYTES = 2 * 1024 * 1024
 IDLE_FROM = 0.001  # seconds; a shorter wait is the peer moving bytes, a longer one is the peer not being there
+HELD_SECONDS = 0.005  # before another look at a link that is slow on purpose
+UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 _NOTHING = memoryview(b"")
+
+
+@dataclass(frozen=True)
+class Links:
+    """What is known of the connections between this worker and its peers."""
+
+    silence_limit: float  # seconds after which one whose packets vanish counts as cut
+    faults: LinkFaults  # on purpose
+    workers: Mapping[int, int]  # numbers by rank, by which faults are named
 
 
 class _Stream:
     """The connection to one peer."""
 
-    __slots__ = ("ending", "mask", "outgoing", "peer", "read", "socket")
+    __slots__ = ("ending", "held", "mask", "outgoing", "peer", "read", "socket")
 
     def __init__(self, peer: int, connection: socket.socket) -> None:
         self.peer = peer
@@ -52,14 +69,15 @@ class _Stream:
         self.ending: Ending | None = None  # set once, when the peer's side was seen to be closed
         self.read = memoryview(b"")  # of the piece that is being received: may hold the start of a mark, or all of it
         self.mask = -1  # what poll is asked for; -1: not registered
+        self.held = False  # it has bytes to send and may not, on purpose
 
-    def push(self) -> bool:
+    def push(self, most: int) -> bool:
         """Hand some of what is queued to the kernel. False when it takes nothing now."""
         batch, size = [], 0
         for piece in self.outgoing:
-            batch.append(piece[: SEND_BYTES - size])
+            batch.append(piece[: most - size])
             size += len(batch[-1])
-            if size >= SEND_BYTES or len(batch) == 16:
+            if size >= most or len(batch) == 16:
                 break
         try:
             sent = self.socket.sendmsg(batch)
@@ -87,19 +105,23 @@ class _Stream:
         try:
             fcntl.ioctl(self.socket, termios.FIONREAD, waiting)
             # All of it has to be looked at: there is no way to look at the end only.
-            unread = self.socket.recv(waiting[0], socket.MSG_PEEK) if waiting[0] else b""
-        except OSError:
+            unread = self.socket.recv(max(1, waiting[0]), socket.MSG_PEEK)
+        except OSError as error:
+            if error.errno in UNREACHABLE:
+                return SILENT
             unread = b""
         return unpack_ending(bytes(self.read[-ENDING_BYTES:]) + unread)
 
 
 class TcpMesh(Mesh):
-    def __init__(self, rank: int, connections: Mapping[int, socket.socket]) -> None:
+    def __init__(self, rank: int, connections: Mapping[int, socket.socket], links: Links) -> None:
         """`connections`: one connected socket per other rank. They belong to the mesh from now on."""
         self.rank = rank
         self.size = len(connections) + 1
         self.bytes_sent = 0
         self.idle_seconds = 0.0
+        self._links = links
+        self._looked = time.monotonic()  # when it was last asked whether the peers' machines answer
         self._streams = {peer: _Stream(peer, connection) for peer, connection in sorted(connections.items())}
         self._by_descriptor = {stream.socket.fileno(): stream for stream in self._streams.values()}
         self._poll = select.poll()
@@ -111,6 +133,7 @@ class TcpMesh(Mesh):
         self._closed = False
         for stream in self._streams.values():
             stream.socket.setblocking(False)
+            silence.watch(stream.socket, links.silence_limit)
         _open_meshes.add(self)
 
     def post(self, peer: int, header: bytes, payload: memoryview) -> None:
@@ -137,12 +160,13 @@ class TcpMesh(Mesh):
                 if not moved:
                     self._wait(awaited=stream)
                 continue
-            except OSError:
+            except OSError as error:
                 count = 0
+                stream.ending = SILENT if error.errno in UNREACHABLE else None
             if count == 0:
-                ending = unpack_ending(bytes(buffer[max(0, got - ENDING_BYTES) : got]))
+                ending = stream.ending or unpack_ending(bytes(buffer[max(0, got - ENDING_BYTES) : got]))
                 # Cut off inside a frame: the peer died, or had to stop because somebody else did.
-                stream.ending = ending if ending.announced else CUT_OFF
+                stream.ending = ending if ending.announced or ending.silent else CUT_OFF
                 self._lose(awaited=stream)
             got += count
             stream.read = buffer[:got]
@@ -157,6 +181,13 @@ class TcpMesh(Mesh):
 
     def abort(self, reason: str) -> None:
         self._leave(Aborted(reason))
+
+    def sever(self, worker: int | None) -> None:
+        """From any thread: cut the link to a worker, or all of them, on purpose. Both ends see a lost connection."""
+        with self._guard:
+            for stream in () if self._closed else self._streams.values():
+                if worker in (None, self._links.workers[stream.peer]):
+                    _shut(stream.socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         with self._guard:
@@ -189,11 +220,20 @@ class TcpMesh(Mesh):
         try:
             with self._guard:
                 self._raise_failure()
-                return stream.push()
-        except OSError:
-            stream.ending = stream.peek_ending()
+                if not self._links.faults.is_set:
+                    return stream.push(SEND_BYTES)
+                return self._push_slowly(stream)
+        except OSError as error:
+            stream.ending = SILENT if error.errno in UNREACHABLE else stream.peek_ending()
             self._lose(awaited=stream)
             return False
+
+    def _push_slowly(self, stream: _Stream) -> bool:
+        """There are faults on purpose, perhaps of this link."""
+        wanted = min(SEND_BYTES, sum(len(piece) for piece in stream.outgoing))
+        most = self._links.faults.allowance(self._links.workers[stream.peer], wanted)
+        stream.held = most < wanted
+        return most > 0 and stream.push(most)
 
     def _push_all(self) -> bool:
         """True when the kernel took at least one byte."""
@@ -205,19 +245,25 @@ class TcpMesh(Mesh):
 
     def _wait(self, *, awaited: _Stream | None) -> None:
         """Sleep until there is something to receive or room to send; raise if somebody is gone or we were aborted."""
+        is_held = False
         for stream in self._streams.values():
             # A closed stream that is awaited still holds data: reading it comes to its end by itself.
             mask = select.POLLIN if stream is awaited else select.POLLRDHUP
-            self._watch(stream, mask | (select.POLLOUT if stream.outgoing else 0))
+            is_sending = bool(stream.outgoing) and not stream.held
+            self._watch(stream, mask | (select.POLLOUT if is_sending else 0))
+            is_held, stream.held = is_held or stream.held, False
         started = time.monotonic()
-        ready = self._poll.poll(1000 * STALL_SECONDS)
-        waited = time.monotonic() - started
-        if waited >= IDLE_FROM:
-            self.idle_seconds += waited
+        ready = self._poll.poll(1000 * (HELD_SECONDS if is_held else STALL_SECONDS))
+        now = time.monotonic()
+        if now - started >= IDLE_FROM:
+            self.idle_seconds += now - started
         self._raise_failure()
-        if not ready and self.on_stall is not None:
+        if not ready and not is_held and self.on_stall is not None:
             heads = ((stream.peer, stream.peek_head()) for stream in self._streams.values() if stream is not awaited)
             self.on_stall({peer: head for peer, head in heads if head})
+        if now - self._looked >= STALL_SECONDS:
+            self._looked = now
+            self._look_for_silence()
         closed = False
         for descriptor, happened in ready:
             stream = self._by_descriptor[descriptor]
@@ -226,6 +272,12 @@ class TcpMesh(Mesh):
                 closed = True
         if closed:
             self._lose(awaited=None)
+
+    def _look_for_silence(self) -> None:
+        for stream in self._streams.values():
+            if stream.ending is None and silence.unanswered(stream.socket) >= self._links.silence_limit:
+                stream.ending = SILENT
+                self._lose(awaited=stream)
 
     def _watch(self, stream: _Stream, mask: int) -> None:
         # Poll would report a closed peer again and again; what it has to say is known already.
@@ -247,7 +299,7 @@ class TcpMesh(Mesh):
                 closed = self._by_descriptor[descriptor]
                 closed.ending = closed.ending or closed.peek_ending()
         endings = {stream.peer: stream.ending for stream in self._streams.values() if stream.ending is not None}
-        lost = name_the_lost(endings, awaited=None if awaited is None else awaited.peer)
+        lost = name_the_lost(endings, own=self.rank, awaited=None if awaited is None else awaited.peer)
         if lost is not None:
             self._leave(lost)
             self._raise_failure()
@@ -273,9 +325,9 @@ def _say(stream: _Stream, ending: Ending) -> None:
         return  # nobody listens, or no room: the closed connection speaks for itself
 
 
-def _shut(connection: socket.socket) -> None:
+def _shut(connection: socket.socket, how: int = socket.SHUT_WR) -> None:
     try:
-        connection.shutdown(socket.SHUT_WR)
+        connection.shutdown(how)
     except OSError:
         return  # the peer was faster
 

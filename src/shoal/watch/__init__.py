@@ -1,6 +1,7 @@
 """What people see of a job: progress, notices, the summary at its end, its report. See `docs/packages/watch.md`."""
 
 from shoal.watch.display import Display, open_display
+from shoal.watch.incident_words import closing_line
 from shoal.watch.report_page import write_report
 
-__all__ = ["Display", "open_display", "write_report"]
+__all__ = ["Display", "closing_line", "open_display", "write_report"]

@@ -15,6 +15,7 @@ from shoal.values import TimeShares
 MEMORY = 3.0  # seconds after which a measured rate has lost two thirds of its weight
 CALM = 10.0  # seconds between two notices of a kind that may come many times a minute
 CALM_KINDS = (events.CheckpointPublished, events.CheckpointDeferred)
+LINGER = 5.0  # seconds that a worker that is gone stays in sight
 
 
 def as_number(value: float | None) -> float:
@@ -61,11 +62,21 @@ class WorkerState:
 class Loop:
     """The loop over data that runs now."""
 
+    number: int  # the call's in the script; epochs of a nested loop are one
     epochs: int
     steps: int | None  # it will take; None: not known
     first_step: int  # applied steps when it began
     timed_from: int  # applied steps at `timed`: more than `first_step` where the job was resumed within the loop
     timed: float  # time from which its pace is measured
+    batch: int  # samples of a step over all workers
+    is_limited: bool  # the script said how many steps it takes, whatever the batch
+
+    def resized(self, batch: int, done: int) -> Loop:
+        """With another batch, what is left takes more or fewer steps."""
+        if self.steps is None or self.is_limited or batch <= 0 or self.batch <= 0:
+            return replace(self, batch=batch)
+        left = max(0, self.steps - done)
+        return replace(self, steps=done + math.ceil(left * self.batch / batch), batch=batch)
 
 
 @dataclass(frozen=True)
@@ -74,11 +85,19 @@ class Board:
 
     workers: Mapping[int, WorkerState] = field(default_factory=dict)
     joined: frozenset[int] = frozenset()  # workers that the job knows of
+    members: frozenset[int] = frozenset()  # of the present generation
+    most: int = 0  # members of the largest generation so far
+    gone: Mapping[int, float] = field(default_factory=dict)  # by worker: when it died, left or was expelled
+    broken_by_loss: frozenset[int] = frozenset()  # generations that lost a member
+    waiting: events.Waiting | None = None  # there are too few workers now
+    coordinator_back: float = -math.inf  # when a new process took the coordinator's place
+    applied: int = 0  # steps
     loop: Loop | None = None
     epoch: int = 0  # counts from 0
     now: float = 0.0  # time of the last event
     evaluated: events.Evaluated | None = None  # the last one
     generation: int = 0
+    restored: int = 0  # the generation that last began again from a checkpoint; what earlier ones applied is void
     # Steps that came to nothing, by (generation, step), as the first worker told it.
     voided: Mapping[tuple[int, int], events.StepVoided] = field(default_factory=dict)
     resumed: events.Resumed | None = None
@@ -90,7 +109,7 @@ class Board:
     @property
     def step(self) -> int:
         """Applied steps, as far as any worker has reported."""
-        return max((self.first_step, *(state.step for state in self.workers.values())))
+        return max(self.first_step, self.applied)
 
     @property
     def first_step(self) -> int:
@@ -103,11 +122,23 @@ class Board:
         return max(0, self.step - self.loop.first_step) if self.loop else self.step
 
     @property
+    def present(self) -> list[WorkerState]:
+        """Members of the present generation that have reported; all workers where none is known."""
+        states = [state for _, state in sorted(self.workers.items())]
+        return [state for state in states if state.worker in self.members] if self.members else states
+
+    @property
+    def in_sight(self) -> list[int]:
+        """Workers to show, by number: those that are here and those that have just gone."""
+        known = sorted(self.joined | self.members | set(self.workers))
+        return [worker for worker in known if self.now - self.gone.get(worker, math.inf) < LINGER]
+
+    @property
     def values(self) -> dict[str, float]:
         """Last logged values: means over the workers that logged them, weighted by samples."""
         sums: dict[str, float] = {}
         weights: dict[str, float] = {}
-        for _, state in sorted(self.workers.items()):
+        for state in self.present or self.workers.values():  # all members may be new
             for name, value in state.values.items():
                 weight = max(state.weight, 1)  # a worker that had no sample of late still says what it has
                 sums[name] = sums.get(name, 0.0) + weight * value
@@ -116,13 +147,12 @@ class Board:
 
     @property
     def samples_per_second(self) -> float:
-        return sum(state.samples_per_second for state in self.workers.values())
+        return sum(state.samples_per_second for state in self.present)
 
     @property
     def mean_samples_per_second(self) -> float:
         """Over all the time inside loops."""
-        slowest = max((state.seconds for state in self.workers.values()), default=0.0)
-        return sum(state.samples for state in self.workers.values()) / slowest if slowest > 0 else 0.0
+        return mean_rate(self.workers, self.most)
 
     @property
     def seconds_left(self) -> float | None:
@@ -150,16 +180,18 @@ class Board:
 
     def _after(self, event: events.Event) -> Board:
         match event:
-            case events.WorkerJoined():
-                return replace(self, joined=self.joined | {event.worker})
             case events.LoopStarted():
                 return replace(self, loop=self._loop_of(event), epoch=event.first_epoch)
-            case events.GenerationFormed():
-                return replace(self, generation=event.generation)
+            case events.BatchChosen():
+                return replace(self, loop=self.loop and self.loop.resized(event.global_batch, self.done))
             case events.StepsApplied():
                 known = self.workers.get(event.worker, WorkerState(event.worker))
                 workers = {**self.workers, event.worker: known.after(event)}
-                return replace(self, workers=workers, joined=self.joined | {event.worker}, epoch=event.epoch)
+                is_void = event.generation < self.restored
+                applied = self.applied if is_void else max(self.applied, event.step)
+                return replace(
+                    self, workers=workers, applied=applied, joined=self.joined | {event.worker}, epoch=event.epoch
+                )
             case events.StepVoided():
                 return replace(self, voided={(event.generation, event.step): event, **self.voided})
             case events.Evaluated():
@@ -170,29 +202,74 @@ class Board:
                 return replace(self, lost=self.lost | {event.checkpoint})
             case events.Resumed():
                 loop = self.loop and replace(self.loop, timed_from=event.step, timed=self.now)
-                return replace(self, resumed=event, loop=loop)
+                # A job that lost all its workers began before this; only a go's first resume is where it began.
+                resumed = event if self.applied == 0 else self.resumed
+                return replace(self, resumed=resumed, applied=event.step, restored=self.generation, loop=loop)
             case events.JobEnded():
                 return replace(self, ended=event)
             case _:
+                return self._after_members(event)
+
+    def _after_members(self, event: events.Event) -> Board:
+        match event:
+            case events.WorkerJoined():
+                here = {worker: time for worker, time in self.gone.items() if worker != event.worker}
+                return replace(self, joined=self.joined | {event.worker}, gone=here)
+            case events.GenerationFormed():
+                return self._formed(event)
+            case events.WorkerDied() | events.WorkerExpelled() | events.WorkerFailed() | events.WorkerLeft():
+                lost = {self.generation} if event.worker in self.members else set()
+                return replace(
+                    self, gone={event.worker: self.now, **self.gone}, broken_by_loss=self.broken_by_loss | lost
+                )
+            case events.Waiting():
+                return replace(self, waiting=event)
+            case events.CoordinatorReturned():
+                return replace(self, coordinator_back=self.now)
+            case _:
                 return self
+
+    def _formed(self, event: events.GenerationFormed) -> Board:
+        members = frozenset(event.workers)
+        left_out = dict.fromkeys(self.members - members, self.now)
+        gone = {worker: time for worker, time in {**left_out, **self.gone}.items() if worker not in members}
+        most = max(self.most, len(members))
+        return replace(self, generation=event.generation, members=members, gone=gone, most=most, waiting=None)
 
     def _loop_of(self, event: events.LoopStarted) -> Loop:
         steps = None if event.steps_per_epoch is None else event.steps_per_epoch * event.epochs
         if event.steps is not None:
             steps = event.steps if steps is None else min(steps, event.steps)
-        if event.first_epoch > 0 and self.loop is not None:  # the next epoch of a nested loop
+        number = event.loop - event.first_epoch
+        is_same = self.loop is not None and self.loop.number == number
+        if self.loop is not None and (event.first_epoch > 0 or is_same):
+            # The next epoch of a nested loop, or all workers are new and begin again in the middle of it.
             return replace(
                 self.loop, epochs=event.epochs, steps=steps if event.end is None else event.end - self.loop.first_step
             )
         # The script's first loop counts from the job's start, also where the job was resumed in the middle of it.
-        is_first = self.loop is None and event.loop - event.first_epoch <= 1
+        is_first = self.loop is None and number <= 1
         first_step = 0 if is_first else self.step
         if event.end is not None:
             steps = event.end - first_step
         return Loop(
+            number=number,
             epochs=event.epochs,
             steps=steps,
             first_step=first_step,
             timed_from=self.step,
             timed=self.now,
+            batch=event.global_batch,
+            is_limited=event.steps is not None,
         )
+
+
+def mean_rate(workers: Mapping[int, WorkerState], most: int) -> float:
+    """Samples per second inside loops of all workers that ever were, of which there were `most` at a time.
+
+    The time is that of the worker that was there longest; where all were replaced, that of their places.
+    """
+    longest = max((state.seconds for state in workers.values()), default=0.0)
+    places = sum(state.seconds for state in workers.values()) / max(1, most or len(workers))
+    seconds = max(longest, places)
+    return sum(state.samples for state in workers.values()) / seconds if seconds > 0 else 0.0

@@ -12,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.events import Event, StepsApplied
-from shoal.watch.board import Board, WorkerState
+from shoal.watch.board import Board
 from shoal.watch.display import Display
+from shoal.watch.notices import LOUD, notices
 from shoal.watch.summary import COLUMNS, has_something, headline, rows
-from shoal.watch.wording import LOUD, notices, progress_parts, rate
+from shoal.watch.wording import progress_parts, rate
 
 INTERVAL = 0.1  # seconds between two drawings, by the clock of the events
 BAR_WIDTH = 24
@@ -67,13 +68,14 @@ class Live(Display):
         self._live.stop()
 
     def _picture(self) -> RenderableType:
-        if not self.board.workers:
-            return Text(f"{len(self.board.joined)} of {self._workers} workers are here", style="dim")
-        states = [state for _, state in sorted(self.board.workers.items())]
+        board = self.board
+        if not board.workers:
+            return Text(f"{len(board.joined)} of {self._workers} workers are here", style="dim")
+        numbers = board.in_sight
         fitting = max(1, self._console.height - SPARE_LINES)
-        lines: list[RenderableType] = [self._job_line(), *map(_worker_line, states[:fitting])]
-        if len(states) > fitting:
-            lines.append(Text(f"  and {len(states) - fitting} more workers", style="dim"))
+        lines: list[RenderableType] = [self._job_line(), *(_worker_line(board, worker) for worker in numbers[:fitting])]
+        if len(numbers) > fitting:
+            lines.append(Text(f"  and {len(numbers) - fitting} more workers", style="dim"))
         return Group(*lines)
 
     def _job_line(self) -> RenderableType:
@@ -88,7 +90,14 @@ class Live(Display):
         return grid
 
 
-def _worker_line(state: WorkerState) -> Text:
+def _worker_line(board: Board, worker: int) -> Text:
+    state = board.workers.get(worker)
+    if worker in board.gone:
+        step = f" at step {state.step}" if state is not None else ""
+        return Text(f"  worker {worker}  gone{step}", style="dim strike", no_wrap=True, overflow="ellipsis")
+    if state is None or (board.members and worker not in board.members):
+        stage = "has come in" if worker in board.members else "is here and waits for its turn"
+        return Text(f"  worker {worker}  {stage}", style="dim", no_wrap=True, overflow="ellipsis")
     total = state.shares.total or 1.0
     shares = "  ".join(
         f"{name} {100 * part / total:.0f}%"

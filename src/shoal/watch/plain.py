@@ -5,8 +5,9 @@ from __future__ import annotations
 from shoal.events import Event, StepsApplied
 from shoal.watch.board import Board
 from shoal.watch.display import Display, write_lines
+from shoal.watch.notices import notices
 from shoal.watch.summary import has_something, summary_lines
-from shoal.watch.wording import notices, progress_parts
+from shoal.watch.wording import progress_parts
 
 INTERVAL = 2.0  # seconds between progress lines, by the clock of the events
 

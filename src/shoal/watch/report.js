@@ -241,8 +241,12 @@
       for (const run of page.runs)
         for (const mark of run.marks) {
           const x = this.scale.x(mark[view.x]);
-          const line = make(parent, "line", { class: "mark", x1: x, x2: x, y1: MARGIN.top, y2: this.scale.bottom });
-          make(line, "title", {}, mark.text);
+          const isStretch = mark.until !== null;
+          if (isStretch && view.x === "step") continue; // no step, no width
+          const drawn = isStretch
+            ? make(parent, "rect", { class: "pause", x, width: Math.max(1, this.scale.x(mark.until) - x), y: MARGIN.top, height: this.scale.bottom - MARGIN.top })
+            : make(parent, "line", { class: mark.is_problem ? "mark problem" : "mark", x1: x, x2: x, y1: MARGIN.top, y2: this.scale.bottom });
+          make(drawn, "title", {}, mark.text);
         }
     }
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from shoal.watch.goodput import Cost
 from shoal.watch.markup import Markup, readable, trusted
 from shoal.watch.record import RunRecord
 from shoal.watch.series import Curves, Point, Series
-from shoal.watch.wording import first_line
+from shoal.watch.wording import first_line, span
 
 # Beside colours, so that curves can be told apart without them.
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "13 4", "4 2 1 2")
@@ -30,6 +31,7 @@ class Reported:
     label: str  # unique in the report
     record: RunRecord
     curves: Curves
+    cost: Cost  # of what went wrong
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +52,8 @@ class Mark(msgspec.Struct, frozen=True):
     step: int
     time: float
     text: str
+    is_problem: bool = False
+    until: float | None = None  # of a stretch without progress: when it ended
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,16 +157,28 @@ def _short(value: float | None) -> float | None:
 
 
 def _marks(run: Reported) -> list[Mark]:
-    """Changes of membership and resumes, which explain steps in a curve."""
+    """Faults, changes of membership and resumes, which explain steps in a curve; and stretches without progress."""
+    story = run.record.story
     points = run.curves.speed.points()
     times = [point.time for point in points]
-    told = [entry for entry in run.record.story.timeline.entries if entry.is_change]
+
+    def step_at(time: float) -> int:
+        place = bisect.bisect_right(times, time)
+        return points[place - 1].step if place else 0
+
+    told = [entry for entry in story.timeline.entries if entry.is_change or (entry.lane and entry.is_problem)]
     marks = []
     for entry in told[-MOST_MARKS:]:
-        place = bisect.bisect_right(times, entry.time)
-        step = entry.step if entry.step is not None else (points[place - 1].step if place else 0)
+        step = step_at(entry.time) if entry.step is None else entry.step
         reason = f": {first_line(entry.reason)}" if entry.reason else ""
-        marks.append(Mark(step, round(run.record.story.elapsed(entry.time), 3), readable(entry.title + reason)))
+        text = readable(entry.title + reason)
+        marks.append(Mark(step, round(story.elapsed(entry.time), 3), text, is_problem=entry.is_problem))
+    for incident in list(story.incidents)[-MOST_MARKS:]:
+        if incident.is_stop and incident.resumed is not None:
+            start = min(incident.time, incident.resumed - incident.seconds)
+            began, ended = (round(story.elapsed(time), 3) for time in (start, incident.resumed))
+            step = incident.step if incident.step is not None else step_at(start)
+            marks.append(Mark(step, began, f"no step for {span(incident.seconds)}", is_problem=True, until=ended))
     return marks
 
 

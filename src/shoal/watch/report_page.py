@@ -18,15 +18,18 @@ from pathlib import Path
 
 from shoal.errors import UsageError
 from shoal.watch import report_sections as sections
+from shoal.watch.goodput import Goodput
 from shoal.watch.markup import Markup, join, readable, tag, trusted
 from shoal.watch.record import read_record
 from shoal.watch.report_charts import ChartData, Reported, as_script_text, chart_data
+from shoal.watch.report_incidents import incidents
 from shoal.watch.report_workers import breakdown, patterns
 from shoal.watch.series import read_curves
 
 CONTENTS = (
     ("curves", "Curves"),
     ("speed-section", "Speed"),
+    ("incidents", "What went wrong"),
     ("time", "Time"),
     ("timeline", "Timeline"),
     ("checkpoints", "Checkpoints"),
@@ -56,10 +59,14 @@ def read_runs(run_dirs: Sequence[Path]) -> list[Reported]:
     """Runs of the same name are told apart by their paths."""
     names = [run_dir.resolve().name for run_dir in run_dirs]
     labels = [str(path) if names.count(name) > 1 else name for name, path in zip(names, run_dirs, strict=True)]
-    return [
-        Reported(readable(label), read_record(run_dir), read_curves(run_dir))
-        for label, run_dir in zip(labels, run_dirs, strict=True)
-    ]
+    return [_read_run(readable(label), run_dir) for label, run_dir in zip(labels, run_dirs, strict=True)]
+
+
+def _read_run(label: str, run_dir: Path) -> Reported:
+    record = read_record(run_dir)
+    goodput = Goodput(record.story.course)
+    curves = read_curves(run_dir, also=goodput.add if len(record.story.incidents) else None)
+    return Reported(label, record, curves, goodput.cost())
 
 
 def report_page(runs: Sequence[Reported], defaults: Mapping[str, object]) -> Markup:
@@ -96,7 +103,7 @@ def _top(runs: Sequence[Reported], title: str) -> Markup:
     record = runs[0].record
     began = f"started {sections.day(record.story.spans[0].start)}" if record.story.spans else ""
     line = tag("p", tag("code", sections.command(record)), tag("span", began), class_="script")
-    return tag("header", links, tag("h1", title, " ", sections.badge(record.state)), line, sections.headline(record))
+    return tag("header", links, tag("h1", title, " ", sections.badge(record.state)), line, sections.headline(runs[0]))
 
 
 def _sections(runs: Sequence[Reported], data: ChartData, defaults: Mapping[str, object]) -> list[Markup]:
@@ -112,6 +119,11 @@ def _sections(runs: Sequence[Reported], data: ChartData, defaults: Mapping[str, 
             sections.curve_notes(runs),
         ),
         sections.section("speed-section", "Speed", tag("div", speed, class_="charts")),
+        sections.section(
+            "incidents",
+            "What went wrong, and what it cost",
+            *_each(runs, lambda run, _: incidents(run.record, run.cost)),
+        ),
         sections.section("time", "Time per worker", *_each(runs, lambda run, _: breakdown(run.record))),
         sections.section("timeline", "Timeline", *_each(runs, lambda run, name: sections.timeline(run.record, name))),
         sections.section("checkpoints", "Checkpoints", *_each(runs, lambda run, _: sections.checkpoints(run.record))),
@@ -130,7 +142,7 @@ def _tools(*, has_marks: bool) -> Markup:
         for value, text in (("log", "logarithmic"), ("smooth", "smooth"))
     ]
     legend = tag("legend", "How curves are drawn", class_="hidden")
-    marks = "Dotted lines: the members changed, or the job was resumed. " if has_marks else ""
+    marks = "Dotted lines: a fault (red), other members, or a resume. Shaded: no progress. " if has_marks else ""
     hint = tag("small", f"{marks}Arrow keys move along a curve.", class_="hint")
     return tag("fieldset", legend, *over, *switches, hint, class_="tools")
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from shoal.watch.board import as_number
+from shoal.watch.incident_words import percent, without_progress
 from shoal.watch.markup import Markup, join, table, tag
 from shoal.watch.record import CRASHED, RUNNING, RunRecord, damage
 from shoal.watch.report_charts import COLOURS, Chart, Reported, dash_of
@@ -19,7 +20,7 @@ from shoal.watch.story import MOST_CHECKPOINTS
 from shoal.watch.timeline import CATEGORIES, Entry
 from shoal.watch.wording import amount, duration, number, rate, span
 
-OWN = ("run-dir", "resume")  # settings that every job has for itself: a difference tells nothing
+OWN = ("run-dir", "resume", "address")  # settings that every job has for itself: a difference tells nothing
 LONGEST_REASON = 4000  # characters shown of one; a traceback fits
 
 
@@ -47,8 +48,9 @@ def day(time: float) -> str:
     return f"{datetime.fromtimestamp(time):%Y-%m-%d %H:%M}"
 
 
-def figures(record: RunRecord) -> list[tuple[str, str, str]]:
+def figures(run: Reported) -> list[tuple[str, str, str]]:
     """The headline's numbers: what, how much, and a word more."""
+    record = run.record
     story = record.story
     board = story.board
     total = record.total_steps
@@ -71,6 +73,9 @@ def figures(record: RunRecord) -> list[tuple[str, str, str]]:
         shown.append(("checkpoints", f"{story.published:,}", ", ".join(filter(None, (lost, held)))))
     if void := story.timeline.counts["void steps"]:
         shown.append(("void steps", f"{void:,}", "redone"))
+    if len(story.incidents) and run.cost.goodput is not None:
+        stood = f"{span(without_progress(story.incidents, run.cost))} without progress"
+        shown.append(("goodput", percent(run.cost.goodput), stood))
     return shown
 
 
@@ -78,12 +83,12 @@ def _goes(count: int) -> str:
     return "" if count <= 1 else f"in {count} goes, pauses not counted"
 
 
-def headline(record: RunRecord) -> Markup:
+def headline(run: Reported) -> Markup:
     boxes = [
         tag("div", tag("dt", name), tag("dd", tag("b", value), tag("small", more) if more else ""))
-        for name, value, more in figures(record)
+        for name, value, more in figures(run)
     ]
-    return join(troubles(record), tag("dl", *boxes, class_="figures"))
+    return join(troubles(run.record), tag("dl", *boxes, class_="figures"))
 
 
 def troubles(record: RunRecord) -> Markup:
@@ -98,6 +103,9 @@ def troubles(record: RunRecord) -> Markup:
         last = next((entry for entry in reversed(story.checkpoints.values()) if entry.state == "lost"), None)
         count = "1 checkpoint was" if story.lost == 1 else f"{story.lost} checkpoints were"
         told.append(f"{count} lost" + (f", the last at step {last.step}: {_cut(last.reason)}" if last else ""))
+    if differed := story.incidents.counts.differed:
+        where = "once" if differed == 1 else f"{differed} times"
+        told.append(f"Parameters differed between workers {where}: see what went wrong, below.")
     told += record.problems
     return join(*(tag("p", line, class_="trouble") for line in told))
 

@@ -7,6 +7,7 @@ or below steps that are there already: what came after them the first time is dr
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -168,11 +169,16 @@ class Curves:
             series.rewind(step)
 
 
-def read_curves(run_dir: Path) -> Curves:
-    """All of a job's metrics. A file that is missing gives no curves; what is wrong with it is said in `problem`."""
+def read_curves(run_dir: Path, *, also: Callable[[MetricLine], None] | None = None) -> Curves:
+    """All of a job's metrics. A file that is missing gives no curves; what is wrong with it is said in `problem`.
+
+    `also` gets every line, so that a long file is read once.
+    """
     curves = Curves()
     lines = LineFile(run_dir / METRICS, msgspec.json.Decoder(MetricLine))
     for line in lines:
         curves.add(line)
+        if also is not None:
+            also(line)
     curves.skipped, curves.problem = lines.skipped, lines.problem
     return curves

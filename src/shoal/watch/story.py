@@ -6,11 +6,15 @@ here: reading the file (`record`) and per-step values (`series`).
 
 from __future__ import annotations
 
+import bisect
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from shoal import events
-from shoal.watch.board import Board, WorkerState
+from shoal.watch.board import Board, WorkerState, mean_rate
+from shoal.watch.goodput import Course, course_of
+from shoal.watch.incidents import Incidents
 from shoal.watch.series import Series
 from shoal.watch.timeline import Timeline
 
@@ -46,6 +50,8 @@ class Story:
         self.board = Board()  # of the last start
         self.workers: dict[int, WorkerState] = {}  # sums over all starts
         self.timeline = Timeline()
+        self.incidents = Incidents()
+        self.sizes: list[tuple[float, int]] = []  # when generations were formed, and how large
         self.started: events.JobStarted | None = None  # the last start
         self.ended: events.JobEnded | None = None  # of the last start
         self.failed: events.WorkerFailed | events.WorkerDied | None = None  # the first, of the last start
@@ -69,6 +75,7 @@ class Story:
             self.spans[-1].end = max(self.spans[-1].end, time)
         self.board = self.board.apply(event, time)
         self.timeline.add(event, time)
+        self.incidents.add(event, time)
         self._take(event, time)
 
     def elapsed(self, time: float) -> float:
@@ -84,22 +91,41 @@ class Story:
         return total
 
     @property
+    def most(self) -> int:
+        """Members of the largest generation."""
+        return max((size for _, size in self.sizes), default=0)
+
+    @property
+    def course(self) -> Course:
+        """When the job was whole: with as many workers as it had at most in that go."""
+        starts = [span.start for span in self.spans]
+        goes = [bisect.bisect_right(starts, time) for time, _ in self.sizes]
+        most: dict[int, int] = {}
+        for go, (_, size) in zip(goes, self.sizes, strict=True):
+            most[go] = max(size, most.get(go, 0))
+        ends = [*(time for time, _ in self.sizes), math.inf][1:]
+        known = zip(goes, self.sizes, ends, strict=True)
+        thin = [(time, end) for go, (time, size), end in known if size < most[go]]
+        return course_of(self.incidents, starts, thin)
+
+    @property
     def seconds(self) -> float:
         """How long the job has run, in all its goes."""
         return sum(span.end - span.start for span in self.spans)
 
     @property
     def samples_per_second(self) -> float:
-        """Over all the time inside loops, as the worker that was there longest has it."""
-        longest = max((state.seconds for state in self.workers.values()), default=0.0)
-        return sum(state.samples for state in self.workers.values()) / longest if longest > 0 else 0.0
+        """Over all the time inside loops, in all goes of the job."""
+        return mean_rate(self.workers, self.most)
 
     def _take(self, event: events.Event, time: float) -> None:
         match event:
             case events.StepsApplied():
-                self.step = max(self.step, event.step)
+                self.step = self.board.step
                 known = self.workers.get(event.worker, WorkerState(event.worker))
                 self.workers[event.worker] = known.after(event)
+            case events.GenerationFormed():
+                self.sizes.append((time, len(event.workers)))
             case events.WorkerJoined():
                 self.hosts[event.worker] = event.host
             case events.Evaluated():

@@ -7,14 +7,26 @@ Not here: progress and time shares, which are summed up elsewhere (`board`), and
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from shoal import events
-from shoal.watch.wording import amount, duration, named_values, rate, span
+from shoal.watch.wording import (
+    amount,
+    batch_words,
+    duration,
+    fault_words,
+    named_values,
+    rate,
+    some_workers,
+    span,
+    steps_redone,
+)
 
-Category = Literal["job", "members", "void steps", "checkpoints", "epochs", "advice"]
+Category = Literal["job", "faults", "members", "void steps", "checkpoints", "epochs", "advice"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
+# Kinds of happenings that a strip over the job's time shows, in its order.
+LANES = ("faults on purpose", "lost", "expelled", "handed over", "joined", "generations", "coordinator", "differed")
 MOST_ENTRIES = 400  # of a category; the newest are kept
 
 
@@ -27,6 +39,7 @@ class Entry:
     step: int | None = None
     is_problem: bool = False
     is_change: bool = False  # curves may have a step here: other members, or a resume
+    lane: str = ""  # one of `LANES`, or none
 
 
 class Timeline:
@@ -44,6 +57,7 @@ class Timeline:
                 return
             self._void.append((event.generation, event.step))
         if (entry := entry_of(event, time)) is not None:
+            entry = replace(entry, lane=_lane(event))
             self.counts[entry.category] += 1
             self._kept[entry.category].append((sum(self.counts.values()), entry))
 
@@ -83,21 +97,43 @@ def entry_of(event: events.Event, time: float) -> Entry | None:
             said = "" if event.worker is None else f"worker {event.worker}: "
             return Entry(time, "advice", said + event.text)
         case _:
-            return _of_job(event, time) or _of_members(event, time) or _of_checkpoints(event, time)
+            found = _of_job(event, time) or _of_faults(event, time)
+            return found or _of_members(event, time) or _of_checkpoints(event, time)
+
+
+def _lane(event: events.Event) -> str:
+    match event:
+        case events.FaultInjected():
+            return "faults on purpose"
+        case events.WorkerDied() | events.WorkerFailed():
+            return "lost"
+        case events.WorkerExpelled():
+            return "expelled"
+        case events.WorkerLeft() if event.is_handover:
+            return "handed over"
+        case events.WorkerJoined():
+            return "joined"
+        case events.GenerationFormed():
+            return "generations"
+        case events.CoordinatorReturned():
+            return "coordinator"
+        case events.ReplicaDiffered():
+            return "differed"
+        case _:
+            return ""
 
 
 def _of_job(event: events.Event, time: float) -> Entry | None:
     match event:
         case events.JobStarted():
-            workers = "1 worker" if event.workers == 1 else f"{event.workers} workers"
-            return Entry(time, "job", f"{event.script} started with {workers}, {event.strategy}")
+            title = f"{event.script} started with {some_workers(event.workers)}, {event.strategy}"
+            return Entry(time, "job", title)
         case events.Resumed():
-            writers = "1 worker" if event.workers == 1 else f"{event.workers} workers"
             imported = event.workers == 0
             title = (
                 f"started from {event.checkpoint}"
                 if imported
-                else f"resumed from {event.checkpoint}, written by {writers}"
+                else f"resumed from {event.checkpoint}, written by {some_workers(event.workers)}"
             )
             return Entry(time, "job", title, event.reason, event.step, is_change=True)
         case events.StopRequested():
@@ -112,6 +148,28 @@ def _of_job(event: events.Event, time: float) -> Entry | None:
             return None
 
 
+def _of_faults(event: events.Event, time: float) -> Entry | None:
+    match event:
+        case events.FaultInjected():
+            return Entry(time, "faults", f"on purpose: {fault_words(event)}", event.reason, is_problem=True)
+        case events.ReplicaDiffered():
+            whose = "workers" if event.worker is None else f"worker {event.worker}"
+            title = f"the parameters of {whose} differed"
+            return Entry(time, "faults", title, event.reason, event.step, is_problem=True)
+        case events.CoordinatorReturned():
+            title = f"the coordinator is back, in generation {event.generation}"
+            return Entry(time, "faults", title, event.reason, is_problem=True)
+        case events.Waiting():
+            title = f"waiting: {event.workers} of {event.needed} workers are here"
+            return Entry(time, "faults", title, event.reason, is_problem=True)
+        case events.ProgressResumed():
+            redone = steps_redone(event.redone, event.samples_redone)
+            title = f"training went on after {span(event.seconds)}" + (f"; redone: {redone}" if redone else "")
+            return Entry(time, "faults", title, event.reason, event.step)
+        case _:
+            return None
+
+
 def _of_members(event: events.Event, time: float) -> Entry | None:
     match event:
         case events.WorkerJoined():
@@ -122,7 +180,18 @@ def _of_members(event: events.Event, time: float) -> Entry | None:
             title = f"generation {event.generation}: {'worker' if len(event.workers) == 1 else 'workers'} {workers}"
             return Entry(time, "members", title, event.reason, is_change=event.generation > 1)
         case events.WorkerLeft():
-            return Entry(time, "members", f"worker {event.worker} left", event.reason, event.step)
+            how = "handed over" if event.is_handover else "left"
+            return Entry(time, "members", f"worker {event.worker} {how}", event.reason, event.step)
+        case events.WorkerExpelled():
+            title = f"worker {event.worker} was expelled"
+            return Entry(time, "members", title, event.reason, event.step, is_problem=True)
+        case events.WorkerReturned():
+            return Entry(time, "members", f"worker {event.worker} had lost the coordinator and is back")
+        case events.WorkerStarted():
+            spare = ", a spare that was ready" if event.is_spare else ""
+            return Entry(time, "members", f"worker {event.worker} was started{spare}", event.reason)
+        case events.BatchChosen():
+            return Entry(time, "members", batch_words(event), event.reason)
         case events.WorkerDied():
             title = f"worker {event.worker} died on {event.host}, process {event.process}, in {event.operation}"
             return Entry(time, "members", title, event.reason, event.step, is_problem=True)

@@ -1,4 +1,7 @@
-"""How numbers and happenings read: one wording for the live and the plain display. Pure."""
+"""How numbers, progress and parts of sentences read: one wording for displays, `shoal show` and the report. Pure.
+
+Not here: the lines that a running job says (`notices`).
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,9 @@ import math
 from collections.abc import Mapping
 
 from shoal import events
-from shoal.watch.board import CALM_KINDS, Board, as_number
+from shoal.watch.board import Board, as_number
 
 MOST_VALUES = 3  # logged names on the progress line; all of them are in the metrics
-LOUD = (events.CheckpointLost, events.CheckpointRefused)  # what people must not overlook
 
 
 def number(value: float) -> str:
@@ -66,28 +68,40 @@ def progress_parts(board: Board) -> list[str]:
         parts.append(f"epoch {min(board.epoch + 1, board.loop.epochs)}/{board.loop.epochs}")
     if board.values:
         parts.append(named_values(board.values))
+    if board.waiting is not None:
+        return [*parts, f"waiting: {board.waiting.workers} of {board.waiting.needed} workers are here"]
     parts.append(rate(board.samples_per_second))
     if board.seconds_left is not None:
         parts.append(f"{duration(board.seconds_left)} left")
     return parts
 
 
-def notices(board: Board, event: events.Event, time: float) -> list[str]:
-    """The lines that an event is worth, given the board before it. None where progress shows it or nobody needs it."""
-    if isinstance(event, CALM_KINDS) and not board.is_calm(event, time):
-        return []
-    match event:
-        case events.StepVoided():
-            # Only once the job goes on is the step redone; otherwise the job's end says what happened.
-            goes_on = event.generation < board.generation
-            return [_void(event)] if goes_on and (event.generation, event.step) not in board.voided else []
-        case events.GenerationFormed() if event.generation > 1:
-            redone = [_void(void) for void in board.voided.values() if void.generation >= board.generation]
-            formed = f"generation {event.generation} with {len(event.workers)} workers: {first_line(event.reason)}"
-            return [*redone, formed]
-        case _:
-            told = _notice(board, event)
-            return [] if told is None else [told]
+def some_workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count:,} workers"
+
+
+def steps_redone(steps: int, samples: int) -> str:
+    """'3 steps (96 samples)'; nothing for none."""
+    if steps == 0:
+        return ""
+    return (
+        f"{'1 step' if steps == 1 else f'{steps:,} steps'} ({'1 sample' if samples == 1 else f'{samples:,} samples'})"
+    )
+
+
+def batch_words(event: events.BatchChosen) -> str:
+    """'3 workers take 32 samples a step, 10.7 each; learning rates are multiplied by 0.75'."""
+    each = f"{event.worker_batch:.1f}".removesuffix(".0")
+    rates = "" if event.lr_factor == 1 else f"; learning rates are multiplied by {event.lr_factor:.4g}"
+    take = "takes" if event.workers == 1 else "take"
+    return f"{some_workers(event.workers)} {take} {event.global_batch:,} samples a step, {each} each{rates}"
+
+
+def fault_words(event: events.FaultInjected) -> str:
+    """'kill worker 2', 'stop worker 1 for 8.0 s', 'fill-disk for 5.0 s'."""
+    whom = "" if event.worker is None else f" worker {event.worker}"
+    lasts = "" if event.seconds is None else f" for {span(event.seconds)}"
+    return f"{event.fault}{whom}{lasts}"
 
 
 def first_line(text: str) -> str:
@@ -95,49 +109,7 @@ def first_line(text: str) -> str:
     return text.partition("\n")[0]
 
 
-def _void(event: events.StepVoided) -> str:
-    return f"step {event.step} was void and is redone: {event.operation}: {first_line(event.reason)}"
-
-
-def _resumed(event: events.Resumed) -> str:
-    if event.workers == 0:  # from `shoal import`
-        return f"starting from {event.checkpoint}: {event.reason}"
-    workers = "1 worker" if event.workers == 1 else f"{event.workers} workers"
-    return f"resumed at step {event.step} from {event.checkpoint}, written by {workers}"
-
-
-def _notice(board: Board, event: events.Event) -> str | None:
-    match event:
-        case events.EpochEnded():
-            timed = event.samples if event.timed is None else event.timed
-            speed = f", {rate(timed / event.seconds)}" if event.seconds > 0 and timed else ""
-            return f"epoch {event.epoch + 1} ended at step {event.step}: {event.samples:,} samples{speed}"
-        case events.Evaluated():
-            return f"evaluated at step {event.step}: {named_values(event.scores)} ({event.samples:,} samples)"
-        case events.StopRequested() if event.worker is not None:
-            return f"worker {event.worker} asks to stop: {event.reason}"
-        case events.StopAgreed():
-            return f"stopping after step {event.step}: {event.reason}"
-        case events.CheckpointStarted() if event.is_last:
-            return f"writing the last checkpoint, at step {event.step}: {first_line(event.reason)}"
-        case events.CheckpointPublished():
-            mark = f", marked {event.mark}" if event.mark else ""
-            cost = f"{amount(event.size)} in {span(event.seconds)}, training held up {span(event.blocked)}"
-            return f"checkpoint at step {event.step}{mark}: {cost}"
-        case events.CheckpointDeferred():
-            return f"the checkpoint due at step {event.step} is made later: {first_line(event.reason)}"
-        case events.CheckpointLost():
-            who = "" if event.worker is None else f"worker {event.worker}: "
-            what = f"warning: the checkpoint at step {event.step} is lost: {who}{first_line(event.reason)}"
-            is_last = event.checkpoint == board.last_checkpoint
-            return what if is_last else f"{what}; training goes on, and the next one will be tried"
-        case events.CheckpointRefused():
-            where = f"{event.checkpoint}/{event.file}" if event.file else event.checkpoint
-            reason = first_line(event.reason).removeprefix(f"{where} ")
-            return f"warning: {where} cannot be used: {reason}; looking at the checkpoint before it"
-        case events.Resumed():
-            return _resumed(event)
-        case events.Advised():
-            return event.text if event.worker is None else f"note from worker {event.worker}: {event.text}"
-        case _:
-            return None
+def shortly(text: str) -> str:
+    """One line of it: of a traceback the last, which names the error."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    return lines[-1] if any(line.startswith("Traceback ") for line in lines) else lines[0]

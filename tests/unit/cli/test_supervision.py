@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.cli.orders import (
-    AskForNumber,
     AskToStop,
-    CoordinatorBack,
     CoordinatorExited,
     Fact,
     Finish,
     Instruction,
     InterruptWorkers,
-    KillCoordinator,
-    RestartCoordinator,
     Say,
     Signalled,
     StartWorker,
@@ -28,11 +24,8 @@ from shoal.cli.orders import (
     WorkerExited,
 )
 from shoal.cli.supervision import (
-    ANSWER,
     CLEAN_STOP,
     LAST_WORD,
-    RESTARTS,
-    RESTARTS_WITHIN,
     SAVING_STOP,
     SAVING_WORD,
     Supervisor,
@@ -40,67 +33,24 @@ from shoal.cli.supervision import (
 from shoal.events import (
     CheckpointLost,
     CheckpointPublished,
-    CheckpointStarted,
-    StopAgreed,
-    WorkerDied,
-    WorkerFailed,
-    WorkerJoined,
-    WorkerLeft,
 )
-from shoal.wire.messages import Ended, Enlisted
-
-BACK = CoordinatorBack()
-GOOD = Ended(exit_code=0, error="", text="all 2 workers finished")
-LOST = Ended(exit_code=3, error="WorkerLost", text="worker 1 was killed by SIGKILL in step 4")
-CTRL_C = Signalled(signal.SIGINT)
-
-
-def joined(worker: int) -> WorkerJoined:
-    return WorkerJoined(worker=worker, host="here", process=10 + worker, address="127.0.0.1:9")
-
-
-def left(worker: int) -> WorkerLeft:
-    return WorkerLeft(worker=worker, step=1, reason="finished")
-
-
-def handed_over(worker: int) -> WorkerLeft:
-    return WorkerLeft(worker=worker, step=1, reason="got SIGTERM", is_handover=True)
-
-
-def died(worker: int) -> WorkerDied:
-    return WorkerDied(worker=worker, host="here", process=1, step=4, operation="", reason="")
-
-
-def saving(name: str, *, is_last: bool = False) -> CheckpointStarted:
-    return CheckpointStarted(checkpoint=name, step=1, reason="every step", is_last=is_last)
-
-
-def saved(name: str) -> CheckpointPublished:
-    return CheckpointPublished(checkpoint=name, step=1, size=1, seconds=1, blocked=0, removed=(), reason="every step")
-
-
-def unsaved(name: str) -> CheckpointLost:
-    return CheckpointLost(checkpoint=name, step=1, worker=0, reason="no space left on device")
-
-
-def play(facts: Sequence[Fact], *, workers: int = 2, step: float = 0.01) -> list[Instruction]:
-    """From the moment on that the coordinator answers."""
-    supervisor = connected(workers)
-    out: list[Instruction] = []
-    for number, fact in enumerate(facts):
-        out += supervisor.handle(fact, number * step)
-    return out
-
-
-def connected(workers: int) -> Supervisor:
-    supervisor = Supervisor(workers)
-    assert supervisor.handle(BACK, 0.0) == ()
-    return supervisor
-
-
-def finishes(facts: Sequence[Fact]) -> Finish:
-    [finish] = [instruction for instruction in play(facts) if isinstance(instruction, Finish)]
-    return finish
+from shoal.wire.messages import Enlisted
+from support.supervision import (
+    BACK,
+    CTRL_C,
+    GOOD,
+    LOST,
+    connected,
+    died,
+    finishes,
+    handed_over,
+    joined,
+    left,
+    play,
+    saved,
+    saving,
+    unsaved,
+)
 
 
 def test_job_is_over_when_it_is_ended_and_every_script_has_exited() -> None:
@@ -132,138 +82,6 @@ def test_coordinator_that_never_answers_is_not_waited_for_for_ever() -> None:
     supervisor.handle(WorkerExited(0, 0), 5.0)
     assert supervisor.deadline == 5.0 + LAST_WORD
     assert isinstance(supervisor.handle(Tick(), 5.0 + LAST_WORD)[0], Finish)
-
-
-# The coordinator comes back
-
-KILLED = CoordinatorExited("was killed by SIGKILL")
-
-
-def test_a_coordinator_that_dies_is_started_again_unless_it_had_said_its_last_word() -> None:
-    assert play([joined(0), KILLED]) == [RestartCoordinator()]
-    assert play([joined(0), left(0), GOOD, CoordinatorExited("exited with code 0")], workers=1) == []
-
-
-def test_a_coordinator_that_gives_up_before_it_answered_once_ends_the_job() -> None:
-    [finish] = Supervisor(2).handle(CoordinatorExited("exited with code 9 (no such store)", may_return=False), 1.0)
-    assert isinstance(finish, Finish)
-    assert finish.exit_code == 70
-    assert "exited with code 9 (no such store)" in finish.text
-
-
-def test_a_coordinator_that_dies_again_and_again_ends_the_job() -> None:
-    supervisor = connected(2)
-    for number in range(RESTARTS):
-        assert supervisor.handle(KILLED, float(number)) == (RestartCoordinator(),)
-        supervisor.handle(BACK, number + 0.5)
-    [finish] = supervisor.handle(KILLED, RESTARTS_WITHIN - 1)
-    assert isinstance(finish, Finish)
-    assert f"was killed by SIGKILL, {RESTARTS + 1} times within a minute" in finish.text
-
-
-def test_a_coordinator_that_dies_now_and_then_does_not() -> None:
-    supervisor = connected(2)
-    for number in range(3 * RESTARTS):
-        assert supervisor.handle(KILLED, number * RESTARTS_WITHIN / RESTARTS) == (RestartCoordinator(),)
-
-
-def test_a_coordinator_that_is_back_is_told_what_it_may_have_missed() -> None:
-    facts: list[Fact] = [joined(0), joined(1), KILLED, WorkerExited(1, -9)]
-    assert play(facts) == [RestartCoordinator(), TellExit(1, -9)], "no number is asked for while nobody answers"
-    assert play([*facts, BACK])[2:] == [TellExit(1, -9), AskForNumber()]
-    assert play([*facts, BACK, KILLED, BACK])[4:] == [RestartCoordinator(), TellExit(1, -9), AskForNumber()]
-
-
-def test_a_stop_survives_the_coordinator() -> None:
-    asked = AskToStop("interrupted by Ctrl-C", 130)
-    out = play([joined(0), joined(1), CTRL_C, KILLED, BACK])
-    assert [one for one in out if not isinstance(one, Say)] == [asked, RestartCoordinator(), asked]
-    assert isinstance(play([joined(0), CTRL_C, KILLED, CTRL_C])[-1], Finish)
-
-
-def test_exits_of_short_scripts_wait_for_a_coordinator_that_is_still_coming_up() -> None:
-    supervisor = Supervisor(1)
-    assert supervisor.handle(WorkerExited(0, 0), 1.0) == (TellExit(0, 0),)
-    assert supervisor.handle(Tick(), 100.0) == ()
-    assert supervisor.handle(BACK, 101.0) == (TellExit(0, 0),)
-    assert supervisor.deadline == 101.0 + LAST_WORD
-
-
-# Workers are replaced
-
-
-@pytest.mark.parametrize("code", [1, -9])
-def test_a_worker_that_ends_badly_is_replaced_under_a_new_number_in_its_place(code: int) -> None:
-    out = play([joined(0), joined(1), WorkerExited(1, code), Enlisted(worker=2)])
-    assert out[:2] == [TellExit(1, code), AskForNumber()]
-    assert isinstance(start := out[2], StartWorker)
-    assert (start.worker, start.place) == (2, 1)
-    assert start.reason.startswith("worker 1 ")
-
-
-def test_a_worker_that_hands_over_is_replaced_whichever_news_comes_first() -> None:
-    for facts in ([handed_over(1), WorkerExited(1, 0)], [WorkerExited(1, 0), handed_over(1)]):
-        out = play([joined(0), joined(1), *facts, Enlisted(worker=2)])
-        assert [type(one) for one in out] == [TellExit, AskForNumber, StartWorker]
-
-
-def test_a_worker_whose_script_is_done_is_not_replaced_whichever_news_comes_first() -> None:
-    for code in (0, 5):
-        for facts in ([left(1), WorkerExited(1, code)], [WorkerExited(1, code), left(1)]):
-            out = play([joined(0), joined(1), *facts, Enlisted(worker=2)])
-            assert not any(isinstance(one, StartWorker) for one in out)
-
-
-def test_a_joined_worker_that_ends_with_0_is_replaced_once_the_coordinator_calls_it_dead() -> None:
-    facts: list[Fact] = [joined(0), joined(1), WorkerExited(1, 0)]
-    assert play(facts) == [TellExit(1, 0)]
-    assert play([*facts, died(1)]) == [TellExit(1, 0), AskForNumber()]
-
-
-@pytest.mark.parametrize("news", [CTRL_C, LOST, left(0), StopAgreed(step=3, reason="enough")])
-def test_nobody_is_replaced_in_a_job_that_ends(news: Fact) -> None:
-    facts: list[Fact] = [joined(0), joined(1), news, WorkerExited(1, -9), Enlisted(worker=2)]
-    assert not any(isinstance(one, AskForNumber | StartWorker) for one in play(facts))
-    facts = [joined(0), joined(1), WorkerExited(1, -9), news, Enlisted(worker=2)]
-    assert not any(isinstance(one, StartWorker) for one in play(facts))
-
-
-def test_a_job_whose_last_worker_died_waits_for_the_replacement() -> None:
-    supervisor = connected(1)
-    supervisor.handle(joined(0), 0.0)
-    supervisor.handle(WorkerExited(0, -9), 1.0)
-    assert supervisor.handle(Tick(), 20.0) == ()
-    [start] = supervisor.handle(Enlisted(worker=1), 20.0)
-    assert isinstance(start, StartWorker)
-
-
-def test_a_coordinator_that_owes_an_answer_for_too_long_is_killed() -> None:
-    supervisor = connected(2)
-    supervisor.handle(WorkerExited(1, -9), 1.0)
-    assert supervisor.deadline == 1.0 + ANSWER
-    assert supervisor.handle(Tick(), 1.0 + ANSWER) == (KillCoordinator(),)
-    assert supervisor.handle(Tick(), 2.0 + ANSWER) == (), "once is enough"
-    assert supervisor.handle(KILLED, 3.0 + ANSWER) == (RestartCoordinator(),)
-    assert AskForNumber() in supervisor.handle(BACK, 4.0 + ANSWER)
-
-
-def test_exit_codes_of_lost_workers_do_not_spoil_a_good_end() -> None:
-    facts: list[Fact] = [joined(0), joined(1), WorkerExited(1, -9), Enlisted(worker=2), joined(2), left(0), left(2)]
-    assert finishes([*facts, GOOD, WorkerExited(0, 0), WorkerExited(2, 0)]).exit_code == 0
-    assert finishes([*facts, GOOD, WorkerExited(0, 0), WorkerExited(2, 5)]).exit_code == 1
-
-
-def test_a_process_that_never_got_in_does_not_hold_up_a_good_end() -> None:
-    finish = finishes([joined(0), WorkerExited(1, -9), Enlisted(worker=2), left(0), GOOD, WorkerExited(0, 0)])
-    assert (finish.exit_code, finish.text) == (0, "")
-
-
-def test_a_worker_from_elsewhere_is_waited_for() -> None:
-    facts: list[Fact] = [joined(0), joined(1), joined(7), left(0), left(1), WorkerExited(0, 0), WorkerExited(1, 0)]
-    assert not any(isinstance(one, Finish) for one in play([*facts, Tick(), Tick()], step=100.0))
-    assert finishes([*facts, left(7), GOOD]).exit_code == 0
-    failed = WorkerFailed(worker=7, step=1, error="ScriptFailed", text="")
-    assert isinstance(play([*facts, failed, Tick()], step=100.0)[-1], Finish)
 
 
 def test_ctrl_c_asks_a_joined_job_to_stop_and_waits_for_it() -> None:

@@ -1,7 +1,7 @@
 """Deliberately broken variants of the protocol are caught, each by an invariant that is there for it.
 
-A check that never fails proves nothing. Each variant breaks one thing in live code or in what drives it, and is run over
-schedules with the kinds of faults that it takes to show; the schedule that catches it passes with the protocol as it is.
+A check that never fails proves nothing. Each variant breaks one thing in live code or in what drives it, and is run
+over schedules with the kinds of faults that it takes to show; the one that catches it passes without the variant.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from shoal.job_config import JobConfig
 from shoal.membership import forming, member
 from shoal.membership.alignment import Alignment, Taking, align
+from shoal.membership.core import MembershipCore
 from shoal.membership.decisions import Remembered
 from shoal.membership.publishing import Publishing
 from shoal.plan import invariants
@@ -22,7 +24,7 @@ from shoal.plan.cluster import Parts, simulate
 from shoal.plan.faults import Kind, random_schedule
 from shoal.plan.invariants import Violation
 from shoal.plan.model import State, Trainer
-from shoal.plan.worker import Exchange, Worker
+from shoal.plan.script import Exchange, Script
 from shoal.values import Generation, Standing
 
 MOST_SCHEDULES = 150  # within which each variant must be caught
@@ -50,14 +52,14 @@ class SkippingTrainer(Trainer):
         return super().part(state, generation, rank)[:-1]
 
 
-class HastyWorker(Worker):
+class HastyScript(Script):
     """Applies a step when the part of one of its peers may still be missing."""
 
-    def _exchange(self, label: str, part: Any, wanted: Any = None) -> Exchange:
-        whole = super()._exchange(label, part, wanted)
+    def exchange(self, label: str, part: Any, wanted: Any = None) -> Exchange:
+        whole = super().exchange(label, part, wanted)
         if label != "all-reduce of gradients":
             return whole
-        first = next((rank for rank in whole.wanted if rank != self._group.rank), None)
+        first = next((rank for rank in whole.wanted if rank != self.in_group.rank), None)
         return dataclasses.replace(whole, wanted=tuple(rank for rank in whole.wanted if rank != first))
 
 
@@ -66,7 +68,7 @@ def skips_samples(patch: pytest.MonkeyPatch) -> Parts:
 
 
 def applies_too_soon(patch: pytest.MonkeyPatch) -> Parts:
-    return Parts(worker=HastyWorker)
+    return Parts(script=HastyScript)
 
 
 def forgets_its_decisions(patch: pytest.MonkeyPatch) -> Parts:
@@ -99,8 +101,10 @@ def publishes_older_parts(patch: pytest.MonkeyPatch) -> Parts:
 
 
 def does_not_wait_for_the_lease(patch: pytest.MonkeyPatch) -> Parts:
-    patch.setattr(forming, "_last_members_may_live", lambda _: None)
-    return Parts()
+    def impatient(config: JobConfig, *, now: float, remembered: Remembered | None) -> MembershipCore:
+        return MembershipCore(msgspec.structs.replace(config, lease=0.0), now=now, remembered=remembered)
+
+    return Parts(core=impatient)
 
 
 def lets_everybody_bring_its_state(patch: pytest.MonkeyPatch) -> Parts:

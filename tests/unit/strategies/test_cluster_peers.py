@@ -170,6 +170,16 @@ def test_a_newer_generation_ends_connecting_and_exchanging_in_the_older_one(clus
     assert isinstance(error, Aborted)
 
 
+def test_a_generation_that_is_over_before_this_worker_gets_to_it_is_not_connected(cluster: Cluster) -> None:
+    for _ in range(2):
+        cluster.join()
+    first = cluster.form(1, 0, 1)
+    cluster.form(2, 0, 1)
+    assert cluster.peers[0].await_generation(1).number == 2
+    with pytest.raises(Aborted):
+        cluster.peers[0].connect(first)
+
+
 def test_a_worker_that_is_put_out_asks_again_when_it_reaches_the_members(cluster: Cluster) -> None:
     for _ in range(2):
         cluster.join()
@@ -185,6 +195,20 @@ def test_a_worker_that_is_put_out_asks_again_when_it_reaches_the_members(cluster
     cluster.form(3, 0, 1)
     waiting.join(PATIENCE)
     assert [found.number for found in results] == [3]
+
+
+def test_a_worker_that_was_left_out_does_not_ask_before_it_can_reach_the_members(cluster: Cluster) -> None:
+    for _ in range(2):
+        cluster.join()
+    cluster.connect(1, 0, 1)
+    faults = cluster.peers[0]._listener.faults
+    faults.cut(1, 1.5)
+    cluster.conversations[0].send(Expelled(generation=1, reason="it cannot reach worker 1"))
+    waiting = meanwhile(lambda: cluster.peers[0].await_generation(1))
+    assert cluster.conversations[0].expect(Ready) == Ready(generation=1)
+    assert not faults.is_cut(1)
+    cluster.form(2, 0, 1)
+    waiting.join(PATIENCE)
 
 
 def test_a_worker_that_is_put_out_while_it_trains_is_interrupted(cluster: Cluster) -> None:

@@ -1,0 +1,154 @@
+"""What `--chaos` says: a text of clauses read into values. Pure; when they strike is `chaos_timetable`'s to say.
+
+    VERB [TARGET] (every T | at T | at step N) [for T] [to RATE]
+
+Several clauses are joined by ";" or ",". A mistake is a `UsageError` that names the word and what is allowed there.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from shoal.errors import UsageError
+from shoal.job_config import nearest
+
+SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+BYTES = {"b/s": 1.0, "kb/s": 1e3, "mb/s": 1e6, "gb/s": 1e9}
+LONGEST = 30 * 24 * 3600.0  # seconds that a duration may have
+MOST_VICTIMS = 256
+
+
+@dataclass(frozen=True)
+class Verb:
+    has_target: bool  # it strikes workers
+    seconds: float | None = None  # how long it lasts unless said; None: it is no lasting one
+    rate: float | None = None  # bytes per second, unless said; None: it has none
+
+
+VERBS = {
+    "kill": Verb(has_target=True),
+    "stop": Verb(has_target=True, seconds=8.0),
+    "cut": Verb(has_target=True, seconds=5.0),
+    "slow": Verb(has_target=True, seconds=5.0, rate=1e6),
+    "fill-disk": Verb(has_target=False, seconds=5.0),
+    "kill-coordinator": Verb(has_target=False),
+}
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One kind of fault, and when."""
+
+    text: str  # as it was given
+    verb: str  # a key of `VERBS`
+    count: int = 1  # how many workers at once
+    worker: int | None = None  # this one and no other
+    every: float | None = None  # seconds; of the three, one is given
+    at: float | None = None  # seconds after the first generation was formed
+    step: int | None = None  # as soon as so many steps are applied
+    seconds: float | None = None  # that it lasts; None: it is no lasting one
+    rate: float | None = None  # bytes per second of a slow link
+
+
+def parse(text: str) -> tuple[Clause, ...]:
+    """All clauses of a `--chaos` text; none for an empty one."""
+    if not text.strip():
+        return ()
+    return tuple(_Reader(" ".join(part.split())).clause() for part in re.split(r"[;,]", text))
+
+
+class _Reader:
+    """Reads one clause word by word."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._words = text.lower().split()
+        self._place = 0
+
+    def clause(self) -> Clause:
+        name = self._take(" or ".join(VERBS))
+        if name not in VERBS:
+            raise self._wrong(name, nearest(name, tuple(VERBS)))
+        verb = VERBS[name]
+        count, worker = self._target() if verb.has_target else (1, None)
+        found: dict[str, float] = {}
+        while self._place < len(self._words):
+            self._part(verb, found)
+        times = [key for key in ("every", "at", "step") if key in found]
+        if len(times) != 1:
+            raise UsageError(
+                f"--chaos: {self._text!r} says {'nothing' if not times else 'more than once'} about when; "
+                "it should have one of `every 15s`, `at 30s` and `at step 100`"
+            )
+        return Clause(
+            text=self._text,
+            verb=name,
+            count=count,
+            worker=worker,
+            every=found.get("every"),
+            at=found.get("at"),
+            step=int(found["step"]) if "step" in found else None,
+            seconds=found.get("for", verb.seconds),
+            rate=found.get("to", verb.rate),
+        )
+
+    def _target(self) -> tuple[int, int | None]:
+        """`worker`, `worker 2` or `2 workers`."""
+        word = self._take("`worker` or `2 workers`")
+        if word.isascii() and word.isdigit():
+            if not 1 <= int(word) <= MOST_VICTIMS:
+                raise self._wrong(word, f"it should be from 1 to {MOST_VICTIMS}")
+            noun = self._take("`workers`")
+            if noun not in ("worker", "workers"):
+                raise self._wrong(noun, "it should be `workers`")
+            return int(word), None
+        if word not in ("worker", "workers"):
+            raise self._wrong(word, "it should be `worker`, `worker 2` or `2 workers`")
+        if self._place < len(self._words) and self._words[self._place].isascii():
+            number = self._words[self._place]
+            if number.isdigit() and len(number) < 10:
+                self._place += 1
+                return 1, int(number)
+        return 1, None
+
+    def _part(self, verb: Verb, found: dict[str, float]) -> None:
+        allowed = ["every", "at", *(["for"] if verb.seconds is not None else []), *(["to"] if verb.rate else [])]
+        key = self._take(" or ".join(allowed))
+        if key not in allowed:
+            raise self._wrong(key, f"there may be {', '.join(allowed)}")
+        if key == "at" and self._words[self._place : self._place + 1] == ["step"]:
+            self._place += 1
+            key, value = "step", self._step()
+        elif key == "to":
+            value = self._amount(BYTES, "a rate such as 1MB/s")
+        else:
+            value = self._amount(SECONDS, "a time such as 15s, 500ms or 2min")
+            if value > LONGEST:
+                raise self._wrong(self._words[self._place - 1], "it should be 30 days at most")
+        if key in found:
+            raise self._wrong(key, "it is said twice")
+        found[key] = value
+
+    def _step(self) -> float:
+        word = self._take("a number of steps")
+        if not re.fullmatch(r"[0-9]{1,12}", word) or int(word) == 0:
+            raise self._wrong(word, "it should be a number of steps such as 100")
+        return int(word)
+
+    def _amount(self, units: dict[str, float], what: str) -> float:
+        word = self._take(what)
+        match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([a-z/]+)", word)
+        if match is None or match[2] not in units or float(match[1]) == 0:
+            raise self._wrong(word, f"it should be {what}")
+        return float(match[1]) * units[match[2]]
+
+    def _take(self, expected: str) -> str:
+        if self._place == len(self._words):
+            said = f"{self._text!r} ends too early" if self._text else "a clause is empty"
+            raise UsageError(f"--chaos: {said}: there should be {expected}")
+        self._place += 1
+        return self._words[self._place - 1]
+
+    def _wrong(self, word: str, instead: str) -> UsageError:
+        return UsageError(f"--chaos: {word!r} in {self._text!r}: {instead}")

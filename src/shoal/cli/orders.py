@@ -1,0 +1,120 @@
+"""What the launcher's supervisor is told and what it says: frozen facts and instructions. Decides nothing."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from shoal.events import Event
+from shoal.wire.messages import Ended, Enlisted
+
+# Facts
+
+
+@dataclass(frozen=True)
+class WorkerExited:
+    worker: int
+    code: int
+
+
+@dataclass(frozen=True)
+class CoordinatorExited:
+    """Its process ended, or it does not answer, and all it had said was handed over before."""
+
+    how: str  # "was killed by SIGKILL"
+    may_return: bool = True  # False: it gave up by itself before it had answered once
+
+
+@dataclass(frozen=True)
+class CoordinatorBack:
+    """It answers: for the first time, or again, and then it may have missed what it was told last."""
+
+
+@dataclass(frozen=True)
+class Signalled:
+    number: signal.Signals
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+Fact = WorkerExited | CoordinatorExited | CoordinatorBack | Signalled | Tick | Enlisted | Ended | Event
+
+
+# Instructions
+
+
+@dataclass(frozen=True)
+class TellExit:
+    """Report a worker's exit to the coordinator."""
+
+    worker: int
+    code: int
+
+
+@dataclass(frozen=True)
+class AskForNumber:
+    """Ask the coordinator for the number of one more worker."""
+
+
+@dataclass(frozen=True)
+class StartWorker:
+    """Start a process, or let a spare one go."""
+
+    worker: int
+    place: int  # 0..workers-1: which of the job's places on this machine it has
+    reason: str
+
+
+@dataclass(frozen=True)
+class RestartCoordinator:
+    """Start its process again; it goes on with the job."""
+
+
+@dataclass(frozen=True)
+class KillCoordinator:
+    """It runs and does not answer; a new one knows all that it has decided."""
+
+
+@dataclass(frozen=True)
+class AskToStop:
+    """Ask the coordinator for an agreed stop."""
+
+    reason: str
+    exit_code: int  # of a job that ends by it
+
+
+@dataclass(frozen=True)
+class InterruptWorkers:
+    """SIGINT to every worker that runs."""
+
+
+@dataclass(frozen=True)
+class Say:
+    text: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The job is over: stop what still runs, then tell the user."""
+
+    exit_code: int
+    grace: float  # seconds between SIGTERM and SIGKILL, 0 for SIGKILL at once
+    error: str = ""  # class name from `errors`; empty when all is well or the user wanted the end
+    text: str = ""
+    lost_worker: int | None = None  # whose last lines belong to the message
+
+
+Instruction = (
+    TellExit
+    | AskForNumber
+    | StartWorker
+    | RestartCoordinator
+    | KillCoordinator
+    | AskToStop
+    | InterruptWorkers
+    | Say
+    | Finish
+)

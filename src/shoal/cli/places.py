@@ -1,0 +1,140 @@
+"""The places of a job's workers on this machine: who has which, which are to be filled again, and when. Pure.
+
+There are as many places as `--workers` says. A process that ends without its script being done leaves its place
+vacant; a number is asked for and a new process gets the place under that number. The caller says what time it is. Not
+here: whether the job goes on at all (`supervision`), and giving out numbers, which is the coordinator's.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0)  # seconds before the next try, by how many in a row came to nothing
+
+
+class _State(enum.Enum):
+    RUNS = enum.auto()
+    ENDED = enum.auto()  # its process ended with 0; only the coordinator knows whether the script was done
+    DONE = enum.auto()  # its script was done
+    VACANT = enum.auto()
+    ASKED = enum.auto()  # a number for the next process has been asked for
+
+
+@dataclass
+class _Place:
+    worker: int  # who has it, or had it last
+    state: _State = _State.RUNS
+    due: float = 0.0  # while vacant: when it is to be filled
+    since: float = 0.0  # while asked: since when
+    why: str = ""  # it is vacant: how its last process ended
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A new process is to be started."""
+
+    worker: int
+    place: int  # 0..workers-1
+    reason: str
+
+
+class Places:
+    def __init__(self, workers: int) -> None:
+        self._first = workers
+        self._places = [_Place(worker) for worker in range(workers)]
+        self._left: set[int] = set()  # their scripts were done
+        self._handed_over: set[int] = set()
+        self._useful: set[int] = set()  # have applied a step
+        self._fruitless = 0  # processes in a row that were started later and ended without having applied a step
+
+    @property
+    def running(self) -> set[int]:
+        """Numbers of workers whose processes run."""
+        return {place.worker for place in self._places if place.state is _State.RUNS}
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether a process is going to be started."""
+        return any(place.state in (_State.VACANT, _State.ASKED) for place in self._places)
+
+    @property
+    def next_due(self) -> float | None:
+        """When `take_due` has something to say next."""
+        return min((place.due for place in self._places if place.state is _State.VACANT), default=None)
+
+    @property
+    def asked_since(self) -> float | None:
+        """How long the coordinator has owed an answer."""
+        return min((place.since for place in self._places if place.state is _State.ASKED), default=None)
+
+    @property
+    def left(self) -> set[int]:
+        """Workers whose scripts were done."""
+        return self._left
+
+    def exited(self, worker: int, code: int, how: str, now: float) -> None:
+        place = self._of(worker)
+        if place is None or place.state is not _State.RUNS:
+            return
+        place.why = f"worker {worker} {how}"
+        if worker in self._left:
+            place.state = _State.DONE
+        elif code == 0 and worker not in self._handed_over:
+            place.state = _State.ENDED
+        else:
+            self._vacate(place, now)
+
+    def has_left(self, worker: int, *, is_handover: bool, now: float) -> None:
+        """The coordinator says so, before or after the process was seen to end."""
+        (self._handed_over if is_handover else self._left).add(worker)
+        place = self._of(worker)
+        if place is None or place.state is _State.RUNS:
+            return
+        if not is_handover:
+            place.state = _State.DONE
+        elif place.state is _State.ENDED:
+            place.why = f"worker {worker} handed over"
+            self._vacate(place, now)
+
+    def has_died(self, worker: int, now: float) -> None:
+        """The coordinator says so. A process that is still there keeps its place."""
+        place = self._of(worker)
+        if place is not None and place.state is _State.ENDED:
+            self._vacate(place, now)
+
+    def has_stepped(self, worker: int) -> None:
+        self._useful.add(worker)
+        if worker >= self._first:
+            self._fruitless = 0
+
+    def take_due(self, now: float) -> int:
+        """How many numbers are to be asked for."""
+        due = [place for place in self._places if place.state is _State.VACANT and place.due <= now]
+        for place in due:
+            place.state, place.since = _State.ASKED, now
+        return len(due)
+
+    def ask_again(self, now: float) -> None:
+        """Whoever was asked is gone, and may not have answered."""
+        for place in self._places:
+            if place.state is _State.ASKED:
+                place.state, place.due = _State.VACANT, now
+
+    def give(self, worker: int) -> Filled | None:
+        """A number has been given. None when nobody needs it any more."""
+        for index, place in enumerate(self._places):
+            if place.state is _State.ASKED:
+                reason = place.why
+                self._places[index] = _Place(worker)
+                return Filled(worker, index, reason)
+        return None
+
+    def _of(self, worker: int) -> _Place | None:
+        return next((place for place in self._places if place.worker == worker), None)
+
+    def _vacate(self, place: _Place, now: float) -> None:
+        if place.worker >= self._first and place.worker not in self._useful:
+            self._fruitless += 1
+        place.state = _State.VACANT
+        place.due = now + PAUSES[min(self._fruitless, len(PAUSES) - 1)]

@@ -1,0 +1,109 @@
+"""A cluster that somebody thinks of, what is assumed about it, and what a restart of everything would make of it. Pure.
+
+Times are in seconds, sizes in bytes, rates in bits per second. Not here: the simulation (`prediction`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from shoal.errors import UsageError
+
+MOST_NODES = 10_000
+
+
+@dataclass(frozen=True)
+class ClusterPlan:
+    nodes: int
+    mtbf: float  # mean time between failures of one node
+    step: float = 1.0  # that a step takes with all nodes
+    state: float = 1e9  # bytes of parameters and optimizer state
+    link: float = 1e10  # bits per second of each node
+    restart: float = 60.0  # until a lost node's replacement has its script built and waits to be let in
+    spares: int = 0  # nodes that stand by with everything imported
+    checkpoint_every: float = 600.0
+    hours: float = 1.0
+    seed: int = 0
+
+    def validate(self) -> ClusterPlan:
+        if not 1 <= self.nodes <= MOST_NODES:
+            raise UsageError(f"--nodes is {self.nodes}; it should be from 1 to {MOST_NODES}")
+        for name in ("mtbf", "step", "state", "link", "checkpoint_every", "hours"):
+            value: float = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise UsageError(f"--{name.replace('_', '-')} is {value}; it should be above 0")
+        if not 0 <= self.restart < math.inf or not 0 <= self.spares <= MOST_NODES:
+            raise UsageError(f"--restart is {self.restart} and --spares is {self.spares}; they should be 0 or more")
+        return self
+
+    @property
+    def seconds(self) -> float:
+        return self.hours * 3600
+
+    @property
+    def copy_seconds(self) -> float:
+        """The whole state over one node's link."""
+        return 8 * self.state / self.link
+
+    @property
+    def cluster_mtbf(self) -> float:
+        return self.mtbf / self.nodes
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What the prediction takes for granted; printed with it."""
+
+    silent_share: float = 0.2  # of failures in which a machine is gone without a word; the others close connections
+    notice: float = 0.002  # seconds until a closed connection is noticed
+    message: float = 20e-6  # seconds of the coordinator's time for each message
+    connection: float = 0.2e-3  # seconds for each connection that a worker makes or accepts in a new group
+    hop: float = 0.2e-3  # seconds for a small message from worker to worker
+    spare_start: float = 1.0  # seconds until a spare waits to be let in
+    snapshot: float = 10e9  # bytes per second at which a checkpoint's copy is taken while training stands still
+    heartbeat_limit: float = 5.0
+
+    def lines(self, plan: ClusterPlan) -> list[str]:
+        return [
+            f"a node fails every {duration(plan.mtbf)} on average, at random; the cluster every "
+            f"{duration(plan.cluster_mtbf)}",
+            f"{self.silent_share:.0%} of failures are silent and noticed after {self.heartbeat_limit:g} s (heartbeat "
+            f"limit), the others after {1000 * self.notice:g} ms",
+            f"the coordinator takes {1e6 * self.message:g} µs for a message, a worker {1000 * self.connection:g} ms "
+            f"for a connection; a small message takes {1000 * self.hop:g} ms",
+            f"newcomers get the state over their own link in {duration(plan.copy_seconds)}, while all wait",
+            f"the global batch stays the same: with n of {plan.nodes} nodes a step takes {plan.nodes}/n as long",
+            f"a checkpoint holds training up for {duration(self.snapshot_seconds(plan))}, every "
+            f"{duration(plan.checkpoint_every)}",
+        ]
+
+    def snapshot_seconds(self, plan: ClusterPlan) -> float:
+        return plan.state / plan.nodes / self.snapshot
+
+
+def restart_goodput(plan: ClusterPlan, assumed: Assumptions, interval: float) -> float:
+    """Daly's model of restarting everything from the last checkpoint after each failure (failures at random).
+
+    Expected time for `interval` seconds of work: M exp(R/M) (exp((interval + c)/M) - 1), with M the cluster's mean time
+    between failures, R the restart with loading the state, c the cost of a checkpoint.
+    """
+    between, restart = plan.cluster_mtbf, plan.restart + plan.copy_seconds
+    exponent = (restart + interval + assumed.snapshot_seconds(plan)) / between
+    if exponent > 700:  # beyond what a float holds: no work is ever finished
+        return 0.0
+    grown = math.exp(restart / between) * math.expm1((interval + assumed.snapshot_seconds(plan)) / between)
+    return interval / (between * grown)
+
+
+def best_interval(plan: ClusterPlan, assumed: Assumptions) -> float:
+    """Young's: the square root of twice the checkpoint's cost times the time between failures."""
+    return math.sqrt(2 * assumed.snapshot_seconds(plan) * plan.cluster_mtbf)
+
+
+def duration(seconds: float) -> str:
+    """For people: two figures and a unit."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{1000 * seconds:.3g} ms"

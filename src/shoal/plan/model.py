@@ -1,0 +1,118 @@
+"""The toy model that simulated workers train: states identified by a hash chain over the applied steps, and its store.
+
+A state is known by what led to it: its parent, the generation, the step and the samples that were in it. Who gets which
+samples is decided by the live code (`data.dealing`, `data.order`); a state is what a real one would be, without the
+tensors. Not here: what must be true of states (`invariants`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from shoal.checkpoint.manifest import parse_name
+from shoal.data.dealing import Dealing, deal_step
+from shoal.data.order import SampleOrder, key_of, sample_order
+from shoal.values import Cursor, Generation, Standing
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained: so many epochs over so many samples."""
+
+    samples: int
+    epochs: int
+    batch_size: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class State:
+    """A model, and how far its worker is in the script."""
+
+    identity: int = 1  # hash chain over everything that was applied
+    parent: int = 0
+    step: int = 0
+    cursor: Cursor = field(default_factory=Cursor)
+    generation: int = 0  # in which it was applied
+    samples: tuple[tuple[int, int], ...] = ()  # epoch and index of what the last step used
+    loop: int = 0  # 1: the one loop of the script has begun
+    is_past_end: bool = False  # the meeting at the end of the loop was passed
+
+    def standing(self, agreed: int, *, is_new: bool) -> Standing:
+        """`agreed`: the generation in which this state was last agreed on."""
+        return Standing(
+            generation=agreed,
+            step=self.step,
+            points=int(self.is_past_end),
+            loop=self.loop,
+            in_loop=self.loop > 0 and not self.is_past_end,
+            is_new=is_new,
+            digest=self.identity,
+        )
+
+
+class Trainer:
+    """Deals out the samples of steps and applies them."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._orders: dict[int, SampleOrder] = {}
+
+    def is_done(self, state: State) -> bool:
+        return state.cursor.epoch >= self._task.epochs
+
+    def part(self, state: State, generation: Generation, rank: int) -> tuple[tuple[int, int], ...]:
+        """The samples of one member in the step after this state, as (epoch, index)."""
+        epoch, start = state.cursor.epoch, state.cursor.position
+        order = self._order(epoch)
+        parts = deal_step(self._dealing(generation, rank), start=start, samples=self._step_samples(state, generation))
+        return tuple((epoch, int(index)) for part in parts for index in order.between(part.start, part.stop))
+
+    def applied(self, state: State, generation: Generation, parts: Sequence[tuple[tuple[int, int], ...]]) -> State:
+        """The state after the step to which every member has brought its samples."""
+        samples = tuple(sample for part in parts for sample in part)
+        position = state.cursor.position + self._step_samples(state, generation)
+        is_end = position >= self._task.samples
+        numbers = [state.identity, generation.number, state.step + 1]
+        for epoch, index in samples:
+            numbers += (epoch, index)
+        return replace(
+            state,
+            identity=key_of(*numbers),
+            parent=state.identity,
+            step=state.step + 1,
+            cursor=Cursor(state.cursor.epoch + 1, 0) if is_end else Cursor(state.cursor.epoch, position),
+            generation=generation.number,
+            samples=samples,
+        )
+
+    def _dealing(self, generation: Generation, rank: int) -> Dealing:
+        shares = tuple(member.share for member in generation.members)
+        return Dealing(rank=rank, shares=shares, batch_size=self._task.batch_size)
+
+    def _step_samples(self, state: State, generation: Generation) -> int:
+        return min(self._dealing(generation, 0).step_size, self._task.samples - state.cursor.position)
+
+    def _order(self, epoch: int) -> SampleOrder:
+        if epoch not in self._orders:
+            self._orders[epoch] = sample_order(seed=self._task.seed, epoch=epoch, size=self._task.samples)
+        return self._orders[epoch]
+
+
+class Store:
+    """Where checkpoints lie: outlives every process."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, dict[str, State]] = {}  # by checkpoint and file
+        self.published: dict[str, State] = {}
+
+    def write(self, checkpoint: str, file: str, state: State) -> None:
+        self.parts.setdefault(checkpoint, {})[file] = state
+
+    def newest(self) -> tuple[str, State] | None:
+        """Of a later generation, then of a later step."""
+        if not self.published:
+            return None
+        name = max(self.published, key=lambda name: (parse_name(name) or (0, 0))[::-1])
+        return name, self.published[name]

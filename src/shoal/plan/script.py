@@ -1,0 +1,269 @@
+"""The script of a simulated worker: what it trains, and what it says and waits for on the way.
+
+Stands for `training`: one loop over data with a checkpoint now and then, a meeting at the loop's end, a last checkpoint
+and the leave. The way into a generation is live code (`membership.member`), and so are the samples of a step; the order
+in which things are said and done is that of `training.loop` and `training.recovery`. Not here: doing it (`worker`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from shoal.errors import ExchangeFailed, ScriptFailed
+from shoal.events import StepsApplied
+from shoal.job_config import JobConfig
+from shoal.membership import member
+from shoal.membership.alignment import Taking
+from shoal.plan.group import Group
+from shoal.plan.invariants import History
+from shoal.plan.model import State, Store, Trainer
+from shoal.plan.network import Network
+from shoal.plan.virtual_time import Process, VirtualTime
+from shoal.plan.worker_client import WorkerClient
+from shoal.values import TimeShares
+from shoal.wire.messages import ExchangeBroken, Failed, Leave, PartWritten, Ready, Report
+
+SETTLE_SECONDS = 5.0  # that the last checkpoint is waited for
+REPORT_SECONDS = 0.25  # between two reports of applied steps
+WELL_BEGUN = 10  # steps
+LAST_WORD_SECONDS = 30.0  # that a leave waits for a coordinator which is away
+
+
+class Surroundings(Protocol):
+    """What a worker's process finds around it."""
+
+    time: VirtualTime
+    network: Network
+    history: History
+    store: Store
+    trainer: Trainer
+    config: JobConfig
+    pace: Pace
+
+    def process_ended(self, worker: int, code: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long things take on simulated workers, in seconds, and how often checkpoints are made."""
+
+    step: float = 0.1  # about, of one step's computation
+    writing: float = 0.1  # about, of one part of a checkpoint
+    checkpoint_every: int = 10  # steps
+
+
+@dataclass(frozen=True)
+class Sleep:
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Exchange:
+    label: str
+    part: Any
+    wanted: tuple[int, ...]  # ranks whose part is needed
+
+
+@dataclass(frozen=True)
+class Until:
+    """Wait until that is so, for so many seconds at most."""
+
+    condition: Callable[[], bool]
+    timeout: float | None = None
+
+
+Effect = member.Effect | Sleep | Exchange | Until
+Effects = Generator[Effect, Any, Any]
+
+
+class Script:
+    def __init__(self, around: Surroundings, number: int, process: Process, client: WorkerClient) -> None:
+        self.number = number
+        self.slowness = 1.0  # factor on the time that a step takes
+        self.is_leaving = False  # its machine is taken away: it hands its place over at the end of a step
+        self.is_raising = False  # its code fails in its next step
+        self.exit_code = 0  # when it is through
+        self.state = State()
+        self.taken: State | None = None  # copied from others, not in use yet
+        self.group: Group | None = None
+        self._around = around
+        self._process = process
+        self._client = client
+        self._agreed = 0  # generation in which the state was last agreed on; 0: it has none
+        self._is_new = True
+        self._reported = 0.0  # when it last said how many steps it has applied
+
+    def run(self) -> Effects:
+        notice: Ready | ExchangeBroken = Ready(generation=0)
+        while True:
+            try:
+                yield from self._enter(notice)
+                if self.state.loop == 0:
+                    yield from self._restore()
+                yield from self._loop()
+                break
+            except ExchangeFailed as failure:
+                notice = self._broken(failure)
+            except _Regroup as planned:
+                notice = self._broken(ExchangeFailed(str(planned)), is_planned=True)
+            except _HandOver:
+                yield from self._leave("it hands its place over", is_handover=True)
+                return
+            except _Raised:
+                self.exit_code = 1
+                text = f"Traceback of worker {self.number}"
+                self._client.say(Failed(step=self.state.step, error=ScriptFailed.__name__, text=text))
+                yield Until(lambda: self._client.heard.is_noted, LAST_WORD_SECONDS)
+                return
+        yield from self._save(wait=True)
+        self._around.history.finished(self.number, self.state)
+        yield from self._leave("its script is done", is_handover=False)
+
+    def _enter(self, notice: Ready | ExchangeBroken) -> Effects:
+        """Into the next generation, and to where its members are."""
+        standing = self.state.standing(self._agreed, is_new=self._is_new)
+        self.taken = None
+        entered: member.Entered = yield from member.regroup(self.number, notice, standing)
+        self._is_new = False
+        self._agreed = entered.generation.number
+        rank = entered.generation.rank_of(self.number)
+        assert rank is not None
+        if entered.alignment.takings[rank] is Taking.START:
+            self.state = State()
+        elif self.taken is not None:
+            if standing.generation > 0 and self.number in entered.generation.carriers:
+                self._around.history.took(self.number, self.state, self.taken)
+            self.state = self.taken
+
+    def _restore(self) -> Effects:
+        """All begin from the newest checkpoint, or from the top."""
+        group = self.in_group
+        newest = self._around.store.newest() if group.rank == 0 else None
+        found = State() if newest is None else newest[1]
+        answers = yield self.exchange("restoring", found)
+        self.state = replace(answers[0], loop=1, is_past_end=False)
+        self._around.history.restored(group.generation.number, self.state)
+
+    def _loop(self) -> Effects:
+        around = self._around
+        while not self.state.is_past_end:
+            if around.trainer.is_done(self.state):
+                yield Until(lambda: self._heard_within(around.config.heartbeat_limit))
+                yield self.exchange("end of loop 1", None)
+                self.state = replace(self.state, is_past_end=True)
+                return
+            yield Until(lambda: self._heard_within(around.config.lease))
+            if self.in_group.broken is None:
+                around.history.began(self.number, self.in_group.generation.number)
+            yield Sleep(around.pace.step * around.time.between(0.5, 1.5) * self.slowness)
+            # Not before steps were applied: what fails at once would fail again, and ends a job.
+            if self.is_raising and self.state.step >= WELL_BEGUN and self.in_group.broken is None:
+                raise _Raised
+            yield from self._step()
+
+    def _step(self) -> Effects:
+        around, group = self._around, self.in_group
+        samples = around.trainer.part(self.state, group.generation, group.rank)
+        wish = self._client.heard.regroup_wish
+        answers = yield self.exchange("all-reduce of gradients", (samples, wish, self.is_leaving))
+        here = [answer for answer in answers if answer is not None]  # all of them: that is the protocol
+        self._apply(tuple(answer[0] for answer in here))
+        if self.state.step % around.pace.checkpoint_every == 0:
+            yield from self._save(wait=False)
+        if self.is_leaving and answers[group.rank][2]:
+            raise _HandOver
+        if any(answer[2] for answer in here):
+            raise _Regroup("a worker hands its place over")
+        if any(answer[1] for answer in here):
+            raise _Regroup(next(answer[1] for answer in here if answer[1]))
+
+    def _apply(self, parts: tuple[tuple[tuple[int, int], ...], ...]) -> None:
+        self.state = self._around.trainer.applied(self.state, self.in_group.generation, parts)
+        self._around.history.applied(self.number, self.state)
+        self._tell_progress(every=REPORT_SECONDS)
+
+    def _tell_progress(self, *, every: float) -> None:
+        """What `training.reporter` sends a few times a second, and at the end."""
+        seconds = self._around.time.now - self._reported
+        if seconds < every:
+            return
+        self._reported = self._around.time.now
+        applied = StepsApplied(
+            worker=self.number,
+            generation=self.state.generation,
+            step=self.state.step,
+            epoch=self.state.cursor.epoch,
+            samples=1,
+            seconds=seconds,
+            shares=TimeShares(),
+            bytes_sent=0,
+            values={},
+        )
+        self._client.say(Report(events=(applied,)))
+
+    def _save(self, *, wait: bool) -> Effects:
+        group, around = self.in_group, self._around
+        number, state = group.generation.number, self.state
+        part = PartWritten(
+            checkpoint=f"step-{state.step:08}-g{number}",
+            generation=number,
+            step=state.step,
+            file=f"part-{group.rank}-of-{group.generation.size}",
+            size=1,
+            seconds=0.0,
+            blocked=0.0,
+            reason="it was due",
+        )
+
+        def written() -> None:
+            around.store.write(part.checkpoint, part.file, state)
+            self._client.say(part)
+
+        self._process.after(around.pace.writing * around.time.between(0.1, 2.0), written)
+        if wait:
+            yield Until(lambda: part.checkpoint in self._client.heard.settled, SETTLE_SECONDS)
+
+    def _leave(self, reason: str, *, is_handover: bool) -> Effects:
+        self._tell_progress(every=0.0)
+        self._client.say(Leave(step=self.state.step, reason=reason, is_handover=is_handover))
+        yield Until(lambda: self._client.heard.is_noted, LAST_WORD_SECONDS)
+
+    def _broken(self, failure: ExchangeFailed, *, is_planned: bool = False) -> ExchangeBroken:
+        generation = self.in_group.generation
+        position = self._client.position
+        return ExchangeBroken(
+            generation=generation.number,
+            step=self.state.step,
+            operation=position.operation,
+            peer=None if failure.peer is None else generation.members[failure.peer].worker,
+            reason=str(failure),
+            at_end=position.operation == "end of loop 1",
+            holds=self._agreed,
+            is_planned=is_planned,
+        )
+
+    @property
+    def in_group(self) -> Group:
+        assert self.group is not None
+        return self.group
+
+    def exchange(self, label: str, part: Any, wanted: Iterable[int] | None = None) -> Exchange:
+        ranks = range(self.in_group.generation.size) if wanted is None else wanted
+        return Exchange(label, part, tuple(ranks))
+
+    def _heard_within(self, seconds: float) -> bool:
+        return self._around.time.now - self._client.heard_at <= seconds
+
+
+class _Raised(Exception):
+    """The user's code failed."""
+
+
+class _Regroup(Exception):
+    """All members regroup at the end of this step."""
+
+
+class _HandOver(Exception):
+    """All others know that this worker goes."""

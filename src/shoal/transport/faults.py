@@ -1,0 +1,76 @@
+"""Faults of links, on purpose: which are cut and which are slow, until when. Pure but for an injected clock.
+
+For trying out on one machine what a network does, where real packet filters would need privileges. A link is named by
+the worker at its other end. Not here: who acts on it (`tcp`, `tcp_mesh`). Nothing is asked while no fault is set.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+BURST_SECONDS = 0.05  # a slow link may take so many seconds' worth of bytes at once
+
+
+@dataclass
+class _Slowness:
+    until: float
+    rate: float  # bytes per second
+    credit: float  # bytes that may be sent now
+    since: float  # when the credit was counted
+
+
+class LinkFaults:
+    """From any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.is_set = False  # there may be faults; False for certain where there are none
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._cuts: dict[int | None, float] = {}  # until when, by worker; None: the links to everybody
+        self._slow: dict[int | None, _Slowness] = {}
+
+    def cut(self, worker: int | None, seconds: float) -> None:
+        """No bytes to or from a worker, or to or from anybody, for so long."""
+        with self._lock:
+            self._cuts[worker] = max(self._cuts.get(worker, 0.0), self._clock() + seconds)
+            self.is_set = True
+
+    def slow(self, worker: int | None, seconds: float, rate: float) -> None:
+        """At most `rate` bytes per second go to a worker, or to everybody together. The newest word counts."""
+        with self._lock:
+            now = self._clock()
+            self._slow[worker] = _Slowness(until=now + seconds, rate=max(1.0, rate), credit=0.0, since=now)
+            self.is_set = True
+
+    def is_cut(self, worker: int) -> bool:
+        if not self.is_set:
+            return False
+        with self._lock:
+            self._forget_the_past()
+            return worker in self._cuts or None in self._cuts
+
+    def allowance(self, worker: int, wanted: int) -> int:
+        """How many of the bytes that are to be sent may be sent now. They count as sent."""
+        if not self.is_set:
+            return wanted
+        with self._lock:
+            self._forget_the_past()
+            limits = [self._slow[key] for key in (worker, None) if key in self._slow]
+            for limit in limits:
+                now = self._clock()
+                most = max(1.0, limit.rate * BURST_SECONDS)
+                limit.credit = min(most, limit.credit + limit.rate * (now - limit.since))
+                limit.since = now
+            allowed = min([wanted, *(int(limit.credit) for limit in limits)])
+            for limit in limits:
+                limit.credit -= allowed
+            return allowed
+
+    def _forget_the_past(self) -> None:
+        now = self._clock()
+        self._cuts = {worker: until for worker, until in self._cuts.items() if until > now}
+        self._slow = {worker: slowness for worker, slowness in self._slow.items() if slowness.until > now}
+        self.is_set = bool(self._cuts or self._slow)

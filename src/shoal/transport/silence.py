@@ -1,0 +1,40 @@
+"""Connections whose packets vanish: how the kernel is asked to notice, and how it is asked what it knows.
+
+A pulled cable or a cut route closes nothing. An idle connection is probed by the kernel (keepalive). One with bytes on
+their way is not, and the kernel's own limit for those (TCP_USER_TIMEOUT) would also end connections to a peer that is
+there but does not read for a while, because it computes; so `unanswered` looks at what was acknowledged instead.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import struct
+
+_INFO = struct.Struct("=2xBB20xI28xI")  # retransmissions, window probes, packets on their way, ms since the last answer
+MOST_PROBES = 100  # the kernel takes at most 127
+
+
+def watch(connection: socket.socket, limit: float) -> None:
+    """Have an idle connection fail with ETIMEDOUT when the other machine has not answered for about `limit` seconds."""
+    interval = max(1, math.ceil(limit / MOST_PROBES))  # seconds
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, interval)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(1, math.ceil(limit / interval) - 1))
+
+
+def watch_closely(connection: socket.socket, limit: float) -> None:
+    """The same for bytes on their way; only for connections whose other end always reads."""
+    watch(connection, limit)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(limit * 1000)))
+
+
+def unanswered(connection: socket.socket) -> float:
+    """For how many seconds the other machine has owed an answer; 0 when it owes none."""
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+    except OSError:
+        return 0.0  # closed; whoever reads from it learns why
+    repeated, probes, in_flight, silence = _INFO.unpack(info)
+    return silence / 1000 if probes or (repeated and in_flight) else 0.0

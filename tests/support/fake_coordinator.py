@@ -1,0 +1,145 @@
+"""A coordinator that says what a test tells it to, over real sockets: for tests of a worker's side alone."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from shoal.job_config import from_mapping
+from shoal.membership.channel import PURPOSE
+from shoal.values import Address, Generation, Member
+from shoal.wire import handshake
+from shoal.wire.messages import (
+    PROTOCOL_VERSION,
+    ClientMessage,
+    Heartbeat,
+    Join,
+    Message,
+    Welcome,
+    body_length,
+    decode_client,
+    encode,
+)
+
+TOKEN = "a token for tests"
+PATIENCE = 30.0  # seconds; only a hanging test ever waits so long
+
+Kind = TypeVar("Kind", bound=Message)
+
+
+def join(worker: int = 0) -> Join:
+    return Join(
+        version=PROTOCOL_VERSION, worker=worker, host="here", process=1, address=Address("127.0.0.1", 7000 + worker)
+    )
+
+
+def generation(number: int, *workers: int, carriers: tuple[int, ...] = (), reason: str = "a test") -> Generation:
+    members = tuple(
+        Member(rank=rank, worker=worker, host="here", process=1, address=Address("127.0.0.1", 7000 + worker))
+        for rank, worker in enumerate(workers)
+    )
+    return Generation(
+        number=number, members=members, schedule="auto", codec="identity", reason=reason, carriers=carriers
+    )
+
+
+class Conversation:
+    """The coordinator's end of one client's connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self.join: Join | None = None
+
+    def send(self, *messages: Message) -> None:
+        self._socket.sendall(b"".join(encode(message) for message in messages))
+
+    def next(self) -> ClientMessage:
+        """The next message."""
+        return decode_client(self._exactly(body_length(self._exactly(4))))
+
+    def expect(self, kind: type[Kind]) -> Kind:
+        """The next message but for heartbeats, which must be of this kind; or the next heartbeat."""
+        while True:
+            message = self.next()
+            if isinstance(message, kind):
+                return message
+            assert isinstance(message, Heartbeat), message
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            some = self._socket.recv(size - len(data))
+            if not some:
+                raise EOFError
+            data += some
+        return data
+
+
+class FakeCoordinator:
+    def __init__(self, **settings: object) -> None:
+        self.config = from_mapping({"heartbeat_limit": 5.0, **settings}, origin="test")
+        self.listener: socket.socket | None = None
+        self._conversations: list[Conversation] = []
+        self.address = Address("127.0.0.1", 0)
+        self.listen()
+
+    def listen(self) -> None:
+        """Again at the same address, when it was away."""
+        self.listener = socket.create_server((self.address.host, self.address.port))
+        self.listener.settimeout(PATIENCE)
+        self.address = Address(*self.listener.getsockname())
+
+    def accept(
+        self, *, current: Generation | None = None, is_member: bool = False, heartbeat: float = 60.0
+    ) -> Conversation:
+        """The next client's connection, welcomed."""
+        assert self.listener is not None
+        connection, _ = self.listener.accept()
+        connection.settimeout(PATIENCE)
+        conversation = Conversation(connection)
+        self._conversations.append(conversation)
+        nonce = handshake.new_nonce()
+        connection.sendall(nonce)
+        reply = conversation._exactly(handshake.REPLY_BYTES)
+        its_nonce, proof = reply[: handshake.NONCE_BYTES], reply[handshake.NONCE_BYTES :]
+        assert handshake.is_proof(handshake.connector_proof(TOKEN, nonce, PURPOSE), proof)
+        connection.sendall(handshake.listener_proof(TOKEN, its_nonce, PURPOSE))
+        first = conversation.next()
+        assert isinstance(first, Join)
+        conversation.join = first
+        conversation.send(
+            Welcome(config=self.config.to_toml(), heartbeat=heartbeat, generation=current, is_member=is_member)
+        )
+        return conversation
+
+    def go_away(self) -> None:
+        """As if its process were killed."""
+        assert self.listener is not None
+        self.listener.close()
+        for conversation in self._conversations:
+            conversation.close()
+
+    def close(self) -> None:
+        self.go_away()
+
+
+@contextmanager
+def coordinator(**settings: object) -> Iterator[FakeCoordinator]:
+    made = FakeCoordinator(**settings)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def meanwhile(call: object) -> threading.Thread:
+    """Start a call that blocks in a thread of its own."""
+    thread = threading.Thread(target=call)  # type: ignore[arg-type]
+    thread.start()
+    return thread

@@ -1,0 +1,53 @@
+"""Run as a worker of a job: a model whose parameter i counts the uses of sample i, trained slowly on purpose.
+
+Prints "step N" once in a while, and in the end "exact" or what was counted.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import shoal
+
+SAMPLES = 240
+EPOCHS = 4
+BATCH = 4
+
+
+class Uses(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.uses = nn.Parameter(torch.zeros(SAMPLES))
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        return -self.uses[index].sum() / len(index)
+
+
+def train(run: shoal.Run) -> None:
+    model = run.model(Uses())
+    optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+    for (index,) in run.batches(TensorDataset(torch.arange(SAMPLES)), batch_size=BATCH, epochs=EPOCHS):
+        time.sleep(0.05)
+        model(index).backward()
+        # The gradient is -1 over the step's samples for each use: with that many, SGD adds one.
+        model.uses.grad.mul_(run._session.iteration.step_samples)  # type: ignore[union-attr]
+        optimizer.step()
+        optimizer.zero_grad()
+        if run.applied and run.step % 5 == 0:
+            say(f"step {run.step}")
+    counts = sorted({int(count) for count in model.uses.detach().round()})
+    say("exact" if counts == [EPOCHS] else f"counted {counts}")
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    shoal.main(train)

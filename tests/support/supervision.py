@@ -1,0 +1,65 @@
+"""Facts for the launcher's supervisor, and what it makes of a row of them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from shoal.cli.orders import CoordinatorBack, CoordinatorExited, Fact, Finish, Instruction, Signalled
+from shoal.cli.supervision import Supervisor
+from shoal.events import CheckpointLost, CheckpointPublished, CheckpointStarted, WorkerDied, WorkerJoined, WorkerLeft
+from shoal.wire.messages import Ended
+
+BACK = CoordinatorBack()
+KILLED = CoordinatorExited("was killed by SIGKILL")
+GOOD = Ended(exit_code=0, error="", text="all 2 workers finished")
+LOST = Ended(exit_code=3, error="WorkerLost", text="worker 1 was killed by SIGKILL in step 4")
+CTRL_C = Signalled(signal.SIGINT)
+
+
+def joined(worker: int) -> WorkerJoined:
+    return WorkerJoined(worker=worker, host="here", process=10 + worker, address="127.0.0.1:9")
+
+
+def left(worker: int) -> WorkerLeft:
+    return WorkerLeft(worker=worker, step=1, reason="finished")
+
+
+def handed_over(worker: int) -> WorkerLeft:
+    return WorkerLeft(worker=worker, step=1, reason="got SIGTERM", is_handover=True)
+
+
+def died(worker: int) -> WorkerDied:
+    return WorkerDied(worker=worker, host="here", process=1, step=4, operation="", reason="")
+
+
+def saving(name: str, *, is_last: bool = False) -> CheckpointStarted:
+    return CheckpointStarted(checkpoint=name, step=1, reason="every step", is_last=is_last)
+
+
+def saved(name: str) -> CheckpointPublished:
+    return CheckpointPublished(checkpoint=name, step=1, size=1, seconds=1, blocked=0, removed=(), reason="every step")
+
+
+def unsaved(name: str) -> CheckpointLost:
+    return CheckpointLost(checkpoint=name, step=1, worker=0, reason="no space left on device")
+
+
+def play(facts: Sequence[Fact], *, workers: int = 2, step: float = 0.01) -> list[Instruction]:
+    """From the moment on that the coordinator answers."""
+    supervisor = connected(workers)
+    out: list[Instruction] = []
+    for number, fact in enumerate(facts):
+        out += supervisor.handle(fact, number * step)
+    return out
+
+
+def connected(workers: int) -> Supervisor:
+    supervisor = Supervisor(workers)
+    assert supervisor.handle(BACK, 0.0) == ()
+    return supervisor
+
+
+def finishes(facts: Sequence[Fact]) -> Finish:
+    [finish] = [instruction for instruction in play(facts) if isinstance(instruction, Finish)]
+    return finish

@@ -1,0 +1,27 @@
+"""Which failures of a script are the same."""
+
+from __future__ import annotations
+
+from shoal.membership.failures import Failures, sameness
+
+
+def test_addresses_and_numbers_do_not_make_two_failures_different() -> None:
+    first = "  File 'train.py', line 7\nValueError: worker 1, sample 17 of <D object at 0x7f00aa>"
+    second = "  File 'train.py', line 7\nValueError: worker 12, sample 3 of <D object at 0x55ffee99>"
+    assert sameness(first) == sameness(second)
+    assert sameness(first) != sameness(first.replace("ValueError", "KeyError"))
+
+
+def test_only_the_same_failure_is_counted_and_earlier_coordinators_count() -> None:
+    failures = Failures(3, [sameness("KeyError: 1"), sameness("ValueError: 1")])
+    assert not failures.is_too_many(failures.script_failed("KeyError: 2"))
+    assert failures.is_too_many(failures.script_failed("KeyError: 3"))
+    assert not failures.is_too_many(failures.script_failed("ValueError: 9"))
+
+
+def test_a_step_in_between_makes_failed_starts_begin_anew() -> None:
+    failures = Failures(2)
+    assert not failures.is_too_many(failures.start_failed())
+    failures.progressed()
+    assert not failures.is_too_many(failures.start_failed())
+    assert failures.is_too_many(failures.start_failed())

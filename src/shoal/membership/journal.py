@@ -146,7 +146,7 @@ def _is_closed(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_LINE))
-            lines = file.read().splitlines()
+            lines = file.read(LAST_LINE).splitlines()
         return bool(lines) and isinstance(msgspec.json.decode(lines[-1], type=Record).event, JobEnded)
     except (FileNotFoundError, msgspec.MsgspecError):
         return False

@@ -156,6 +156,8 @@ class Cluster:
                 self.time.after(seconds, lambda: setattr(one.script, "slowness", 1.0))
             case Kind.HAND_OVER:
                 one.script.is_leaving = True
+            case Kind.HANG:
+                one.script.hangs_for = 2 * seconds
             case Kind.RAISE:
                 one.script.is_raising = True
             case Kind.CUT:

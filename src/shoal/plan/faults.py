@@ -29,6 +29,7 @@ class Kind(enum.Enum):
     STOP = "a worker stands still for a time"
     STOP_ALL = "all workers stand still for a time"
     SLOW = "a worker takes many times as long for its steps"
+    HANG = "a worker's script stands still for a time, and its heartbeats do not"
     HAND_OVER = "a worker is told to go"
     RAISE = "a worker's script raises"
     CUT = "two workers cannot reach each other for a time"
@@ -90,7 +91,7 @@ def random_schedule(seed: int, kinds: Sequence[Kind] = ALL_KINDS) -> Schedule:
         max_failures=1000,
         seed=seed,
     )
-    task = Task(samples=random.randint(150, 300) * workers // 2, epochs=2, batch_size=3, seed=seed)
+    task = Task(samples=random.randint(60, 300) * workers // 2, epochs=2, batch_size=3, seed=seed)
     pace = Pace(checkpoint_every=random.choice((3, 7, 15)))
     return Schedule(seed, config, task, pace, _random_faults(random, kinds))
 

@@ -50,6 +50,8 @@ class Pace:
     """How long things take on simulated workers, in seconds, and how often checkpoints are made."""
 
     step: float = 0.1  # about, of one step's computation
+    start: float = 0.3  # about, of a script's imports and building its model
+    copying: float = 0.2  # about, of the state from member to member, or from a checkpoint
     writing: float = 0.1  # about, of one part of a checkpoint
     checkpoint_every: int = 10  # steps
 
@@ -57,6 +59,7 @@ class Pace:
 @dataclass(frozen=True)
 class Sleep:
     seconds: float
+    operation: str = "forward and backward"  # for heartbeats
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class Script:
         self.slowness = 1.0  # factor on the time that a step takes
         self.is_leaving = False  # its machine is taken away: it hands its place over at the end of a step
         self.is_raising = False  # its code fails in its next step
+        self.hangs_for = 0.0  # seconds that its code stands still in its next step, while its heartbeats go on
         self.exit_code = 0  # when it is through
         self.state = State()
         self.taken: State | None = None  # copied from others, not in use yet
@@ -96,6 +100,7 @@ class Script:
         self._reported = 0.0  # when it last said how many steps it has applied
 
     def run(self) -> Effects:
+        yield Sleep(self._around.pace.start * self._around.time.between(0.0, 2.0), "start-up")
         notice: Ready | ExchangeBroken = Ready(generation=0)
         while True:
             try:
@@ -140,6 +145,7 @@ class Script:
     def _restore(self) -> Effects:
         """All begin from the newest checkpoint, or from the top."""
         group = self.in_group
+        yield Sleep(self._around.pace.copying * self._around.time.between(0.0, 2.0), "restoring")
         newest = self._around.store.newest() if group.rank == 0 else None
         found = State() if newest is None else newest[1]
         answers = yield self.exchange("restoring", found)
@@ -157,7 +163,8 @@ class Script:
             yield Until(lambda: self._heard_within(around.config.lease))
             if self.in_group.broken is None:
                 around.history.began(self.number, self.in_group.generation.number)
-            yield Sleep(around.pace.step * around.time.between(0.5, 1.5) * self.slowness)
+            hanging, self.hangs_for = self.hangs_for, 0.0
+            yield Sleep(around.pace.step * around.time.between(0.5, 1.5) * self.slowness + hanging)
             # Not before steps were applied: what fails at once would fail again, and ends a job.
             if self.is_raising and self.state.step >= WELL_BEGUN and self.in_group.broken is None:
                 raise _Raised

@@ -60,7 +60,7 @@ class Worker:
     def _do(self, effect: Effect) -> None:
         match effect:
             case Sleep():
-                self._be_in("forward and backward")
+                self._be_in(effect.operation)
                 self.process.after(effect.seconds, lambda: self._advance(None))
             case Until():
                 self._wait(effect)
@@ -85,7 +85,9 @@ class Worker:
             case member.Compare():
                 self._meet(self.script.exchange("comparing where the members are", effect.standing))
             case member.Copy():
-                self._copy(effect.alignment)
+                self._be_in("copying the state")
+                delay = self._around.pace.copying * self._around.time.between(0.0, 2.0)
+                self.process.after(delay, lambda: self._copy(effect.alignment))
 
     def _has_word(self, after: int) -> bool:
         """A generation with a higher number; an expulsion that comes meanwhile is answered with being ready."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 from shoal.collectives.group import Group
 from shoal.errors import CheckpointUnusable, ExchangeFailed
 from shoal.strategies.peers import Breakage
-from shoal.training.recovery import enter, recover
+from shoal.training.recovery import enter, recover, take_place
 from shoal.training.session import Session, StartAgain, is_step
 from shoal.training.state import load_state
 from shoal.values import Cursor, TimeShares
@@ -61,7 +61,7 @@ def take_past(session: Session) -> Cursor:
     assert past is not None
     cursor = load_state(session, past.state)
     session.past = None
-    session.stopped = session.stopped or past.stopped
+    take_place(session, past.state)
     session.holds = session.peers.generation.number
     session.has_begun = True
     return cursor

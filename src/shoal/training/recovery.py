@@ -91,7 +91,6 @@ def past_from(payload: Tree) -> Past:
         results=tuple(payload["results"]),
         points=place["points"],
         in_loop=place["in_loop"],
-        stopped=place["stopped"],
     )
 
 
@@ -110,6 +109,13 @@ def tell_batch(session: Session) -> None:
         session.progress.resized(
             global_batch=dealing.step_size, lr_factor=factor if is_scaled else 1.0, resize=session.config.resize
         )
+
+
+def take_place(session: Session, payload: Tree) -> None:
+    """What all members must agree on besides the state: that loops end, and which checkpoint was the last one begun."""
+    place = payload["place"]
+    session.stopped = session.stopped or place["stopped"]
+    session.saver.last_step, session.saver.last_name = place["saved_step"], place["saved_name"]
 
 
 def _notice(session: Session, breakage: Breakage) -> ExchangeBroken:
@@ -137,6 +143,8 @@ def _payload(session: Session, cursor: Cursor) -> Tree:
             "points": session.points,
             "in_loop": session.in_loop,
             "stopped": session.stopped,
+            "saved_step": session.saver.last_step,
+            "saved_name": session.saver.last_name,
         },
     }
 
@@ -159,10 +167,10 @@ def _take(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool) 
         return Recovered(cursor)
     if done.taking is Taking.LOAD:
         cursor = load_state(session, payload)
-        session.stopped = session.stopped or payload["place"]["stopped"]
+        take_place(session, payload)
         return Recovered(cursor)
     load_buffers(session, payload)
-    session.stopped = session.stopped or payload["place"]["stopped"]
+    take_place(session, payload)
     results = payload["results"]
     result = results[len(session.results)] if len(results) > len(session.results) else None
     return Recovered(cursor, has_passed=True, result=result)

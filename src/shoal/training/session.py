@@ -85,7 +85,6 @@ class Past:
     is_resumed: bool = False  # from a checkpoint, all workers together
     points: int = 0  # of members that are running: meetings outside loops that they have passed
     in_loop: bool = True  # that loop is not over
-    stopped: str | None = None  # reason, where all have agreed to end their loops
 
 
 @dataclass(frozen=True)

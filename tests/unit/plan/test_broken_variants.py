@@ -135,7 +135,7 @@ def lets_everybody_bring_its_state(patch: pytest.MonkeyPatch) -> Parts:
             {invariants.ONE_CHAIN, invariants.FURTHEST},
         ),
     ],
-    ids=lambda value: getattr(value, "__name__", ""),
+    ids=lambda value: value.__name__ if callable(value) else "",
 )
 def test_it_is_caught(variant: Variant, kinds: list[Kind], caught: set[str]) -> None:
     assert caught_by(variant, *kinds) in caught

@@ -307,3 +307,32 @@ def test_batch_and_learning_rate_follow_the_option(resize: str, batch: int, fact
     assert (chosen.global_batch, chosen.lr_factor) == (batch, factor)
     assert rates[0] == pytest.approx(0.5, rel=1e-3)
     assert rates[-1] == pytest.approx(0.5 * factor, rel=1e-3)
+
+
+def test_a_newcomer_knows_which_checkpoint_was_the_last(tmp_path: Path) -> None:
+    """Else it would wait alone for one of a step that the others have saved already."""
+
+    def train(run: shoal.Run) -> int:
+        model = run.model(Uses())
+        optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        for index, x in run.batches(data(), batch_size=3, epochs=2):
+            run._session.saver.wait()
+            if run.step == 4 and run._session.peers.worker == 0 and not started:
+                started.append(1)
+                crew.start(1)
+                while not hub.is_wished:
+                    pass
+            if run.step == 5:
+                run.stop("enough")
+            model(index, x).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return run.step
+
+    started: list[int] = []
+    store = LocalStore(tmp_path)
+    hub = Hub(1, publisher=StorePublisher(store, keep=9), store=store)
+    crew = Crew(hub, train, checkpoint_every="1")
+    crew.start(0)
+    results = crew.wait()
+    assert results[0] == results[1]

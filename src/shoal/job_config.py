@@ -28,7 +28,8 @@ RESIZES = ("global-batch", "worker-batch", "worker-batch-and-lr")
 PROGRESS = ("auto", "live", "plain", "none")
 
 
-MOST_WORKERS = 256  # processes that one machine starts and watches
+MOST_WORKERS = 10_000  # of a job
+MOST_LOCAL = 256  # processes that one machine starts and watches
 
 
 class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
@@ -80,8 +81,8 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
             raise UsageError(
                 f"--min-workers is {self.min_workers} of {self.workers} workers; it should be from 0 to {self.workers}"
             )
-        if not 0 <= self.spares <= MOST_WORKERS:
-            raise UsageError(f"--spares is {self.spares}; it should be from 0 to {MOST_WORKERS}")
+        if not 0 <= self.spares <= MOST_LOCAL:
+            raise UsageError(f"--spares is {self.spares}; it should be from 0 to {MOST_LOCAL}")
         _one_of("resize", self.resize, RESIZES)
         _one_of("strategy", self.strategy, STRATEGIES)
         _one_of("schedule", self.schedule, SCHEDULES)

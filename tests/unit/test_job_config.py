@@ -17,7 +17,7 @@ from shoal.job_config import JobConfig, field_names, from_mapping, from_toml, re
     ("values", "text"),
     [
         ({"workers": 0}, "--workers is 0; a job needs at least 1"),
-        ({"workers": 99_999_999}, "--workers is 99999999; .* at most 256"),
+        ({"workers": 99_999_999}, "--workers is 99999999; .* at most 10000"),
         ({"run_dir": "a", "run-dir": "b"}, "sets 'run_dir' and 'run-dir', which are one setting"),
         ({"worker": 4}, "sets 'worker', which is no setting; did you mean 'workers'"),
         ({"seed": "four"}, "the test: seed: Expected int, got str"),

@@ -19,7 +19,7 @@ from shoal.cli.last_report import leave_report
 from shoal.cli.launcher import Equipment, Launcher
 from shoal.cli.line import CoordinatorLine
 from shoal.cli.orders import Finish
-from shoal.cli.plan import Job, check_script, coordinator_process, free_port, worker_processes
+from shoal.cli.plan import Job, check_script, check_size, coordinator_process, free_port, worker_processes
 from shoal.cli.screen import Screen
 from shoal.cli.signals import caught_signals
 from shoal.cli.token_file import token_file
@@ -38,6 +38,7 @@ CONNECT_TIMEOUT = 300.0  # seconds for the coordinator's process to come up; it 
 def run_job(config: JobConfig, script: str, arguments: tuple[str, ...]) -> int:
     """Run the job and return its exit code. Mistakes that can be seen before anything starts raise `ShoalError`."""
     check_script(script)
+    check_size(config)
     chaos.parse(config.chaos)
     worker_environment()  # a misspelt variable is said once here rather than by every worker
     with contextlib.ExitStack() as stack:

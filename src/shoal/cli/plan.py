@@ -12,7 +12,7 @@ from pathlib import Path
 from shoal.engines.engine import ProcessSpec
 from shoal.environment import TorchrunPlace, WorkerEnvironment, process_variables, spare_variables, worker_variables
 from shoal.errors import UsageError
-from shoal.job_config import JobConfig
+from shoal.job_config import MOST_LOCAL, JobConfig
 from shoal.values import Address
 
 COORDINATOR = "coordinator"
@@ -32,6 +32,14 @@ class Job:
     threads: int = 0  # of each worker, where the settings are not to say so
     master_port: int = 0  # on this machine, for torch's own store, which only plain torch scripts use
     record_start: int = 0  # bytes that earlier runs of a resumed job have left in events.jsonl
+
+
+def check_size(config: JobConfig) -> None:
+    if config.workers > MOST_LOCAL:
+        raise UsageError(
+            f"--workers is {config.workers}; one machine starts at most {MOST_LOCAL}: start a coordinator with "
+            "`shoal coordinator` and add workers with `shoal join`"
+        )
 
 
 def check_script(script: str) -> None:

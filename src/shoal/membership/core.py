@@ -106,6 +106,7 @@ class MembershipCore:
         self._verdicts = Verdicts(config, self._audience, self._generations, self._ending, self._stop)
         self._is_resumed = past.generation > 0
         self._highest = max(config.workers - 1, known.highest_worker)  # number given to a worker
+        self._guests = set(known.guests)  # numbers that were given to workers beyond those that the launcher starts
         if known.end is not None:
             self._ending.remember(known.end)
         elif known.stop is not None:
@@ -180,6 +181,7 @@ class MembershipCore:
         worker = self._workers.get(join.worker)
         if worker is None:
             worker = self._workers[join.worker] = Worker(join=join, client=client, heard=self._now)
+            worker.is_guest = join.worker in self._guests
             self._generations.last_join = self._now
         elif worker.client is not None:  # its old connection is dead, and this side has not noticed yet
             self._audience.remove(worker.client)
@@ -247,9 +249,7 @@ class MembershipCore:
         elif isinstance(message, Enlist):
             if self._ending.ended is not None:
                 return  # nobody needs another worker
-            self._highest += 1
-            self._audience.journal(NumberGiven(worker=self._highest))
-            self._audience.send((client,), Enlisted(worker=self._highest))
+            self._enlist(client)
         elif isinstance(message, Inject):
             if (victim := self._workers.get(message.worker)) is not None and victim.client is not None:
                 self._audience.send((victim.client,), message)
@@ -258,6 +258,14 @@ class MembershipCore:
                 self._audience.note(event)
         else:
             self._turn_away(client, f"a watcher may not send {reasons.name_of(message)}")
+
+    def _enlist(self, client: int) -> None:
+        self._highest += 1
+        is_guest = self._audience.launcher not in (None, client)
+        if is_guest:
+            self._guests.add(self._highest)
+        self._audience.journal(NumberGiven(worker=self._highest, is_guest=is_guest))
+        self._audience.send((client,), Enlisted(worker=self._highest))
 
     def _heartbeat(self, client: int, beat: Heartbeat) -> bool:
         """The commonest message by far, from which nothing follows at once. False where it is not a worker's."""

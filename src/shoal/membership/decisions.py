@@ -16,6 +16,7 @@ from shoal.values import Generation
 
 class NumberGiven(msgspec.Struct, frozen=True, tag="number-given"):
     worker: int  # up to this one, numbers are in use
+    is_guest: bool = False  # somebody adds this worker to those that the launcher starts
 
 
 class GenerationDecided(msgspec.Struct, frozen=True, tag="generation-decided"):
@@ -64,6 +65,7 @@ class Remembered:
 
     generation: Generation | None = None
     highest_worker: int = -1
+    guests: frozenset[int] = frozenset()
     settled: tuple[tuple[str, bool], ...] = ()  # checkpoints and whether they were published, oldest first
     failures: tuple[str, ...] = ()
     left: tuple[tuple[int, bool], ...] = ()  # members of the generation that left, and whether they handed over
@@ -77,7 +79,8 @@ def add_up(decisions: Iterable[Decision]) -> Remembered:
     for decision in decisions:
         match decision:
             case NumberGiven():
-                known = replace(known, highest_worker=max(known.highest_worker, decision.worker))
+                guests = known.guests | {decision.worker} if decision.is_guest else known.guests
+                known = replace(known, highest_worker=max(known.highest_worker, decision.worker), guests=guests)
             case GenerationDecided():
                 known = replace(known, generation=decision.generation, left=())
             case CheckpointDecided():

@@ -81,8 +81,7 @@ def plan(situation: Situation) -> Plan | Wait | Done:
         newcomers += _uncalled(situation, newcomers)
     elif situation.is_stopping:
         newcomers = []
-    room = max(0, situation.config.workers - len(survivors))
-    candidates = survivors + sorted(newcomers, key=lambda worker: worker.number)[:room]
+    candidates = survivors + admitted(newcomers, survivors, situation.config.workers)
     staying, is_despite_pairs = _staying(situation, [worker.number for worker in candidates], carriers)
     carriers = tuple(number for number in carriers if number in staying)
     chosen = sorted((worker for worker in candidates if worker.number in staying), key=lambda worker: worker.number)
@@ -126,6 +125,14 @@ def waiting(workers: Collection[Worker], now: float) -> list[Worker]:
         for worker in workers
         if worker.is_ready and worker.generation == 0 and worker.is_connected and worker.barred_until <= now
     ]
+
+
+def admitted(newcomers: Collection[Worker], members: Collection[Worker], limit: int) -> list[Worker]:
+    """Lowest numbers first, up to the number that the job has. Guests always: somebody has asked for more."""
+    room = max(0, limit - sum(not worker.is_guest for worker in members))
+    ordered = sorted(newcomers, key=lambda worker: worker.number)
+    found = [worker for worker in ordered if not worker.is_guest][:room]
+    return sorted(found + [worker for worker in ordered if worker.is_guest], key=lambda worker: worker.number)
 
 
 def _survivors(situation: Situation) -> list[Worker]:

@@ -6,7 +6,6 @@ Brings together what is heard of the members (`liveness`), what ends a generatio
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,6 +70,8 @@ class Generations:
         self.workers = {member.worker: remembered(member, generation.number, now) for member in generation.members}
         self.members = dict(self.workers)
         self._absent = set(self.workers)
+        for number in known.guests & set(self.workers):
+            self.workers[number].is_guest = True
         self._restarted = now
         for number, is_handover in known.left:
             worker = self.workers[number]
@@ -299,18 +300,11 @@ class Generations:
                 self._note_waiting(planned)
             return None
         self._missing.over(self._now)
-        if self.current is not None and self._is_futile(planned):
+        is_futile = self._futility.is_reached(self._breakup, self.workers.values(), has_carriers=bool(planned.carriers))
+        if self.current is not None and is_futile:
             return self._futile(planned)
         self._enter(planned)
         return None
-
-    def _is_futile(self, planned: Plan) -> bool:
-        """Only what breaks again and again counts, not workers that come and go."""
-        if self._breakup.is_planned or (self._breakup.gone and planned.carriers):
-            return False
-        has_advanced = any(worker.advanced > -math.inf for worker in self.workers.values())
-        steps = [report.step for report in self._breakup.reports.values()]
-        return self._futility.count(max(steps, default=0), has_advanced=has_advanced)
 
     def _futile(self, planned: Plan) -> Verdict:
         text = f"{planned.reason}, but no generation gets beyond that step"
@@ -364,8 +358,9 @@ class Generations:
     # Newcomers to a running job
 
     def _wish(self) -> None:
-        room = self._config.workers - len(self.members)
-        newcomers = sorted(w.number for w in forming.waiting(self.workers.values(), self._now))[: max(0, room)]
+        waiting = forming.waiting(self.workers.values(), self._now)
+        admitted = forming.admitted(waiting, self.members.values(), self._config.workers)
+        newcomers = [worker.number for worker in admitted]
         if not self._wished.issuperset(newcomers):
             self._wished.update(newcomers)
             self._tell_wish(self._clients())

@@ -7,6 +7,7 @@ longer. Not here: who is in the next one (`forming`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 from shoal.membership import reasons
@@ -118,17 +119,27 @@ class Breakup:
 
 
 class Futility:
-    """How often generations have broken without getting anywhere."""
+    """How often generations have broken, or whole jobs gone back to a checkpoint, without getting anywhere."""
 
     def __init__(self) -> None:
-        self._step = -1  # in which the last one broke
-        self._in_a_row = 0
+        self._step = -1  # in which the last generation broke
+        self._in_a_row = 0  # generations that broke there without a step
+        self._furthest = -1  # step that any worker has got to before the job went back
+        self._lives = 0  # times in a row that it went back without getting further
 
-    def count(self, step: int, *, has_advanced: bool) -> bool:
-        """Whether one more generation that broke in `step` is one too many. `has_advanced`: it did apply steps."""
+    def is_reached(self, breakup: Breakup, workers: Collection[Worker], *, has_carriers: bool) -> bool:
+        """Whether one more is one too many. Only what breaks again and again counts, not workers that come and go."""
+        if breakup.is_planned or (breakup.gone and has_carriers):
+            return False
+        has_advanced = any(worker.advanced > -math.inf for worker in workers)
+        step = max((report.step for report in breakup.reports.values()), default=0)
         self._in_a_row = 1 if has_advanced or step > self._step else self._in_a_row + 1
         self._step = step
-        return self._in_a_row >= FUTILE_GENERATIONS
+        if not has_carriers:
+            furthest = max((worker.step for worker in workers), default=0)
+            self._lives = 1 if furthest > self._furthest else self._lives + 1
+            self._furthest = max(furthest, self._furthest)
+        return self._in_a_row >= FUTILE_GENERATIONS or self._lives >= FUTILE_GENERATIONS
 
 
 def is_clear(members: Collection[Worker], breakup: Breakup, *, has_watchers: bool) -> bool:

@@ -49,6 +49,7 @@ class Worker:
     suspected: float | None = None  # when the first sign of its death was seen
     barred_until: float = -math.inf  # it could not reach others: not let in before
     times_left_out: int = 0  # in a row
+    is_guest: bool = False  # somebody added it to those that the launcher starts
 
     @property
     def number(self) -> int:

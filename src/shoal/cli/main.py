@@ -13,6 +13,7 @@ from shoal.errors import Interrupted, ShoalError
 COMMANDS = {
     "run": Command("shoal.cli.run", "train a script on one or many processes"),
     "join": Command("shoal.cli.join", "add a worker to a job that runs"),
+    "simulate": Command("shoal.cli.simulate", "predict the goodput of a cluster under failures"),
     "runs": Command("shoal.cli.runs", "list jobs with state, progress and result"),
     "show": Command("shoal.cli.show", "sum up one job"),
     "report": Command("shoal.cli.report", "write one HTML page about one or several jobs"),

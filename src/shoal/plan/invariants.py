@@ -134,9 +134,11 @@ class History:
         return worker in self._accepted
 
     def accepted(self, worker: int) -> None:
-        """The coordinator took note that a worker is done. It is a result where the worker is in the generation."""
-        if self.generations[-1].rank_of(worker) is not None:
-            self._accepted[worker] = self._results[worker]
+        """The coordinator took note that a worker is done: that is a result."""
+        current = self.generations[-1]
+        if current.rank_of(worker) is None:
+            raise Violation(CURRENT_ONLY, f"worker {worker} finished and is not in generation {current.number}")
+        self._accepted[worker] = self._results[worker]
 
     # At the end
 

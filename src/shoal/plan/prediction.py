@@ -193,8 +193,8 @@ class _Simulation:
             return
         self._result.failures += 1
         is_silent = self._random.random() < self._assumed.silent_share
-        if is_silent:
-            self._beat()  # just before: from here on nothing is heard
+        # Just before: from here on nothing is heard of it. A silent failure is judged by when others are heard.
+        self._beat(self._live if is_silent else {worker})
         self._live.discard(worker)
         self._holders.discard(worker)
         self._replace()
@@ -347,7 +347,7 @@ class _Simulation:
     def _tick(self, unheard: float) -> None:
         self._feed(TickInput())
         if unheard >= BEAT_ROUND:
-            self._beat()
+            self._beat(self._live)
             unheard = 0.0
         self._is_ticking = self._is_awaited
         if self._is_ticking:
@@ -355,8 +355,8 @@ class _Simulation:
             pause = SLOW_TICK if self._phase == "noticing" else TICK
             self._after(pause, lambda: self._tick(unheard + pause))
 
-    def _beat(self) -> None:
+    def _beat(self, workers: set[int]) -> None:
         number = 0 if self._generation is None else self._generation.number
         beat = Heartbeat(generation=number, step=self._step, operation="forward and backward")
-        for worker in tuple(self._live):
+        for worker in tuple(workers):
             self._feed(Arrived(self._clients[worker], beat))

@@ -65,7 +65,7 @@ def test_every_setting_is_in_one_group() -> None:
 
 
 def test_commands() -> None:
-    every = ["run", "join", "runs", "show", "report", "checkpoints", "export", "import", "coordinator", "bench"]
+    every = ["run", "join", "simulate", "runs", "show", "report", "checkpoints", "export", "import", "coordinator", "bench"]
     assert list(COMMANDS) == every
 
 

@@ -61,6 +61,7 @@ class StepRow(msgspec.Struct, frozen=True, array_like=True):
     seconds: float  # that this step took on this worker; 0 for values logged outside loops
     samples: int  # this worker's own
     values: dict[str, float | None]  # logged in this step; None: nan or infinite
+    total: int = 0  # samples of the whole step over all workers; 0 for values logged outside loops
 
 
 class StepsApplied(Event, frozen=True, tag="steps-applied"):

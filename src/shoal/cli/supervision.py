@@ -39,6 +39,7 @@ from shoal.events import (
     StepsApplied,
     StopAgreed,
     StopRequested,
+    Waiting,
     WorkerDied,
     WorkerFailed,
     WorkerJoined,
@@ -161,6 +162,8 @@ class Supervisor:
                 self._places.has_stepped(event.worker)
             case StopRequested() | StopAgreed():
                 self._is_closing = True
+            case Waiting():
+                self._is_closing = False  # those who were to bring it to its end are lost
             case _:
                 pass
 

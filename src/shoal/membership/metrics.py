@@ -113,7 +113,8 @@ def _line(rows: list[StepRow], time: float) -> MetricLine:
         time=round(time, 3),
         epoch=max(row.epoch for row in rows),
         seconds=round(max(row.seconds for row in rows), 6),
-        samples=sum(row.samples for row in rows),
+        # A worker that was killed may not have sent its row any more.
+        samples=max(sum(row.samples for row in rows), max(row.total for row in rows)),
         values=values,
     )
 

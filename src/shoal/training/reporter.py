@@ -43,6 +43,7 @@ class Reporter:
         self._waiting_values = 0  # in those rows
         self._epoch = 0
         self._step_samples = 0  # of the last iteration that ended
+        self._step_total = 0  # of the last applied step, over all workers
         self._step_seconds = 0.0  # since the last row: accumulated batches and void tries are part of a step
         self._iterations = 0  # since the last report
         self._samples = 0  # since the last report
@@ -75,8 +76,9 @@ class Reporter:
             self._keep_scores()
             self.sinks.hand_over()
 
-    def keep_logged(self, *, samples: int) -> None:
-        """The step was applied: what was logged in it counts. Of a stand-in it does not."""
+    def keep_logged(self, *, samples: int, total: int = 0) -> None:
+        """The step was applied: what was logged in it counts. Of a stand-in it does not. `total`: over all workers."""
+        self._step_total = total
         self._applied = self._open if samples else {}
         if samples:
             self._values.update(self._open)
@@ -114,7 +116,8 @@ class Reporter:
     def send(self, *, step: int, now: bool = False) -> None:
         """Report if it is time to, or if asked to now. `step` are the applied steps, with the last that was added."""
         if self._applied is not None:
-            self._append(step, self._applied, seconds=self._step_seconds, samples=self._step_samples)
+            row = {"samples": self._step_samples, "total": self._step_total}
+            self._append(step, self._applied, seconds=self._step_seconds, **row)
             self._applied, self._step_seconds = None, 0.0
         is_full = len(self._rows) >= MOST_ROWS or self._waiting_values >= MOST_VALUES
         if self._iterations and (now or is_full or time.perf_counter() >= self._due):
@@ -125,8 +128,10 @@ class Reporter:
         self._shares, self._step_seconds = TimeShares(), 0.0
         self._due = time.perf_counter() + INTERVAL
 
-    def _append(self, step: int, values: dict[str, float], *, seconds: float = 0.0, samples: int = 0) -> None:
-        self._rows.append(StepRow(step, self._epoch, seconds, samples, {**values}))
+    def _append(
+        self, step: int, values: dict[str, float], *, seconds: float = 0.0, samples: int = 0, total: int = 0
+    ) -> None:
+        self._rows.append(StepRow(step, self._epoch, seconds, samples, {**values}, total))
         self._waiting_values += len(values)
         self.sinks.put(step, values)
 

@@ -207,7 +207,7 @@ class Session:
         elif counts:
             self.compared = self.step if self._compares else self.compared
             self.step += 1
-            self.reporter.keep_logged(samples=iteration.samples)
+            self.reporter.keep_logged(samples=iteration.samples, total=iteration.step_samples)
             self.progress.applied(self.step)
             self._tell_undo()
 

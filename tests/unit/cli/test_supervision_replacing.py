@@ -27,6 +27,7 @@ from shoal.cli.supervision import (
 )
 from shoal.events import (
     StopAgreed,
+    Waiting,
     WorkerFailed,
 )
 from shoal.wire.messages import Enlisted
@@ -173,3 +174,10 @@ def test_a_worker_from_elsewhere_is_waited_for() -> None:
     assert finishes([*facts, left(7), GOOD]).exit_code == 0
     failed = WorkerFailed(worker=7, step=1, error="ScriptFailed", text="")
     assert isinstance(play([*facts, failed, Tick()], step=100.0)[-1], Finish)
+
+
+def test_workers_that_are_lost_while_they_stop_are_replaced_if_nobody_is_left_to_come_to_the_end() -> None:
+    facts: list[Fact] = [joined(0), StopAgreed(step=3, reason="enough"), WorkerExited(0, -9), died(0)]
+    assert AskForNumber() not in play(facts, workers=1)
+    facts.append(Waiting(workers=0, needed=1, reason="worker 0 was killed by SIGKILL"))
+    assert AskForNumber() in play(facts, workers=1)

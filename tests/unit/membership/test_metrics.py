@@ -171,3 +171,10 @@ def test_what_all_workers_agree_on_is_not_rounded(value: float, samples: list[in
     for worker, count in enumerate(samples):
         lines += made.add(report(worker, 1, row(1, samples=count, loss=value)), 1.0)
     assert [line.values["loss"] for line in lines] == [value]
+
+
+def test_a_line_has_the_whole_steps_samples_also_if_a_worker_died_before_it_told_its_own() -> None:
+    made = Metrics()
+    made.regroup([0, 1])
+    assert made.add(report(0, 1, StepRow(1, 0, 0.1, 8, {}, 16)), 10.0) == []
+    assert [line.samples for line in made.regroup([0])] == [16]

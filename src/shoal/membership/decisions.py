@@ -59,6 +59,11 @@ class EndDecided(msgspec.Struct, frozen=True, tag="end-decided"):
 Decision = NumberGiven | GenerationDecided | CheckpointDecided | FailureCounted | MemberLeft | StopDecided | EndDecided
 
 
+def may_wait(decision: Decision) -> bool:
+    """Whether it may be told before it is on disk: a lost checkpoint is lost, and forgetting that does no harm."""
+    return isinstance(decision, CheckpointDecided) and not decision.is_published
+
+
 @dataclass(frozen=True)
 class Remembered:
     """All decisions of a job so far, added up."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from shoal.errors import ShoalError
-from shoal.membership.decisions import Decision, Remembered, add_up
+from shoal.membership.decisions import Decision, Remembered, add_up, may_wait
 
 FILE_NAME = "decisions.sqlite"
 BUSY_SECONDS = 0.05  # that a writer waits for somebody who reads the file; then it tries again later
@@ -28,7 +28,7 @@ class Ledger:
         """Without a run directory nothing is kept, and nothing can be gone on with."""
         self._path = None if run_dir is None else run_dir / FILE_NAME
         self._database: sqlite3.Connection | None = None
-        self._waiting: list[str] = []  # decisions that are not on disk yet
+        self._waiting: list[Decision] = []  # that are not on disk yet
         self._is_failing = False
 
     def read(self) -> Remembered:
@@ -47,21 +47,25 @@ class Ledger:
     def add(self, decision: Decision) -> None:
         """Nothing is on disk before `flush` has returned True."""
         if self._path is not None:
-            self._waiting.append(_encoder.encode(decision).decode())
+            self._waiting.append(decision)
 
     def flush(self) -> bool:
-        """Whether all decisions are on disk. Where they cannot be, that is said once, and tried again at the next."""
+        """Whether all decisions that cannot wait are on disk.
+
+        Where they cannot be written that is said once, and tried again at the next.
+        """
         if not self._waiting or self._path is None:
             return True
         try:
             database = self._open(self._path)
             with database:
-                database.executemany("INSERT INTO decisions (decision) VALUES (?)", [(row,) for row in self._waiting])
+                rows = [(_encoder.encode(decision).decode(),) for decision in self._waiting]
+                database.executemany("INSERT INTO decisions (decision) VALUES (?)", rows)
         except (sqlite3.Error, OSError) as error:
             if not self._is_failing:
                 self._is_failing = True
                 sys.stderr.write(f"shoal: {self._path} cannot be written: {error}; decisions wait until it can be\n")
-            return False
+            return all(may_wait(decision) for decision in self._waiting)
         self._waiting.clear()
         self._is_failing = False
         return True

@@ -217,8 +217,10 @@ class _Coordinator:
             if not self._ledger.flush() and not self._gives_up():
                 return  # the next tick tries again
             self._blocked_since = None
-            while self._todo:
-                self._carry_out(self._todo.popleft())
+            # Carrying one out may lose a client, and so bring decisions that are not on disk yet: those wait.
+            ready, self._todo = self._todo, deque()
+            for instruction in ready:
+                self._carry_out(instruction)
             self._journal.flush()
         except Exception as error:  # as in `_feed`
             self._fail(error)

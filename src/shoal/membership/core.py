@@ -182,6 +182,8 @@ class MembershipCore:
         if worker is None:
             worker = self._workers[join.worker] = Worker(join=join, client=client, heard=self._now)
             worker.is_guest = join.worker in self._guests
+            if self._verdicts.was_known(join.worker):
+                worker.put_out_before()
             self._generations.last_join = self._now
         elif worker.client is not None:  # its old connection is dead, and this side has not noticed yet
             self._audience.remove(worker.client)
@@ -373,8 +375,14 @@ class MembershipCore:
             return
         if self._now - self._beaten >= self._generations.interval:
             self._beaten = self._now
-            self._audience.send(self._audience.workers(), Beat())
+            self._audience.send(self._heard_of(), Beat())
         self._generations.tick(self._now, held_up=held_up)
+
+    def _heard_of(self) -> tuple[int, ...]:
+        """Clients of workers that are not silent: whoever cannot reach this process must not take it for near."""
+        oldest = self._now - self._config.heartbeat_limit
+        near = (worker.client for worker in self._workers.values() if worker.heard >= oldest)
+        return tuple(client for client in near if client is not None)
 
     # What follows from all that is known
 

@@ -6,6 +6,7 @@ Brings together what is heard of the members (`liveness`), what ends a generatio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -293,6 +294,8 @@ class Generations:
 
     def _form(self, is_stopping: bool) -> Verdict | None:
         planned = forming.plan(self.situation(self._now, is_stopping=is_stopping))
+        if isinstance(planned, Plan) and self._publishing.is_publishing and not self._has_state(planned):
+            planned = Wait(len(planned.workers), self._config.fewest, reasons.STILL_PUBLISHING)
         if isinstance(planned, Done):
             return Verdict("", reasons.lost_after_the_end(self._loss))
         if isinstance(planned, Wait):
@@ -305,6 +308,13 @@ class Generations:
             return self._futile(planned)
         self._enter(planned)
         return None
+
+    def _has_state(self, planned: Plan) -> bool:
+        """Somebody is known to bring the job's state; else all may have to start from the newest checkpoint."""
+        known = {number for number, report in self._breakup.reports.items() if report.holds}
+        known.update(worker.number for worker in planned.workers if worker.advanced > -math.inf)
+        known.update(() if self.current is None else self.current.carriers)
+        return not known.isdisjoint(planned.carriers)
 
     def _futile(self, planned: Plan) -> Verdict:
         text = f"{planned.reason}, but no generation gets beyond that step"

@@ -114,7 +114,7 @@ def _line(rows: list[StepRow], time: float) -> MetricLine:
         epoch=max(row.epoch for row in rows),
         seconds=round(max(row.seconds for row in rows), 6),
         # A worker that was killed may not have sent its row any more.
-        samples=max(sum(row.samples for row in rows), max(row.total for row in rows)),
+        samples=max(sum(row.samples for row in rows), *(row.total for row in rows)),
         values=values,
     )
 

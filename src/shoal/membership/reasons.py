@@ -12,6 +12,7 @@ from shoal.events import Event
 from shoal.wire.messages import PROTOCOL_VERSION, ExchangeBroken, Failed, Message
 
 MAX_TEXT = 64 * 1024  # characters of a text from outside that are kept: many times any readable traceback
+STILL_PUBLISHING = "a checkpoint is being published: whoever starts from the newest one must find it"
 
 
 def shortened(text: str) -> str:

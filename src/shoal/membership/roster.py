@@ -114,6 +114,11 @@ class Worker:
         self.must_ask = True
         self.suspected = None
 
+    def put_out_before(self) -> None:
+        """An earlier coordinator knew it, and it is in no generation: it may hold the state of one that it was in."""
+        self.first_generation = 1
+        self.must_ask = True
+
     def suspect(self, now: float) -> None:
         if self.suspected is None:
             self.suspected = now

@@ -53,6 +53,10 @@ class Verdicts:
         self._has_applied = known.generation is not None
         self._known_before = highest
 
+    def was_known(self, number: int) -> bool:
+        """Whether an earlier coordinator had given this number."""
+        return number <= self._known_before
+
     def progressed(self, step: int, *, is_applied: bool) -> None:
         """A step above 0 was heard of. `is_applied`: it was applied."""
         self._has_applied = True
@@ -80,7 +84,7 @@ class Verdicts:
             return
         self.exits[number] = code
         worker = self._generations.workers.get(number)
-        if worker is None and number <= self._known_before:
+        if worker is None and self.was_known(number):
             return  # an earlier coordinator has heard of it
         if worker is not None:
             worker.exit_code = code

@@ -142,6 +142,7 @@ class Loop:
             ) from None
         self.first_step = past.first_step
         self._session.past = None
+        self._session.compared = self._session.step  # all have read the same bytes
         meet(self._session, f"resuming loop {self._number}: {self._text()}", self._start)
         forget_changed(self._session, past.state)
 

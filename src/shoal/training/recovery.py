@@ -112,10 +112,11 @@ def tell_batch(session: Session) -> None:
 
 
 def take_place(session: Session, payload: Tree) -> None:
-    """What all members must agree on besides the state: that loops end, and which checkpoint was the last one begun."""
+    """What all members must agree on besides the state: that loops end, and which checkpoints they have and trust."""
     place = payload["place"]
     session.stopped = session.stopped or place["stopped"]
     session.saver.last_step, session.saver.last_name = place["saved_step"], place["saved_name"]
+    session.compared = place["compared"]
 
 
 def _notice(session: Session, breakage: Breakage) -> ExchangeBroken:
@@ -145,6 +146,7 @@ def _payload(session: Session, cursor: Cursor) -> Tree:
             "stopped": session.stopped,
             "saved_step": session.saver.last_step,
             "saved_name": session.saver.last_name,
+            "compared": session.compared,
         },
     }
 

@@ -164,11 +164,10 @@ class Session:
             votes.regroup_seen = self.peers.regroup_wish() is not None
 
     def _compare_now(self, iteration: Iteration) -> None:
-        """From time to time the step's exchange compares the replicas."""
+        """From time to time the step's exchange compares the replicas. One alone is like all there are."""
         every = self.config.digest_every
-        is_due = bool(every) and iteration.is_last and iteration.step % every == 0
-        self._compares = is_due and self.peers.group.size > 1
-        if self._compares:
+        self._compares = bool(every) and iteration.is_last and iteration.step % every == 0
+        if self._compares and self.peers.group.size > 1:
             started = time.perf_counter()
             iteration.digest = self.strategy.digest()
             self.progress.spent("digests", time.perf_counter() - started)

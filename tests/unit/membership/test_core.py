@@ -35,6 +35,7 @@ from shoal.membership.publisher import PublishOutcome
 from shoal.values import Generation
 from shoal.wire.messages import (
     PROTOCOL_VERSION,
+    Beat,
     CheckpointSettled,
     ClientMessage,
     Ended,
@@ -178,7 +179,7 @@ class Checker:
             assert any(isinstance(decision, EndDecided) for decision in self.decided)
             self.told_end.update(to)
         elif isinstance(message, Enlisted):
-            assert NumberGiven(message.worker) in self.decided
+            assert message.worker in (one.worker for one in self.decided if isinstance(one, NumberGiven))
         elif isinstance(message, CheckpointSettled):
             assert CheckpointDecided(message.checkpoint, message.published) in self.decided
         elif isinstance(message, Formed):
@@ -189,7 +190,8 @@ class Checker:
         assert [member.rank for member in generation.members] == list(range(generation.size))
         numbers = [member.worker for member in generation.members]
         assert numbers == sorted(set(numbers))
-        assert len(numbers) <= WORKERS
+        guests = {one.worker for one in self.decided if isinstance(one, NumberGiven) and one.is_guest}
+        assert len(set(numbers) - guests) <= WORKERS
         assert set(generation.carriers) <= set(numbers)
         assert generation.reason
         if generation.number in self.generations:  # said again, to one that had not heard it
@@ -298,3 +300,18 @@ def test_a_huge_traceback_is_cut_to_what_can_be_sent_on() -> None:
     assert len(ended.text) < 100_000
     assert "first line" in ended.text
     assert ended.text.endswith("last line")
+
+
+def test_a_worker_that_is_not_heard_of_gets_no_beats() -> None:
+    """Its lease runs from the last one that it got, and others wait for that lease from when it was last heard."""
+    core = MembershipCore(JobConfig(workers=2, heartbeat_limit=5.0), now=0.0)
+    for worker in range(2):
+        core.handle(Arrived(1 + worker, join(worker)), 0.0)
+    told: list[tuple[float, tuple[int, ...]]] = []
+    for tenth in range(1, 101):
+        now = tenth / 10
+        core.handle(Arrived(1, Heartbeat(generation=1, step=0, operation="forward", stalled=0.0)), now)
+        sent = [one for one in core.handle(Tick(), now) if isinstance(one, Send) and isinstance(one.message, Beat)]
+        told += [(now, one.clients) for one in sent]
+    assert {clients for now, clients in told if now <= 5.0} == {(1, 2)}
+    assert {clients for now, clients in told if now > 5.0} == {(1,)}

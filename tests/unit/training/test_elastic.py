@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -275,6 +276,54 @@ def test_without_a_majority_the_checkpoint_is_restored(tmp_path: Path) -> None:
     assert told.worker is None
     (resumed,) = [event for event in hub.events if isinstance(event, Resumed)]
     assert resumed.step == 6
+
+
+def test_a_newcomer_knows_which_checkpoints_to_trust(tmp_path: Path) -> None:
+    """It has seen no comparison itself: what the others have seen counts, or the job would begin again from nothing."""
+    store = LocalStore(tmp_path)
+    hub = Hub(1, publisher=StorePublisher(store, keep=9), store=store)
+    corrupted: list[int] = []
+
+    def between(run: shoal.Run) -> None:
+        run._session.saver.wait()
+        worker = run._session.peers.worker
+        if worker == 0 and run.step == 6 and not corrupted:
+            crew.start(1)
+            while not hub.is_wished:
+                time.sleep(0.01)
+        if worker == 1 and not corrupted:
+            corrupted.append(run.step)
+            with torch.no_grad():
+                run._session.watched.models["model 1"].weight[2] += 1e-3
+
+    crew = Crew(hub, script(between), digest_every=5, checkpoint_every="3")
+    crew.start(0)
+    assert_exact(crew.wait())
+    (told,) = [event for event in hub.events if isinstance(event, ReplicaDiffered)]
+    assert told.worker is None and told.step == 10 and 0 < corrupted[0] < 10
+    (resumed,) = [event for event in hub.events if isinstance(event, Resumed)]
+    assert resumed.step == 3  # compared before step 5; the next one is of step 6
+
+
+def test_what_all_have_read_from_a_checkpoint_is_trusted(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+
+    def leaves(run: shoal.Run) -> None:
+        if run.step == 6:
+            hub.leaving |= {0: "told to go", 1: "told to go"}
+
+    hub = Hub(2, publisher=StorePublisher(store, keep=9), store=store)
+    crew_of(2, hub, script(leaves)).wait()
+    later = Hub(2, publisher=StorePublisher(store, keep=9), store=store, is_resumed=True)
+    later.number = hub.number
+
+    def corrupts_first(run: shoal.Run) -> None:
+        if run._session.peers.worker == 1 and run.step == 8 and run._session.peers.generation.number == hub.number + 1:
+            with torch.no_grad():
+                run._session.watched.models["model 1"].weight[2] += 1e-3
+
+    assert_exact(crew_of(2, later, script(corrupts_first), digest_every=10, resume="an earlier run").wait())
+    assert [event.step for event in later.events if isinstance(event, Resumed)] == [7, 7]
 
 
 @pytest.mark.parametrize(

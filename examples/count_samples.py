@@ -82,6 +82,8 @@ def train(run: shoal.Run) -> None:
         return {"accuracy": (model(x).argmax(1) == y).float().mean()}
 
     accuracy = run.evaluate(score, held_out, batch_size=64)["accuracy"]
+    if run.stopped:  # before its end, as by Ctrl-C: there is nothing to check yet
+        return
     if wrong := verdict(model.uses.detach(), arguments.epochs):
         raise SystemExit(wrong)
     if run.is_first:

@@ -44,9 +44,6 @@ def test_a_coordinator_started_again_by_hand_goes_on_with_the_job_and_its_settin
         *("--workers=1", "--checkpoint-every=never", f"--run-dir={run_dir}", f"--token-file={token_file}"),
         *("--address=127.0.0.1:0", "--", "train.py", "--epochs=3"),
     )
-    (run_dir / "config.toml").write_text(
-        f'workers = 1\ncheckpoint-every = "never"\nrun-dir = "{run_dir}"\naddress = "{address}"\n'
-    )
     try:
         with CoordinatorClient.connect(address, TOKEN, join(0), timeout=PATIENCE) as client:
             assert client.wait_for_generation(0).number == 1

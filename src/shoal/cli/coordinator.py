@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from shoal.cli import run_directory
 from shoal.cli.checkpoint_place import keeping
 from shoal.cli.options import Once, Parser, add_settings, config_from
@@ -67,6 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     is_restart = _is_under_way(config.run_dir)
     listener = _inherited(given["listen-fd"], token) if "listen-fd" in given else _listen(config, token)
     with listener, _held(run_dir, given.get("lock-fd")):
+        _record_settings(run_dir, config, listener)
         kept = keeping(config, is_restart=is_restart)
         return serve(
             CoordinatorSettings(
@@ -91,6 +94,15 @@ def _recorded(run_dir: str) -> Mapping[str, Any]:
     """The settings of a job that goes on, for whoever starts its coordinator by hand."""
     file = Path(run_dir) / run_directory.CONFIG
     return {name.replace("_", "-"): value for name, value in read_toml(file).items()} if file.exists() else {}
+
+
+def _record_settings(run_dir: Path | None, config: JobConfig, listener: socket.socket) -> None:
+    """As the launcher does it, so that the job can be shown, and its coordinator started again by its folder alone."""
+    if run_dir is None or (file := run_dir / run_directory.CONFIG).exists():
+        return
+    port = listener.getsockname()[1]
+    host = parse_address(config.address, named="--address").host
+    file.write_text(msgspec.structs.replace(config, address=str(Address(host, port))).to_toml(), encoding="utf-8")
 
 
 def _started(config: JobConfig, script: str, arguments: Sequence[str]) -> JobStarted:

@@ -163,6 +163,8 @@ class _Joining:
                 self._start(news.worker)
             elif isinstance(news, Ended):
                 self._ended = news
+                if not news.error:
+                    print(f"shoal: the job has ended: {news.text}", file=sys.stderr, flush=True)
                 self._limit = time.monotonic() + (LAST_STEPS if self._worker is not None else 0.0)
             elif isinstance(news, Connected) and self._worker is None:
                 self._line.send(lambda client: client.enlist())

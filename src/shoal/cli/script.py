@@ -114,7 +114,8 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment) -> T:
         if over.is_news:
             _fail(peers, over.error, step=session.step if session is not None else 0)
         peers.abandon("the job is over")
-        sys.exit(over.error.exit_code)
+        end = peers.client.ended  # a good one is no error of whoever was still waiting to be let in
+        sys.exit(over.error.exit_code if end is None or end.error else end.exit_code)
     except BaseException as error:
         if os.getpid() != process:
             raise  # a child that the script forked: the job is its parent's

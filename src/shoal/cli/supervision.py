@@ -129,6 +129,9 @@ class Supervisor:
                 self._word_by = math.inf
             case Ended() if self._ended is None:
                 self._ended = fact
+                self._saving.clear()  # what it has not published by now it will not publish any more
+                if self._stopping is not None:
+                    self._stop_by = min(now + CLEAN_STOP, self._stop_limit)
             case Signalled() if self._stopping is not None:
                 # A closing terminal sends several SIGHUPs and breaks the output too: nobody insists then.
                 self._insisted = self._insisted or fact.number in (signal.SIGINT, signal.SIGTERM)
@@ -253,7 +256,8 @@ class Supervisor:
         if self._stopping is not None:
             nothing_to_say = self._interrupted_workers and not self._saving
             all_is_said = self._ended is not None or nothing_to_say or isinstance(fact, CoordinatorExited)
-            if self._insisted or over or (is_empty and all_is_said):
+            is_done = self._ended is not None and bool(self._joined) and not self._places.running & self._joined
+            if self._insisted or over or is_done or (is_empty and all_is_said):
                 return [self._interrupted(self._stopping)]
             if isinstance(fact, CoordinatorExited) and self._ended is None and not self._interrupted_workers:
                 return self._restart(fact, now)

@@ -111,6 +111,7 @@ class MembershipCore:
             self._ending.remember(known.end)
         elif known.stop is not None:
             self._stop.reason, self._stop.exit_code = known.stop.reason, known.stop.exit_code
+            self._stop.agreed = known.stop.reason  # they may have, and will not say so again
         if known.generation is not None:
             self._go_on(known)
 

@@ -15,7 +15,15 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.events import GenerationFormed, JobEnded, JobStarted, Record, StepsApplied
+from shoal.events import (
+    CoordinatorReturned,
+    GenerationFormed,
+    JobEnded,
+    JobStarted,
+    Record,
+    StepsApplied,
+    WorkerReturned,
+)
 from shoal.membership.metrics import MetricLine, Metrics
 from shoal.membership.thinning import Thinning
 
@@ -35,10 +43,11 @@ class Journal:
         self._is_closed = run_dir is not None and _is_closed(run_dir / FILE_NAME)
         self._thinning = Thinning()
         self._metrics = Metrics()
+        self._metrics_path = None if run_dir is None else run_dir / METRICS_NAME
         if run_dir is not None:
             run_dir.mkdir(parents=True, exist_ok=True)
         self._events_file = _Lines(None if run_dir is None else run_dir / FILE_NAME)
-        self._metrics_file = _Lines(None if run_dir is None else run_dir / METRICS_NAME)
+        self._metrics_file = _Lines(self._metrics_path)
 
     def write(self, record: Record) -> Record:
         """Returns the record as watchers are shown it: rows of steps go into the metrics alone."""
@@ -50,6 +59,10 @@ class Journal:
         if isinstance(event, StepsApplied):
             self._write_metrics(self._metrics.add(event, record.time))
             record = Record(time=record.time, event=msgspec.structs.replace(event, rows=()))
+        elif isinstance(event, CoordinatorReturned):
+            self._metrics = Metrics(last_step=self._last_step())
+        elif isinstance(event, WorkerReturned):
+            self._metrics.returned(event.worker)
         elif isinstance(event, GenerationFormed):
             self._write_metrics(self._metrics.regroup(event.workers))
         elif isinstance(event, JobEnded):
@@ -68,6 +81,14 @@ class Journal:
         self._write_events(self._thinning.rest())
         self._events_file.close()
         self._metrics_file.close()
+
+    def _last_step(self) -> int:
+        """The last one that an earlier coordinator of this job has written a line of; -1 for none."""
+        with contextlib.suppress(OSError, msgspec.MsgspecError, IndexError):
+            if self._metrics_path is not None:
+                whole = _tail(self._metrics_path).rpartition(b"\n")[0]  # a crash may have torn the last line
+                return msgspec.json.decode(whole.splitlines()[-1], type=MetricLine).step
+        return -1
 
     def _write_events(self, records: list[Record]) -> None:
         for record in records:
@@ -141,12 +162,17 @@ def job_start(run_dir: Path) -> JobStarted | None:
     return found
 
 
+def _tail(path: Path) -> bytes:
+    """The last lines of a file; the last one may be torn."""
+    with path.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_LINE))
+        return file.read(LAST_LINE)
+
+
 def _is_closed(path: Path) -> bool:
     """Whether the last line is the end of a job."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_LINE))
-            lines = file.read(LAST_LINE).splitlines()
+        lines = _tail(path).splitlines()
         return bool(lines) and isinstance(msgspec.json.decode(lines[-1], type=Record).event, JobEnded)
     except (FileNotFoundError, msgspec.MsgspecError):
         return False

@@ -49,16 +49,21 @@ class _Waiting:
 class Metrics:
     """Rows in, complete lines out, each step at most once and in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, last_step: int = -1) -> None:
+        """`last_step` has a line already, of an earlier coordinator of the same run."""
         self._reported: dict[int, int | None] = {}  # by member: the last step it spoke of; None: of none yet
         self._waiting: dict[int, _Waiting] = {}  # by key
-        self._written = -1  # the last line's key
+        self._written = 2 * last_step  # the last line's key
         self._time = 0.0  # the last line's; times never go back
 
     def regroup(self, workers: Iterable[int]) -> list[MetricLine]:
         """The next generation has these members; lines wait for nobody else."""
         self._reported = {worker: self._reported.get(worker) for worker in workers}
         return self._complete()
+
+    def returned(self, worker: int) -> None:
+        """A member that an earlier coordinator knew is back: lines wait for it again."""
+        self._reported.setdefault(worker, None)
 
     def add(self, event: StepsApplied, now: float) -> list[MetricLine]:
         """A worker's report that came at `now`."""

@@ -2,13 +2,18 @@
 
 Bytes leave in order. When a connection breaks, the message that was cut in two is sent whole on the next one, and so
 are those whose effect has not been seen yet: that this worker waits for a generation, parts of checkpoints that are
-not settled, a last word. Other messages that the old connection took are lost if it lost them.
+not settled, a last word, and the rows of the last steps, for a coordinator that may have died with them. Other messages
+that the old connection took are lost if it lost them.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
+import msgspec
+
+from shoal.events import StepsApplied
+from shoal.values import TimeShares
 from shoal.wire.messages import (
     ExchangeBroken,
     Failed,
@@ -23,6 +28,7 @@ from shoal.wire.messages import (
 )
 
 MAX_WAITING = 16 * 1024 * 1024  # bytes; beyond, the oldest reports of events go
+RECENT_REPORTS = 12  # of steps whose rows are said again; a worker makes four of them in a second
 MAX_PARTS = 64  # parts of checkpoints that are remembered; a worker asks about its last one
 
 Notice = Ready | ExchangeBroken
@@ -33,6 +39,7 @@ class Outbox:
     def __init__(self) -> None:
         self._waiting: deque[tuple[Message, bytes]] = deque()  # in order, encoded
         self._kept: list[Message] = []  # in order: to be sent again where a connection broke
+        self._steps: deque[StepsApplied] = deque(maxlen=RECENT_REPORTS)  # reports of steps, whether sent or not
         self._begun = 0  # bytes of the first one that the connection has taken
         self._size = 0  # bytes of all that wait
 
@@ -44,6 +51,8 @@ class Outbox:
             self._kept = [kept for kept in self._kept if not isinstance(kept, Notice)]
         if isinstance(message, Notice | Part | Leave | Failed):
             self._kept.append(message)
+        if isinstance(message, Report):
+            self._steps.extend(event for event in message.events if isinstance(event, StepsApplied) and event.rows)
         parts = [kept for kept in self._kept if isinstance(kept, Part)]
         if len(parts) > MAX_PARTS:
             self._kept.remove(parts[0])
@@ -74,12 +83,13 @@ class Outbox:
         again = [kept for kept in self._kept if not any(kept is message for message in waiting)]
         self._waiting.clear()
         self._begun = self._size = 0
-        for message in (*again, *waiting):
+        for message in (*again, *map(_rows_alone, self._steps), *waiting):
             self._append(message)
 
     def clear(self) -> None:
         self._waiting.clear()
         self._kept.clear()
+        self._steps.clear()
         self._begun = self._size = 0
 
     def _append(self, message: Message) -> None:
@@ -93,6 +103,12 @@ class Outbox:
                 return
             self._size -= len(self._waiting[oldest][1])
             del self._waiting[oldest]
+
+
+def _rows_alone(event: StepsApplied) -> Report:
+    """Rows may come twice; samples and seconds would be counted twice."""
+    shares = TimeShares()
+    return Report(events=(msgspec.structs.replace(event, samples=0, seconds=0.0, shares=shares, bytes_sent=0),))
 
 
 def _may_go(message: Message) -> bool:

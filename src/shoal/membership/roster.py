@@ -49,6 +49,7 @@ class Worker:
     suspected: float | None = None  # when the first sign of its death was seen
     barred_until: float = -math.inf  # it could not reach others: not let in before
     times_left_out: int = 0  # in a row
+    is_placed: bool = True  # False: known from the ledger only, so its first heartbeat just says where it is
     is_guest: bool = False  # somebody added it to those that the launcher starts
 
     @property
@@ -89,9 +90,10 @@ class Worker:
         )
 
     def take_in(self, beat: Heartbeat, now: float) -> None:
-        if beat.step > self.step and beat.generation == self.generation != 0:
+        if beat.step > self.step and beat.generation == self.generation != 0 and self.is_placed:
             self.advanced = now
             self.times_left_out = 0
+        self.is_placed = True
         if (beat.step, beat.operation) != (self.step, self.operation):
             self.step, self.operation, self.moved = beat.step, beat.operation, now
         self.stalled = beat.stalled
@@ -163,7 +165,7 @@ def remembered(member: Member, generation: int, now: float) -> Worker:
         address=member.address,
         generation=generation,
     )
-    worker = Worker(join=join, client=None, heard=now, is_awaited=True)
+    worker = Worker(join=join, client=None, heard=now, is_awaited=True, is_placed=False)
     worker.enter(generation, now)
     worker.first_generation = 1  # nothing is known of it: it may have been in all of them
     return worker

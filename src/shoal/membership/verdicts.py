@@ -103,6 +103,8 @@ class Verdicts:
             worker.fate = Fate.DEAD
         if not self._generations.workers or (worker is not None and worker.fate is Fate.FINISHED):
             self._ending.end("failed", found.error, found.text, now=now)
+        elif any(member.is_connected for member in self._generations.members.values()):
+            return  # they hold the job's state, and go on or wait for somebody who starts better
         elif self._stop.reason is None and self._failures.is_too_many(count := self._failures.start_failed()):
             times = f"; {count} in a row ended before they were in a generation" if count > 1 else ""
             self._ending.end("failed", found.error, found.text + times, now=now)

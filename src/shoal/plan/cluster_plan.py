@@ -97,8 +97,8 @@ def restart_goodput(plan: ClusterPlan, assumed: Assumptions, interval: float) ->
 
 
 def best_interval(plan: ClusterPlan, assumed: Assumptions) -> float:
-    """Young's: the square root of twice the checkpoint's cost times the time between failures."""
-    return math.sqrt(2 * assumed.snapshot_seconds(plan) * plan.cluster_mtbf)
+    """Young's: the square root of twice the checkpoint's cost times the time between failures; a step at least."""
+    return max(plan.step, math.sqrt(2 * assumed.snapshot_seconds(plan) * plan.cluster_mtbf))
 
 
 def duration(seconds: float) -> str:

@@ -39,6 +39,9 @@ def train_through(
             finish(session)
             save_at_end(session)
             return result, session
+        except SystemExit:
+            _keep_last(session)
+            raise
         except (Exception, StartAgain) as error:
             again = _what_it_goes_on_with(session, error)
             session = _start_again(session, again, fresh, store)
@@ -71,6 +74,7 @@ def _what_it_goes_on_with(session: Session, error: BaseException) -> StartAgain:
         return error
     loop, iteration = session.loop, session.iteration
     if loop is None or iteration is None or iteration.breakage is None or not iteration.is_void:
+        _keep_last(session)
         raise error
     what = "left its loop" if isinstance(error, StartAgain) else f"raised {type(error).__name__}"
     text = f"the script {what} in step {iteration.step}, which does not count; it starts again from the top"
@@ -82,6 +86,12 @@ def _what_it_goes_on_with(session: Session, error: BaseException) -> StartAgain:
         return StartAgain(text, past, is_settled=True)
     except StartAgain as again:
         return again
+
+
+def _keep_last(session: Session) -> None:
+    """A script that fails after the job was stopped does not take the stop's checkpoint with it."""
+    if session.stopped is not None:
+        session.saver.wait()
 
 
 def _start_again(session: Session, again: StartAgain, fresh: Callable[[], Session], store: Store | None) -> Session:

@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from shoal import events
 from shoal.values import TimeShares
 
@@ -94,6 +96,7 @@ class Board:
     applied: int = 0  # steps
     loop: Loop | None = None
     epoch: int = 0  # counts from 0
+    began: float = 0.0  # time of the job's start
     now: float = 0.0  # time of the last event
     evaluated: events.Evaluated | None = None  # the last one
     generation: int = 0
@@ -172,7 +175,7 @@ class Board:
 
     def apply(self, event: events.Event, time: float) -> Board:
         if isinstance(event, events.JobStarted):  # a job that is resumed goes on in the same record
-            return Board(now=time)
+            return Board(began=time, now=time)
         board = replace(self, now=max(self.now, time))
         if isinstance(event, CALM_KINDS) and self.is_calm(event, time):
             board = replace(board, told={**self.told, type(event): time})
@@ -205,6 +208,8 @@ class Board:
                 # A job that lost all its workers began before this; only a go's first resume is where it began.
                 resumed = event if self.applied == 0 else self.resumed
                 return replace(self, resumed=resumed, applied=event.step, restored=self.generation, loop=loop)
+            case events.JobEnded() if self.coordinator_back > -math.inf:  # it counts from its own start
+                return replace(self, ended=msgspec.structs.replace(event, seconds=self.now - self.began))
             case events.JobEnded():
                 return replace(self, ended=event)
             case _:

@@ -40,6 +40,8 @@ class Incidents:
         self._is_over = True  # the last go has an end that was meant
         self._current: Incident | None = None  # the last that broke an exchange
         self._last_loss: Incident | None = None  # the last that cost a member
+        self._is_anew = False  # nobody of the generation before is left, and no step was applied since
+        self._is_from_top = False  # the same, and no checkpoint was taken up
 
     def __iter__(self) -> Iterator[Incident]:
         return iter(self._kept)
@@ -57,6 +59,8 @@ class Incidents:
         ]
 
     def add(self, event: events.Event, time: float) -> None:
+        if self._is_anew and isinstance(event, events.StepsApplied) and event.generation >= self._generation:
+            self._resume_anew(event, time)
         self._know(event)
         match event:
             case events.JobStarted():
@@ -103,6 +107,7 @@ class Incidents:
         """A job that crashed or failed and is started again has lost what came after its last checkpoint."""
         self._close()
         self._members = frozenset()
+        self._is_anew = self._is_from_top = False
         self._goes += 1
         if self._goes > 1 and not self._is_over:
             incident = self._new(time)
@@ -113,7 +118,8 @@ class Incidents:
     # Signs
 
     def _inject(self, event: events.FaultInjected, time: float) -> None:
-        incident = self._stopped() or self._recent(event.worker, time) or self._injected_with(time) or self._new(time)
+        before = self._gone_before(time) if event.fault == "kill-coordinator" else self._recent(event.worker, time)
+        incident = self._stopped() or before or self._injected_with(time) or self._new(time)
         said = f" ({first_line(event.reason)})" if event.reason else ""
         incident.happened.insert(0, f"on purpose: {fault_words(event)}{said}")
         incident.faults.add(event.fault)
@@ -130,6 +136,11 @@ class Incidents:
             if worker in incident.lost and not incident.faults:
                 return incident
         return None
+
+    def _gone_before(self, time: float) -> Incident | None:
+        """A killed coordinator cannot take down why it is gone: the next one is told, after its return."""
+        near = [incident for incident in self._kept if GONE in incident.happened and time - incident.time <= AFTER]
+        return near[-1] if near and not near[-1].faults else None
 
     def _injected_with(self, time: float) -> Incident | None:
         """Several faults at once are one incident."""
@@ -167,7 +178,10 @@ class Incidents:
         self._generation = event.generation
         if not before:  # the first of this go
             return
-        incident = self._stop(time)
+        is_growth = before < self._members  # newcomers are let in, whatever fault may be at work
+        incident = self._stop(time, may_link=not is_growth)
+        if not before & self._members:
+            incident.is_restored = self._is_anew = self._is_from_top = True
         incident.came |= self._members - before
         self.counts.came |= {(self._goes, worker) for worker in self._members - before}
         workers = some_workers(len(event.workers))
@@ -187,6 +201,19 @@ class Incidents:
         self._step = max(self._step, event.step)
         if event.generation >= self._generation and not incident.lost & self._members:  # else they regroup again
             incident.resumed, incident.step, incident.is_open = time, event.step, False
+
+    def _resume_anew(self, event: events.StepsApplied, time: float) -> None:
+        """After a loss of all workers: those that began anew know of no interruption, so nobody tells its end."""
+        incident = self._stopped()
+        if incident is not None:
+            if self._is_from_top:
+                incident.steps_redone += self._step
+                incident.samples_redone += self._step * self._batch
+            incident.seconds += max(0.0, time - incident.time)
+            incident.resumed, incident.step, incident.is_open = time, event.step, False
+        if self._is_from_top:
+            self._step = 0
+        self._is_anew = self._is_from_top = False
 
     def _note(self, event: events.Event, time: float) -> None:
         match event:
@@ -239,6 +266,7 @@ class Incidents:
     def _restore(self, event: events.Resumed, time: float) -> None:
         redone = max(0, self._step - event.step)
         self._step = event.step
+        self._is_from_top = False
         incident = self._kept[-1] if self._kept else None
         if incident is None or not incident.is_open or not (incident.is_stop or incident.is_restored):
             if redone == 0:
@@ -268,9 +296,9 @@ class Incidents:
         """The one that steps wait for."""
         return self._current if self._current is not None and self._current.is_open else None
 
-    def _stop(self, time: float, worker: int | None = None) -> Incident:
+    def _stop(self, time: float, worker: int | None = None, *, may_link: bool = True) -> Incident:
         """An exchange broke: the incident that steps wait for from now on."""
-        incident = self._stopped() or self._linked(time, worker) or self._new(time)
+        incident = self._stopped() or (self._linked(time, worker) if may_link else None) or self._new(time)
         incident.is_stop = True
         self._current = incident
         return incident

@@ -142,7 +142,7 @@ def _of_job(event: events.Event, time: float) -> Entry | None:
         case events.StopAgreed():
             return Entry(time, "job", f"all stop after step {event.step}", event.reason, event.step)
         case events.JobEnded():
-            title = f"{event.outcome} after {duration(event.seconds)} with exit code {event.exit_code}"
+            title = f"{event.outcome} with exit code {event.exit_code}"
             return Entry(time, "job", title, event.reason, is_problem=event.outcome == "failed")
         case _:
             return None

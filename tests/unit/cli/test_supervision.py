@@ -34,7 +34,7 @@ from shoal.events import (
     CheckpointLost,
     CheckpointPublished,
 )
-from shoal.wire.messages import Enlisted
+from shoal.wire.messages import Ended, Enlisted
 from support.supervision import (
     BACK,
     CTRL_C,
@@ -184,6 +184,20 @@ def test_interrupted_scripts_do_not_take_the_publication_with_them() -> None:
     facts: list[Fact] = [joined(0), saving("a", is_last=True), left(0), CTRL_C, WorkerExited(0, 1), WorkerExited(1, 1)]
     assert not any(isinstance(instruction, Finish) for instruction in play(facts))
     assert finishes([*facts, saved("a")]).exit_code == 130
+
+
+def test_a_stopped_job_that_has_ended_does_not_wait_for_a_worker_that_never_joined() -> None:
+    """A spare that was let go a moment before Ctrl-C, and a last checkpoint of which nothing more was heard."""
+    facts: list[Fact] = [joined(0), CTRL_C, saving("a", is_last=True), WorkerExited(0, 1)]
+    assert not any(isinstance(instruction, Finish) for instruction in play(facts))
+    assert finishes([*facts, Ended(exit_code=130, error="", text="interrupted by Ctrl-C")]).exit_code == 130
+
+
+def test_scripts_have_a_moment_after_the_end_of_a_stopped_job_whatever_became_of_its_checkpoint() -> None:
+    supervisor = connected(1)
+    for time, fact in enumerate([joined(0), CTRL_C, saving("a", is_last=True), GOOD]):
+        supervisor.handle(fact, float(time))
+    assert supervisor.deadline == 3.0 + CLEAN_STOP
 
 
 facts = st.one_of(

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from shoal.events import Advised, GenerationFormed, JobEnded, Record, StepRow, StepsApplied
+from shoal.events import (
+    Advised,
+    CoordinatorReturned,
+    GenerationFormed,
+    JobEnded,
+    Record,
+    StepRow,
+    StepsApplied,
+    WorkerReturned,
+)
 from shoal.membership.journal import FILE_NAME, KEPT, METRICS_NAME, Journal
 from shoal.membership.metrics import MetricLine
 from shoal.values import TimeShares
@@ -128,3 +138,32 @@ def test_a_full_disk_is_said_once_and_does_not_end_the_job(
     assert name in said[0]
     if name == FILE_NAME:
         assert len(read_metrics(tmp_path)) == 3, "the other file goes on"
+
+
+def test_lines_of_metrics_go_on_where_a_coordinator_that_died_had_got_to(tmp_path: Path) -> None:
+    """Workers that are back send their last rows again: none is written twice, and none waits for ever."""
+
+    def applied(step: int, *rows: int) -> Record:
+        made = tuple(StepRow(row, 0, 0.1, 8, {}, 8) for row in rows)
+        event = StepsApplied(
+            worker=0, generation=1, step=step, epoch=0, samples=0, seconds=0.0, shares=TimeShares(), bytes_sent=0,
+            values={}, rows=made,
+        )  # fmt: skip
+        return Record(time=1.0, event=event)
+
+    first = Journal(tmp_path)
+    first.write(Record(time=0.0, event=formed))
+    first.write(applied(2, 1, 2))
+    first.flush()
+    second = Journal(tmp_path)  # the first one was killed: nothing was closed
+    second.write(Record(time=2.0, event=CoordinatorReturned(generation=1, reason="killed")))
+    second.write(Record(time=2.0, event=WorkerReturned(worker=0, generation=1)))
+    second.write(applied(3, 1, 2, 3))
+    second.flush()
+    lines = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
+    first.close()
+    second.close()
+
+
+formed = GenerationFormed(generation=1, workers=(0,), schedule="ring", codec="identity", reason="all are here")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from shoal import events
 from shoal.values import TimeShares
 from shoal.watch.board import Board
+from support.records import job_started
 
 LOOP = events.LoopStarted(loop=0, epochs=2, steps_per_epoch=10, global_batch=20, samples_per_epoch=200)
 
@@ -224,3 +225,11 @@ def test_any_order_of_events_gives_sensible_figures(happened: list[tuple[events.
     assert made.seconds_left is None or made.seconds_left >= 0
     total = sum(event.samples for event, _ in happened if isinstance(event, events.StepsApplied))
     assert sum(state.samples for state in made.workers.values()) == total
+
+
+def test_a_job_has_lasted_since_its_start_whenever_its_coordinator_was_started() -> None:
+    made = Board().apply(job_started(), 100.0)
+    made = made.apply(events.CoordinatorReturned(generation=1, reason="started again"), 140.0)
+    made = made.apply(events.JobEnded(outcome="finished", exit_code=0, reason="done", seconds=20.0), 160.0)
+    assert made.ended is not None
+    assert made.ended.seconds == 60.0

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import events
+from shoal.values import TimeShares
 from shoal.watch.goodput import Cost
 from shoal.watch.incident import Incident
 from shoal.watch.incident_words import in_a_line, percent, without_progress
@@ -273,3 +274,59 @@ def test_any_order_of_events_gives_sensible_incidents(steps: list[tuple[float, e
     assert sum(line.startswith("on purpose") for incident in found for line in incident.happened) == faults
     assert all(start <= end for start, end in made.stops)
     assert in_a_line(made, Cost())
+
+
+def applied(generation: int, step: int) -> events.StepsApplied:
+    return events.StepsApplied(
+        worker=9,
+        generation=generation,
+        step=step,
+        epoch=0,
+        samples=32,
+        seconds=1.0,
+        shares=TimeShares(),
+        bytes_sent=0,
+        values={},
+        value_samples=0,
+        rows=(),
+    )
+
+
+@pytest.mark.parametrize(("checkpoint", "redone"), [(None, 40), (30, 10)])
+def test_a_loss_of_all_workers_lasts_until_new_ones_apply_a_step(checkpoint: int | None, redone: int) -> None:
+    """Those know of no interruption, so no event tells its end."""
+    chosen = events.BatchChosen(
+        generation=1, workers=4, global_batch=32, worker_batch=8.0, lr_factor=1.0, reason="as it was"
+    )
+    found = events.Resumed(checkpoint="c", step=checkpoint or 0, workers=4, reason="epoch 1")
+    [incident] = incidents(
+        *BEGIN,
+        (2.0, chosen),
+        (9.0, applied(1, 40)),
+        *((10.0, died(worker)) for worker in range(4)),
+        (10.5, applied(1, 40)),
+        (17.0, formed(2, 4, 5, 6, 7)),
+        *(((18.0, found),) if checkpoint is not None else ()),
+        (20.0, applied(2, (checkpoint or 0) + 3)),
+        (30.0, applied(2, (checkpoint or 0) + 60)),
+        (99.0, END),
+    )
+    assert (incident.seconds, incident.resumed) == (10.0, 20.0)
+    assert (incident.steps_redone, incident.samples_redone) == (redone, redone * 32)
+
+
+def test_newcomers_that_are_let_in_are_no_effect_of_a_fault_that_is_at_work() -> None:
+    slow, came = incidents(
+        *BEGIN, (10.0, injected("slow", 1, seconds=5.0)), (12.0, formed(2, 0, 1, 2, 3, 4)), (12.1, resumed(2, 0.1))
+    )
+    assert (slow.is_stop, slow.decided) == (False, [])
+    assert came.came == {4}
+
+
+def test_a_killed_coordinator_and_its_return_are_one_incident_though_the_fault_is_told_afterwards() -> None:
+    returned = events.CoordinatorReturned(generation=1, reason="started again")
+    gone, kill = incidents(
+        *BEGIN, (10.0, returned), (10.1, injected("kill-coordinator")), (12.0, injected("kill", 2)), (12.1, died(2))
+    )
+    assert gone.faults == {"kill-coordinator"}
+    assert kill.faults == {"kill"} and kill.lost == {2}

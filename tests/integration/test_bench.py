@@ -76,3 +76,12 @@ def test_what_a_benchmark_cannot_use_is_one_line(tmp_path: Path) -> None:
     assert outcome.stderr == "shoal: error: --to is 'file', which cannot be written: File exists\n"
     outcome = shoal(tmp_path, "bench", "checkpoint", "--turns", "0")
     assert outcome.stderr == "shoal: error: --turns is 0; it should be above 0\n"
+
+
+def test_recovery_benchmark_kills_workers_and_leaves_nothing(tmp_path: Path) -> None:
+    outcome = shoal(tmp_path, "bench", "recovery", "--only", "kills", "--kills", "1", "--json", "found.json")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert outcome.code == (0 if all(bound["holds"] for bound in found["bounds"]) else 1), outcome.stderr
+    assert len(found["kills"]["recoveries"]) == 1
+    assert len(found["kills"]["replacements"]) == 1
+    assert "from SIGKILL to the next step, median s" in outcome.stdout

@@ -2,7 +2,8 @@
 
 `--traps` is JSON: by worker number, a place and a step. Places: forward, backward, update (inside `optimizer.step`),
 compare and connect (while regrouping), copy (of the state, sent or received), part (of a checkpoint), script (in the
-script's own code); `hang` and `raise` do that in place of dying. The first worker writes what came of it as JSON.
+script's own code); `hang`, `raise` and `memory` (more than there is) do that in place of dying. The first worker writes
+what came of it as JSON.
 """
 
 from __future__ import annotations
@@ -91,6 +92,8 @@ class Traps:
             if self._place == "hang":
                 self._place = ""
                 time.sleep(8)
+            if self._place == "memory":
+                torch.empty(2**62, dtype=torch.uint8)
             if self._place == "raise":
                 raise RuntimeError("the script's own mistake")
 

@@ -5,6 +5,7 @@ All times are in seconds by one clock. A diary is a list of applied steps of one
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -96,11 +97,9 @@ def bounds_of_kills(recoveries: Sequence[float], replacements: Sequence[float], 
         Bound("from SIGKILL to the next step, median s", median, RECOVERY_MEDIAN + step, median <= 1.0 + step),
         Bound("from SIGKILL to the next step, worst s", worst, RECOVERY_WORST, worst <= RECOVERY_WORST),
     ]
-    if replacements:
-        slowest = max(replacements)
-        what = "a replacement, from torch's import to its first step, worst s"
-        found.append(Bound(what, slowest, REPLACEMENT, slowest <= REPLACEMENT))
-    return found
+    slowest = max(replacements, default=math.inf)
+    what = "a replacement, from torch's import to its first step, worst s"
+    return [*found, Bound(what, slowest, REPLACEMENT, slowest <= REPLACEMENT)]
 
 
 def bounds_of_goodput(goodput: Mapping[str, float]) -> list[Bound]:

@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -102,25 +103,24 @@ class Job:
         if code != 0:
             log = (self.folder / "output.txt").read_text(encoding="utf-8", errors="replace")
             raise ScriptFailed(f"the benchmark's job ended with exit code {code}: {log.strip()[-2000:]}")
-        diaries = self.diaries()
-        left = [diary.pid for diary in diaries.values() if _is_alive(diary.pid)]
-        if left:
+        if left := _processes_of(self.folder):
             raise ScriptFailed(f"processes {left} of the benchmark's job are left over")
-        return diaries
+        return self.diaries()
 
 
 def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     results: dict[str, Any] = {"workers": WORKERS, "cores": os.cpu_count()}
     bounds: list[Bound] = []
-    shared = set(Path("/dev/shm").iterdir())  # noqa: S108  looked at, not used
+    before = _held()
     for part, measure in {"kills": _measure_kills, "goodput": _measure_goodput}.items():
         if part in options.only:
             found, held = measure(options)
             results[part] = found
             bounds += held
-    left = sorted(path.name for path in set(Path("/dev/shm").iterdir()) - shared)  # noqa: S108
-    bounds.append(Bound("shared memory left over, entries", len(left), 0, not left))
+    for what, count in _held().items():
+        left = max(0, count - before[what])
+        bounds.append(Bound(f"{what} left over", left, 0, left == 0))
     results["bounds"] = [vars(bound) for bound in bounds]
     for bound in bounds:
         print(f"  {'holds' if bound.holds else 'FAILS'}  {bound.what}: {bound.found:.3f} (bound {bound.limit:.3f})")
@@ -252,6 +252,28 @@ def _add(diary: Diary, line: dict[str, Any]) -> None:
         diary.costs, diary.steps = line["costs"], line["steps"]
     else:
         diary.applied.append(Applied(**line))
+
+
+def _held() -> dict[str, int]:
+    """What jobs could leave behind on this machine, and in this process."""
+    return {
+        "entries in shared memory": len(list(Path("/dev/shm").iterdir())),  # noqa: S108  looked at, not used
+        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+        "threads": threading.active_count(),
+        "listening sockets": sum(
+            line.split()[3] == "0A" for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+        ),
+    }
+
+
+def _processes_of(folder: Path) -> list[int]:
+    """Those that have the job's folder on their command line, as launcher, coordinator and workers do."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if str(folder).encode() in (process / "cmdline").read_bytes() and _is_alive(int(process.name)):
+                found.append(int(process.name))
+    return found
 
 
 def _is_alive(pid: int) -> bool:

@@ -1,12 +1,15 @@
 """Run as a worker of a job: a model whose parameter i counts the uses of sample i, trained slowly on purpose.
 
-Prints "step N" once in a while, and in the end "exact" or what was counted.
+Prints "step N" once in a while, and in the end "exact" or what was counted. Its own log, `steps-WORKER` in the current
+folder, has a line for every step that it applied: when, in which generation, which one.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -17,6 +20,7 @@ import shoal
 SAMPLES = 240
 EPOCHS = 4
 BATCH = 4
+LOG = Path(f"steps-{os.environ.get('SHOAL_WORKER')}")
 
 
 class Uses(nn.Module):
@@ -38,8 +42,11 @@ def train(run: shoal.Run) -> None:
         model.uses.grad.mul_(run._session.iteration.step_samples)  # type: ignore[union-attr]
         optimizer.step()
         optimizer.zero_grad()
-        if run.applied and run.step % 5 == 0:
-            say(f"step {run.step}")
+        if run.applied:
+            with LOG.open("a") as log:
+                log.write(f"{time.monotonic()} {run._session.peers.generation.number} {run.step + 1}\n")
+            if run.step % 5 == 0:
+                say(f"step {run.step}")
     counts = sorted({int(count) for count in model.uses.detach().round()})
     say("exact" if counts == [EPOCHS] else f"counted {counts}")
 

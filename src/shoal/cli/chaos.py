@@ -8,6 +8,7 @@ Several clauses are joined by ";" or ",". A mistake is a `UsageError` that names
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoal.errors import UsageError
@@ -17,6 +18,7 @@ SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 BYTES = {"b/s": 1.0, "kb/s": 1e3, "mb/s": 1e6, "gb/s": 1e9}
 LONGEST = 30 * 24 * 3600.0  # seconds that a duration may have
 MOST_VICTIMS = 256
+NOT_ALL_HAVE = {"for": "how long it lasts", "to": "a rate"}  # parts that only some verbs have, and what they say
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,17 @@ def parse(text: str) -> tuple[Clause, ...]:
     return tuple(_Reader(" ".join(part.split())).clause() for part in re.split(r"[;,]", text))
 
 
+def doubts(clauses: Sequence[Clause], *, workers: int) -> tuple[str, ...]:
+    """What is no mistake and may still not be meant, a line each, for a job that starts with so many workers."""
+    return tuple(
+        f"--chaos: {clause.text!r} strikes nobody until there is a worker {clause.worker}: "
+        f"the job starts with {'worker 0' if workers == 1 else f'workers 0 to {workers - 1}'}, "
+        "and higher numbers are those of replacements"
+        for clause in clauses
+        if clause.worker is not None and clause.worker >= workers
+    )
+
+
 class _Reader:
     """Reads one clause word by word."""
 
@@ -74,7 +87,7 @@ class _Reader:
         count, worker = self._target() if verb.has_target else (1, None)
         found: dict[str, float] = {}
         while self._place < len(self._words):
-            self._part(verb, found)
+            self._part(name, found)
         times = [key for key in ("every", "at", "step") if key in found]
         if len(times) != 1:
             raise UsageError(
@@ -112,11 +125,12 @@ class _Reader:
                 return 1, int(number)
         return 1, None
 
-    def _part(self, verb: Verb, found: dict[str, float]) -> None:
+    def _part(self, name: str, found: dict[str, float]) -> None:
+        verb = VERBS[name]
         allowed = ["every", "at", *(["for"] if verb.seconds is not None else []), *(["to"] if verb.rate else [])]
         key = self._take(" or ".join(allowed))
         if key not in allowed:
-            raise self._wrong(key, f"there may be {', '.join(allowed)}")
+            raise self._wrong(key, self._why_not(key, name, allowed))
         if key == "at" and self._words[self._place : self._place + 1] == ["step"]:
             self._place += 1
             key, value = "step", self._step()
@@ -129,6 +143,12 @@ class _Reader:
         if key in found:
             raise self._wrong(key, "it is said twice")
         found[key] = value
+
+    def _why_not(self, key: str, name: str, allowed: list[str]) -> str:
+        if key in ("and", "then", "&", *VERBS):
+            return "join clauses with `;`"
+        own = f"{name} has no `{key}` ({NOT_ALL_HAVE[key]}); " if key in NOT_ALL_HAVE else ""
+        return f"{own}there may be {', '.join(allowed)}"
 
     def _step(self) -> float:
         word = self._take("a number of steps")

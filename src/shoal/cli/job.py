@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
@@ -39,7 +40,8 @@ def run_job(config: JobConfig, script: str, arguments: tuple[str, ...]) -> int:
     """Run the job and return its exit code. Mistakes that can be seen before anything starts raise `ShoalError`."""
     check_script(script)
     check_size(config)
-    chaos.parse(config.chaos)
+    for doubt in chaos.doubts(chaos.parse(config.chaos), workers=config.workers):
+        print(f"shoal: {doubt}", file=sys.stderr)
     worker_environment()  # a misspelt variable is said once here rather than by every worker
     with contextlib.ExitStack() as stack:
         held = _earlier_run(config, stack)

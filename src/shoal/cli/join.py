@@ -59,6 +59,10 @@ def main(arguments: Sequence[str]) -> int:
     if parsed.threads < 0:
         raise UsageError(f"--threads is {parsed.threads}; it should be 0 (as the job has it) or more")
     address = parse_address(parsed.address, named="ADDRESS")
+    if not address.port:
+        raise UsageError(
+            f"ADDRESS is {parsed.address!r}, without a port; it should be HOST:PORT, as `shoal show RUN` names it"
+        )
     token_file = Path(parsed.token_file).absolute()
     token = read_token(token_file)
     with contextlib.ExitStack() as stack:

@@ -33,9 +33,23 @@ def token_file(token: str) -> Iterator[Path]:
 
 def read_token(path: Path) -> str:
     try:
-        token = path.read_text(encoding="utf-8").strip()
+        token = path.read_text(encoding="ascii").strip()  # as workers read it
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file {path} cannot be read: {error}") from None
+        raise UsageError(f"--token-file {path} {_trouble(error)}") from None
     if not token:
         raise UsageError(f"--token-file {path} is empty; it should hold the job's token on one line")
     return token
+
+
+def _trouble(error: OSError | UnicodeDecodeError) -> str:
+    match error:
+        case FileNotFoundError() | NotADirectoryError():
+            return "is not there; `shoal show RUN` names the file of a job that runs, which is gone when the job is"
+        case PermissionError():
+            return "may not be read by this user; only who started the job may, so use a private copy of it"
+        case IsADirectoryError():
+            return "is a folder; it should be the file that `shoal show RUN` names"
+        case UnicodeDecodeError():
+            return "holds no plain text; it should hold the job's token on one line"
+        case _:
+            return f"cannot be read ({error.strerror}); `shoal show RUN` names the file of a job that runs"

@@ -23,19 +23,21 @@ def save_after_step(session: Session, cursor: Cursor) -> None:
         session.saver.prepare(lambda: state_size(session) // session.peers.group.size)
 
 
-def save_here(session: Session, mark: str) -> None:
+def save_here(session: Session, mark: str, *, is_agreed: bool = False) -> None:
     """On the script's request, outside a loop: all workers make one of the state as it is."""
     if is_past(session):
         return  # it was made before the script started again
-    meet(session, f"saving {mark!r}" if mark else "saving", session.agree)
+    if not is_agreed:
+        meet(session, f"saving {mark!r}" if mark else "saving", session.agree)
     if session.saver.is_on:
         _save(session, mark)
 
 
 def save_asked(session: Session) -> None:
-    """A loop is over: what the script asked for inside and was put off is made now, or marked."""
-    if (mark := session.saver.take_asked()) is not None:
-        _save(session, mark)
+    """A loop is over, and all have seen whether the script asked for one inside that was put off."""
+    mark = session.saver.take_asked()
+    if session.strategy.votes.save_seen:
+        _save(session, mark or "")  # a newcomer does not know the mark, and need not: the first worker tells it
 
 
 def _save(session: Session, mark: str) -> None:

@@ -163,6 +163,7 @@ class Loop:
         session = self._session
         point = end_of_loop(session)
         session.peers.hold(at_end=True)
+        session.saver.vote_asked(session.strategy.votes)
         try:
             session.agree(point, compare=True)
         except ExchangeFailed as failure:
@@ -171,6 +172,7 @@ class Loop:
             self.cursor = recovered.cursor
             if not recovered.has_passed:
                 return False
+            session.strategy.votes.save_seen = False  # those who have passed began it before this generation
         session.points += 1
         session.in_loop = False
         session.reporter.send(step=session.step, now=True)
@@ -287,7 +289,7 @@ class Loop:
             self.cursor = batch.cursor_after
         if session.strategy.votes.stop_seen and batch.is_last and iteration.breakage is None:
             self._agree_to_stop(iteration)
-        if session.saver.is_asked and batch.is_last and iteration.breakage is None:
+        if session.saver.is_asked_now and batch.is_last and iteration.breakage is None:
             self._agree_to_save(iteration)
         if batch.is_last and iteration.breakage is None and session.stopped is None:
             self._heed_wishes(iteration)

@@ -119,11 +119,13 @@ def settle(session: Session) -> None:
     session.conclude(iteration, counts=counts)
     if session.loop is not None:
         session.loop.leave()
+    session.saver.vote_asked(session.strategy.votes)
     meet(session, point, lambda label: session.agree(label, compare=True))
     session.in_loop = False
     session.note_loop_end()
-    if (mark := session.saver.take_asked()) is not None and session.save_here is not None:
-        session.save_here(mark)  # asked for in the iteration that was left
+    mark = session.saver.take_asked()
+    if session.strategy.votes.save_seen and session.save_here is not None:
+        session.save_here(mark or "", is_agreed=True)  # asked for in the iteration that was left
     session.reporter.add(samples=iteration.samples if counts else 0, shares=TimeShares())
     session.reporter.send(step=session.step, now=True)
 

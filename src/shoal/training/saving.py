@@ -66,6 +66,7 @@ class Saver:
         self._last: Writing | None = None  # the last one begun
         self._preparing: threading.Thread | None = None  # gets the memory for the first copy ready
         self._is_prepared = False
+        self._is_untold = False  # the script asked for one, and no vote has said so yet
         self._is_copying = False  # as far as the script's thread knows
         self._is_lazy = True  # copy during the next forward and backward; not where the script's own code interferes
         self.blocked = 0.0  # seconds so far that the script was held up
@@ -105,10 +106,12 @@ class Saver:
     def ask(self, mark: str) -> None:
         """The script wants one after this step."""
         self._timetable.ask(mark)
+        self._is_untold = True
 
     @property
-    def is_asked(self) -> bool:
-        return self.is_on and self._timetable.is_asked
+    def is_asked_now(self) -> bool:
+        """Since the last vote, and so on every worker: newcomers do not know what was asked for before they came."""
+        return self.is_on and self._is_untold
 
     def take_asked(self) -> str | None:
         """The mark of a checkpoint that was asked for in a loop that is over."""
@@ -121,13 +124,18 @@ class Saver:
 
     def vote(self, votes: Votes, *, step: int) -> None:
         """Say what this worker brings to the exchange of the step that will be number `step` once it is applied."""
-        votes.save_seen = votes.busy_seen = False
+        votes.save_seen = votes.busy_seen = self._is_untold = False
         votes.busy = self.is_busy
         if self._last is not None and self._last.part.capture.torn is not None and not votes.busy:
             self._is_lazy = False
             self._timetable.owe()
             self._last = None
         votes.save = self.is_on and self._timetable.reason(step, time.monotonic()) is not None
+
+    def vote_asked(self, votes: Votes) -> None:
+        """A loop is over: what the script asked for inside and was put off is made now, by all workers or by none."""
+        votes.save_seen = votes.busy_seen = self._is_untold = votes.busy = False
+        votes.save = self.is_on and self._timetable.is_asked
 
     def decide(self, votes: Votes, *, step: int) -> Due | None:
         """After the exchange: the checkpoint that all workers make now, if any."""

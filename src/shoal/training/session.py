@@ -130,7 +130,7 @@ class Session:
         self.past: Past | None = None  # set while a script that started again has not reached its current loop
         self.weights: dict[str, Any] | None = None  # by model: what training starts from, where that is imported
         self.kept_before: dict[str, Any] = {}  # states of objects that a resumed script has not handed over yet
-        self.save_here: Callable[[str], None] | None = None  # makes a checkpoint outside loops; set by `Run`
+        self.save_here: Callable[..., None] | None = None  # makes a checkpoint outside loops; set by `Run`
         self._undo_told = False
         self._compares = False  # the present step's exchange compares the replicas
 

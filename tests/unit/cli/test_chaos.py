@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cli.chaos import VERBS, Clause, parse
+from shoal.cli.chaos import VERBS, Clause, doubts, parse
 from shoal.cli.chaos_timetable import JITTER, Fault, Present, Timetable
 from shoal.errors import UsageError
 
@@ -61,7 +61,13 @@ def test_several_clauses() -> None:
         ("kill worker every 800h", "30 days at most"),
         ("kill worker at step x", "it should be a number of steps such as 100"),
         ("kill worker at step 0", "it should be a number of steps"),
-        ("kill worker every 15s for 3s", "'for' in 'kill worker every 15s for 3s': there may be every, at"),
+        ("kill worker every 15s for 3s", "'for' in 'kill worker every 15s for 3s': kill has no `for`"),
+        ("stop worker at 1s to 1MB/s", "stop has no `to` (a rate); there may be every, at, for"),
+        ("kill-coordinator at 1s for 2s", "kill-coordinator has no `for`"),
+        ("kill worker every 5s and stop worker every 9s", "'and' in"),
+        ("kill worker every 5s and stop worker every 9s", "join clauses with `;`"),
+        ("kill worker every 5s stop worker every 9s", "join clauses with `;`"),
+        ("kill worker every 5s when idle", "'when' in 'kill worker every 5s when idle': there may be every, at"),
         ("slow worker at 1s to 3", "it should be a rate such as 1MB/s"),
         ("kill-coordinator worker at 1s", "'worker' in"),
         ("kill worker every 15s;", "a clause is empty"),
@@ -72,6 +78,15 @@ def test_mistakes_name_the_word_and_what_is_allowed(text: str, words: str) -> No
         parse(text)
     assert words in str(caught.value)
     assert str(caught.value).startswith("--chaos")
+
+
+def test_a_worker_that_the_job_does_not_start_with_is_doubted() -> None:
+    clauses = parse("kill worker 9 at 5s; kill worker 3 at 5s; kill worker every 5s; stop worker 4 at 9s")
+    first, second = doubts(clauses, workers=4)
+    assert "--chaos: 'kill worker 9 at 5s' strikes nobody until there is a worker 9" in first
+    assert "workers 0 to 3" in first
+    assert "'stop worker 4 at 9s'" in second
+    assert doubts(clauses, workers=10) == ()
 
 
 @given(st.text(max_size=60) | st.lists(st.sampled_from([*VERBS, "worker", "2", "every", "at", "5s"])).map(" ".join))

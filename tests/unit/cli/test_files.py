@@ -83,6 +83,20 @@ def test_unusable_token_files_are_refused(tmp_path: Path, content: bytes | None)
         read_token(path)
 
 
+@pytest.mark.parametrize("name", ["absent", "token/below"])
+def test_a_missing_token_file_is_named_with_what_to_do(tmp_path: Path, name: str) -> None:
+    (tmp_path / "token").write_text("secret")
+    with pytest.raises(UsageError) as caught:
+        read_token(tmp_path / name)
+    assert str(caught.value).startswith(f"--token-file {tmp_path / name} is not there; `shoal show RUN` names the file")
+    assert "Errno" not in str(caught.value)
+
+
+def test_a_folder_is_no_token_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"is a folder; .*`shoal show RUN`"):
+        read_token(tmp_path)
+
+
 def is_free(path: Path) -> bool:
     """As `shoal runs` finds out whether a job runs."""
     with (path / "lock").open("rb") as file:

@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import shoal
+from shoal.checkpoint.catalogue import marks
 from shoal.checkpoint.local_store import LocalStore
 from shoal.checkpoint.publisher import StorePublisher
 from shoal.events import BatchChosen, ProgressResumed, ReplicaDiffered, Resumed, StateCopied, StepVoided
@@ -385,3 +386,66 @@ def test_a_newcomer_knows_which_checkpoint_was_the_last(tmp_path: Path) -> None:
     crew.start(0)
     results = crew.wait()
     assert results[0] == results[1]
+
+
+def test_a_save_that_was_asked_for_before_a_newcomer_came_is_made_by_all(tmp_path: Path) -> None:
+    """In the last step of a loop, at whose end the newcomer is let in: it has not heard the script ask."""
+    started: list[int] = []
+
+    def train(run: shoal.Run) -> int:
+        model = run.model(Uses())
+        optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        for index, x in run.batches(data(), batch_size=3, steps=6):
+            if run.step == 5 and run._session.peers.worker == 0 and not started:
+                started.append(1)
+                crew.start(1)
+                while not hub.is_wished:
+                    pass
+            model(index, x).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if run.step == 5:
+                run.save(mark="best")
+        return run.step
+
+    store = LocalStore(tmp_path)
+    hub = Hub(1, publisher=StorePublisher(store, keep=9), store=store)
+    crew = Crew(hub, train)
+    crew.start(0)
+    assert set(crew.wait().values()) == {6}
+    assert list(marks(store)) == ["best"]
+
+
+def test_a_save_in_a_loop_through_a_death_while_the_workers_agree_on_it(tmp_path: Path) -> None:
+    """Some have begun it and others have not: all must agree on what is still asked for."""
+
+    def train(run: shoal.Run) -> int:
+        model = run.model(Uses())
+        optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        for index, x in run.batches(data(), batch_size=3, steps=8):
+            model(index, x).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if run.step in (2, 4):
+                run.save(mark=f"at-{run.step}")
+        return run.step
+
+    for late in (False, True):
+        store = LocalStore(tmp_path / str(late))
+        hub = Hub(3, publisher=StorePublisher(store, keep=9), store=store)
+        broken: list[str] = []
+
+        def breaks(worker: int, label: str, broken: list[str] = broken) -> bool:
+            is_it = worker == 1 and label == "saving after step 3" and not broken
+            if is_it:
+                broken.append(label)
+            return is_it
+
+        if late:
+            hub.late = breaks
+        else:
+            hub.kill = breaks
+        crew = crew_of(3, hub, train)
+        assert set(crew.wait().values()) == {8}
+        assert broken
+        assert "at-4" in marks(store)

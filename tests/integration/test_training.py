@@ -117,26 +117,25 @@ def sabotage(run):
 
 @pytest.mark.parametrize("moment", ["before_update", "in forward"])
 def test_a_worker_killed_in_a_step_is_named_with_step_and_operation(tmp_path: Path, moment: str) -> None:
-    kill = 'if run.rank == 1 and run.step == 5: print("about to die", flush=True); os.kill(os.getpid(), signal.SIGKILL)'
-    script(tmp_path, kill if moment == "before_update" else "pass", epochs=1000)
+    kill = 'if os.environ["RANK"] == "1" and run.step == 5: print("about to die", flush=True); os.kill(os.getpid(), signal.SIGKILL)'
+    script(tmp_path, kill if moment == "before_update" else "pass")
     if moment == "in forward":
         text = (tmp_path / "script.py").read_text()
         (tmp_path / "script.py").write_text(
             text.replace("        loss = F.mse", f"        {kill}\n        loss = F.mse", 1)
         )
-    outcome = shoal(tmp_path, "run", "-n", "3", "script.py")
-    assert outcome.code == 3
-    assert outcome.stderr.count("shoal: error:") == 1
-    assert re.search(r"worker 1 .*was killed by SIGKILL", outcome.stderr)
-    assert re.search(r"step [56]\b", outcome.stderr)
-    assert "exchange 0 of model 1" in outcome.stderr
-    assert "about to die" in outcome.stderr
+    outcome = shoal(tmp_path, "run", "-n", "3", "--run-dir", "out", "script.py")
+    assert outcome.code == 0, outcome.stderr
+    assert "[worker 1] about to die" in outcome.stdout
+    (died,) = events(tmp_path / "out", "worker-died")
+    assert re.search(r"worker 1 .*was killed by SIGKILL in step [56], during exchange 0 of model 1", died["reason"])
+    assert died["reason"] in outcome.stdout
     assert leftovers(tmp_path) == []
 
 
 def test_a_script_that_raises_in_one_worker_shows_its_traceback_once(tmp_path: Path) -> None:
     script(tmp_path, 'if run.rank == 2 and run.step == 3: raise ValueError("bad batch")')
-    outcome = shoal(tmp_path, "run", "-n", "3", "script.py")
+    outcome = shoal(tmp_path, "run", "-n", "3", "--max-failures", "1", "script.py")
     assert outcome.code == 1
     everything = outcome.stdout + outcome.stderr
     assert everything.count("ValueError: bad batch") == 1
@@ -167,7 +166,7 @@ def test_mistakes_in_a_script_end_the_job_with_one_line(tmp_path: Path, name: st
     script(tmp_path)
     source = (tmp_path / "script.py").read_text().replace("def train(run)", override + "\ndef train(run)")
     (tmp_path / "script.py").write_text(source)
-    outcome = shoal(tmp_path, "run", "-n", "2", "script.py")
+    outcome = shoal(tmp_path, "run", "-n", "2", "--max-failures", "1", "script.py")
     assert outcome.code == code, outcome.stderr
     assert outcome.stderr.count("shoal: error:") == 1
     assert re.search(text, outcome.stderr), outcome.stderr
@@ -184,7 +183,7 @@ def test_a_loop_left_early_by_one_worker_is_told_to_use_stop(tmp_path: Path) -> 
     (tmp_path / "script.py").write_text(text)
     outcome = shoal(tmp_path, "run", "-n", "2", "script.py")
     assert outcome.code == 4
-    assert "use run.stop(reason)" in outcome.stderr and outcome.stderr.count("shoal: error:") == 1
+    assert "to end it early, use run.stop" in outcome.stderr and outcome.stderr.count("shoal: error:") == 1
 
 
 def test_ctrl_c_ends_all_workers_after_the_same_step(tmp_path: Path) -> None:
@@ -236,12 +235,12 @@ def test_loader_processes_and_collate_of_a_data_loader_are_used(tmp_path: Path) 
 
 
 def test_a_killed_worker_with_loader_processes_is_noticed_at_once_and_leaves_none(tmp_path: Path) -> None:
-    kill = "EPOCHS, KILL_AT = 1000, (3 if os.environ['RANK'] == '1' else None)\n"
+    kill = "EPOCHS, KILL_AT = 10, (3 if os.environ['RANK'] == '1' else None)\n"
     (tmp_path / "script.py").write_text(HEAD + kill + LOADING)
     with started(tmp_path, "run", "-n", "2", "script.py") as process:
-        _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 3, stderr
-    assert "worker 1" in stderr and "SIGKILL" in stderr
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert re.search(r"worker 1 .*was killed by SIGKILL", stdout)
     assert leftovers(tmp_path) == []
 
 

@@ -117,7 +117,8 @@ def sabotage(run):
 
 @pytest.mark.parametrize("moment", ["before_update", "in forward"])
 def test_a_worker_killed_in_a_step_is_named_with_step_and_operation(tmp_path: Path, moment: str) -> None:
-    kill = 'if os.environ["RANK"] == "1" and run.step == 5: print("about to die", flush=True); os.kill(os.getpid(), signal.SIGKILL)'
+    is_victim = 'os.environ["RANK"] == "1" and run.step == 5'
+    kill = f'if {is_victim}: print("about to die", flush=True); os.kill(os.getpid(), signal.SIGKILL)'
     script(tmp_path, kill if moment == "before_update" else "pass")
     if moment == "in forward":
         text = (tmp_path / "script.py").read_text()

@@ -67,8 +67,11 @@ def main(arguments: Sequence[str]) -> int:
     token = read_token(Path(given["token-file"])) if "token-file" in given else ""
     run_dir = Path(config.run_dir) if config.run_dir else None
     is_restart = _is_under_way(config.run_dir)
-    listener = _inherited(given["listen-fd"], token) if "listen-fd" in given else _listen(config, token)
-    with listener, _held(run_dir, given.get("lock-fd")):
+    # The lock first: who runs the job already has its address too, and "in use" would not say why.
+    with (
+        _held(run_dir, given.get("lock-fd")),
+        _inherited(given["listen-fd"], token) if "listen-fd" in given else _listen(config, token) as listener,
+    ):
         _record_settings(run_dir, config, listener)
         kept = keeping(config, is_restart=is_restart)
         return serve(

@@ -6,6 +6,8 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
+
 from shoal.cli.bench_checkpoint import Bench
 from shoal.cli.bench_checkpoint_verdict import ASYNC
 from support.launcher import PATIENCE, leftovers, shoal, started
@@ -51,12 +53,14 @@ def test_checkpoint_benchmark_compares_with_torch_in_one_run(tmp_path: Path) -> 
     assert list((tmp_path / "here").iterdir()) == []
 
 
+@pytest.mark.long
 def test_memory_of_a_save_is_seen(tmp_path: Path) -> None:
     """Shoal's copy of the state is there, and it is one."""
     found, _ = Bench(tmp_path, size_mb=60).job("memory-0", "--method", "shoal", workers=1)
     assert 0.5 < found["growth"] / found["state_bytes"] < 1.5
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_a_checkpoint_benchmark_and_leaves_nothing(tmp_path: Path) -> None:
     with started(tmp_path, "bench", "checkpoint", "--size-mb", "4", "--turns", "100000", "--to", "here") as process:
         assert process.stdout is not None
@@ -78,6 +82,7 @@ def test_what_a_benchmark_cannot_use_is_one_line(tmp_path: Path) -> None:
     assert outcome.stderr == "shoal: error: --turns is 0; it should be above 0\n"
 
 
+@pytest.mark.long
 def test_recovery_benchmark_kills_workers_and_leaves_nothing(tmp_path: Path) -> None:
     outcome = shoal(tmp_path, "bench", "recovery", "--only", "kills", "--kills", "1", "--json", "found.json")
     found = json.loads((tmp_path / "found.json").read_text())

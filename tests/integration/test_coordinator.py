@@ -29,7 +29,7 @@ from shoal.membership.client import CoordinatorClient
 from shoal.membership.coordinator import open_listener
 from shoal.values import Address
 from shoal.wire.messages import Enlisted, encode
-from support.membership import join
+from support.membership import broken, join
 from support.membership_job import PATIENCE, Job, ended, kill_quietly, seen
 
 
@@ -239,7 +239,7 @@ def test_a_worker_can_ask_whether_its_generation_still_counts(run_dir: Path) -> 
         with CoordinatorClient.connect(job.address, job.token, join(0), timeout=PATIENCE) as client:
             client.wait_for_generation(0)
             assert client.interruption(1) is None
-            client.exchange_broken(generation=1, step=2, operation="all-reduce", peer=None, reason="on purpose")
+            client.tell(broken(step=2))
             reason = client.wait_for_generation(1).reason
             assert client.interruption(1) == reason
             assert client.interruption(2) is None
@@ -352,9 +352,7 @@ def test_a_watcher_that_does_not_read_stalls_nobody_and_hears_of_the_end(run_dir
                 for _ in range(30):
                     client.report(Advised(worker=0, text="x" * 300_000))
                 # The answer shows that the coordinator has read all that.
-                client.exchange_broken(
-                    generation=generation, step=generation, operation="all-reduce", peer=None, reason="on purpose"
-                )
+                client.tell(broken(step=generation, generation=generation))
                 client.wait_for_generation(generation)
             client.leave(step=1, reason="script finished")
             with client._news:
@@ -384,7 +382,7 @@ def test_fifty_workers_join_regroup_and_leave(fifty_clients: tuple[Job, list[Coo
     assert [member.worker for member in first.pop().members] == list(range(50))
     assert not first, "workers were told different things"
     for client in clients:
-        client.exchange_broken(generation=1, step=2, operation="all-reduce", peer=None, reason="on purpose")
+        client.tell(broken(step=2))
     second = {client.wait_for_generation(1).number for client in clients}
     assert second == {2}
     for client in clients:

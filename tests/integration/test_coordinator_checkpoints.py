@@ -12,7 +12,7 @@ from shoal.events import CheckpointLost, CheckpointPublished, JobEnded
 from shoal.membership.client import CoordinatorClient
 from shoal.wire.messages import PartFailed, PartWritten
 from support.launcher import wait_for_file
-from support.membership import join, part
+from support.membership import broken, join, part
 from support.membership_job import PATIENCE, Job, ended
 
 NAME = "step-00000010-g1"
@@ -104,7 +104,7 @@ def test_the_end_of_the_job_waits_for_a_slow_publication_and_the_job_goes_on_mea
                 tell(client, worker)
             wait_for_file(folder / "asked")
             for client in clients:  # the coordinator answers while its publisher is busy
-                client.exchange_broken(generation=1, step=11, operation="all-reduce", peer=None, reason="on purpose")
+                client.tell(broken(step=11))
             assert clients[0].wait_for_generation(1).number == 2
             leave(*clients)
         wait_for_file(job.run_dir / "events.jsonl", count=7)

@@ -101,6 +101,7 @@ def test_kills_in_forward_backward_and_update_one_after_the_other(tmp_path: Path
     assert run.of(events.ProgressResumed)
 
 
+@pytest.mark.long
 def test_kills_while_regrouping_connecting_and_copying(tmp_path: Path) -> None:
     """Worker 1 starts it; 2 and then 3 die on the way into the next generation, a newcomer while it is copied to."""
     traps = {1: ("script", 10), 2: ("compare", 1), 3: ("connect", 1), 4: ("copy", 0), 5: ("copy", 0)}
@@ -109,6 +110,7 @@ def test_kills_while_regrouping_connecting_and_copying(tmp_path: Path) -> None:
     assert {event.worker for event in run.of(events.WorkerDied)} >= {1, 2, 3, 4}
 
 
+@pytest.mark.long
 def test_three_of_four_die_at_once_and_during_a_checkpoint(tmp_path: Path) -> None:
     with job(tmp_path, "-n", "4", "--checkpoint-every", "7", traps={3: ("part", 12)}, epochs=6) as run:
         run.wait_for(lambda: run.of(events.WorkerDied))
@@ -145,6 +147,7 @@ def test_the_coordinator_dies_twice_and_a_worker_with_it_once(tmp_path: Path) ->
     assert 1 in {event.worker for event in run.of(events.WorkerDied)}
 
 
+@pytest.mark.long
 def test_a_stopped_worker_is_expelled_and_comes_back(tmp_path: Path) -> None:
     with job(tmp_path, "-n", "3", "--heartbeat-limit", "1", epochs=8) as run:
         run.await_step(10)

@@ -353,6 +353,7 @@ def test_a_worker_from_elsewhere_ends_with_the_job(tmp_path: Path) -> None:
         finish(tmp_path, process)
 
 
+@pytest.mark.long
 def test_a_killed_joiner_takes_its_worker_with_it(tmp_path: Path) -> None:
     write_roomy_script(tmp_path)
     with started(tmp_path, *run()) as process:

@@ -93,6 +93,13 @@ def join(
     )
 
 
+def broken(*, step: int, generation: int = 1, peer: int | None = None) -> messages.ExchangeBroken:
+    """What a member with the job's state says when a collective failed."""
+    return messages.ExchangeBroken(
+        generation=generation, step=step, operation="all-reduce", peer=peer, reason="on purpose", holds=generation
+    )
+
+
 def part(
     worker: int, *, step: int, generation: int = 1, failed: str = "", **fields: Any
 ) -> messages.PartWritten | messages.PartFailed:

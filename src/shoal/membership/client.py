@@ -186,16 +186,6 @@ class CoordinatorClient:
             self._answered = self._heard.expulsion
         self._line.send(notice)
 
-    def exchange_broken(
-        self, *, generation: int, step: int, operation: str, peer: int | None, reason: str, at_end: bool = False
-    ) -> None:
-        """A collective failed. `peer` is the worker number (not the rank) it was waiting for, where that is known."""
-        self.tell(
-            ExchangeBroken(
-                generation=generation, step=step, operation=operation, peer=peer, reason=reason, at_end=at_end
-            )
-        )
-
     def part_written(self, part: PartWritten) -> None:
         """This worker's part of a checkpoint is whole and flushed."""
         self._line.send(part)

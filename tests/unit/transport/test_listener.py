@@ -87,11 +87,16 @@ def test_a_thousand_generations_leave_nothing_behind(listener: PeerListener) -> 
 
 
 def test_a_forked_child_does_not_keep_the_port(listener: PeerListener) -> None:
+    reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
+        os.write(writer, b"!")  # what is done after a fork is done by now
         time.sleep(PATIENCE)
         os._exit(0)
+    os.close(writer)
     try:
+        assert os.read(reader, 1) == b"!"
+        os.close(reader)
         listener.close()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((listener.address.host, listener.address.port), PATIENCE)

@@ -289,9 +289,11 @@ class Supervisor:
     def _by_exit_codes(self) -> Finish:
         """All is well with the job; what the scripts did afterwards counts too. Who was lost before does not."""
         counted = self._codes if self._ended is None or not self._joined else self._places.left
+        is_good = self._ended is not None and bool(self._joined)
         for worker in sorted(counted):
             code = self._codes.get(worker, 0)
-            if code != 0:
+            # The job has its result, and its record says so: a process that is killed while it goes changes nothing.
+            if code > 0 or (code < 0 and not is_good):
                 error = ScriptFailed if code > 0 else WorkerLost
                 text = f"worker {worker} {describe_exit(code)} after the training was over"
                 return Finish(error.exit_code, SOFT_STOP, error.__name__, text, worker if code < 0 else None)

@@ -152,8 +152,7 @@ def _is_shuffled(loader: DataLoader[Any]) -> bool:
         if type(sampler) is SequentialSampler:
             return False
         if type(sampler) is RandomSampler and not sampler.replacement:
-            # torch types a data set without __len__; one that a RandomSampler was made for has it.
-            size = len(loader.dataset)  # type: ignore[arg-type]
+            size = len(loader.dataset)  # type: ignore[arg-type]  # one that a RandomSampler was made for has a length
             if sampler.num_samples == size:
                 return True
     raise UsageError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from shoal.events import AnyEvent, StepsApplied
 from shoal.membership.core import MembershipCore
@@ -68,9 +69,9 @@ class Cluster:
         self._coordinator = self._new_coordinator()
         self._launcher = Launcher(self, lambda: self._exit_code is not None)
         for number in range(schedule.config.workers):
-            self.time.after(self.time.between(0.0, 0.5), lambda number=number: self.start_worker(number))  # type: ignore[misc]
+            self.time.after(self.time.between(0.0, 0.5), partial(self.start_worker, number))
         for fault in schedule.faults:
-            self.time.after(fault.at, lambda fault=fault: self._suffer(fault))  # type: ignore[misc]
+            self.time.after(fault.at, partial(self._suffer, fault))
 
     def run(self) -> Outcome:
         self.time.run(self._schedule.limit, lambda: self._exit_code is not None)

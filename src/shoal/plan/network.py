@@ -8,6 +8,7 @@ the coordinator, the launcher. Not here: what is said (`wire.messages`), and whe
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from shoal.plan.virtual_time import Process, VirtualTime
@@ -168,7 +169,7 @@ class Network:
         """Something waits at a cut link: if that lasts, the connection breaks at both ends."""
         self._holding.setdefault((end.here, end.there), []).append(end)
         for side in (end, end.other):
-            self.time.after(self.patience(), lambda side=side: side.broken() if end.held else None)  # type: ignore[misc]
+            self.time.after(self.patience(), partial(_break_if_held, side, end))
 
     def reset(self, endpoint: int, other: int) -> None:
         """All streams between the two break now; what is on its way is lost."""
@@ -217,3 +218,8 @@ class Network:
         live = [end for end in self._ends.get(name, []) if end.is_open]
         self._ends[name] = live
         return list(live)
+
+
+def _break_if_held(side: End, end: End) -> None:
+    if end.held:
+        side.broken()

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.checkpoint.state_tree import Tree
-from shoal.data.dealing import Dealing
 from shoal.events import Advised, StepVoided
 from shoal.membership.alignment import Taking
 from shoal.strategies.peers import Breakage, Peers
@@ -103,11 +102,8 @@ def tell_batch(session: Session) -> None:
     """Say what becomes of the batch, if the number of workers is another than it was."""
     loop = session.loop
     if loop is not None and session.in_loop:
-        factor = session.peers.group.size / session.config.workers
-        is_scaled = session.config.resize == "worker-batch-and-lr"
-        dealing: Dealing = loop.dealing()
         session.progress.resized(
-            global_batch=dealing.step_size, lr_factor=factor if is_scaled else 1.0, resize=session.config.resize
+            global_batch=loop.dealing().step_size, lr_factor=session.lr_factor, resize=session.config.resize
         )
 
 

@@ -175,6 +175,11 @@ class Session:
     def _prepare(self) -> float:
         """An update is about to happen: what its learning rates are multiplied by."""
         self.saver.fence()
+        return self.lr_factor
+
+    @property
+    def lr_factor(self) -> float:
+        """What learning rates are multiplied by, against those that the script set."""
         is_scaled = self.config.resize == "worker-batch-and-lr"
         return self.peers.group.size / self.config.workers if is_scaled else 1.0
 

@@ -59,6 +59,11 @@ class Elastic:
     def signal(self, worker: int, number: signal.Signals) -> None:
         os.kill(self.pid(worker), number)
 
+    def workers(self) -> list[psutil.Process]:
+        """Not the coordinator, whose command line names the script too: SIGTERM to it stops the job."""
+        children = psutil.Process(self.process.pid).children()
+        return [p for p in children if str(SCRIPT) in (line := p.cmdline()) and "coordinator" not in line]
+
     def coordinator(self) -> psutil.Process:
         found = [p for p in psutil.Process(self.process.pid).children() if "coordinator" in p.cmdline()]
         return found[0]
@@ -204,7 +209,7 @@ def test_a_campaign_of_kills(tmp_path: Path, seed: int) -> None:
         run.await_step(5)
         while time.monotonic() < limit and run.process.poll() is None:
             time.sleep(draw.uniform(0.5, 3.0))
-            workers = [p for p in psutil.Process(run.process.pid).children() if str(SCRIPT) in p.cmdline()]
+            workers = run.workers()
             what = draw.random()
             with contextlib.suppress(psutil.Error, IndexError):
                 if what < 0.15:

@@ -294,4 +294,4 @@ def test_misuse_is_refused_at_the_call(kind: tuple[str, str]) -> None:
 
 def test_an_unknown_schedule_is_refused() -> None:
     with meshes("in-process", 2) as ends, pytest.raises(UsageError, match="no schedule 'star'"):
-        ThreadedGroup(ends[0], 1, "star", Identity())
+        ThreadedGroup.over(ends[0], 1, "star", Identity())

@@ -215,12 +215,12 @@ def test_a_lossy_codec_is_refused() -> None:
         lossless = False
 
     with meshes("in-process", 2) as ends, pytest.raises(UsageError, match="'lossy' loses precision"):
-        ThreadedGroup(ends[0], 1, "auto", Lossy())
+        ThreadedGroup.over(ends[0], 1, "auto", Lossy())
 
 
 def test_a_group_of_one_needs_no_transport_and_no_thread() -> None:
     before = set(threading.enumerate())
-    group = ThreadedGroup(None, 1, "auto", Identity())
+    group = ThreadedGroup.over(None, 1, "auto", Identity())
     tensor = torch.ones(3)
     gathered = [torch.zeros(3)]
     group.all_reduce(tensor, label="sum").wait()

@@ -82,7 +82,7 @@ import torch
 from support.collectives import in_process_meshes
 from shoal.codecs.identity import Identity
 from shoal.collectives.threaded_group import ThreadedGroup
-group = ThreadedGroup(in_process_meshes(2)[0], 1, "auto", Identity())
+group = ThreadedGroup.over(in_process_meshes(2)[0], 1, "auto", Identity())
 group.all_reduce(torch.ones(10), label="nobody comes")
 """
     command = [sys.executable, "-c", script]

@@ -41,7 +41,7 @@ def main() -> None:
     listener = PeerListener("127.0.0.1", TOKEN)
     say(address=[listener.address.host, listener.address.port])
     generation = generation_of([Address(*address) for address in json.loads(sys.stdin.readline())])
-    group = ThreadedGroup(connect_mesh(listener, generation, rank, TOKEN, 60.0), 1, schedule, Identity())
+    group = ThreadedGroup.over(connect_mesh(listener, generation, rank, TOKEN, 60.0), 1, schedule, Identity())
     for line in sys.stdin:
         task, elements = line.split()
         if task == "sum":

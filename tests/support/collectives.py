@@ -91,7 +91,7 @@ def groups(
     transport: str, size: int, schedule: str = "auto", codec: Callable[[], Codec] = Identity
 ) -> Iterator[list[ThreadedGroup]]:
     with meshes(transport, size) as ends:
-        made = [ThreadedGroup(mesh if size > 1 else None, 1, schedule, codec()) for mesh in ends]
+        made = [ThreadedGroup.over(mesh if size > 1 else None, 1, schedule, codec()) for mesh in ends]
         try:
             yield made
         finally:

@@ -198,14 +198,14 @@ class WatchedGroup(ThreadedGroup):
     hub: Hub
     worker: int
 
-    def all_reduce(self, tensor: Any, *, label: str, **options: Any) -> Pending:
+    def all_reduce(self, tensors: Any, *, label: str, **options: Any) -> Pending:
         hub, worker = self.hub, self.worker
         hub.labels[worker].append(label)
         if hub.kill is not None and hub.kill(worker, label):
             raise Killed
         if hub.fault is not None and hub.fault(worker, label):
             self.abort("broken on purpose")
-        pending = super().all_reduce(tensor, label=label, **options)
+        pending = super().all_reduce(tensors, label=label, **options)
         if hub.late is None or not hub.late(worker, label):
             return pending
         pending.wait()
@@ -243,7 +243,9 @@ class ThreadPeers(Peers):
         if generation.number != self._hub.number:
             raise Aborted("there is a newer generation")
         self.generation = generation
-        group = WatchedGroup(self._hub.meshes[rank], generation=generation.number, schedule="auto", codec=Identity())
+        group = WatchedGroup.over(
+            self._hub.meshes[rank], generation=generation.number, schedule="auto", codec=Identity()
+        )
         group.hub, group.worker = self._hub, self.worker
         self.group = self._group = group
 

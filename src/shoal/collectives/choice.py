@@ -43,6 +43,13 @@ class Chooser:
     def all_gather(self) -> Program:
         return ring.ring_all_gather(self._size, self._rank)
 
+    def all_to_all(self) -> Program:
+        """Segments 0..size-1 are what this rank gives to each rank, the next `size` what it gets from each."""
+        others = [(self._rank + step) % self._size for step in range(1, self._size)]
+        sends = tuple(Transfer(Action.SEND, peer, peer, 0) for peer in others)
+        receives = tuple(Transfer(Action.COPY, self._size + peer, peer, 0) for peer in reversed(others))
+        return Program(2 * self._size, (Round(sends=sends, receives=receives),))
+
     def send(self, target: int) -> Program:
         return Program(1, (Round(sends=(Transfer(Action.SEND, 0, target, 0),)),))
 

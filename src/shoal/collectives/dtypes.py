@@ -60,12 +60,22 @@ _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 SERIAL_ELEMENTS = 32767  # torch uses threads from 32768 elements on
 
 # np.add of booleans is the logical or, as torch's is.
-_NUMPY_FUNCTIONS = {Reduction.SUM: np.add, Reduction.MAX: np.maximum, Reduction.MIN: np.minimum}
+_NUMPY_FUNCTIONS: dict[Reduction, np.ufunc] = {
+    Reduction.SUM: np.add,
+    Reduction.MAX: np.maximum,
+    Reduction.MIN: np.minimum,
+    Reduction.PRODUCT: np.multiply,
+    Reduction.AND: np.bitwise_and,
+    Reduction.OR: np.bitwise_or,
+    Reduction.XOR: np.bitwise_xor,
+}
 _TORCH_FUNCTIONS: dict[Reduction, Callable[..., torch.Tensor]] = {
     Reduction.SUM: torch.add,
     Reduction.MAX: torch.maximum,
     Reduction.MIN: torch.minimum,
+    Reduction.PRODUCT: torch.mul,
 }
+_OF_BITS = (Reduction.AND, Reduction.OR, Reduction.XOR)
 
 
 def code_of(dtype: torch.dtype) -> int:
@@ -80,8 +90,10 @@ def name_of(code: int) -> str:
 
 def combine(dtype: torch.dtype, reduction: Reduction) -> Combine:
     """How to reduce elements of this type, or a UsageError where torch could not either."""
-    if dtype in _COMPLEX and reduction is not Reduction.SUM:
+    if dtype in _COMPLEX and reduction not in (Reduction.SUM, Reduction.PRODUCT):
         raise UsageError(f"complex numbers have no {reduction.value}; reduce their real and imaginary parts")
+    if reduction in _OF_BITS and dtype.is_floating_point:
+        raise UsageError(f"{dtype} has no {reduction.value} of its bits; only whole numbers and booleans do")
     if dtype in _NUMPY:
         return _numpy_combine(_NUMPY[dtype], _NUMPY_FUNCTIONS[reduction])
     if dtype in _TORCH:

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from itertools import accumulate
 
 import msgspec
 import torch
 
 from shoal.codecs.codec import Codec
 from shoal.codecs.identity import memory_of
-from shoal.codecs.registry import codec_name
-from shoal.collectives.dtypes import Combine, code_of, name_of
-from shoal.collectives.group import Reduction
+from shoal.collectives.agreement import describe, disagreement, reduction_code
+from shoal.collectives.dtypes import Combine, code_of, combine
+from shoal.collectives.engine import Operation
 from shoal.collectives.schedule import Action, Program, Transfer
-from shoal.errors import WorkersDisagree
 from shoal.transport.mesh import Mesh
-from shoal.wire.frames import HEADER_BYTES, WAITING, FrameHeader, Kind, ReductionCode, pack, unpack
+from shoal.wire.frames import HEADER_BYTES, WAITING, FrameHeader, Kind, pack, unpack
 
 # Received bytes wait here for the adding: small enough to stay in a core's cache, large enough that Python's work per
 # block does not count. All-reduce of 100 MB, 2 ranks, blocks of 256 KB / 512 KB / 1 MB: 46.8 / 43.5 / 44.8 ms.
@@ -32,40 +31,40 @@ BLOCK_BYTES = 512 * 1024
 MOST_TELLS = 500
 
 _NOTHING = memoryview(b"")
-_REDUCTION_CODES = {
-    None: ReductionCode.NONE,
-    Reduction.SUM: ReductionCode.SUM,
-    Reduction.MAX: ReductionCode.MAX,
-    Reduction.MIN: ReductionCode.MIN,
-}
 
 
-@dataclass(frozen=True)
-class Operation:
-    """What every frame of one operation says about it."""
-
-    kind: Kind
-    sequence: int
-    label: str
-    dtype: torch.dtype
-    elements: int  # of the whole operation
-    reduction: Reduction | None = None
-    combine: Combine | None = None  # how to reduce; None where nothing is
-
-
-@dataclass(frozen=True)
 class Segment:
-    """A run of elements of one tensor, in place."""
+    """A run of elements that may lie in several pieces of memory, in place."""
 
-    tensor: torch.Tensor  # one-dimensional, contiguous, on the CPU
-    memory: memoryview  # its bytes
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Tensors: one-dimensional, contiguous, on the CPU, of one dtype."""
+        self.tensors = tensors
+        self.pieces = [memory_of(tensor) for tensor in tensors]
+        self.elements = sum(map(len, tensors))
+
+    def joined(self) -> torch.Tensor:
+        """One tensor: the segment's own memory where it lies in one piece, else a copy."""
+        return self.tensors[0] if len(self.tensors) == 1 else torch.cat(list(self.tensors))
+
+    def fill(self, values: torch.Tensor) -> None:
+        start = 0
+        for tensor in self.tensors:
+            tensor.copy_(values[start : start + len(tensor)])
+            start += len(tensor)
 
 
-def segments_of(tensor: torch.Tensor, bounds: Sequence[tuple[int, int]]) -> list[Segment]:
-    """Cut a one-dimensional contiguous CPU tensor."""
-    memory = memory_of(tensor)
-    width = tensor.dtype.itemsize
-    return [Segment(tensor[start:stop], memory[start * width : stop * width]) for start, stop in bounds]
+def segments_of(tensors: Sequence[torch.Tensor], bounds: Sequence[tuple[int, int]]) -> list[Segment]:
+    """Cut one-dimensional contiguous CPU tensors, taken as one run of elements."""
+    ends = list(accumulate(map(len, tensors)))
+    segments = []
+    for start, stop in bounds:
+        pieces = []
+        for tensor, end in zip(tensors, ends, strict=True):
+            begin = end - len(tensor)
+            if begin < stop and start < end:
+                pieces.append(tensor[max(start - begin, 0) : stop - begin])
+        segments.append(Segment(pieces or [tensors[0][:0]]))
+    return segments
 
 
 class Executor:
@@ -92,20 +91,21 @@ class Executor:
         self._mesh.drain()
 
     def _send(self, operation: Operation, transfer: Transfer, segment: Segment) -> None:
-        payload = segment.memory if self._codec.raw else self._codec.encode(segment.tensor)
-        self._mesh.post(transfer.peer, pack(self._expected(operation, transfer, segment)), payload)
+        payloads = segment.pieces if self._codec.raw else [self._codec.encode(segment.joined())]
+        self._mesh.post(transfer.peer, pack(self._expected(operation, transfer, segment)), *payloads)
 
     def _receive(self, operation: Operation, transfer: Transfer, segment: Segment) -> None:
         expected = self._expected(operation, transfer, segment)
         found = self._receive_header(transfer.peer, expected)
         if found != expected:
-            raise self._disagreement(transfer.peer, expected, found)
+            raise disagreement((self._mesh.rank, expected), (transfer.peer, found))
         if not self._codec.raw:
             self._receive_encoded(operation, transfer, segment, found.payload)
         elif transfer.action is Action.COPY:
-            self._mesh.receive_into(transfer.peer, segment.memory)
+            for piece in segment.pieces:
+                self._mesh.receive_into(transfer.peer, piece)
         else:
-            self._receive_blocks(operation, transfer.peer, segment.memory)
+            self._receive_blocks(operation, transfer.peer, segment.pieces)
 
     def _receive_header(self, peer: int, expected: FrameHeader) -> FrameHeader:
         self._awaited = (peer, expected)
@@ -117,37 +117,47 @@ class Executor:
                 return found
             self._compare(peer, expected, found)
 
-    def _receive_blocks(self, operation: Operation, peer: int, memory: memoryview) -> None:
-        assert operation.combine is not None
-        for start in range(0, memory.nbytes, BLOCK_BYTES):
-            target = memory[start : start + BLOCK_BYTES]
-            block = self._block[: target.nbytes]
-            self._mesh.receive_into(peer, block)
-            operation.combine(target, block)
+    def _receive_blocks(self, operation: Operation, peer: int, pieces: Sequence[memoryview]) -> None:
+        """Bytes that are to be reduced arrive in blocks that may cover several pieces."""
+        reduce_into = _combine_of(operation)
+        left = sum(piece.nbytes for piece in pieces)
+        filled = used = 0  # bytes of the block that came, and that were reduced
+        for piece in pieces:
+            start = 0
+            while start < piece.nbytes:
+                if used == filled:
+                    filled, used = min(BLOCK_BYTES, left), 0
+                    self._mesh.receive_into(peer, self._block[:filled])
+                    left -= filled
+                size = min(piece.nbytes - start, filled - used)
+                reduce_into(piece[start : start + size], self._block[used : used + size])
+                start, used = start + size, used + size
 
     def _receive_encoded(self, operation: Operation, transfer: Transfer, segment: Segment, size: int) -> None:
         data = memoryview(bytearray(size))
         self._mesh.receive_into(transfer.peer, data)
-        if transfer.action is Action.COPY:
-            self._codec.decode(data, segment.tensor)
-            return
-        assert operation.combine is not None
-        decoded = torch.empty_like(segment.tensor)
+        decoded = torch.empty(segment.elements, dtype=operation.dtype)
         self._codec.decode(data, decoded)
-        operation.combine(segment.memory, memory_of(decoded))
+        if transfer.action is Action.COPY:
+            segment.fill(decoded)
+            return
+        reduce_into, received, start = _combine_of(operation), memory_of(decoded), 0
+        for piece in segment.pieces:
+            reduce_into(piece, received[start : start + piece.nbytes])
+            start += piece.nbytes
 
     def _expected(self, operation: Operation, transfer: Transfer, segment: Segment) -> FrameHeader:
         """The header of this transfer: what we send, and what a peer that agrees with us sends."""
         return FrameHeader(
             kind=operation.kind,
-            reduction=_REDUCTION_CODES[operation.reduction],
+            reduction=reduction_code(operation.reduction),
             codec=self._codec.wire_id,
             dtype=code_of(operation.dtype),
             generation=self._generation,
             sequence=operation.sequence,
             transfer=transfer.number,
             elements=operation.elements,
-            payload=self._codec.encoded_bytes(len(segment.tensor), operation.dtype),
+            payload=self._codec.encoded_bytes(segment.elements, operation.dtype),
             label=operation.label,
         )
 
@@ -168,29 +178,10 @@ class Executor:
     def _compare(self, peer: int, ours: FrameHeader, theirs: FrameHeader) -> None:
         """Raise if a peer at the same point is in another operation. It may be ahead, and what it waited in is past."""
         comparable = Kind.POINT_TO_POINT not in (ours.kind, theirs.kind) and ours.sequence == theirs.sequence
-        if comparable and _describe(ours) != _describe(theirs):
-            raise self._disagreement(peer, ours, theirs)
-
-    def _disagreement(self, peer: int, ours: FrameHeader, theirs: FrameHeader) -> WorkersDisagree:
-        mine, other = repr(ours.label), repr(theirs.label)
-        if mine == other:
-            mine, other = _describe(ours), _describe(theirs)
-        if mine == other:
-            mine, other = _describe_transfer(ours), _describe_transfer(theirs)
-        return WorkersDisagree(
-            f"rank {self._mesh.rank} is in {mine} while rank {peer} is in {other}; "
-            "all workers must make the same calls in the same order"
-        )
+        if comparable and describe(ours) != describe(theirs):
+            raise disagreement((self._mesh.rank, ours), (peer, theirs))
 
 
-def _describe(header: FrameHeader) -> str:
-    kind = header.kind.name.lower().replace("_", "-")
-    reduction = f"{header.reduction.name.lower()} of " if header.reduction is not ReductionCode.NONE else ""
-    what = f"{reduction}{header.elements} {name_of(header.dtype)}"
-    return f"{kind} {header.label!r} (operation {header.sequence}: {what})"
-
-
-def _describe_transfer(header: FrameHeader) -> str:
-    return (
-        f"{_describe(header)}, transfer {header.transfer} of {header.payload} bytes, codec {codec_name(header.codec)}"
-    )
+def _combine_of(operation: Operation) -> Combine:
+    assert operation.reduction is not None
+    return combine(operation.dtype, operation.reduction)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 
@@ -19,6 +20,10 @@ class Reduction(enum.Enum):
     SUM = "sum"
     MAX = "max"
     MIN = "min"
+    PRODUCT = "product"
+    AND = "and"  # of bits; of truth values for booleans
+    OR = "or"
+    XOR = "xor"
 
 
 class Pending:
@@ -45,15 +50,26 @@ class Pending:
 
 
 class Group(ABC):
-    """Collectives among the ranks 0..size-1 of one generation."""
+    """Collectives among the ranks 0..size-1 of one generation. Gathering to one rank and scattering from one are
+    all-to-all with empty tensors; reducing to one rank is reduce-scatter with empty tensors."""
 
     rank: int
     size: int
     generation: int
 
     @abstractmethod
-    def all_reduce(self, tensor: torch.Tensor, *, label: str, reduction: Reduction = Reduction.SUM) -> Pending:
-        """Every rank's tensor becomes the reduction of all of them, in place, bit-identical everywhere."""
+    def all_reduce(
+        self,
+        tensors: torch.Tensor | Sequence[torch.Tensor],
+        *,
+        label: str,
+        reduction: Reduction = Reduction.SUM,
+        scale: float = 1.0,
+    ) -> Pending:
+        """Every rank's tensors become the reduction of all of them, in place, bit-identical everywhere.
+
+        Several tensors of one dtype travel as one. This rank's values count `scale` times in a sum; ranks may differ.
+        """
 
     @abstractmethod
     def reduce_scatter(
@@ -64,6 +80,10 @@ class Group(ABC):
     @abstractmethod
     def all_gather(self, outputs: list[torch.Tensor], tensor: torch.Tensor, *, label: str) -> Pending:
         """`outputs[r]` becomes rank r's tensor. Shapes may differ by rank."""
+
+    @abstractmethod
+    def all_to_all(self, outputs: list[torch.Tensor], tensors: list[torch.Tensor], *, label: str) -> Pending:
+        """`outputs[r]` becomes rank r's `tensors[rank]`. Shapes may differ; a tensor may be empty."""
 
     @abstractmethod
     def broadcast(self, tensor: torch.Tensor, source: int, *, label: str) -> Pending:

@@ -13,13 +13,14 @@ from shoal.errors import UsageError
 class Staged:
     """`flat` is one-dimensional, contiguous and on the CPU. After an operation that fills it, call `write_back`."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, *, is_read: bool = True) -> None:
+        """`is_read`: the operation uses the values that are there; otherwise a copy starts with any."""
         self._tensor = tensor.data  # not detach(): writing must not count as a change that autograd objects to
         if is_plain(tensor):
             self.flat = self._tensor.view(-1)
             self._copied = False
         else:
-            self.flat = copy_of(tensor)
+            self.flat = copy_of(tensor) if is_read else torch.empty(tensor.numel(), dtype=tensor.dtype)
             self._copied = True
 
     def write_back(self) -> None:
@@ -42,6 +43,13 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     flat = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
     flat.copy_(tensor.data)
     return flat.view(-1)
+
+
+def fill(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Copy values; shapes may differ as long as the elements do not."""
+    staged = Staged(target, is_read=False)
+    staged.flat.copy_(source.data.reshape(-1))
+    staged.write_back()
 
 
 def check(tensor: torch.Tensor, *, label: str) -> None:

@@ -125,7 +125,7 @@ class ClusterPeers(Peers):
             raise Aborted(news)  # from before there was something to interrupt; what comes later ends the connecting
         timeout = max(LEAST_CONNECT_SECONDS, self.client.settings.heartbeat_limit)
         mesh = connect_mesh(self._listener, generation, rank, self._token, timeout)
-        group = ThreadedGroup(
+        group = ThreadedGroup.over(
             mesh, generation=generation.number, schedule=generation.schedule, codec=codec_by_name(generation.codec)
         )
         self.generation = generation

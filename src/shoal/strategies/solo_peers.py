@@ -24,7 +24,7 @@ class SoloPeers(Peers):
         self.generation = Generation(
             number=1, members=(me,), schedule="auto", codec="identity", reason="the script runs in one process"
         )
-        self.group: Group = ThreadedGroup(None, generation=1, schedule="auto", codec=Identity())
+        self.group: Group = ThreadedGroup.over(None, generation=1, schedule="auto", codec=Identity())
         self._on_event = on_event
 
     def leave_group(self, reason: str) -> None:

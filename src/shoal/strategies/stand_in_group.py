@@ -2,46 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
-import torch
-
-from shoal.collectives.group import Group, Pending, Reduction
+from shoal.collectives.engine import Engine, Operation
+from shoal.collectives.operations import Operations
 from shoal.errors import ShoalError
 from shoal.values import Generation, Member
 
 
-class StandInGroup(Group):
+class StandInGroup(Operations):
     def __init__(self, rank: int) -> None:
         """As if this worker came in after `rank` others."""
+        super().__init__(None, None, 0)
         self.rank = rank
         self.size = rank + 1
-        self.generation = 0
-
-    def all_reduce(self, tensor: torch.Tensor, *, label: str, reduction: Reduction = Reduction.SUM) -> Pending:  # noqa: ARG002
-        self._refuse(label)
-
-    def reduce_scatter(
-        self,
-        output: torch.Tensor,  # noqa: ARG002
-        tensors: list[torch.Tensor],  # noqa: ARG002
-        *,
-        label: str,
-        reduction: Reduction = Reduction.SUM,  # noqa: ARG002
-    ) -> Pending:
-        self._refuse(label)
-
-    def all_gather(self, outputs: list[torch.Tensor], tensor: torch.Tensor, *, label: str) -> Pending:  # noqa: ARG002
-        self._refuse(label)
-
-    def broadcast(self, tensor: torch.Tensor, source: int, *, label: str) -> Pending:  # noqa: ARG002
-        self._refuse(label)
-
-    def send(self, tensor: torch.Tensor, target: int, *, label: str) -> Pending:  # noqa: ARG002
-        self._refuse(label)
-
-    def receive(self, tensor: torch.Tensor, source: int, *, label: str) -> Pending:  # noqa: ARG002
-        self._refuse(label)
 
     def abort(self, reason: str) -> None:
         pass
@@ -49,8 +24,8 @@ class StandInGroup(Group):
     def close(self) -> None:
         pass
 
-    def _refuse(self, label: str) -> NoReturn:
-        raise ShoalError(f"{label!r} was begun by a worker that is in no generation yet")
+    def _start(self, operation: Operation, _work: Callable[[Engine], None], _alone: Callable[[], None]) -> NoReturn:
+        raise ShoalError(f"{operation.label!r} was begun by a worker that is in no generation yet")
 
 
 def stand_in_generation(me: Member, current: Generation | None) -> Generation:

@@ -42,8 +42,8 @@ class InProcessMesh(Mesh):
         self._hub = hub
         self._failure: ExchangeFailed | None = None
 
-    def post(self, peer: int, header: bytes, payload: memoryview) -> None:
-        frame = bytes(header) + bytes(payload)
+    def post(self, peer: int, header: bytes, *payloads: memoryview) -> None:
+        frame = b"".join((header, *payloads))
         with self._hub.lock:
             self._raise_failure()
             if peer in self._hub.endings:

@@ -28,8 +28,8 @@ class Mesh(ABC):
     on_stall: Callable[[Mapping[int, bytes]], None] | None = None
 
     @abstractmethod
-    def post(self, peer: int, header: bytes, payload: memoryview) -> None:
-        """Queue header and payload for `peer` and return; what fits goes out at once."""
+    def post(self, peer: int, header: bytes, *payloads: memoryview) -> None:
+        """Queue header and payloads for `peer` and return; what fits goes out at once."""
 
     @abstractmethod
     def receive_into(self, peer: int, buffer: memoryview) -> None:

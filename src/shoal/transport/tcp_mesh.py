@@ -136,15 +136,14 @@ class TcpMesh(Mesh):
             silence.watch(stream.socket, links.silence_limit)
         _open_meshes.add(self)
 
-    def post(self, peer: int, header: bytes, payload: memoryview) -> None:
+    def post(self, peer: int, header: bytes, *payloads: memoryview) -> None:
         stream = self._streams[peer]
         with self._guard:
             self._raise_failure()
             was_empty = not stream.outgoing
             stream.outgoing.append(memoryview(header))
-            if payload.nbytes:
-                stream.outgoing.append(payload)
-        self.bytes_sent += len(header) + payload.nbytes
+            stream.outgoing.extend(payload for payload in payloads if payload.nbytes)
+        self.bytes_sent += len(header) + sum(payload.nbytes for payload in payloads)
         if was_empty:
             self._push(stream)
 

@@ -37,6 +37,7 @@ class Kind(enum.IntEnum):
     ALL_GATHER = 3
     BROADCAST = 4
     POINT_TO_POINT = 5
+    ALL_TO_ALL = 6
 
 
 class ReductionCode(enum.IntEnum):
@@ -44,6 +45,10 @@ class ReductionCode(enum.IntEnum):
     SUM = 1
     MAX = 2
     MIN = 3
+    PRODUCT = 4
+    AND = 5
+    OR = 6
+    XOR = 7
 
 
 class FrameHeader(msgspec.Struct, frozen=True, kw_only=True):

@@ -85,7 +85,7 @@ def test_a_state_travels_from_those_who_have_it_to_those_who_need_it() -> None:
         kept = torch.tensor([rank])
         return {"models": models, "kept": [{"step": 3, "name": "x"}, kept, torch.ones(2, 2).t()]}
 
-    groups = [ThreadedGroup(mesh, generation=1, schedule="auto", codec=Identity()) for mesh in in_process_meshes(5)]
+    groups = [ThreadedGroup.over(mesh, 1, "auto", Identity()) for mesh in in_process_meshes(5)]
     received: dict[int, Any] = {}
 
     def take_part(rank: int) -> None:

@@ -1,0 +1,82 @@
+"""The interface of an engine: what carries out the collectives of a group, one at a time.
+
+An engine works in the calling thread, on flat contiguous CPU tensors, and returns when the results are whole and the
+given memory is free to change. Every rank's engine is given the same operations in the same order. Failures raise
+`PeerLost` (naming the rank), `Aborted` or `WorkersDisagree`; after one the engine is of no more use. Not here: queues,
+threads, strides and devices (`threaded_group`, `staging`). Implementations: `scheduled_engine` (any mesh, any
+schedule), `memory_engine` (processes of one machine), `two_level_engine` (several of each), `carriers` (other
+libraries).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from shoal.collectives.group import Reduction
+from shoal.wire.frames import Kind
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What all ranks must agree on. Engines compare it and name the difference."""
+
+    kind: Kind
+    sequence: int  # number of the collective in its group, from 0
+    label: str  # what it is for, cut to 64 bytes
+    dtype: torch.dtype
+    elements: int  # of the whole operation
+    reduction: Reduction | None = None
+    scale: float = 1.0  # of this rank's contribution to a sum; ranks may differ
+
+
+class PointToPoint(ABC):
+    """Tensors between two ranks, in the calling thread, in the order of the calls per direction of a pair."""
+
+    @abstractmethod
+    def send(self, operation: Operation, tensor: torch.Tensor, target: int) -> None:
+        """Return when the memory is free to change."""
+
+    @abstractmethod
+    def receive(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
+        """Return when the tensor is whole."""
+
+
+class Engine(ABC):
+    """Collectives among ranks 0..size-1. `abort` may come from any thread; the rest is for one thread at a time."""
+
+    rank: int
+    size: int
+    bytes_sent: int  # so far, to all peers: what a link would have carried
+    idle_seconds: float  # time spent waiting for a peer to get here
+
+    @abstractmethod
+    def all_reduce(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> None:
+        """The tensors, taken as one run of elements, become the reduction over all ranks, in place."""
+
+    @abstractmethod
+    def reduce_scatter(self, operation: Operation, output: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
+        """`output` becomes the reduction of every rank's `parts[rank]`; parts stay as they are and may be empty."""
+
+    @abstractmethod
+    def all_gather(self, operation: Operation, outputs: Sequence[torch.Tensor], tensor: torch.Tensor) -> None:
+        """`outputs[r]` becomes rank r's tensor; sizes may differ by rank."""
+
+    @abstractmethod
+    def all_to_all(self, operation: Operation, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+        """`outputs[r]` becomes rank r's `inputs[rank]`. Any may be empty: gather and scatter are this."""
+
+    @abstractmethod
+    def broadcast(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
+        """Every rank's tensor becomes the source's."""
+
+    @abstractmethod
+    def abort(self, reason: str, *, blamed: int | None = None) -> None:
+        """What runs and what comes later fails with `Aborted`; peers notice, and are told whom this rank blames."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything. Safe to call twice."""

@@ -1,0 +1,190 @@
+"""From calls to operations: arguments are checked, numbered and brought into flat CPU memory for an engine.
+
+Not here: when and in which thread an operation runs (`threaded_group`), and how (`engine`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import torch
+
+from shoal.collectives import staging
+from shoal.collectives.dtypes import code_of, combine
+from shoal.collectives.engine import Engine, Operation, PointToPoint
+from shoal.collectives.group import Group, Pending, Reduction
+from shoal.collectives.staging import Staged
+from shoal.errors import UsageError
+from shoal.wire.frames import Kind, cut_label
+
+
+class Operations(Group):
+    """The calls of a group. Subclasses say when the work is done."""
+
+    def __init__(self, engine: Engine | None, post: PointToPoint | None, generation: int) -> None:
+        """No engine makes a group of one. `post` carries sends and receives."""
+        self.rank = 0 if engine is None else engine.rank
+        self.size = 1 if engine is None else engine.size
+        self.generation = generation
+        self._engine = engine
+        self._post = post
+        self._sequences: Counter[str] = Counter()  # of collectives, and of each direction of each pair
+
+    def all_reduce(
+        self,
+        tensors: torch.Tensor | Sequence[torch.Tensor],
+        *,
+        label: str,
+        reduction: Reduction = Reduction.SUM,
+        scale: float = 1.0,
+    ) -> Pending:
+        given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        self._check_reducible(given, label, reduction, scale)
+        elements = sum(tensor.numel() for tensor in given)
+        operation = self._operation(Kind.ALL_REDUCE, label, given[0].dtype, elements, reduction, scale)
+
+        def work(engine: Engine) -> None:
+            staged = [Staged(tensor) for tensor in given]
+            engine.all_reduce(operation, [each.flat for each in staged])
+            for each in staged:
+                each.write_back()
+
+        def alone() -> None:
+            for tensor in given if scale != 1.0 else ():
+                tensor.data.mul_(scale)
+
+        return self._start(operation, work, alone)
+
+    def reduce_scatter(
+        self, output: torch.Tensor, tensors: list[torch.Tensor], *, label: str, reduction: Reduction = Reduction.SUM
+    ) -> Pending:
+        self._check_list(tensors, output, "reduce_scatter", label)
+        elements = sum(tensor.numel() for tensor in tensors)
+        operation = self._operation(Kind.REDUCE_SCATTER, label, output.dtype, elements, reduction)
+
+        def work(engine: Engine) -> None:
+            staged = Staged(output, is_read=False)
+            engine.reduce_scatter(operation, staged.flat, [Staged(tensor).flat for tensor in tensors])
+            staged.write_back()
+
+        return self._start(operation, work, alone=lambda: staging.fill(output, tensors[0]))
+
+    def all_gather(self, outputs: list[torch.Tensor], tensor: torch.Tensor, *, label: str) -> Pending:
+        self._check_list(outputs, tensor, "all_gather", label)
+        elements = sum(output.numel() for output in outputs)
+        operation = self._operation(Kind.ALL_GATHER, label, tensor.dtype, elements)
+
+        def work(engine: Engine) -> None:
+            staged = [Staged(output, is_read=False) for output in outputs]
+            engine.all_gather(operation, [each.flat for each in staged], Staged(tensor).flat)
+            for each in staged:
+                each.write_back()
+
+        return self._start(operation, work, alone=lambda: staging.fill(outputs[0], tensor))
+
+    def all_to_all(self, outputs: list[torch.Tensor], tensors: list[torch.Tensor], *, label: str) -> Pending:
+        for given in (outputs, tensors):
+            self._check_list(given, outputs[self.rank] if outputs else None, "all_to_all", label)
+        operation = self._operation(Kind.ALL_TO_ALL, label, outputs[0].dtype, 0)
+
+        def work(engine: Engine) -> None:
+            staged = [Staged(output, is_read=False) for output in outputs]
+            engine.all_to_all(operation, [each.flat for each in staged], [Staged(tensor).flat for tensor in tensors])
+            for each in staged:
+                each.write_back()
+
+        return self._start(operation, work, alone=lambda: staging.fill(outputs[0], tensors[0]))
+
+    def broadcast(self, tensor: torch.Tensor, source: int, *, label: str) -> Pending:
+        staging.check(tensor, label=label)
+        self._check_rank(source, label)
+        operation = self._operation(Kind.BROADCAST, label, tensor.dtype, tensor.numel())
+
+        def work(engine: Engine) -> None:
+            staged = Staged(tensor, is_read=self.rank == source)
+            engine.broadcast(operation, staged.flat, source)
+            if self.rank != source:
+                staged.write_back()
+
+        return self._start(operation, work, alone=lambda: None)
+
+    def send(self, tensor: torch.Tensor, target: int, *, label: str) -> Pending:
+        operation = self._point_to_point(tensor, target, label, sequence=f"to {target}")
+
+        def work(_engine: Engine) -> None:
+            assert self._post is not None
+            self._post.send(operation, Staged(tensor).flat, target)
+
+        return self._start(operation, work, alone=lambda: None)
+
+    def receive(self, tensor: torch.Tensor, source: int, *, label: str) -> Pending:
+        operation = self._point_to_point(tensor, source, label, sequence=f"from {source}")
+
+        def work(_engine: Engine) -> None:
+            assert self._post is not None
+            staged = Staged(tensor, is_read=False)
+            self._post.receive(operation, staged.flat, source)
+            staged.write_back()
+
+        return self._start(operation, work, alone=lambda: None)
+
+    @abstractmethod
+    def _start(self, operation: Operation, work: Callable[[Engine], None], alone: Callable[[], None]) -> Pending:
+        """See that the work is done, after what was started before; a group of one does `alone` at once instead."""
+
+    def _operation(
+        self,
+        kind: Kind,
+        label: str,
+        dtype: torch.dtype,
+        elements: int,
+        reduction: Reduction | None = None,
+        scale: float = 1.0,
+    ) -> Operation:
+        code_of(dtype)
+        if reduction is not None:
+            combine(dtype, reduction)
+        return Operation(kind, self._number("collective"), cut_label(label), dtype, elements, reduction, scale)
+
+    def _point_to_point(self, tensor: torch.Tensor, peer: int, label: str, *, sequence: str) -> Operation:
+        staging.check(tensor, label=label)
+        self._check_rank(peer, label)
+        if peer == self.rank:
+            raise UsageError(f"{label!r}: rank {self.rank} cannot exchange a tensor with itself")
+        code_of(tensor.dtype)
+        number = self._number(sequence)
+        return Operation(Kind.POINT_TO_POINT, number, cut_label(label), tensor.dtype, tensor.numel())
+
+    def _number(self, sequence: str) -> int:
+        number = self._sequences[sequence]
+        self._sequences[sequence] += 1
+        return number
+
+    def _check_rank(self, rank: int, label: str) -> None:
+        if not 0 <= rank < self.size:
+            raise UsageError(f"{label!r}: there is no rank {rank} in a group of {self.size}")
+
+    def _check_reducible(self, tensors: Sequence[torch.Tensor], label: str, reduction: Reduction, scale: float) -> None:
+        if not tensors:
+            raise UsageError(f"{label!r}: all_reduce was given no tensor")
+        for tensor in tensors:
+            staging.check(tensor, label=label)
+        if any(tensor.dtype != tensors[0].dtype for tensor in tensors):
+            raise UsageError(f"{label!r}: all_reduce needs one dtype, not {tensors[0].dtype} and others")
+        if scale != 1.0 and (reduction is not Reduction.SUM or not tensors[0].dtype.is_floating_point):
+            raise UsageError(f"{label!r}: only sums of floating point numbers can be scaled")
+
+    def _check_list(self, tensors: Sequence[torch.Tensor], own: torch.Tensor | None, what: str, label: str) -> None:
+        if len(tensors) != self.size:
+            raise UsageError(f"{label!r}: {what} needs one tensor per rank, {self.size}, not {len(tensors)}")
+        for tensor in tensors if own is None else (own, *tensors):
+            staging.check(tensor, label=label)
+        if own is None:
+            return
+        if any(tensor.dtype != own.dtype for tensor in tensors):
+            raise UsageError(f"{label!r}: {what} needs one dtype, not {own.dtype} and others")
+        if tensors[self.rank].numel() != own.numel():
+            shapes = f"{tuple(tensors[self.rank].shape)} and {tuple(own.shape)}"
+            raise UsageError(f"{label!r}: {what} needs equal shapes for rank {self.rank}, not {shapes}")

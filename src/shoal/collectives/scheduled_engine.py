@@ -1,0 +1,75 @@
+"""An engine that runs schedules over a mesh: the general one, for any transport and any number of machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from shoal.codecs.codec import Codec
+from shoal.collectives import staging
+from shoal.collectives.choice import Chooser
+from shoal.collectives.engine import Engine, Operation, PointToPoint
+from shoal.collectives.executor import Executor, Segment, segments_of
+from shoal.collectives.schedule import boundaries
+from shoal.errors import UsageError
+from shoal.transport.mesh import Mesh
+
+
+class ScheduledEngine(Engine, PointToPoint):
+    def __init__(self, mesh: Mesh, chooser: Chooser, codec: Codec, generation: int) -> None:
+        """`mesh` belongs to the engine from now on."""
+        if not codec.lossless:
+            raise UsageError(f"the codec {codec.name!r} loses precision, which this group cannot make up for")
+        self.rank, self.size = mesh.rank, mesh.size
+        self._mesh = mesh
+        self._chooser = chooser
+        self._executor = Executor(mesh, codec, generation)
+
+    @property
+    def bytes_sent(self) -> int:  # type: ignore[override]  # counted by the mesh
+        return self._mesh.bytes_sent
+
+    @property
+    def idle_seconds(self) -> float:  # type: ignore[override]  # counted by the mesh
+        return self._mesh.idle_seconds
+
+    def all_reduce(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> None:
+        if operation.scale != 1.0:
+            for tensor in tensors:
+                tensor.mul_(operation.scale)
+        program = self._chooser.all_reduce(operation.elements * operation.dtype.itemsize)
+        bounds = boundaries(operation.elements, program.segments)
+        self._executor.run(operation, program, segments_of(tensors, bounds))
+
+    def reduce_scatter(self, operation: Operation, output: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
+        # Partial sums pass through every rank's memory: copies keep the parts as they are.
+        copies = [staging.copy_of(part) for part in parts]
+        self._executor.run(operation, self._chooser.reduce_scatter(), [Segment([copy]) for copy in copies])
+        output.copy_(copies[self.rank])
+
+    def all_gather(self, operation: Operation, outputs: Sequence[torch.Tensor], tensor: torch.Tensor) -> None:
+        outputs[self.rank].copy_(tensor)
+        self._executor.run(operation, self._chooser.all_gather(), [Segment([output]) for output in outputs])
+
+    def all_to_all(self, operation: Operation, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+        outputs[self.rank].copy_(inputs[self.rank])
+        segments = [Segment([tensor]) for tensor in (*inputs, *outputs)]
+        self._executor.run(operation, self._chooser.all_to_all(), segments)
+
+    def broadcast(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
+        program = self._chooser.broadcast(operation.elements * operation.dtype.itemsize, source)
+        bounds = boundaries(operation.elements, program.segments)
+        self._executor.run(operation, program, segments_of([tensor], bounds))
+
+    def send(self, operation: Operation, tensor: torch.Tensor, target: int) -> None:
+        self._executor.run(operation, self._chooser.send(target), [Segment([tensor])])
+
+    def receive(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
+        self._executor.run(operation, self._chooser.receive(source), [Segment([tensor])])
+
+    def abort(self, reason: str, *, blamed: int | None = None) -> None:  # noqa: ARG002  the mesh knows whom it lost
+        self._mesh.abort(reason)
+
+    def close(self) -> None:
+        self._mesh.close()

@@ -22,7 +22,9 @@ TOKEN_FILE = "SHOAL_TOKEN_FILE"  # noqa: S105  path of the file that holds the j
 WORKER = "SHOAL_WORKER"  # this worker's number in the job
 LAUNCHER = "SHOAL_LAUNCHER"  # process id of the parent that started this worker; tells a worker from its own children
 TORCH_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # torch's own: whether it loads extensions, such as ours, at import
-KNOWN = (COORDINATOR, TOKEN_FILE, WORKER, LAUNCHER)
+NATIVE = "SHOAL_NATIVE"  # 0: the C extension is not used, even where it was built
+KNOWN = (COORDINATOR, TOKEN_FILE, WORKER, LAUNCHER)  # what a worker must have
+SETTINGS = (NATIVE,)  # what anybody may set
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,12 @@ def worker_environment(variables: Mapping[str, str] | None = None) -> WorkerEnvi
         for name, value in (os.environ if variables is None else variables).items()
         if name.startswith(PREFIX)
     }
+    for name in SETTINGS:
+        found.pop(name, None)
     for name in found:
         if name not in KNOWN:
-            near = difflib.get_close_matches(name, KNOWN, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(KNOWN)}"
+            near = difflib.get_close_matches(name, (*KNOWN, *SETTINGS), n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join((*KNOWN, *SETTINGS))}"
             raise UsageError(f"the environment variable {name} is not one of Shoal's; {hint}")
     if not found:
         return None
@@ -75,6 +79,13 @@ def worker_environment(variables: Mapping[str, str] | None = None) -> WorkerEnvi
         worker=int(found[WORKER]),
         launcher=int(found[LAUNCHER]),
     )
+
+
+def native_is_wanted() -> bool:
+    value = os.environ.get(NATIVE, "1")
+    if value not in ("0", "1"):
+        raise UsageError(f"the environment variable {NATIVE} is {value!r}; it should be 0 or 1")
+    return value == "1"
 
 
 def inherited(variables: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,204 @@
+"""An engine for ranks of one machine: small tensors through shared slots, large ones read where they lie.
+
+All ranks say what they do and where their tensors are, and compare; then each takes what it needs from the others.
+Nobody writes into another's memory. Sums are made in the order of the ranks, whichever way the bytes take. The loops
+are in C (`native`) where that was built and has the type, else in Python (`memory_loops`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from types import ModuleType
+
+import torch
+
+from shoal.collectives.agreement import disagreement, reduction_code
+from shoal.collectives.dtypes import code_of
+from shoal.collectives.engine import Engine, Operation
+from shoal.collectives.memory_loops import Loop, MemoryLoops, statement_of
+from shoal.errors import ExchangeFailed, PeerLost, ShoalError, WorkersDisagree
+from shoal.transport.native import native
+from shoal.transport.team import MOST_ENTRIES, Team
+from shoal.wire.frames import unpack
+
+# How the C loops end, as in `native/team.h`.
+DONE, ABORTED, LOST, DISAGREE, UNREADABLE, STOPPED, LATE = range(7)
+SPIN = 4000  # looks at a word before sleeping on it: about 20 us, less than waking up takes
+_NATIVE_REDUCTIONS = ("SUM", "MAX", "MIN")
+_NATIVE_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64)
+_SCALED_TYPES = (torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class MemoryWays:
+    """Which way bytes take, the same on all ranks of a team."""
+
+    reads_memory: bool  # large tensors are read where they lie; otherwise they pass through slots
+    is_native: bool
+    small: int = 128 * 1024  # bytes; up to here through slots in one phase
+    piece: int = 512 * 1024  # bytes of a rank's part of a chunk
+    block: int = 128 * 1024  # bytes that are read and added at a time: within a core's cache
+
+
+class MemoryEngine(Engine):
+    def __init__(self, team: Team, ways: MemoryWays, generation: int, ranks: Sequence[int] | None = None) -> None:
+        """The team belongs to the engine from now on. `ranks`: the group's, by place in the team; for errors."""
+        self.rank, self.size = team.rank, team.size
+        self.bytes_sent = 0
+        self._team = team
+        self._ranks = list(range(team.size) if ranks is None else ranks)
+        self._generation = generation
+        self._reads_memory = ways.reads_memory
+        self._loops = MemoryLoops(team, ways.reads_memory, ways.small)
+        self._native: ModuleType | None = native if ways.is_native else None
+        self._handle: object = None
+        if self._native is not None:
+            spin = SPIN if team.size <= len(os.sched_getaffinity(0)) else 0
+            limits = (team.limits.stopped, team.limits.late)
+            settings = (spin, ways.reads_memory, ways.small, ways.piece, ways.block, *limits)
+            self._handle = self._native.team(team.rank, team.addresses, team.processes, team.pidfds, settings)
+
+    @property
+    def idle_seconds(self) -> float:  # type: ignore[override]  # counted where the waiting is
+        return self._team.idle_seconds + (0.0 if self._native is None else self._native.idle(self._handle))
+
+    def all_reduce(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> None:
+        if operation.scale != 1.0 and operation.dtype not in _SCALED_TYPES:
+            for tensor in tensors:
+                tensor.mul_(operation.scale)
+            operation = replace(operation, scale=1.0)
+        self.bytes_sent += 2 * (self.size - 1) * operation.elements * operation.dtype.itemsize // self.size
+        for start in range(0, len(tensors), MOST_ENTRIES):
+            some = tensors[start : start + MOST_ENTRIES]
+            if self._native is not None and _has_loop(operation):
+                ended = self._native.all_reduce(
+                    self._handle,
+                    self._statement(operation),
+                    _entries(some),
+                    operation.scale,
+                    *_codes(operation),
+                )
+                self._check(ended, operation)
+            else:
+                self._in_python(operation, partial(self._loops.all_reduce, operation, some))
+
+    def reduce_scatter(self, operation: Operation, output: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
+        self.bytes_sent += (self.size - 1) * output.nbytes
+        if self._native is not None and _has_loop(operation):
+            ended = self._native.reduce_scatter(
+                self._handle,
+                self._statement(operation),
+                _entries(parts),
+                output.data_ptr(),
+                output.nbytes,
+                *_codes(operation),
+            )
+            self._check(ended, operation)
+        else:
+            self._in_python(operation, partial(self._loops.reduce_scatter, operation, parts, output))
+
+    def all_gather(self, operation: Operation, outputs: Sequence[torch.Tensor], tensor: torch.Tensor) -> None:
+        self._exchange(operation, [tensor], [(peer, 0, output) for peer, output in enumerate(outputs)])
+
+    def all_to_all(self, operation: Operation, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+        self._exchange(operation, inputs, [(peer, self.rank, output) for peer, output in enumerate(outputs)])
+
+    def broadcast(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
+        is_source = self.rank == source
+        self._exchange(operation, [tensor] if is_source else [], [] if is_source else [(source, 0, tensor)], source)
+
+    def _exchange(
+        self,
+        operation: Operation,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[tuple[int, int, torch.Tensor]],
+        source: int = 0,
+    ) -> None:
+        """`outputs`: a peer, the number of its entry, and where that goes."""
+        self.bytes_sent += sum(output.nbytes for peer, _, output in outputs if peer != self.rank)
+        if self._native is None:
+            self._in_python(operation, partial(self._loops.exchange, inputs, outputs), source)
+            return
+        flat: list[int] = []
+        for peer, index, output in outputs:
+            flat += (peer, index, output.data_ptr(), output.nbytes)
+        statement = self._statement(operation, source)
+        ended = self._native.exchange(self._handle, statement, _entries(inputs), flat)
+        self._check(ended, operation, source)
+
+    def abort(self, reason: str, *, blamed: int | None = None) -> None:
+        self._team.give_up(reason, blamed=self._ranks.index(blamed) if blamed in self._ranks else None)
+
+    def close(self) -> None:
+        self._team.close()
+
+    def _statement(self, operation: Operation, source: int = 0) -> bytes:
+        return statement_of(operation, self._generation, source)
+
+    def _in_python(self, operation: Operation, loop: Loop, source: int = 0) -> None:
+        try:
+            culprit = loop(self._statement(operation, source))
+        except PeerLost as lost:
+            raise self._in_group_ranks(lost) from None
+        if culprit is not None:
+            raise self._disagreement(operation, source, *culprit)
+
+    def _check(self, ended: int, operation: Operation, source: int = 0) -> None:
+        """Raise what a C loop ended with."""
+        if ended == DONE:
+            return
+        assert self._native is not None
+        culprit, error = self._native.trouble(self._handle)
+        try:
+            if ended == DISAGREE:
+                raise self._disagreement(operation, source, culprit, error - 1)
+            if ended == STOPPED:
+                raise self._team.loss_of_stopped(culprit)
+            if ended == LATE:
+                raise self._team.loss_of_late(culprit)
+            self._team.look(awaited=culprit)
+        except PeerLost as lost:
+            raise self._in_group_ranks(lost) from None
+        where = f"rank {self._ranks[culprit]} (process {self._team.processes[culprit]})"
+        raise ShoalError(f"{operation.label!r}: the memory of {where} cannot be read: {os.strerror(error)}")
+
+    def _in_group_ranks(self, lost: ExchangeFailed) -> ExchangeFailed:
+        if lost.peer is None or self._ranks[lost.peer] == lost.peer:
+            return lost
+        rank = self._ranks[lost.peer]
+        return PeerLost(str(lost).replace(f"rank {lost.peer} ", f"rank {rank} ", 1), peer=rank)
+
+    def _disagreement(self, operation: Operation, source: int, peer: int, entry: int) -> WorkersDisagree:
+        """`entry`: number of the tensor whose size differs, or less than 0 where the operations do."""
+        ours = unpack(self._statement(operation, source), generation=self._generation)
+        said = self._loops.said_by(peer)
+        theirs = unpack(said.statement, generation=self._generation)
+        error = disagreement((self._ranks[self.rank], ours), (self._ranks[peer], theirs))
+        if ours != theirs:
+            return error
+        sizes = f"tensors of {said.sizes[entry] if 0 <= entry < len(said.sizes) else said.sizes} bytes"
+        return WorkersDisagree(f"{error}; rank {self._ranks[peer]} has {sizes}, where this rank has others")
+
+
+@lru_cache(maxsize=64)
+def _has_native_loop(dtype: torch.dtype, reduction: str) -> bool:
+    return dtype in _NATIVE_TYPES and reduction in _NATIVE_REDUCTIONS
+
+
+def _has_loop(operation: Operation) -> bool:
+    assert operation.reduction is not None
+    return _has_native_loop(operation.dtype, operation.reduction.name)
+
+
+def _codes(operation: Operation) -> tuple[int, int]:
+    return code_of(operation.dtype), int(reduction_code(operation.reduction))
+
+
+def _entries(tensors: Sequence[torch.Tensor]) -> list[int]:
+    flat: list[int] = []
+    for tensor in tensors:
+        flat += (tensor.data_ptr(), tensor.nbytes)
+    return flat

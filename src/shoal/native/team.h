@@ -1,0 +1,195 @@
+/* The ranks of a group on one machine: their arenas, and how they wait for each other.
+
+   A rank writes its own arena only and maps the others' read-only. Its phase counts up when it has something for the
+   others to see; they wait for it on that word. The layout is also in `transport/team.py`. */
+#ifndef SHOAL_TEAM_H
+#define SHOAL_TEAM_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#define PAUSE() __builtin_ia32_pause()
+#else
+#define PAUSE() __asm__ volatile("" ::: "memory")
+#endif
+
+#define MOST_RANKS 256
+#define MOST_ENTRIES 256
+enum { PHASE = 64, WAITING = 128, STATE = 192, OPERATIONS = 200, ROUNDS = 204, NOTICES = 256, NOTICE_BYTES = 4352, SLOTS = 12288 };
+enum { SLOT_BYTES = 1 << 20, RESULTS = SLOTS + 2 * SLOT_BYTES };
+enum { IN = 0, FINISHED = 1, GAVE_UP = 2 }; /* states */
+enum { DONE, ABORTED, LOST, DISAGREE, UNREADABLE, STOPPED, LATE, INTERRUPTED }; /* how an operation ended */
+
+typedef struct { uint64_t address, bytes; } Entry;
+typedef struct {
+    char statement[128]; /* what this rank does: compared with everybody else's */
+    uint32_t count;      /* of entries */
+    uint32_t staged;     /* the bytes are in the slot; otherwise they are read from their addresses */
+    double scale;        /* of this rank's contribution to a sum */
+    uint64_t spare[6];
+    Entry entries[MOST_ENTRIES];
+} Notice;
+
+typedef struct {
+    int rank, size;
+    char *base[MOST_RANKS];
+    pid_t process[MOST_RANKS];
+    struct pollfd deaths[MOST_RANKS]; /* pidfds; -1 for this rank */
+    /* Kept in this rank's arena between operations. The last two are counted alike on all ranks: they choose between
+       two notices and between two slots. */
+    uint32_t phase, operations, rounds;
+    int spin;                         /* looks at a word before sleeping on it; 0 where ranks outnumber cores */
+    int reads_memory;                 /* large tensors are read where they lie */
+    size_t small, piece, block;       /* bytes: largest that goes through slots; of a rank's part of a chunk; of a read */
+    double stop_limit, limit;         /* seconds: a stopped peer counts as lost; no operation may wait longer; 0: any */
+    double idle;                      /* seconds spent asleep, waiting */
+    int culprit, error;               /* rank that made an operation fail, and errno */
+    char *scratch;                    /* two blocks */
+    void *thread;                     /* saved thread state while an operation runs without the interpreter's lock */
+} Team;
+
+static inline uint32_t *word(Team *t, int rank, int offset) { return (uint32_t *)(t->base[rank] + offset); }
+static inline uint32_t load(uint32_t *at) { return __atomic_load_n(at, __ATOMIC_SEQ_CST); }
+static inline void store(uint32_t *at, uint32_t value) { __atomic_store_n(at, value, __ATOMIC_SEQ_CST); }
+static inline Notice *notice(Team *t, int rank) {
+    return (Notice *)(t->base[rank] + NOTICES + (t->operations & 1) * NOTICE_BYTES);
+}
+static inline char *slot(Team *t, int rank) { return t->base[rank] + SLOTS + (size_t)(t->rounds & 1) * SLOT_BYTES; }
+static inline char *result(Team *t, int rank) { return t->base[rank] + RESULTS + (size_t)(t->rounds & 1) * SLOT_BYTES; }
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static long futex(uint32_t *at, int what, uint32_t value, double timeout) {
+    struct timespec limit = {(time_t)timeout, (long)((timeout - (double)(time_t)timeout) * 1e9)};
+    return syscall(SYS_futex, at, what, value, &limit, NULL, 0);
+}
+
+static int failed(Team *t, int how, int culprit, int error) {
+    t->culprit = culprit;
+    t->error = error;
+    return how;
+}
+
+static void signal_phase(Team *t) {
+    store(word(t, t->rank, PHASE), ++t->phase);
+    for (int r = 0; r < t->size; r++)
+        if (r != t->rank && load(word(t, r, WAITING))) {
+            futex(word(t, t->rank, PHASE), FUTEX_WAKE, INT_MAX, 0);
+            return;
+        }
+}
+
+/* Whether somebody has given up or died. What was read from a peer's memory counts only if it is still there. */
+static int look(Team *t) {
+    for (int r = 0; r < t->size; r++)
+        if (r != t->rank && load(word(t, r, STATE)) == GAVE_UP) return failed(t, LOST, r, 0);
+    if (poll(t->deaths, (nfds_t)t->size, 0) > 0)
+        for (int r = 0; r < t->size; r++)
+            if (t->deaths[r].revents && load(word(t, r, STATE)) != FINISHED) return failed(t, LOST, r, 0);
+    return load(word(t, t->rank, STATE)) ? ABORTED : DONE;
+}
+
+static int is_stopped(pid_t process) {
+    char path[32], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)process);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return 0;
+    ssize_t size = read(file, text, sizeof text - 1);
+    close(file);
+    if (size <= 0) return 0;
+    text[size] = 0;
+    char *end = strrchr(text, ')'); /* a program's name may hold anything */
+    return end && (end[2] == 'T' || end[2] == 't');
+}
+
+static int interrupted(Team *t); /* in module.c: lets Python handle a signal */
+
+static int sleep_until(Team *t, int peer, uint32_t target) {
+    uint32_t *phase = word(t, peer, PHASE), seen;
+    double started = seconds(), stopped = started, looked = started;
+    int how = DONE;
+    store(word(t, t->rank, WAITING), 1);
+    while ((int32_t)((seen = load(phase)) - target) < 0) {
+        if (load(word(t, t->rank, STATE))) { how = ABORTED; break; }
+        if (load(word(t, peer, STATE))) { /* it may have finished just now */
+            if ((int32_t)(load(phase) - target) < 0) how = failed(t, LOST, peer, 0);
+            break;
+        }
+        futex(phase, FUTEX_WAIT, seen, 0.02);
+        double now = seconds();
+        if (now - looked < 0.015) continue;
+        looked = now;
+        if ((how = look(t)) == LOST && (int32_t)(load(phase) - target) >= 0) how = DONE; /* the next wait will see it */
+        if (how != DONE || (how = interrupted(t)) != DONE) break;
+        if (now - started > 0.5 && !is_stopped(t->process[peer])) stopped = now;
+        if (now - stopped > t->stop_limit) { how = failed(t, STOPPED, peer, 0); break; }
+        if (t->limit > 0 && now - started > t->limit) { how = failed(t, LATE, peer, 0); break; }
+    }
+    store(word(t, t->rank, WAITING), 0);
+    t->idle += seconds() - started;
+    return how;
+}
+
+static int await(Team *t, int peer, uint32_t target) {
+    uint32_t *phase = word(t, peer, PHASE);
+    for (int i = 0; i <= t->spin; i++) {
+        if ((int32_t)(__atomic_load_n(phase, __ATOMIC_ACQUIRE) - target) >= 0) return DONE;
+        PAUSE();
+    }
+    return sleep_until(t, peer, target);
+}
+
+static int await_all(Team *t, uint32_t target) {
+    int how = DONE;
+    for (int k = 1; k < t->size && how == DONE; k++) how = await(t, (t->rank + k) % t->size, target);
+    return how;
+}
+
+/* Read from a peer's private memory. */
+static int pull(Team *t, int peer, void *local, uint64_t remote, size_t bytes) {
+    char *to = local;
+    while (bytes) {
+        struct iovec here = {to, bytes}, there = {(void *)(uintptr_t)remote, bytes};
+        ssize_t got = process_vm_readv(t->process[peer], &here, 1, &there, 1, 0);
+        if (got <= 0) {
+            int error = got < 0 ? errno : EFAULT;
+            int how = look(t);
+            return how == DONE ? failed(t, UNREADABLE, peer, error) : how;
+        }
+        to += got, remote += (uint64_t)got, bytes -= (size_t)got;
+    }
+    return DONE;
+}
+
+/* Say what this rank does, wait until all have, and compare. */
+static int meet(Team *t) {
+    signal_phase(t);
+    uint32_t target = t->phase;
+    for (int k = 1; k < t->size; k++) {
+        int peer = (t->rank + k) % t->size, how = await(t, peer, target);
+        if (how != DONE) return how;
+    }
+    for (int r = 0; r < t->size; r++) {
+        Notice *mine = notice(t, t->rank), *theirs = notice(t, r);
+        if (memcmp(mine->statement, theirs->statement, sizeof mine->statement)) return failed(t, DISAGREE, r, 0);
+        if (theirs->count > MOST_ENTRIES) return failed(t, DISAGREE, r, 0);
+    }
+    return DONE;
+}
+
+#endif

@@ -1,0 +1,117 @@
+"""Memory that one process writes and others of the same machine read: anonymous, gone with the last of them.
+
+That two processes share a machine is proved: the one opens the other's arena through the kernel and finds in it the
+random bytes that the other said are there. Names of hosts, containers or namespaces are not asked. Not here: what is
+written into an arena (`team`, and the collectives' mailbox).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import secrets
+from typing import Self
+
+import msgspec
+import numpy as np
+
+NONCE_BYTES = 32
+RESERVED = 64  # bytes at the start of every arena: the nonce and room
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL  # readers are safe from a vanishing end
+MOST_BYTES = 1 << 40
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """What others need to find an arena and to know it again."""
+
+    process: int
+    descriptor: int
+    size: int
+    nonce: bytes
+
+
+class _Mapping:
+    """A mapped file. Views of it must be released before `close`; what is still viewed then is unmapped with them."""
+
+    def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:
+        protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
+        self._mapped = mmap.mmap(descriptor, size, prot=protection)
+        self.memory = memoryview(self._mapped)
+        self.address = address_of(self._mapped)
+        self.size = size
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        self.memory.release()
+        try:
+            self._mapped.close()
+        except BufferError:
+            return  # somebody still looks at it
+
+
+class Arena(_Mapping):
+    """This process's own."""
+
+    def __init__(self, descriptor: int, size: int, nonce: bytes) -> None:
+        super().__init__(descriptor, size, writable=True)
+        self._descriptor = descriptor
+        self.memory[:NONCE_BYTES] = nonce
+        self.offer = Offer(process=os.getpid(), descriptor=descriptor, size=size, nonce=nonce)
+
+    @classmethod
+    def create(cls, size: int) -> Self:
+        """Zeros; pages take memory only when they are written."""
+        descriptor = os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(descriptor, size)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+            return cls(descriptor, size, secrets.token_bytes(NONCE_BYTES))
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def withdraw(self) -> None:
+        """Nobody else will open it: those who have, keep it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def close(self) -> None:
+        self.withdraw()
+        super().close()
+
+
+class PeerArena(_Mapping):
+    """Another process's, to be read."""
+
+    @classmethod
+    def open(cls, offer: Offer) -> Self | None:
+        """None: it is not on this machine, or not for us to see."""
+        if not RESERVED <= offer.size <= MOST_BYTES:
+            return None
+        try:
+            descriptor = os.open(f"/proc/{offer.process:d}/fd/{offer.descriptor:d}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) != _SEALS or os.fstat(descriptor).st_size != offer.size:
+                return None
+            if not secrets.compare_digest(os.pread(descriptor, NONCE_BYTES, 0), offer.nonce):
+                return None
+            return cls(descriptor, offer.size, writable=False)
+        except OSError:  # something else has that number there
+            return None
+        finally:
+            os.close(descriptor)
+
+
+def address_of(buffer: mmap.mmap | memoryview | bytearray) -> int:
+    """Where a buffer lies in this process's memory; it may be read-only."""
+    return int(np.frombuffer(buffer, np.uint8).ctypes.data)
+
+
+def word_at(address: int) -> ctypes.c_uint32:
+    """A 32-bit word of shared memory: reading and writing `.value` is one access."""
+    return ctypes.c_uint32.from_address(address)

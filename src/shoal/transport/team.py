@@ -1,0 +1,200 @@
+"""The ranks of a group on one machine: their arenas, how they wait for each other, and how they notice who left.
+
+A rank writes its own arena only. Its phase counts up whenever it has something for the others to see; they sleep on
+that word. Its state says that it has finished, or has given up and whom it blames; a process that dies says nothing, so
+its pidfd is watched. The layout is the C extension's too (`native/team.h`). Not here: operations (`collectives`).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.errors import Aborted, ExchangeFailed, PeerLost
+from shoal.transport import futex
+from shoal.transport.arena import Arena, PeerArena, word_at
+from shoal.transport.ending import DIED, FINISHED, Ending, name_the_lost
+
+# Offsets in an arena, in bytes.
+PHASE, WAITING, STATE, BLAMED, OPERATIONS, ROUNDS, NOTICES = 64, 128, 192, 196, 200, 204, 256
+NOTICE_BYTES = 4352
+SLOTS = 12288
+SLOT_BYTES = 1 << 20
+ARENA_BYTES = SLOTS + 4 * SLOT_BYTES  # two slots and two results
+MOST_RANKS = 256  # of one machine
+MOST_ENTRIES = 256  # pieces of memory in one operation
+
+IN, HAS_FINISHED, HAS_GIVEN_UP = 0, 1, 2
+TICK = 0.02  # seconds between two looks at who is still there
+STOP_LOOK = 0.5  # seconds of waiting before it is asked whether the other process is stopped
+
+
+@dataclass(frozen=True)
+class TeamLimits:
+    """How long others are waited for, in seconds."""
+
+    stopped: float = 5.0  # a process that is stopped for so long counts as lost
+    late: float = 0.0  # no wait is longer; 0: a rank that is late is waited for without limit
+
+
+class Team:
+    """One rank's view. Driven by one thread; only `give_up` may come from another."""
+
+    def __init__(self, rank: int, own: Arena, peers: Sequence[PeerArena | None], processes: Sequence[int]) -> None:
+        """`peers` and `processes` by rank within the team; None in place of this rank's own. All belong to the team."""
+        self.rank, self.size = rank, len(peers)
+        self.processes = list(processes)
+        self.limits = TeamLimits()
+        self.idle_seconds = 0.0
+        self._own = own
+        self._peers = list(peers)
+        self.addresses = [own.address if peer is None else peer.address for peer in peers]
+        self.pidfds = [
+            -1 if peer is None else os.pidfd_open(process) for peer, process in zip(peers, processes, strict=True)
+        ]
+        self._deaths = select.poll()
+        for descriptor in self.pidfds:
+            if descriptor >= 0:
+                self._deaths.register(descriptor, select.POLLIN)
+        self._reason = ""  # why this rank gave up
+        self._closed = False
+        self._guard = threading.Lock()  # of leaving
+
+    @property
+    def phase(self) -> int:
+        """This rank's own."""
+        return self.word(self.rank, PHASE)
+
+    def count(self, counter: int) -> None:
+        """One more of `OPERATIONS` or `ROUNDS`: all ranks count them alike."""
+        word_at(self._own.address + counter).value += 1
+
+    def arena(self, rank: int) -> memoryview:
+        peer = self._peers[rank]
+        return self._own.memory if peer is None else peer.memory
+
+    def word(self, rank: int, offset: int) -> int:
+        return word_at(self.addresses[rank] + offset).value
+
+    def signal(self) -> None:
+        """Something is there to see."""
+        word_at(self._own.address + PHASE).value += 1
+        futex.wake(self._own.address + PHASE)
+
+    def await_phase(self, peer: int, phase: int) -> None:
+        """Until that rank has come so far. `PeerLost` when it, or somebody else, will not."""
+        address = self.addresses[peer] + PHASE
+        started = looked = stopped_since = time.monotonic()
+        while _behind(seen := word_at(address).value, phase):
+            if self.word(peer, STATE) != IN and _behind(word_at(address).value, phase):
+                self.look(awaited=peer)
+            futex.wait(address, seen, TICK)
+            now = time.monotonic()
+            if now - looked < TICK:
+                continue
+            looked = now
+            if _behind(word_at(address).value, phase):
+                self.look(awaited=peer)
+            if now - started < STOP_LOOK or not _is_stopped(self.processes[peer]):
+                stopped_since = now
+            self._check_limits(peer, now - stopped_since, now - started)
+        self.idle_seconds += time.monotonic() - started
+
+    def await_all(self, phase: int) -> None:
+        for step in range(1, self.size):
+            self.await_phase((self.rank + step) % self.size, phase)
+
+    def look(self, awaited: int | None = None) -> None:
+        """Raise if this rank has given up, or if somebody who is needed is gone."""
+        if self.word(self.rank, STATE) == HAS_GIVEN_UP:
+            raise Aborted(self._reason)
+        endings = self._endings()
+        lost = name_the_lost(endings, own=self.rank, awaited=awaited) if endings else None
+        if lost is not None:
+            raise _in_words(lost, endings)
+
+    def _endings(self) -> dict[int, Ending]:
+        dead = {descriptor for descriptor, _ in self._deaths.poll(0)}
+        found: dict[int, Ending] = {}
+        for rank in range(self.size):
+            if rank == self.rank:
+                continue
+            state = self.word(rank, STATE)
+            if state == HAS_FINISHED:
+                found[rank] = FINISHED
+            elif state == HAS_GIVEN_UP:
+                (blamed,) = struct.unpack_from("=i", self.arena(rank), BLAMED)
+                found[rank] = Ending(announced=True, blamed=blamed if 0 <= blamed < self.size else None)
+            elif self.pidfds[rank] in dead:
+                found[rank] = DIED
+        return found
+
+    def _check_limits(self, peer: int, stopped: float, late: float) -> None:
+        if stopped > self.limits.stopped:
+            raise self.loss_of_stopped(peer)
+        if 0 < self.limits.late < late:
+            raise self.loss_of_late(peer)
+
+    def loss_of_stopped(self, peer: int) -> ExchangeFailed:
+        process = self.processes[peer]
+        return PeerLost(
+            f"rank {peer} is stopped: process {process} has been so for {self.limits.stopped:g} s", peer=peer
+        )
+
+    def loss_of_late(self, peer: int) -> ExchangeFailed:
+        return PeerLost(f"rank {peer} did not come within {self.limits.late:g} s", peer=peer)
+
+    def give_up(self, reason: str, *, blamed: int | None = None) -> None:
+        """From any thread: whoever waits, here or elsewhere, learns it. Before any memory that others read changes."""
+        with self._guard:
+            if self._closed or self.word(self.rank, STATE) != IN:
+                return
+            self._reason = reason
+            struct.pack_into("=i", self._own.memory, BLAMED, -1 if blamed is None else blamed)
+            self._leave(HAS_GIVEN_UP)
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        with self._guard:
+            if self._closed:
+                return
+            if self.word(self.rank, STATE) == IN:
+                self._leave(HAS_FINISHED)
+            self._closed = True
+        for descriptor in self.pidfds:
+            if descriptor >= 0:
+                os.close(descriptor)
+        for peer in self._peers:
+            if peer is not None:
+                peer.close()
+        self._own.close()
+
+    def _leave(self, state: int) -> None:
+        word_at(self._own.address + STATE).value = state
+        for address in self.addresses:  # our own sleeper sleeps on a peer's word
+            futex.wake(address + PHASE)
+
+
+def _behind(phase: int, target: int) -> bool:
+    """Phases are 32 bits and wrap around."""
+    return (phase - target) & 0x80000000 != 0
+
+
+def _is_stopped(process: int) -> bool:
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return text[text.rindex(")") + 2] in "Tt"  # a program's name may hold anything
+
+
+def _in_words(lost: PeerLost, endings: dict[int, Ending]) -> PeerLost:
+    if lost.peer is not None and endings.get(lost.peer) == DIED:
+        return PeerLost(f"rank {lost.peer} is gone: its process ended without a word", peer=lost.peer)
+    return lost

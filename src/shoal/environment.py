@@ -22,6 +22,11 @@ TOKEN_FILE = "SHOAL_TOKEN_FILE"  # noqa: S105  path of the file that holds the j
 WORKER = "SHOAL_WORKER"  # this worker's number in the job
 LAUNCHER = "SHOAL_LAUNCHER"  # process id of the parent that started this worker; tells a worker from its own children
 TORCH_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # torch's own: whether it loads extensions, such as ours, at import
+MALLOC = "GLIBC_TUNABLES"  # the C library's own
+# A step frees every gradient and the next one takes as much again: memory that malloc keeps (up to 4 GiB), in large
+# pages, need not be zeroed by the kernel page by page each time. A step of a 25 M parameter model, without exchange:
+# 103 ms with the defaults, 57 ms with these.
+KEEPING_MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"
 NATIVE = "SHOAL_NATIVE"  # 0: the C extension is not used, even where it was built
 KNOWN = (COORDINATOR, TOKEN_FILE, WORKER, LAUNCHER)  # what a worker must have
 SETTINGS = (NATIVE,)  # what anybody may set
@@ -117,7 +122,8 @@ class TorchrunPlace:
 def process_variables(threads: int) -> dict[str, str]:
     """What a process must have from its first moment on: unbuffered output, the number of threads torch may use."""
     threads_default = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(threads)}
-    return {"PYTHONUNBUFFERED": "1", **threads_default}
+    memory_default = {} if MALLOC in os.environ else {MALLOC: KEEPING_MALLOC}
+    return {"PYTHONUNBUFFERED": "1", **threads_default, **memory_default}
 
 
 def spare_variables(threads: int) -> dict[str, str]:

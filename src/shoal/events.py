@@ -40,6 +40,17 @@ class GenerationFormed(Event, frozen=True, tag="generation-formed"):
     reason: str
 
 
+class ScheduleChosen(Event, frozen=True, tag="schedule-chosen"):
+    """Who sends what to whom in this generation, by the size of a tensor. Sent by rank 0 only."""
+
+    generation: int
+    setting: str  # what was asked for; auto: the links decide
+    ranges: tuple[tuple[int, str], ...]  # bytes from which on each schedule reduces; the first is from 0
+    order: tuple[int, ...]  # of the ranks around a ring; empty: 0, 1, 2, ...
+    seconds: float  # that measuring the links took; 0: nothing was measured
+    reason: str  # with the figures behind it
+
+
 class LoopStarted(Event, frozen=True, tag="loop-started"):
     """A loop over data begins; sent by rank 0 only."""
 
@@ -303,6 +314,7 @@ AnyEvent = (
     JobStarted
     | WorkerJoined
     | GenerationFormed
+    | ScheduleChosen
     | LoopStarted
     | StepsApplied
     | StepVoided

@@ -22,7 +22,7 @@ from shoal.environment import parse_address
 from shoal.errors import UsageError
 
 STRATEGIES = ("all-reduce",)
-SCHEDULES = ("auto", "ring", "tree")
+SCHEDULES = ("auto", "ring", "tree", "double-tree", "halving-doubling", "hierarchical")
 CODECS = ("identity",)
 RESIZES = ("global-batch", "worker-batch", "worker-batch-and-lr")
 PROGRESS = ("auto", "live", "plain", "none")
@@ -44,7 +44,16 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         str, Meta(description="what stays when workers come and go: global-batch, worker-batch or worker-batch-and-lr")
     ] = "global-batch"
     strategy: Annotated[str, Meta(description="how replicas agree: all-reduce")] = "all-reduce"
-    schedule: Annotated[str, Meta(description="who sends what to whom: auto, ring or tree")] = "auto"
+    schedule: Annotated[
+        str,
+        Meta(
+            description="who sends what to whom: auto (as the measured links have it), ring, tree, double-tree, "
+            "halving-doubling or hierarchical"
+        ),
+    ] = "auto"
+    deterministic: Annotated[
+        bool, Meta(description="what auto takes follows from sizes alone, by a fixed table, and no link is measured")
+    ] = False
     codec: Annotated[str, Meta(description="how tensors travel: identity")] = "identity"
     seed: Annotated[int, Meta(description="seed of the sample order and of every step's random generators")] = 0
     sync_batchnorm: Annotated[bool, Meta(description="BatchNorm statistics over all workers' samples")] = False

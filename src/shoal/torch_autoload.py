@@ -1,10 +1,10 @@
-"""What torch loads at the end of `import torch`: tells a script that starts its own workers what to do instead.
+"""What torch loads at the end of `import torch`: the backend `shoal`, and a word to scripts that start their own workers.
 
-Under `shoal run` each worker already is one process of the job, so a script that calls `torch.multiprocessing.spawn`
+The backend is registered by name only; it is imported when somebody makes a process group with it. Under `shoal run` each worker already is one process of the job, so a script that calls `torch.multiprocessing.spawn`
 would start n processes in each of n workers. Here that function and its sibling are replaced in worker processes by one
 that reports `ScriptStartsProcesses` to the job and leaves. A process that a worker started by other means may not make
-a process group under another rank than that worker's. DataLoader workers do neither. Outside a job this module does
-nothing, and it never makes `import torch` fail.
+a process group under another rank than that worker's. DataLoader workers do neither. Outside a job nothing but
+the name of the backend is added, and `import torch` never fails because of this module.
 """
 
 from __future__ import annotations
@@ -22,21 +22,29 @@ from shoal.environment import WorkerEnvironment, torch_rank, worker_environment
 from shoal.errors import Refused, ScriptStartsProcesses, ShoalError, UsageError
 
 if TYPE_CHECKING:
+    from datetime import timedelta
     from types import FrameType
 
+    from torch.distributed import ProcessGroup, Store
+
+BACKEND = "shoal"
 REPLACED = ("spawn", "start_processes")
 REPORT_TIMEOUT = 5.0  # seconds to reach the coordinator, which is up long before a script gets here
 
 
 def load() -> None:
     """The entry point in the group `torch.backends`."""
+    from torch import distributed  # noqa: PLC0415  torch is being imported; it has imported this already
+
+    if distributed.is_available() and BACKEND.upper() not in distributed.Backend._plugins:
+        distributed.Backend.register_backend(BACKEND, _make_process_group, devices=["cpu", "cuda"])
     try:
         worker = worker_environment()
     except UsageError:
         return  # `shoal.main` says so; a plain script has no use for these variables
     if worker is None:
         return
-    from torch import distributed, multiprocessing  # noqa: PLC0415  only a worker pays for it
+    from torch import multiprocessing  # noqa: PLC0415  only a worker pays for it
 
     if distributed.is_available():
         distributed.init_process_group = _own_rank_only(distributed.init_process_group, worker)
@@ -44,6 +52,12 @@ def load() -> None:
     if worker.launcher == os.getppid():
         for name in REPLACED:
             setattr(multiprocessing, name, _refusal(name, worker))
+
+
+def _make_process_group(store: Store, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
+    from shoal.collectives.torch_backend.process_group import ShoalProcessGroup  # noqa: PLC0415  only its users pay for it
+
+    return ShoalProcessGroup(store, rank, size, timeout)
 
 
 def _own_rank_only(original: Callable[..., None], worker: WorkerEnvironment) -> Callable[..., None]:

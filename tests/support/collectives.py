@@ -6,20 +6,29 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 from shoal.codecs.codec import Codec
 from shoal.codecs.identity import Identity
-from shoal.collectives.schedule import Action, Program
+from shoal.collectives.schedule import Action, Program, Transfer
 from shoal.collectives.threaded_group import ThreadedGroup
+from shoal.job_config import SCHEDULES
+from shoal.links.plan import fixed_plan
 from shoal.transport.in_process import in_process_meshes
 from shoal.transport.mesh import Mesh
 from shoal.transport.tcp import PeerListener, connect_mesh
 from shoal.values import Address, Generation, Member
+from support.memory_groups import MEMORY_KINDS, memory_groups
 
 TOKEN = "a token for tests"
 TRANSPORTS = ("in-process", "tcp")
-SCHEDULES = ("ring", "tree", "auto")
+# Every schedule runs every contract; those that differ in their programs only do it without sockets.
+SCHEDULED_KINDS = [
+    *(("in-process", schedule) for schedule in SCHEDULES),
+    *(("tcp", schedule) for schedule in ("ring", "tree", "auto")),
+]
+KINDS_OF_MEMORY = [name for name, _ in MEMORY_KINDS]
 PATIENCE = 60.0  # seconds before a test gives up on a thread; never reached when all is well
 
 Result = TypeVar("Result")
@@ -90,8 +99,14 @@ def meshes(transport: str, size: int) -> Iterator[list[Mesh]]:
 def groups(
     transport: str, size: int, schedule: str = "auto", codec: Callable[[], Codec] = Identity
 ) -> Iterator[list[ThreadedGroup]]:
+    if transport in KINDS_OF_MEMORY:
+        with memory_groups(transport, size) as found:
+            yield found
+        return
     with meshes(transport, size) as ends:
-        made = [ThreadedGroup.over(mesh if size > 1 else None, 1, schedule, codec()) for mesh in ends]
+        hosts = tuple(tuple(range(size))[number::2] for number in range(min(2, size)))  # for those who ask for them
+        plan = fixed_plan(hosts)
+        made = [ThreadedGroup.over(mesh if size > 1 else None, 1, schedule, codec(), plan) for mesh in ends]
         try:
             yield made
         finally:
@@ -106,36 +121,71 @@ Sum = tuple[object, ...] | int
 
 
 def replay(programs: Sequence[Program]) -> list[list[Sum]]:
-    """Run the programs of all ranks on symbols. Each rank's segments as sums of ranks; AssertionError on deadlock."""
-    state: list[list[Sum]] = [[rank] * program.segments for rank, program in enumerate(programs)]
-    streams: dict[tuple[int, int], deque[tuple[int, int, Sum]]] = {}
-    waiting = {rank: _steps(program) for rank, program in enumerate(programs)}
+    """Run the programs of all ranks on symbols. Each rank's blocks as sums of ranks.
+
+    AssertionError on deadlock, on frames that nobody takes, and where a block changes that was sent and may still be
+    on its way: what was received so far must prove that its receiver had taken it before.
+    """
+    ranks = [_Replayed(rank, program) for rank, program in enumerate(programs)]
+    streams: dict[tuple[int, int], deque[_Frame]] = {}
     moved = True
     while moved:
         moved = False
-        for rank, steps in waiting.items():
-            while steps:
-                transfer = steps[0]
+        for rank in ranks:
+            while rank.steps:
+                transfer = rank.steps[0]
                 if transfer.action is Action.SEND:
-                    sent = (transfer.number, transfer.segment, state[rank][transfer.segment])
-                    streams.setdefault((rank, transfer.peer), deque()).append(sent)
+                    frames = streams.setdefault((rank.number, transfer.peer), deque())
+                    frames.append(rank.send(transfer, 1 << sum(one.sent for one in ranks)))
+                elif frames := streams.get((transfer.peer, rank.number), deque()):
+                    rank.receive(transfer, frames.popleft())
                 else:
-                    stream = streams.get((transfer.peer, rank))
-                    if not stream:
-                        break
-                    number, segment, value = stream.popleft()
-                    assert (number, segment) == (transfer.number, transfer.segment)
-                    own = state[rank][segment]
-                    state[rank][segment] = value if transfer.action is Action.COPY else (own, value)
-                steps.popleft()
+                    break
+                rank.steps.popleft()
                 moved = True
-    assert not any(waiting.values()), "the ranks wait for each other"
+    assert not any(rank.steps for rank in ranks), "the ranks wait for each other"
     assert not any(streams.values()), "something was sent that nobody receives"
-    return state
+    return [rank.values for rank in ranks]
 
 
-def _steps(program: Program) -> deque:
-    return deque(transfer for step in program.rounds for part in (step.sends, step.receives) for transfer in part)
+@dataclass(frozen=True)
+class _Frame:
+    identity: int  # one bit, different for every frame
+    number: int
+    blocks: range
+    values: list[Sum]
+    taken: int  # bits of the frames that the sender knew to be received
+
+
+class _Replayed:
+    """One rank in a replay."""
+
+    def __init__(self, number: int, program: Program) -> None:
+        self.number = number
+        self.steps = deque(each for step in program.rounds for part in (step.sends, step.receives) for each in part)
+        self.values: list[Sum] = [number] * program.segments
+        self.sent = 0  # frames
+        self._program = program
+        self._posted = [0] * program.segments  # bits of the frames that hold each block
+        self._taken = 0  # bits of the frames that are known to be received
+        self._last: dict[int, int] = {}  # number of the last frame to each peer
+
+    def send(self, transfer: Transfer, identity: int) -> _Frame:
+        assert transfer.number > self._last.get(transfer.peer, -1), "numbers go down along a stream"
+        self._last[transfer.peer] = transfer.number
+        self.sent += 1
+        blocks = self._program.blocks(transfer.segment)
+        for block in blocks:
+            self._posted[block] |= identity
+        return _Frame(identity, transfer.number, blocks, [self.values[block] for block in blocks], self._taken)
+
+    def receive(self, transfer: Transfer, frame: _Frame) -> None:
+        blocks = self._program.blocks(transfer.segment)
+        assert (frame.number, frame.blocks) == (transfer.number, blocks)
+        self._taken |= frame.taken | frame.identity
+        for block, value in zip(blocks, frame.values, strict=True):
+            assert not self._posted[block] & ~self._taken, f"rank {self.number} changes block {block} on its way"
+            self.values[block] = value if transfer.action is Action.COPY else (self.values[block], value)
 
 
 def ranks_in(value: Sum) -> list[int]:

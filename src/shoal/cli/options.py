@@ -21,7 +21,10 @@ from shoal.job_config import JobConfig, from_mapping, nearest, read_toml
 # The order of groups in --help, and which settings each holds.
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "processes": ("workers", "min-workers", "spares", "threads"),
-    "training": ("resize", "strategy", "schedule", "codec", "seed", "sync-batchnorm", "bucket-mb", "digest-every"),
+    "training": (
+        *("resize", "strategy", "schedule", "deterministic", "codec", "seed"),
+        *("sync-batchnorm", "bucket-mb", "digest-every"),
+    ),
     "coordinator": ("address", "heartbeat-limit", "hang-limit", "lease", "max-failures"),
     "faults on purpose": ("chaos",),
     "checkpoints": ("checkpoint-every", "checkpoint-to", "keep-checkpoints", "resume"),

@@ -1,47 +1,67 @@
-"""Which program an operation runs: the schedule's name and the tensor's size decide, the same on every rank. Pure."""
+"""Which program an operation runs: the schedule's name and the tensor's size decide, the same on every rank. Pure.
+
+`auto` follows the plan that was made from the measured links, or a fixed table where there is none. The plan also says
+how ranks sit around a ring, and which of them share a host.
+"""
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from shoal.collectives import ring, tree
+from shoal.collectives.double_tree import double_tree_all_reduce
+from shoal.collectives.halving import doubling_all_gather, halving_all_reduce, halving_reduce_scatter
+from shoal.collectives.hierarchical import hierarchical_all_reduce, hierarchical_broadcast, host_of
 from shoal.collectives.schedule import Action, Program, Round, Transfer
 from shoal.errors import UsageError
-
-SCHEDULES = ("auto", "ring", "tree")
-# auto: up to here a tree. Median ms of ring / tree, float32 over loopback on two shared cores, one run, November 2026:
-#   2 ranks   64 KB 0.43 / 0.40   512 KB 0.59 / 0.57   1 MB 0.73 / 0.76   2 MB 0.94 / 1.21   16 MB 7.5 / 7.1
-#   4 ranks   64 KB 1.96 / 0.91   512 KB 2.72 / 1.55   1 MB 4.03 / 2.80   2 MB 7.35 / 5.83   16 MB 75 / 63
-# At two ranks they are equal within the noise from 512 KB on; at four the tree was ahead throughout this run. Loopback
-# alone would allow a higher limit. It is a judgement, not measured: a tree sends twice the tensor through its root,
-# which should cost more on a real link.
-TREE_BYTES = 512 * 1024
-PIPE_BYTES = 512 * 1024  # about the size of the segments that follow each other through a tree or a chain
+from shoal.job_config import SCHEDULES
+from shoal.links.cost import pieces_of
+from shoal.links.matrix import Hosts
+from shoal.links.plan import FIXED, Plan
 
 
 class Chooser:
     """One rank's programs under one schedule name."""
 
-    def __init__(self, schedule: str, size: int, rank: int) -> None:
+    def __init__(self, schedule: str, size: int, rank: int, plan: Plan | None = None) -> None:
+        """No plan: nothing is known of the links, and `auto` follows a fixed table."""
         if schedule not in SCHEDULES:
             raise UsageError(f"there is no schedule {schedule!r}; known are {', '.join(SCHEDULES)}")
         self._schedule = schedule
         self._size = size
         self._rank = rank
+        self._plan = plan or FIXED
 
     def all_reduce(self, size: int) -> Program:
         """`size` is the tensor's, in bytes."""
-        if self._uses_tree(size):
-            return tree.tree_all_reduce(self._size, self._rank, segments=_pieces(size))
-        return ring.ring_all_reduce(self._size, self._rank)
+        schedule = self._plan.all_reduce.at(size) if self._schedule == "auto" else self._schedule
+        pieces = pieces_of(size)
+        if schedule != "hierarchical":
+            return _flat_all_reduce(schedule, pieces, self._size, self._rank, self._plan.order)
+        # Where no hosts are known every rank has its own, and what is left is the schedule between hosts.
+        hosts = self._plan.hosts or tuple((rank,) for rank in range(self._size))
+        between = self._plan.between or FIXED
+        return _hierarchical_all_reduce(hosts, self._rank, between.all_reduce.at(size), between.order, pieces)
 
     def broadcast(self, size: int, source: int) -> Program:
-        build = tree.tree_broadcast if self._uses_tree(size) else ring.ring_broadcast
-        return build(self._size, self._rank, source=source, segments=_pieces(size))
+        schedule = self._plan.broadcast.at(size) if self._schedule == "auto" else self._schedule
+        segments = pieces_of(size)
+        if schedule == "ring":
+            order = self._plan.order
+            return ring.ring_broadcast(self._size, self._rank, source=source, segments=segments, order=order)
+        if schedule == "hierarchical" and self._plan.hosts:
+            return hierarchical_broadcast(self._plan.hosts, self._rank, source=source, segments=segments)
+        return tree.tree_broadcast(self._size, self._rank, source=source, segments=segments)
 
     def reduce_scatter(self) -> Program:
-        return ring.ring_reduce_scatter(self._size, self._rank)
+        if self._schedule == "halving-doubling":
+            return halving_reduce_scatter(self._size, self._rank)
+        return ring.ring_reduce_scatter(self._size, self._rank, order=self._plan.order)
 
     def all_gather(self) -> Program:
-        return ring.ring_all_gather(self._size, self._rank)
+        if self._schedule == "halving-doubling":
+            return doubling_all_gather(self._size, self._rank)
+        return ring.ring_all_gather(self._size, self._rank, order=self._plan.order)
 
     def all_to_all(self) -> Program:
         """Segments 0..size-1 are what this rank gives to each rank, the next `size` what it gets from each."""
@@ -56,9 +76,20 @@ class Chooser:
     def receive(self, source: int) -> Program:
         return Program(1, (Round(receives=(Transfer(Action.COPY, 0, source, 0),)),))
 
-    def _uses_tree(self, size: int) -> bool:
-        return self._schedule == "tree" or (self._schedule == "auto" and size <= TREE_BYTES)
+
+def _flat_all_reduce(schedule: str, pieces: int, size: int, rank: int, order: tuple[int, ...]) -> Program:
+    """Of a schedule that knows nothing of hosts. `pieces`: that a tensor is cut into to follow each other in a tree."""
+    if schedule == "ring":
+        return ring.ring_all_reduce(size, rank, order=order)
+    if schedule == "halving-doubling":
+        return halving_all_reduce(size, rank)
+    if schedule == "double-tree":
+        return double_tree_all_reduce(size, rank, segments=-(-pieces // 2))
+    assert schedule == "tree", schedule
+    return tree.tree_all_reduce(size, rank, segments=pieces)
 
 
-def _pieces(size: int) -> int:
-    return max(1, -(-size // PIPE_BYTES))
+@lru_cache(maxsize=256)
+def _hierarchical_all_reduce(hosts: Hosts, rank: int, schedule: str, order: tuple[int, ...], pieces: int) -> Program:
+    between = _flat_all_reduce(schedule, pieces, len(hosts), host_of(hosts, rank), order)
+    return hierarchical_all_reduce(hosts, rank, between=between, pieces=-(-pieces // between.segments))

@@ -113,6 +113,8 @@ def _torch_combine(dtype: torch.dtype, function: Callable[..., torch.Tensor]) ->
     def into(target: memoryview, received: memoryview) -> None:
         if not target.nbytes:
             return
+        if received.readonly:  # a peer's shared memory: torch warns of tensors there
+            received = memoryview(bytearray(received))
         places, more = torch.frombuffer(target, dtype=dtype), torch.frombuffer(received, dtype=dtype)
         for start in range(0, len(places), SERIAL_ELEMENTS):
             place = places[start : start + SERIAL_ELEMENTS]

@@ -32,6 +32,11 @@ class Operation:
     reduction: Reduction | None = None
     scale: float = 1.0  # of this rank's contribution to a sum; ranks may differ
 
+    @property
+    def words(self) -> str:
+        """For people: what it is, and which."""
+        return f"{self.kind.name.lower().replace('_', '-')} {self.label!r}, operation {self.sequence}"
+
 
 class PointToPoint(ABC):
     """Tensors between two ranks, in the calling thread, in the order of the calls per direction of a pair."""
@@ -43,6 +48,14 @@ class PointToPoint(ABC):
     @abstractmethod
     def receive(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
         """Return when the tensor is whole."""
+
+    @abstractmethod
+    def abort(self, reason: str, *, blamed: int | None = None) -> None:
+        """As an engine's."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """As an engine's."""
 
 
 class Engine(ABC):
@@ -72,6 +85,10 @@ class Engine(ABC):
     @abstractmethod
     def broadcast(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
         """Every rank's tensor becomes the source's."""
+
+    def missing(self) -> list[int]:
+        """From any thread: the ranks that the running operation waits for, as far as this one can tell."""
+        return []
 
     @abstractmethod
     def abort(self, reason: str, *, blamed: int | None = None) -> None:

@@ -90,6 +90,11 @@ class Executor:
                 self._receive(operation, transfer, segments[transfer.segment])
         self._mesh.drain()
 
+    def missing(self) -> list[int]:
+        """From any thread: whom this rank waits for."""
+        awaited = self._awaited
+        return [] if awaited is None else [awaited[0]]
+
     def _send(self, operation: Operation, transfer: Transfer, segment: Segment) -> None:
         payloads = segment.pieces if self._codec.raw else [self._codec.encode(segment.joined())]
         self._mesh.post(transfer.peer, pack(self._expected(operation, transfer, segment)), *payloads)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -31,22 +31,42 @@ class Pending:
 
     def __init__(self, label: str) -> None:
         self.label = label
+        self.error: BaseException | None = None  # what made it fail, once it is done
         self._done = threading.Event()
-        self._error: BaseException | None = None
+        self._callbacks: list[Callable[[], None]] = []
 
-    def wait(self) -> None:
-        self._done.wait()
-        if self._error is not None:
-            raise self._error
+    def wait(self, seconds: float | None = None) -> bool:
+        """False when the time is over first."""
+        if not self._done.wait(seconds):
+            return False
+        if self.error is not None:
+            raise self.error
+        return True
 
     @property
     def is_done(self) -> bool:
         return self._done.is_set()
 
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call it once: in the thread that finishes the operation, or here and now if it is done already."""
+        self._callbacks.append(callback)
+        if self._done.is_set():
+            self._call_back()
+
     def finish(self, error: BaseException | None = None) -> None:
         """Called once, by the group."""
-        self._error = error
+        self.error = error
         self._done.set()
+        self._call_back()
+
+    def _call_back(self) -> None:
+        # Two threads may get here at once: taking one from the list is what decides who calls it.
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop(0)
+            except IndexError:
+                return
+            callback()
 
 
 class Group(ABC):
@@ -73,9 +93,18 @@ class Group(ABC):
 
     @abstractmethod
     def reduce_scatter(
-        self, output: torch.Tensor, tensors: list[torch.Tensor], *, label: str, reduction: Reduction = Reduction.SUM
+        self,
+        output: torch.Tensor,
+        tensors: list[torch.Tensor],
+        *,
+        label: str,
+        reduction: Reduction = Reduction.SUM,
+        scale: float = 1.0,
     ) -> Pending:
-        """`output` becomes the reduction of every rank's `tensors[rank]`. Shapes may differ by position."""
+        """`output` becomes the reduction of every rank's `tensors[rank]`. Shapes may differ by position.
+
+        This rank's values count `scale` times in a sum. `output` may be the memory of its own part.
+        """
 
     @abstractmethod
     def all_gather(self, outputs: list[torch.Tensor], tensor: torch.Tensor, *, label: str) -> Pending:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from types import ModuleType
 
@@ -18,10 +18,10 @@ import torch
 from shoal.collectives.agreement import disagreement, reduction_code
 from shoal.collectives.dtypes import code_of
 from shoal.collectives.engine import Engine, Operation
-from shoal.collectives.memory_loops import Loop, MemoryLoops, statement_of
+from shoal.collectives.memory_loops import LINE, Loop, MemoryLoops, MemoryWays, statement_of
 from shoal.errors import ExchangeFailed, PeerLost, ShoalError, WorkersDisagree
 from shoal.transport.native import native
-from shoal.transport.team import MOST_ENTRIES, Team
+from shoal.transport.team import MOST_ENTRIES, PHASE, SLOT_BYTES, Team, is_behind
 from shoal.wire.frames import unpack
 
 # How the C loops end, as in `native/team.h`.
@@ -30,17 +30,6 @@ SPIN = 4000  # looks at a word before sleeping on it: about 20 us, less than wak
 _NATIVE_REDUCTIONS = ("SUM", "MAX", "MIN")
 _NATIVE_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64)
 _SCALED_TYPES = (torch.float32, torch.float64)
-
-
-@dataclass(frozen=True)
-class MemoryWays:
-    """Which way bytes take, the same on all ranks of a team."""
-
-    reads_memory: bool  # large tensors are read where they lie; otherwise they pass through slots
-    is_native: bool
-    small: int = 128 * 1024  # bytes; up to here through slots in one phase
-    piece: int = 512 * 1024  # bytes of a rank's part of a chunk
-    block: int = 128 * 1024  # bytes that are read and added at a time: within a core's cache
 
 
 class MemoryEngine(Engine):
@@ -52,13 +41,15 @@ class MemoryEngine(Engine):
         self._ranks = list(range(team.size) if ranks is None else ranks)
         self._generation = generation
         self._reads_memory = ways.reads_memory
-        self._loops = MemoryLoops(team, ways.reads_memory, ways.small)
+        self._loops = MemoryLoops(team, ways)
         self._native: ModuleType | None = native if ways.is_native else None
         self._handle: object = None
         if self._native is not None:
             spin = SPIN if team.size <= len(os.sched_getaffinity(0)) else 0
             limits = (team.limits.stopped, team.limits.late)
-            settings = (spin, ways.reads_memory, ways.small, ways.piece, ways.block, *limits)
+            piece = ways.piece if ways.reads_to_reduce else min(ways.piece, SLOT_BYTES // team.size // LINE * LINE)
+            sizes = (ways.small, piece, ways.block)
+            settings = (spin, ways.reads_memory, ways.reads_to_reduce, *sizes, *limits)
             self._handle = self._native.team(team.rank, team.addresses, team.processes, team.pidfds, settings)
 
     @property
@@ -87,11 +78,16 @@ class MemoryEngine(Engine):
 
     def reduce_scatter(self, operation: Operation, output: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
         self.bytes_sent += (self.size - 1) * output.nbytes
-        if self._native is not None and _has_loop(operation):
+        is_native = self._native is not None and _has_loop(operation)
+        if operation.scale != 1.0 and not (is_native and operation.dtype in _SCALED_TYPES):
+            parts = [part * operation.scale for part in parts]
+            operation = replace(operation, scale=1.0)
+        if self._native is not None and is_native:
             ended = self._native.reduce_scatter(
                 self._handle,
                 self._statement(operation),
                 _entries(parts),
+                operation.scale,
                 output.data_ptr(),
                 output.nbytes,
                 *_codes(operation),
@@ -128,6 +124,10 @@ class MemoryEngine(Engine):
         statement = self._statement(operation, source)
         ended = self._native.exchange(self._handle, statement, _entries(inputs), flat)
         self._check(ended, operation, source)
+
+    def missing(self) -> list[int]:
+        phase = self._team.phase
+        return [self._ranks[peer] for peer in range(self.size) if is_behind(self._team.word(peer, PHASE), phase)]
 
     def abort(self, reason: str, *, blamed: int | None = None) -> None:
         self._team.give_up(reason, blamed=self._ranks.index(blamed) if blamed in self._ranks else None)

@@ -43,6 +43,18 @@ LINE = 64
 
 
 @dataclass(frozen=True)
+class MemoryWays:
+    """Which way bytes take, the same on all ranks of a team."""
+
+    reads_memory: bool  # large tensors are read where they lie; otherwise they pass through slots
+    is_native: bool
+    reads_to_reduce: bool = False  # so in all-reduce too, where slots would be another way
+    small: int = 128 * 1024  # bytes; up to here through slots in one phase
+    piece: int = 512 * 1024  # bytes of a rank's part of a chunk, at most
+    block: int = 32 * 1024  # bytes that are read and added at a time: within a core's cache
+
+
+@dataclass(frozen=True)
 class Said:
     """One rank's notice of an operation."""
 
@@ -76,10 +88,9 @@ def statement_of(operation: Operation, generation: int, source: int) -> bytes:
 
 
 class MemoryLoops:
-    def __init__(self, team: Team, reads_memory: bool, small: int) -> None:
+    def __init__(self, team: Team, ways: MemoryWays) -> None:
         self._team = team
-        self._reads_memory = reads_memory
-        self._small = small
+        self._ways = ways
         self._block = memoryview(bytearray(BLOCK_BYTES))
 
     def said_by(self, rank: int) -> Said:
@@ -94,7 +105,7 @@ class MemoryLoops:
     def all_reduce(self, operation: Operation, tensors: Sequence[torch.Tensor], said: bytes) -> Culprit | None:
         pieces = [memory_of(tensor) for tensor in tensors]
         size = sum(piece.nbytes for piece in pieces)
-        is_staged = size <= self._small or not self._reads_memory
+        is_staged = size <= self._ways.small or not self._ways.reads_to_reduce
         if operation.scale != 1.0:
             for tensor in tensors:
                 tensor.mul_(operation.scale)
@@ -244,7 +255,7 @@ class MemoryLoops:
     def _meet_with_entries(self, said: bytes, entries: Sequence[torch.Tensor]) -> Culprit | None:
         share = SLOT_BYTES // max(1, len(entries)) // LINE * LINE
         sizes = [entry.nbytes for entry in entries]
-        is_staged = not self._reads_memory or (max(sizes, default=0) <= share and sum(sizes) <= self._small)
+        is_staged = not self._ways.reads_memory or (max(sizes, default=0) <= share and sum(sizes) <= self._ways.small)
         if is_staged:
             self._stage(entries, share, 0)
         return self._meet(said, entries, is_staged)

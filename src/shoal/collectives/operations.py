@@ -58,18 +58,30 @@ class Operations(Group):
         return self._start(operation, work, alone)
 
     def reduce_scatter(
-        self, output: torch.Tensor, tensors: list[torch.Tensor], *, label: str, reduction: Reduction = Reduction.SUM
+        self,
+        output: torch.Tensor,
+        tensors: list[torch.Tensor],
+        *,
+        label: str,
+        reduction: Reduction = Reduction.SUM,
+        scale: float = 1.0,
     ) -> Pending:
         self._check_list(tensors, output, "reduce_scatter", label)
+        self._check_scale(output, label, reduction, scale)
         elements = sum(tensor.numel() for tensor in tensors)
-        operation = self._operation(Kind.REDUCE_SCATTER, label, output.dtype, elements, reduction)
+        operation = self._operation(Kind.REDUCE_SCATTER, label, output.dtype, elements, reduction, scale)
 
         def work(engine: Engine) -> None:
             staged = Staged(output, is_read=False)
             engine.reduce_scatter(operation, staged.flat, [Staged(tensor).flat for tensor in tensors])
             staged.write_back()
 
-        return self._start(operation, work, alone=lambda: staging.fill(output, tensors[0]))
+        def alone() -> None:
+            staging.fill(output, tensors[0])
+            if scale != 1.0:
+                output.data.mul_(scale)
+
+        return self._start(operation, work, alone)
 
     def all_gather(self, outputs: list[torch.Tensor], tensor: torch.Tensor, *, label: str) -> Pending:
         self._check_list(outputs, tensor, "all_gather", label)
@@ -130,6 +142,10 @@ class Operations(Group):
 
         return self._start(operation, work, alone=lambda: None)
 
+    @property
+    def collectives_started(self) -> int:
+        return self._sequences["collective"]
+
     @abstractmethod
     def _start(self, operation: Operation, work: Callable[[Engine], None], alone: Callable[[], None]) -> Pending:
         """See that the work is done, after what was started before; a group of one does `alone` at once instead."""
@@ -173,7 +189,10 @@ class Operations(Group):
             staging.check(tensor, label=label)
         if any(tensor.dtype != tensors[0].dtype for tensor in tensors):
             raise UsageError(f"{label!r}: all_reduce needs one dtype, not {tensors[0].dtype} and others")
-        if scale != 1.0 and (reduction is not Reduction.SUM or not tensors[0].dtype.is_floating_point):
+        self._check_scale(tensors[0], label, reduction, scale)
+
+    def _check_scale(self, tensor: torch.Tensor, label: str, reduction: Reduction, scale: float) -> None:
+        if scale != 1.0 and (reduction is not Reduction.SUM or not tensor.dtype.is_floating_point):
             raise UsageError(f"{label!r}: only sums of floating point numbers can be scaled")
 
     def _check_list(self, tensors: Sequence[torch.Tensor], own: torch.Tensor | None, what: str, label: str) -> None:

@@ -11,7 +11,6 @@ from shoal.collectives import staging
 from shoal.collectives.choice import Chooser
 from shoal.collectives.engine import Engine, Operation, PointToPoint
 from shoal.collectives.executor import Executor, Segment, segments_of
-from shoal.collectives.schedule import boundaries
 from shoal.errors import UsageError
 from shoal.transport.mesh import Mesh
 
@@ -39,18 +38,29 @@ class ScheduledEngine(Engine, PointToPoint):
             for tensor in tensors:
                 tensor.mul_(operation.scale)
         program = self._chooser.all_reduce(operation.elements * operation.dtype.itemsize)
-        bounds = boundaries(operation.elements, program.segments)
+        bounds = program.bounds(operation.elements)
         self._executor.run(operation, program, segments_of(tensors, bounds))
 
     def reduce_scatter(self, operation: Operation, output: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
         # Partial sums pass through every rank's memory: copies keep the parts as they are.
         copies = [staging.copy_of(part) for part in parts]
-        self._executor.run(operation, self._chooser.reduce_scatter(), [Segment([copy]) for copy in copies])
+        if operation.scale != 1.0:
+            for copy in copies:
+                copy.mul_(operation.scale)
+        self.reduce_scatter_in_place(operation, [[copy] for copy in copies])
         output.copy_(copies[self.rank])
+
+    def reduce_scatter_in_place(self, operation: Operation, parts: Sequence[Sequence[torch.Tensor]]) -> None:
+        """`parts[rank]` becomes the reduction of every rank's; the others hold anything afterwards."""
+        self._executor.run(operation, self._chooser.reduce_scatter(), [Segment(part) for part in parts])
 
     def all_gather(self, operation: Operation, outputs: Sequence[torch.Tensor], tensor: torch.Tensor) -> None:
         outputs[self.rank].copy_(tensor)
-        self._executor.run(operation, self._chooser.all_gather(), [Segment([output]) for output in outputs])
+        self.all_gather_in_place(operation, [[output] for output in outputs])
+
+    def all_gather_in_place(self, operation: Operation, parts: Sequence[Sequence[torch.Tensor]]) -> None:
+        """`parts[r]` becomes rank r's."""
+        self._executor.run(operation, self._chooser.all_gather(), [Segment(part) for part in parts])
 
     def all_to_all(self, operation: Operation, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
         outputs[self.rank].copy_(inputs[self.rank])
@@ -59,7 +69,7 @@ class ScheduledEngine(Engine, PointToPoint):
 
     def broadcast(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
         program = self._chooser.broadcast(operation.elements * operation.dtype.itemsize, source)
-        bounds = boundaries(operation.elements, program.segments)
+        bounds = program.bounds(operation.elements)
         self._executor.run(operation, program, segments_of([tensor], bounds))
 
     def send(self, operation: Operation, tensor: torch.Tensor, target: int) -> None:
@@ -67,6 +77,9 @@ class ScheduledEngine(Engine, PointToPoint):
 
     def receive(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
         self._executor.run(operation, self._chooser.receive(source), [Segment([tensor])])
+
+    def missing(self) -> list[int]:
+        return self._executor.missing()
 
     def abort(self, reason: str, *, blamed: int | None = None) -> None:  # noqa: ARG002  the mesh knows whom it lost
         self._mesh.abort(reason)

@@ -26,6 +26,7 @@ from shoal.collectives.group import Group, Pending
 from shoal.collectives.operations import Operations
 from shoal.collectives.scheduled_engine import ScheduledEngine
 from shoal.errors import Aborted, PeerLost
+from shoal.links.plan import Plan
 from shoal.transport.mesh import Mesh
 
 
@@ -45,10 +46,12 @@ class ThreadedGroup(Operations):
         post: PointToPoint | None = None,
         names: Mapping[int, str] | None = None,
     ) -> None:
-        """The engine belongs to the group from now on; None makes a group of one. `names` by rank are for errors."""
+        """Engine and post belong to the group from now on; no engine makes a group of one. `names` are for errors."""
         super().__init__(engine, post, generation)
+        self.current: Operation | None = None  # that is being run; None between operations
         self.current_label = ""  # of the operation that is being run; empty between operations
         self._began: float | None = None  # by time.monotonic, that operation; None between operations
+        self.brake: Callable[[Operation], None] | None = None  # run before each operation: it may take its time
         self._names = dict(names or {})
         self._process = os.getpid()  # a forked child has neither the thread nor the streams
         self._failure: BaseException | None = None
@@ -66,11 +69,11 @@ class ThreadedGroup(Operations):
             atexit.register(self._leave)
 
     @classmethod
-    def over(cls, mesh: Mesh | None, generation: int, schedule: str, codec: Codec) -> Self:
+    def over(cls, mesh: Mesh | None, generation: int, schedule: str, codec: Codec, plan: Plan | None = None) -> Self:
         """A group that runs schedules over a mesh, which belongs to it from now on; None makes a group of one."""
         if mesh is None:
             return cls(None, generation)
-        engine = ScheduledEngine(mesh, Chooser(schedule, mesh.size, mesh.rank), codec, generation)
+        engine = ScheduledEngine(mesh, Chooser(schedule, mesh.size, mesh.rank, plan), codec, generation)
         return cls(engine, generation, post=engine)
 
     @property
@@ -88,9 +91,21 @@ class ThreadedGroup(Operations):
         began = self._began
         return 0.0 if began is None else time.monotonic() - began
 
+    def missing(self) -> list[int]:
+        """From any thread: the ranks that the running operation waits for, as far as this one can tell."""
+        return [] if self._engine is None else self._engine.missing()
+
     def abort(self, reason: str) -> None:
         if os.getpid() == self._process:
             self._fail(Aborted(reason))
+
+    def lose(self, peer: int | None, reason: str) -> None:
+        """From any thread: as if that peer were gone, or all of them."""
+        self._fail(PeerLost(reason, peer=peer), blamed=peer)
+
+    @property
+    def is_failed(self) -> bool:
+        return self._failure is not None
 
     def leave(self, reason: str) -> None:
         """Release everything at once. Peers that still need this rank fail; those that do not are left alone."""
@@ -110,8 +125,8 @@ class ThreadedGroup(Operations):
             self._thread.join()
         with self._running:
             self._fail(Aborted("the group is closed"), tell=False)
-            if self._engine is not None:
-                self._engine.close()
+            for means in self._means():
+                means.close()
         while not self._jobs.empty():  # started by another thread while this one closed
             job = self._jobs.get()
             if job is not None:
@@ -119,8 +134,7 @@ class ThreadedGroup(Operations):
 
     def _leave(self) -> None:
         """The interpreter ends with the group still open."""
-        self.abort("the process ends")
-        self.close()
+        self.leave("the process ends")
 
     def _start(self, operation: Operation, work: Callable[[Engine], None], alone: Callable[[], None]) -> Pending:
         pending = Pending(operation.label)
@@ -133,7 +147,19 @@ class ThreadedGroup(Operations):
             else:
                 alone()
                 pending.finish()
+        if self._thread is not None and threading.get_ident() == self._thread.ident:
+            self._catch_up(pending)
         return pending
+
+    def _catch_up(self, pending: Pending) -> None:
+        """A callback of an earlier operation started another one, and may wait for it: nobody else would do it."""
+        while not pending.is_done:
+            job = self._jobs.get()
+            if job is not None:
+                self._do(job)
+                continue
+            self._fail(Aborted("the group is closed"), tell=False)
+            self._jobs.put(None)  # for the one who serves the queue
 
     def start_here(self, operation: Operation, work: Callable[[Engine], None], alone: Callable[[], None]) -> Pending:
         """Run it in this thread if nothing is before it. Returns when it is done either way."""
@@ -167,8 +193,10 @@ class ThreadedGroup(Operations):
         """What made it fail, or None."""
         if self._failure is None:
             assert self._engine is not None
-            self.current_label, self._began = job.pending.label, time.monotonic()
+            self.current, self.current_label, self._began = job.operation, job.pending.label, time.monotonic()
             try:
+                if self.brake is not None:
+                    self.brake(job.operation)
                 job.work(self._engine)
                 return None
             except PeerLost as lost:
@@ -176,14 +204,13 @@ class ThreadedGroup(Operations):
             except Exception as error:
                 self._fail(error)
             finally:
-                self.current_label, self._began = "", None
+                self.current, self.current_label, self._began = None, "", None
         return self._failure
 
     def _named(self, lost: PeerLost, operation: Operation) -> PeerLost:
         """The same loss with who and where and in which operation."""
-        kind = operation.kind.name.lower().replace("_", "-")
         who = f"rank {lost.peer} is {self._names[lost.peer]}; " if lost.peer in self._names else ""
-        text = f"{lost}; {who}noticed in {kind} {operation.label!r}, operation {operation.sequence}"
+        text = f"{lost}; {who}noticed in {operation.words}"
         return PeerLost(text, peer=lost.peer)
 
     def _fail(self, error: BaseException, *, tell: bool = True, blamed: int | None = None) -> None:
@@ -192,8 +219,11 @@ class ThreadedGroup(Operations):
             if self._failure is not None:
                 return
             self._failure = error
-        if self._engine is not None and tell:
-            self._engine.abort(str(error), blamed=blamed)
+        for means in self._means() if tell else ():
+            means.abort(str(error), blamed=blamed)
+
+    def _means(self) -> list[Engine | PointToPoint]:
+        return list({id(means): means for means in (self._engine, self._post) if means is not None}.values())
 
 
 class _Here(Operations):

@@ -23,28 +23,31 @@ static void free_team(PyObject *capsule) {
 
 static Team *team_of(PyObject *capsule) { return PyCapsule_GetPointer(capsule, NAME); }
 
-/* team(rank, addresses, processes, pidfds, settings) with settings = (spin, reads_memory, small, piece, block,
-   stop_limit, limit) */
+/* team(rank, addresses, processes, pidfds, settings) with settings = (spin, reads_memory, reads_to_reduce, small,
+   piece, block, stop_limit, limit) */
 static PyObject *make_team(PyObject *self, PyObject *args) {
     (void)self;
-    int rank, spin, reads_memory;
+    int rank, spin, reads_memory, reads_to_reduce;
     Py_ssize_t small, piece, block;
     double stop_limit, limit;
     PyObject *addresses, *processes, *pidfds;
-    if (!PyArg_ParseTuple(args, "iO!O!O!(ipnnndd)", &rank, &PyList_Type, &addresses, &PyList_Type, &processes,
-                          &PyList_Type, &pidfds, &spin, &reads_memory, &small, &piece, &block, &stop_limit, &limit))
+    if (!PyArg_ParseTuple(args, "iO!O!O!(ippnnndd)", &rank, &PyList_Type, &addresses, &PyList_Type, &processes,
+                          &PyList_Type, &pidfds, &spin, &reads_memory, &reads_to_reduce, &small, &piece, &block, &stop_limit,
+                          &limit))
         return NULL;
     Py_ssize_t size = PyList_GET_SIZE(addresses);
     if (size > MOST_RANKS || PyList_GET_SIZE(processes) != size || PyList_GET_SIZE(pidfds) != size || rank >= size)
         return PyErr_Format(PyExc_ValueError, "a team of %zd ranks cannot be made", size);
-    if (small > SLOT_BYTES || piece % LINE || block % LINE || piece <= 0 || block <= 0)
+    if (small > SLOT_BYTES || piece % LINE || block % LINE || piece <= 0 || block <= 0 ||
+        (!reads_to_reduce && piece * size > SLOT_BYTES))
         return PyErr_Format(PyExc_ValueError, "sizes %zd, %zd, %zd do not fit", small, piece, block);
     Team *t = calloc(1, sizeof *t);
     if (!t || posix_memalign((void **)&t->scratch, 4096, 2 * (size_t)block)) {
         free(t);
         return PyErr_NoMemory();
     }
-    t->rank = rank, t->size = (int)size, t->spin = spin, t->reads_memory = reads_memory;
+    t->rank = rank, t->size = (int)size, t->spin = spin;
+    t->reads_memory = reads_memory, t->reads_to_reduce = reads_to_reduce;
     t->small = (size_t)small, t->piece = (size_t)piece, t->block = (size_t)block;
     t->stop_limit = stop_limit, t->limit = limit;
     for (Py_ssize_t r = 0; r < size; r++) {
@@ -119,18 +122,19 @@ static PyObject *py_all_reduce(PyObject *self, PyObject *args) {
     return ended(t, how);
 }
 
-/* reduce_scatter(team, statement, entries, address, bytes, dtype, reduction) -> how it ended */
+/* reduce_scatter(team, statement, entries, scale, address, bytes, dtype, reduction) -> how it ended */
 static PyObject *py_reduce_scatter(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *capsule, *statement, *entries;
     unsigned long long address, bytes;
+    double scale;
     int dtype, reduction, how;
     Kernel k;
-    if (!PyArg_ParseTuple(args, "OOO!KKii", &capsule, &statement, &PyList_Type, &entries, &address, &bytes, &dtype,
-                          &reduction))
+    if (!PyArg_ParseTuple(args, "OOO!dKKii", &capsule, &statement, &PyList_Type, &entries, &scale, &address, &bytes,
+                          &dtype, &reduction))
         return NULL;
     Team *t = team_of(capsule);
-    if (!t || kernel(&k, dtype, reduction) < 0 || write_notice(t, statement, entries, 1.0) < 0) return NULL;
+    if (!t || kernel(&k, dtype, reduction) < 0 || write_notice(t, statement, entries, scale) < 0) return NULL;
     ALONE(t, how, reduce_scatter(t, &k, (char *)(uintptr_t)address, (size_t)bytes));
     return ended(t, how);
 }

@@ -42,29 +42,29 @@ static char *own(const Notice *n, uint32_t index, size_t offset) {
     return (char *)(uintptr_t)n->entries[index].address + offset;
 }
 
-/* acc = scale * x, then acc += scale * x, ... in the order of the ranks. */
-static void first(const Kernel *k, void *acc, const void *x, size_t bytes, double scale) {
-    if (k->is_scaled) k->times(acc, x, bytes, scale);
-    else if (acc != x) memcpy(acc, x, bytes);
+/* out = scale * x, and out = x + scale * y. */
+static void first(const Kernel *k, void *out, const void *x, size_t bytes, double scale) {
+    if (k->is_scaled) k->times(out, x, NULL, bytes, scale);
+    else if (out != x) memcpy(out, x, bytes);
 }
-static void more(const Kernel *k, void *acc, const void *x, size_t bytes, double scale) {
-    (k->is_scaled ? k->add_scaled : k->add)(acc, x, bytes, scale);
+static void more(const Kernel *k, void *out, const void *x, const void *y, size_t bytes, double scale) {
+    (k->is_scaled ? k->add_scaled : k->add)(out, x, y, bytes, scale);
 }
 
-/* Reduce one piece of memory that all ranks have; `mine` becomes the sum. `place` gives a peer's address of it. */
+/* Reduce a block of memory that all ranks have, in the order of the ranks: `mine` becomes the sum. */
 static int reduce_block(Team *t, const Kernel *k, char *mine, uint32_t index, size_t offset, size_t bytes) {
     char *read = t->scratch, *acc = t->rank < 2 ? mine : t->scratch + t->block;
     if (t->rank < 2) first(k, mine, mine, bytes, notice(t, t->rank)->scale); /* the first two may change places */
     for (int r = 0; r < t->size; r++) {
         Notice *n = notice(t, r);
         if (r == t->rank) {
-            if (t->rank >= 2) more(k, acc, mine, bytes, n->scale);
+            if (r >= 2) more(k, acc, acc, mine, bytes, n->scale);
             continue;
         }
-        char *to = t->rank >= 2 && r == 0 ? acc : read;
-        TRY(pull(t, r, to, n->entries[index].address + offset, bytes));
-        if (to == acc) first(k, acc, acc, bytes, n->scale);
-        else more(k, acc, read, bytes, n->scale);
+        int is_first = r == 0 && t->rank >= 2;
+        TRY(pull(t, r, is_first ? acc : read, n->entries[index].address + offset, bytes));
+        if (is_first) first(k, acc, acc, bytes, n->scale);
+        else more(k, acc, acc, read, bytes, n->scale);
     }
     if (acc != mine) memcpy(mine, acc, bytes);
     return DONE;
@@ -113,9 +113,8 @@ static int all_reduce_reading(Team *t, const Kernel *k, size_t bytes) {
     return await_all(t, t->phase);
 }
 
-/* Bytes [start, stop) of this rank's run into the slot, scaled; or the reverse, from anywhere. */
-static void copy_in(Team *t, const Kernel *k, size_t start, size_t stop) {
-    char *to = slot(t, t->rank);
+/* Bytes [start, stop) of this rank's run into its slot, scaled; and from anywhere into the run. */
+static void copy_in(Team *t, const Kernel *k, char *to, size_t start, size_t stop) {
     size_t size, offset;
     uint32_t index;
     Notice *n = notice(t, t->rank);
@@ -136,51 +135,73 @@ static void copy_out(Team *t, const char *from, size_t start, size_t stop) {
     }
 }
 
-/* Sum what lies at the same offset of all slots into `to`. */
-static void sum_slots(Team *t, const Kernel *k, char *to, size_t offset, size_t bytes) {
-    for (size_t at = 0; at < bytes; at += t->block) {
-        size_t size = lesser(t->block, bytes - at);
-        memcpy(to + at, slot(t, 0) + offset + at, size);
-        for (int r = 1; r < t->size; r++) k->add(to + at, slot(t, r) + offset + at, size, 1.0);
-    }
-}
-
-/* One phase: everybody sums everything. */
-static int all_reduce_small(Team *t, const Kernel *k, size_t bytes) {
+/* One phase: everybody sums what lies in all slots. */
+static int all_reduce_small(Team *t, const Kernel *k) {
     Notice *n = notice(t, t->rank);
     size_t start = 0;
-    for (uint32_t i = 0; i < n->count; i++) {
-        sum_slots(t, k, own(n, i, 0), start, n->entries[i].bytes);
-        start += n->entries[i].bytes;
-    }
+    for (uint32_t i = 0; i < n->count; start += n->entries[i++].bytes)
+        for (size_t at = 0; at < n->entries[i].bytes; at += t->block) {
+            size_t size = lesser(t->block, n->entries[i].bytes - at);
+            char *to = own(n, i, at), *with = slot(t, 0) + start + at;
+            for (int r = 1; r < t->size; r++, with = to) k->add(to, with, slot(t, r) + start + at, size, 1.0);
+        }
     t->rounds++;
-    (void)bytes;
     return DONE;
 }
 
-/* Through the slots, a slot full at a time: the first one is in place already when all have met. */
-static int all_reduce_staged(Team *t, const Kernel *k, size_t bytes) {
-    for (size_t base = 0; base < bytes; base += SLOT_BYTES) {
-        size_t left = lesser(SLOT_BYTES, bytes - base);
-        size_t part = ((left + (size_t)t->size - 1) / (size_t)t->size + LINE - 1) / LINE * LINE;
-        size_t start = lesser(part * (size_t)t->rank, left), stop = lesser(start + part, left);
-        if (base) {
-            copy_in(t, k, base, base + left);
-            signal_phase(t);
-            TRY(await_all(t, t->phase));
-        }
-        sum_slots(t, k, result(t, t->rank), start, stop - start);
-        signal_phase(t);
-        uint32_t reduced = t->phase;
-        copy_out(t, result(t, t->rank), base + start, base + stop);
-        for (int i = 1; i < t->size; i++) {
-            int r = (t->rank + i) % t->size;
-            size_t a = lesser(part * (size_t)r, left), b = lesser(a + part, left);
-            TRY(await(t, r, reduced));
-            copy_out(t, result(t, r), base + a, base + b);
-        }
-        t->rounds++;
+/* This rank's part of a chunk that lies in the slots: into the tensor and into the result, for the others to take. */
+static void reduce_slots(Team *t, const Kernel *k, size_t chunk, size_t bytes) {
+    Notice *n = notice(t, t->rank);
+    size_t start, stop, size, offset, base = chunk * t->piece * (size_t)t->size;
+    uint32_t index;
+    part_of(t, bytes, chunk, t->rank, &start, &stop);
+    char *to = result(t, t->rank);
+    size_t at = start - base;
+    Walk w = walk(n, start, stop);
+    while ((size = next_piece(&w, t->block, &index, &offset))) {
+        char *mine = own(n, index, offset);
+        if (k->is_scaled) k->times(mine, mine, NULL, size, n->scale);
+        const char *with = t->rank == 0 ? mine : slot(t, 0) + at;
+        for (int r = 1; r < t->size; r++, with = to) k->add(to, with, r == t->rank ? mine : slot(t, r) + at, size, 1.0);
+        memcpy(mine, to, size);
+        to += size;
+        at += size;
     }
+}
+static void take_results(Team *t, size_t chunk, size_t bytes) {
+    for (int i = 1; i < t->size; i++) {
+        int r = (t->rank + i) % t->size;
+        size_t start, stop;
+        part_of(t, bytes, chunk, r, &start, &stop);
+        copy_out(t, result(t, r), start, stop);
+    }
+}
+/* What the others will add up goes into the slot, at its place in the chunk. */
+static void offer_chunk(Team *t, const Kernel *k, size_t chunk, size_t bytes) {
+    size_t base = chunk * t->piece * (size_t)t->size;
+    for (int r = 0; r < t->size; r++) {
+        size_t start, stop;
+        if (r == t->rank) continue;
+        part_of(t, bytes, chunk, r, &start, &stop);
+        copy_in(t, k, slot(t, t->rank) + (start - base), start, stop);
+    }
+}
+
+/* Through the slots, chunk by chunk; the first one is in place when all have met. One wait for each chunk: behind it
+   lie the others' parts of this chunk and their results of the last one. */
+static int all_reduce_staged(Team *t, const Kernel *k, size_t bytes) {
+    size_t size = t->piece * (size_t)t->size, chunks = (bytes + size - 1) / size;
+    for (size_t chunk = 0; chunk < chunks; chunk++) {
+        if (chunk) TRY(await_all(t, t->phase));
+        reduce_slots(t, k, chunk, bytes);
+        t->rounds++;
+        if (chunk) take_results(t, chunk - 1, bytes); /* the other slot's results */
+        if (chunk + 1 < chunks) offer_chunk(t, k, chunk + 1, bytes);
+        signal_phase(t);
+    }
+    TRY(await_all(t, t->phase));
+    t->rounds++;
+    take_results(t, chunks - 1, bytes);
     return DONE;
 }
 
@@ -188,25 +209,22 @@ static int all_reduce(Team *t, const Kernel *k) {
     Notice *mine = notice(t, t->rank);
     size_t bytes = total(mine);
     int is_small = bytes <= t->small;
-    mine->staged = is_small || !t->reads_memory;
+    mine->staged = is_small || !t->reads_to_reduce;
     Kernel used = *k;
-    if (mine->staged) {
-        used.is_scaled = mine->scale != 1.0;
-        copy_in(t, &used, 0, lesser(bytes, SLOT_BYTES));
-    }
+    used.is_scaled = mine->scale != 1.0;
+    if (is_small) copy_in(t, &used, slot(t, t->rank), 0, bytes);
+    else if (mine->staged) offer_chunk(t, &used, 0, bytes);
     TRY(meet(t));
     for (int r = 0; r < t->size; r++) {
         Notice *n = notice(t, r);
-        used.is_scaled |= n->scale != 1.0;
+        if (!mine->staged) used.is_scaled |= n->scale != 1.0;
         if (n->count != mine->count || n->staged != mine->staged) return failed(t, DISAGREE, r, 0);
         for (uint32_t i = 0; i < n->count; i++)
             if (n->entries[i].bytes != mine->entries[i].bytes) return failed(t, DISAGREE, r, 0);
     }
     if (!bytes) return DONE;
-    if (is_small) return all_reduce_small(t, &used, bytes);
-    if (!mine->staged) return all_reduce_reading(t, &used, bytes);
-    used.is_scaled = mine->scale != 1.0;
-    return all_reduce_staged(t, &used, bytes);
+    if (is_small) return all_reduce_small(t, &used);
+    return mine->staged ? all_reduce_staged(t, &used, bytes) : all_reduce_reading(t, &used, bytes);
 }
 
 /* Every entry has an equal share of the slot. */
@@ -294,8 +312,8 @@ static int reduce_entry(Team *t, const Kernel *k, char *to, size_t at, size_t by
         if (r == t->rank) from = own(n, index, at);
         else if (n->staged) from = slot(t, r) + index * share(n) + (at - round * share(n));
         else TRY(pull(t, r, r ? t->scratch : acc, n->entries[index].address + at, bytes));
-        if (r) k->add(acc, from, bytes, 1.0);
-        else if (r == t->rank || n->staged) memcpy(acc, from, bytes);
+        if (r) more(k, acc, acc, from, bytes, n->scale);
+        else first(k, acc, r == t->rank || n->staged ? from : acc, bytes, n->scale);
     }
     memcpy(to + at, acc, bytes);
     return DONE;
@@ -304,9 +322,11 @@ static int reduce_entry(Team *t, const Kernel *k, char *to, size_t at, size_t by
 /* The sum of every rank's entry for this rank. */
 static int reduce_scatter(Team *t, const Kernel *k, char *to, size_t bytes) {
     int anybody_reads;
+    Kernel used = *k;
     TRY(meet_with_entries(t));
     for (int r = 0; r < t->size; r++) {
         Notice *n = notice(t, r);
+        used.is_scaled |= n->scale != 1.0;
         if (n->count != (uint32_t)t->size || n->entries[t->rank].bytes != bytes)
             return failed(t, DISAGREE, r, t->rank + 1);
     }
@@ -315,7 +335,7 @@ static int reduce_scatter(Team *t, const Kernel *k, char *to, size_t bytes) {
         /* With somebody's entries in slots the shares set the pace; read from memory all of it is there at once. */
         size_t start = rounds == 1 ? 0 : round * part, stop = rounds == 1 ? bytes : lesser(bytes, start + part);
         for (size_t at = start; at < stop; at += t->block)
-            TRY(reduce_entry(t, k, to, at, lesser(t->block, stop - at), round));
+            TRY(reduce_entry(t, &used, to, at, lesser(t->block, stop - at), round));
         TRY(next_round(t, round, rounds));
     }
     return end_of_reading(t, anybody_reads);

@@ -1,4 +1,4 @@
-/* Element-wise reductions of two runs of numbers: acc = acc (op) x. One rounding per operation, as torch's and numpy's
+/* Element-wise reductions of two runs of numbers: out = x (op) y, where out may be x or y. One rounding per operation, as torch's and numpy's
    own: contraction into fused multiply-add is off, so that a scaled sum has the same bits with and without this code. */
 #ifndef SHOAL_REDUCE_H
 #define SHOAL_REDUCE_H
@@ -17,7 +17,7 @@
 enum { INT32 = 5, INT64 = 6, BFLOAT16 = 8, FLOAT32 = 9, FLOAT64 = 10 };
 enum { SUM = 1, MAX = 2, MIN = 3 };
 
-typedef void (*reduce_function)(void *acc, const void *x, size_t bytes, double scale);
+typedef void (*reduce_function)(void *out, const void *x, const void *y, size_t bytes, double scale); /* of y */
 
 static inline float from_bfloat16(uint16_t value) {
     uint32_t bits = (uint32_t)value << 16;
@@ -37,36 +37,35 @@ static inline uint16_t to_bfloat16(float value) {
 #define GREATER(a, b) (((b) > (a) || (b) != (b)) ? (b) : (a)) /* not-a-number wins, as in torch */
 #define LESSER(a, b) (((b) < (a) || (b) != (b)) ? (b) : (a))
 
-#define PLAIN(NAME, TYPE, OP)                                                                 \
-    FOR_EVERY_CPU static void NAME(void *acc, const void *x, size_t bytes, double scale) {    \
-        TYPE *restrict a = acc;                                                               \
-        const TYPE *restrict b = x;                                                           \
-        (void)scale;                                                                          \
-        for (size_t i = 0; i < bytes / sizeof(TYPE); i++) a[i] = OP(a[i], b[i]);              \
+#define PLAIN(NAME, TYPE, OP)                                                                                   \
+    FOR_EVERY_CPU static void NAME(void *out, const void *x, const void *y, size_t bytes, double scale) {       \
+        TYPE *o = out;                                                                                          \
+        const TYPE *a = x, *b = y;                                                                              \
+        (void)scale;                                                                                            \
+        for (size_t i = 0; i < bytes / sizeof(TYPE); i++) o[i] = OP(a[i], b[i]);                                \
     }
-#define SCALED(NAME, TYPE)                                                                    \
-    FOR_EVERY_CPU static void NAME(void *acc, const void *x, size_t bytes, double scale) {    \
-        TYPE *restrict a = acc;                                                               \
-        const TYPE *restrict b = x;                                                           \
-        TYPE s = (TYPE)scale;                                                                 \
-        for (size_t i = 0; i < bytes / sizeof(TYPE); i++) a[i] = a[i] + s * b[i];             \
+#define SCALED(NAME, TYPE)                                                                                      \
+    FOR_EVERY_CPU static void NAME(void *out, const void *x, const void *y, size_t bytes, double scale) {       \
+        TYPE *o = out, s = (TYPE)scale;                                                                         \
+        const TYPE *a = x, *b = y;                                                                              \
+        for (size_t i = 0; i < bytes / sizeof(TYPE); i++) o[i] = a[i] + s * b[i];                               \
     }
-#define TIMES(NAME, TYPE)                                                                     \
-    FOR_EVERY_CPU static void NAME(void *acc, const void *x, size_t bytes, double scale) {    \
-        TYPE *a = acc;                                                                        \
-        const TYPE *b = x;                                                                    \
-        TYPE s = (TYPE)scale;                                                                 \
-        for (size_t i = 0; i < bytes / sizeof(TYPE); i++) a[i] = s * b[i];                    \
+#define TIMES(NAME, TYPE)                                                                                       \
+    FOR_EVERY_CPU static void NAME(void *out, const void *x, const void *unused, size_t bytes, double scale) {  \
+        TYPE *o = out, s = (TYPE)scale;                                                                         \
+        const TYPE *a = x;                                                                                      \
+        (void)unused;                                                                                           \
+        for (size_t i = 0; i < bytes / sizeof(TYPE); i++) o[i] = s * a[i];                                      \
     }
-#define BRAIN(NAME, OP)                                                                       \
-    FOR_EVERY_CPU static void NAME(void *acc, const void *x, size_t bytes, double scale) {    \
-        uint16_t *restrict a = acc;                                                           \
-        const uint16_t *restrict b = x;                                                       \
-        (void)scale;                                                                          \
-        for (size_t i = 0; i < bytes / 2; i++) {                                              \
-            float left = from_bfloat16(a[i]), right = from_bfloat16(b[i]);                    \
-            a[i] = to_bfloat16(OP(left, right));                                              \
-        }                                                                                     \
+#define BRAIN(NAME, OP)                                                                                         \
+    FOR_EVERY_CPU static void NAME(void *out, const void *x, const void *y, size_t bytes, double scale) {       \
+        uint16_t *o = out;                                                                                      \
+        const uint16_t *a = x, *b = y;                                                                          \
+        (void)scale;                                                                                            \
+        for (size_t i = 0; i < bytes / 2; i++) {                                                                \
+            float left = from_bfloat16(a[i]), right = from_bfloat16(b[i]);                                      \
+            o[i] = to_bfloat16(OP(left, right));                                                                \
+        }                                                                                                       \
     }
 
 PLAIN(add_f32, float, ADD)
@@ -102,7 +101,7 @@ static reduce_function reducer(int dtype, int op) {
     return NULL;
 }
 
-/* acc += scale * x, and acc = scale * x; NULL where a sum of this type cannot be scaled here. */
+/* out = x + scale * y, and out = scale * x; NULL where a sum of this type cannot be scaled here. */
 static reduce_function scaled_reducer(int dtype) {
     return dtype == FLOAT32 ? add_scaled_f32 : dtype == FLOAT64 ? add_scaled_f64 : NULL;
 }

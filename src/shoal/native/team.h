@@ -50,7 +50,7 @@ typedef struct {
        two notices and between two slots. */
     uint32_t phase, operations, rounds;
     int spin;                         /* looks at a word before sleeping on it; 0 where ranks outnumber cores */
-    int reads_memory;                 /* large tensors are read where they lie */
+    int reads_memory, reads_to_reduce; /* large tensors are read where they lie: to take them, to all-reduce them */
     size_t small, piece, block;       /* bytes: largest that goes through slots; of a rank's part of a chunk; of a read */
     double stop_limit, limit;         /* seconds: a stopped peer counts as lost; no operation may wait longer; 0: any */
     double idle;                      /* seconds spent asleep, waiting */

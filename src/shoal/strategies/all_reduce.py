@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -28,7 +29,7 @@ class AllReduce(Strategy):
         self.votes = Votes()
         self._board = NoteBoard(peers, self.votes)
         self._buffers = BufferAverage()
-        self._shared = Shared(self._board, self._buffers, owners={}, bucket_bytes=config.bucket_bytes)
+        self._shared = Shared(self._board, self._buffers, owners={}, group_bytes=config.bucket_bytes)
         self._models: list[nn.Module] = []
         self._exchanges: list[GradientExchange] = []
 
@@ -105,6 +106,13 @@ class AllReduce(Strategy):
 
     def forget(self, buffer: torch.Tensor) -> None:
         self._buffers.forget(buffer)
+
+    def orders(self) -> dict[str, list[str]]:
+        return {exchange.name: exchange.order for exchange in self._exchanges}
+
+    def follow(self, orders: Mapping[str, Sequence[str]]) -> None:
+        for exchange in self._exchanges:
+            exchange.follow(orders.get(exchange.name, ()))
 
     def detach(self) -> None:
         for exchange in self._exchanges:

@@ -14,16 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.codecs.registry import codec_by_name
+from shoal.collectives.assembly import GroupConfig, group_over
 from shoal.collectives.group import Group
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.environment import WorkerEnvironment
 from shoal.errors import Aborted, Refused, ShoalError
 from shoal.events import AnyEvent
 from shoal.membership.client import CoordinatorClient
+from shoal.strategies.brake import Brake
 from shoal.strategies.peers import JobOver, Peers, Traffic
 from shoal.strategies.stand_in_group import StandInGroup, stand_in_generation
+from shoal.transport.mesh_exchange import exchange_over
+from shoal.transport.neighbours import form
 from shoal.transport.probe import reachable
 from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
+from shoal.transport.team import TeamLimits
 from shoal.values import Address, Generation, Member
 from shoal.wire.messages import PROTOCOL_VERSION, ExchangeBroken, Inject, Join, PartFailed, PartWritten, Ready
 
@@ -49,7 +54,7 @@ class ClusterPeers(Peers):
         self._past = _Past()
         self._lock = threading.Lock()
         self._current: ThreadedGroup | None = None
-        self._mesh: TcpMesh | None = None  # of the newest group
+        self._mesh: TcpMesh | None = None  # of the newest group, or of the one that is being put together
         self._told_to_leave: str | None = None  # this process was, by a signal
         self._connecting = 0  # number of the newest generation that this worker has tried to connect in
         join = Join(
@@ -125,15 +130,34 @@ class ClusterPeers(Peers):
             raise Aborted(news)  # from before there was something to interrupt; what comes later ends the connecting
         timeout = max(LEAST_CONNECT_SECONDS, self.client.settings.heartbeat_limit)
         mesh = connect_mesh(self._listener, generation, rank, self._token, timeout)
-        group = ThreadedGroup.over(
-            mesh, generation=generation.number, schedule=generation.schedule, codec=codec_by_name(generation.codec)
-        )
+        with self._lock:
+            self._mesh = mesh
+        try:
+            group = self._put_together(mesh, generation)
+        except BaseException:
+            mesh.close()
+            raise
         self.generation = generation
         with self._lock:
             self._current = self.group = group
-            self._mesh = mesh
         if (news := self.client.interruption(generation.number)) is not None:  # it came in between
             group.abort(news)
+
+    def _put_together(self, mesh: TcpMesh, generation: Generation) -> ThreadedGroup:
+        if (news := self.client.interruption(generation.number)) is not None:
+            raise Aborted(news)
+        hood = form(exchange_over(mesh, generation.number), mesh.rank, mesh.size)
+        config = GroupConfig(
+            generation=generation.number,
+            schedule=generation.schedule,
+            codec=codec_by_name(generation.codec),
+            limits=TeamLimits(stopped=self.client.settings.heartbeat_limit),
+            names={member.rank: _name(member) for member in generation.members},
+        )
+        group = group_over(mesh, hood, config)
+        if hood.team is not None:
+            group.brake = Brake(self._listener.faults, generation, mesh.rank)
+        return group
 
     def abandon(self, reason: str, formed: int | None = None) -> None:
         """From any thread: whatever the script is blocked in must end now. Peers see it as a failure of this worker.
@@ -141,11 +165,13 @@ class ClusterPeers(Peers):
         `formed`: only in generations with a lower number.
         """
         with self._lock:
-            group = self._current
+            group, mesh = self._current, self._mesh
         if group is not None:
             if formed is None or group.generation < formed:
                 group.abort(reason)
         else:
+            if mesh is not None and (formed is None or self._connecting < formed):
+                mesh.abort(reason)  # its group may be in the making
             self._listener.give_up(self._connecting if formed is None else min(self._connecting, formed - 1), reason)
 
     # Wishes, and the leave to go on
@@ -218,13 +244,21 @@ class ClusterPeers(Peers):
             return
         self._listener.faults.cut(fault.peer, fault.seconds)
         with self._lock:
-            mesh = self._mesh
+            mesh, group = self._mesh, self._current
         if mesh is not None:
             mesh.sever(fault.peer)
+        if group is not None:  # ranks of one machine would go on without the network
+            rank = None if fault.peer is None else self.generation.rank_of(fault.peer)
+            if fault.peer is None or rank is not None:
+                group.lose(rank, "the link is cut, on purpose")
 
     def _stalled(self) -> float:
         group = self._current
         return 0.0 if group is None else group.stalled
+
+
+def _name(member: Member) -> str:
+    return f"worker {member.worker} on {member.host}, process {member.process}"
 
 
 def read_token(path: Path) -> str:

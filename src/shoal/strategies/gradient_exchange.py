@@ -1,10 +1,12 @@
 """When the gradients of one model are exchanged: hooks that turn `backward()` into an exchange.
 
     first gradient of a backward    a round opens; the note (weights, votes, changed buffers) leaves
-    each gradient                   goes into its slot; complete buckets leave in order
+    each gradient                   is taken from autograd; complete groups leave in order
     end of that backward            missing gradients become zeros, the rest leaves, the script waits for all
 
-A failed round marks the iteration as broken and does not raise. Not here: the flat memory (`gradient_buckets`).
+The first exchange also learns in which order gradients come: rank 0 tells all, and who joins later takes the order over
+with the state. A failed round marks the iteration as broken and does not raise. Not here: what is exchanged
+(`gradient_groups`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from torch import nn
 from shoal.collectives.group import Group, Pending
 from shoal.errors import ExchangeFailed, ReplicasDiffer, UsageError
 from shoal.strategies.buffers import BufferAverage
-from shoal.strategies.gradient_buckets import GradientBuckets
+from shoal.strategies.gradient_groups import GradientGroups
 from shoal.strategies.notes import Note, NoteBoard
 from shoal.strategies.strategy import Iteration, waiting
 
@@ -32,7 +34,7 @@ class Shared:
     board: NoteBoard
     buffers: BufferAverage
     owners: dict[int, GradientExchange]  # by a parameter's id: a parameter of two models is exchanged by the first
-    bucket_bytes: int
+    group_bytes: int
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class _Round:
 
     operation: str  # for people
     label: str
-    marked: set[int]  # parameters whose gradient came
+    scale: float  # of each gradient as it is taken
+    group_scale: float  # of a whole group as it leaves
     note: Note | None  # None in a batch that is not its step's last: nothing leaves then
     pending: Pending | None
 
@@ -50,29 +53,29 @@ class GradientExchange:
     """Exchanges one model's gradients in every backward that reaches it."""
 
     def __init__(self, model: nn.Module, name: str, shared: Shared) -> None:
+        self.name = name
         self._model = model
-        self._name = name
         self._shared = shared
         self._handles: list[Any] = []
         self._nodes: list[Any] = []  # torch keeps them only while somebody refers to them
-        self._watched: list[torch.Tensor] = []
-        self._watched_ids: set[int] = set()
-        self._layout: list[tuple[int, torch.dtype, torch.Size]] = []  # of the watched ones, as the buckets were made
-        self._buckets = GradientBuckets([], bucket_bytes=shared.bucket_bytes)
+        self._watched: dict[int, str] = {}  # by a parameter's id: its name
+        self._layout: list[tuple[int, torch.dtype, torch.Size]] = []  # of the watched ones, as the groups were made
+        self._groups = GradientGroups([], group_bytes=shared.group_bytes)
+        self.order: list[str] = []  # in which gradients travel, by name; empty before all have agreed on one
+        self._seen: list[str] = []  # the same, to count when this step does
+        self._knows_order = False  # `order` is about the parameters that are watched
         self._iteration: Iteration | None = None
         self._group: Group | None = None
         self._round: _Round | None = None
-        self._known = {id(parameter): parameter for parameter in model.parameters()}
+        self._known = {id(parameter): (entry, parameter) for entry, parameter in model.named_parameters()}
         for key in self._known:
             shared.owners.setdefault(key, self)
 
     def begin(self, iteration: Iteration, group: Group) -> None:
         """A batch is about to be yielded. Parameters thawed since the last one are noticed here."""
-        if self._round is not None:  # a backward that raised: its operations may still hold the memory
+        if self._round is not None or iteration.is_first:  # a round that is open: a backward that raised
             self._round = None
-            self._buckets.renew()
-        elif iteration.is_first:
-            self._buckets.reset()
+            self._groups.reset()
         is_alone = group.size == 1 and iteration.is_first and iteration.is_last
         self._iteration, self._group = (None if is_alone else iteration), group
         watched = [parameter for parameter in self._model.parameters() if self._is_watched(parameter)]
@@ -85,40 +88,52 @@ class GradientExchange:
         """Once watched, always watched: scripts freeze and thaw within an iteration."""
         if id(parameter) not in self._known:
             raise UsageError(
-                f"{self._name} has a new parameter of shape {list(parameter.shape)} since run.model; "
+                f"{self.name} has a new parameter of shape {list(parameter.shape)} since run.model; "
                 "change a model before it is handed over, or hand over the new one"
             )
         is_mine = self._shared.owners[id(parameter)] is self
-        return is_mine and (parameter.requires_grad or id(parameter) in self._watched_ids)
+        return is_mine and (parameter.requires_grad or id(parameter) in self._watched)
 
     def end(self) -> None:
+        if self._seen and self._iteration is not None and not self._iteration.is_void:
+            self.follow(self._seen)
+        self._seen = []
         self._iteration = None
+
+    def follow(self, order: Sequence[str]) -> None:
+        """Between batches: all workers have agreed that gradients travel in this order."""
+        self.order = list(order)
+        numbers = {entry: number for number, entry in enumerate(self._watched.values())}
+        self._knows_order = numbers.keys() == set(order)
+        if self._knows_order:
+            self._groups.follow([numbers[entry] for entry in order])
 
     def rebind(self) -> None:
         """Forget a round that failed."""
-        self._buckets.reset()
+        self._groups.reset()
         self._round = None
+        self._seen = []
         self._iteration = None
 
     def detach(self) -> None:
         for handle in self._handles:
             handle.remove()
-        self._handles, self._nodes, self._watched, self._layout = [], [], [], []
-        self._watched_ids, self._known = set(), {}
-        self._buckets = GradientBuckets([], bucket_bytes=self._shared.bucket_bytes)
+        self._handles, self._nodes, self._layout = [], [], []
+        self._watched, self._known = {}, {}
+        self._groups = GradientGroups([], group_bytes=self._shared.group_bytes)
 
     def watches(self, parameter: torch.Tensor) -> bool:
-        return id(parameter) in self._watched_ids
+        return id(parameter) in self._watched
 
     def _watch(self, watched: Sequence[torch.Tensor]) -> None:
         for handle in self._handles:
             handle.remove()
-        self._watched = list(watched)
-        self._watched_ids = {id(parameter) for parameter in watched}
-        self._buckets = GradientBuckets(self._watched, bucket_bytes=self._shared.bucket_bytes)
+        self._watched = {id(parameter): self._known[id(parameter)][0] for parameter in watched}
+        self._groups = GradientGroups(watched, group_bytes=self._shared.group_bytes)
+        self.follow(self.order)
         # Hooks of the accumulating node run in `backward()` only; hooks of the tensor would run in autograd.grad too.
         self._nodes, self._handles = [], []
-        for index, parameter in enumerate(self._watched):
+        for index, parameter in enumerate(watched):
             required = parameter.requires_grad  # False for one that is frozen at the moment
             parameter.requires_grad_(True)
             node = _accumulator(parameter)
@@ -130,23 +145,26 @@ class GradientExchange:
 
     def _before(self, index: int, _gradients: tuple[torch.Tensor, ...]) -> None:
         if self._iteration is not None:
-            self._buckets.set_aside(index)
+            self._groups.set_aside(index)
 
-    @torch.no_grad()
-    def _after(self, index: int, _parameter: torch.Tensor) -> None:
+    def _after(self, index: int, parameter: torch.Tensor) -> None:
         iteration, group = self._iteration, self._group
         if iteration is None or group is None:
             return  # backward outside a loop: the script's own business
         current = self._round or self._open(iteration, group)
-        self._buckets.add(index, iteration.weight / iteration.step_samples if iteration.step_samples else 0.0)
-        current.marked.add(index)
+        if self._groups.has_left(index):
+            raise UsageError(
+                f"the gradient of {self._watched[id(parameter)]!r} of {self.name} came twice in one backward(), as it "
+                "does where a layer is checkpointed in several places; use checkpoint(..., use_reentrant=False)"
+            )
+        self._groups.take(index, current.scale)
         if iteration.is_last:
-            self._buckets.mark_ready(index)
-            self._buckets.launch_ready(group, current.label)
+            self._groups.mark_arrived(index)
+            self._groups.launch_ready(group, current.label, current.group_scale)
 
     def _open(self, iteration: Iteration, group: Group) -> _Round:
         """First gradient of a backward: send the note now, so that it travels under the rest of backward."""
-        operation = f"exchange {iteration.exchanges} of {self._name}"
+        operation = f"exchange {iteration.exchanges} of {self.name}"
         label = f"step {iteration.step}, {operation}"
         note, pending = None, None
         if iteration.is_last:
@@ -155,7 +173,12 @@ class GradientExchange:
                 iteration.step_weight, self._shared.buffers.changed(), own_digest=own_digest
             )
             pending = group.all_reduce(note.vector, label=label)
-        self._round = _Round(operation, label, set(), note, pending)
+        scale = iteration.weight / iteration.step_samples if iteration.step_samples else 0.0
+        if iteration.is_first and iteration.is_last and scale:
+            # Multiplied while it is reduced, which costs nothing. Not so where batches of different weights add up.
+            self._round = _Round(operation, label, 1.0, scale, note, pending)
+        else:
+            self._round = _Round(operation, label, scale, 1.0, note, pending)
         queue: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
         queue(self._finish)
         return self._round
@@ -168,25 +191,30 @@ class GradientExchange:
             return
         try:
             with torch.no_grad(), waiting(iteration, self._shared.board.peers):
-                self._buckets.fill_missing(current.marked)
-                self._buckets.launch_ready(group, current.label)
+                self._groups.launch_rest(group, current.label, current.group_scale)
                 self._complete(current, iteration, group)
         except ExchangeFailed as failure:
             iteration.mark_void(current.operation, failure)
-            self._buckets.discard()
+            self._groups.discard()
 
     def _complete(self, current: _Round, iteration: Iteration, group: Group) -> None:
         assert current.note is not None and current.pending is not None
+        order = None if self._knows_order or self._seen else torch.tensor(self._groups.order())
+        telling = None if order is None else group.broadcast(order, 0, label=f"{current.label}, order")
         current.pending.wait()
         reading = self._shared.board.read(current.note)
         if len(set(reading.digests)) > 1:  # all see it here, and none applies this step
             raise ReplicasDiffer(f"the workers' parameters differ before step {iteration.step}")
         share = iteration.step_weight / reading.weight if reading.weight else 0.0
         averaging = self._shared.buffers.launch(group, reading.changed, weight=share, label=current.label)
-        self._buckets.wait()
+        self._groups.wait()
         averaging.finish()
+        if order is not None and telling is not None:
+            telling.wait()
+            names = list(self._watched.values())
+            self._seen = [names[number] for number in order.tolist()]
         # Contributions were scaled by the samples that the plan foresaw; `run.weight` may have made it another total.
-        self._buckets.publish(iteration.step_samples / reading.weight if reading.weight else 1.0)
+        self._groups.publish(iteration.step_samples / reading.weight if reading.weight else 1.0)
         iteration.exchanges += 1
 
 

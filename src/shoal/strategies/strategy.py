@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -147,6 +147,14 @@ class Strategy(ABC):
     @abstractmethod
     def forget(self, buffer: torch.Tensor) -> None:
         """It counts as changed, whatever it is: it was when the state was taken."""
+
+    @abstractmethod
+    def orders(self) -> dict[str, list[str]]:
+        """By model: names of parameters, in the order in which their gradients travel; part of the state."""
+
+    @abstractmethod
+    def follow(self, orders: Mapping[str, Sequence[str]]) -> None:
+        """Take over what `orders` gave on a member, or in the job that is resumed."""
 
     @abstractmethod
     def detach(self) -> None:

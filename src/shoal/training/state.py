@@ -34,6 +34,7 @@ def state_of(session: Session, cursor: Cursor) -> dict[str, Any]:
         },
         "optimizers": [_by_name(optimizer, names) for optimizer in session.watched.optimizers],
         "kept": {name: thing.state_dict() for name, thing in session.watched.kept.items()},
+        "orders": session.strategy.orders(),
     }
 
 
@@ -119,6 +120,7 @@ def load_state(session: Session, state: Mapping[str, Any]) -> Cursor:
         thing.load_state_dict(state["kept"][name])
     session.kept_before = {name: kept for name, kept in state["kept"].items() if name not in session.watched.kept}
     session.strategy.state_replaced()
+    session.strategy.follow(state.get("orders", {}))
     session.step = state["step"]
     session.strategy.votes.updates = state["updates"]
     epoch, position = state["cursor"]

@@ -88,6 +88,11 @@ class InProcessMesh(Mesh):
         with self._hub.lock:
             self._raise_failure()
 
+    def check(self) -> None:
+        with self._hub.lock:
+            self._raise_failure()
+            self._lose(awaited=None)
+
     def abort(self, reason: str) -> None:
         with self._hub.lock:
             if self._failure is None:
@@ -104,7 +109,7 @@ class InProcessMesh(Mesh):
         if self._failure is not None:
             raise self._failure
 
-    def _lose(self, *, awaited: int) -> None:
+    def _lose(self, *, awaited: int | None) -> None:
         """Raise if somebody who is needed is gone. The caller holds the lock."""
         endings = {rank: ending for rank, ending in self._hub.endings.items() if rank != self.rank}
         lost = name_the_lost(endings, own=self.rank, awaited=awaited)

@@ -40,6 +40,10 @@ class Mesh(ABC):
         """Return when everything posted has been handed to the transport."""
 
     @abstractmethod
+    def check(self) -> None:
+        """Raise if a peer was lost or this end was aborted; never wait. For a thread that waits for something else."""
+
+    @abstractmethod
     def abort(self, reason: str) -> None:
         """From any thread: every call in progress and every later one raises `Aborted`; peers see the loss."""
 

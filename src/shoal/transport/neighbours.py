@@ -1,8 +1,9 @@
 """Which ranks of a group share this machine's memory, and what they may do with it: proved and agreed by all.
 
-Every rank offers an arena and tries to open everybody else's; ranks that can all see each other are neighbours. Then
-each tries whether it may read its neighbours' memory. Whoever brings the ranks together provides `exchange`, which
-gives every rank's bytes to every rank, in order of ranks.
+Every rank offers an arena and tries to open everybody else's. Ranks that can all see each other, and are in one network
+namespace (a border that somebody drew on purpose), are neighbours. Then each tries whether it may read its neighbours'
+private memory. Whoever brings the ranks together provides `exchange`, which gives every rank's bytes to every rank, in
+order of ranks.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -92,9 +94,20 @@ def partition(visible: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
 def _open(own: Arena | None, told: Sequence[_Introduction], rank: int) -> list[PeerArena | None]:
     peers: list[PeerArena | None] = []
     for peer, one in enumerate(told):
-        is_possible = own is not None and one.offer is not None and peer != rank
-        peers.append(PeerArena.open(one.offer) if is_possible and one.offer is not None else None)
+        is_own = own is None or peer == rank
+        arena = None if is_own or one.offer is None else PeerArena.open(one.offer)
+        if arena is not None and one.offer is not None and not _shares_network(one.offer.process):
+            arena.close()
+            arena = None
+        peers.append(arena)
     return peers
+
+
+def _shares_network(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process:d}/ns/net").stat().st_ino == Path("/proc/self/ns/net").stat().st_ino
+    except OSError:
+        return False
 
 
 def _assemble(

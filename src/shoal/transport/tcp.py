@@ -20,7 +20,7 @@ from shoal.transport.tcp_listener import PeerListener
 from shoal.transport.tcp_mesh import CLOSED, Links, TcpMesh
 from shoal.values import Generation
 
-__all__ = ["PeerListener", "TcpMesh", "connect_mesh"]
+__all__ = ["PeerListener", "TcpMesh", "connect_all", "connect_mesh"]
 
 RETRY_SECONDS = 0.05  # before the next try to reach a peer, growing with every try
 LONGEST_RETRY = 0.5
@@ -28,14 +28,22 @@ LONGEST_RETRY = 0.5
 
 def connect_mesh(listener: PeerListener, generation: Generation, rank: int, token: str, timeout: float) -> TcpMesh:
     """Connect to all other ranks. `PeerLost` names one that left, or could not be reached within `timeout` seconds."""
+    connections = connect_all(listener, generation, rank, token, timeout)
+    workers = {member.rank: member.worker for member in generation.members}
+    return TcpMesh(rank, connections, Links(listener.silence_limit, listener.faults, workers))
+
+
+def connect_all(
+    listener: PeerListener, generation: Generation, rank: int, token: str, timeout: float
+) -> dict[int, socket.socket]:
+    """The same, as one connected socket per other rank."""
     joining = _Joining(listener, generation, rank, token)
     try:
         joining.run(timeout)
     except BaseException:
         joining.give_up()
         raise
-    workers = {member.rank: member.worker for member in generation.members}
-    return TcpMesh(rank, joining.connected, Links(listener.silence_limit, listener.faults, workers))
+    return joining.connected
 
 
 class _Joining:

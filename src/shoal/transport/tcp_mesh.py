@@ -178,6 +178,14 @@ class TcpMesh(Mesh):
                 self._wait(awaited=None)
             self._raise_failure()
 
+    def check(self) -> None:
+        self._raise_failure()
+        self._lose(awaited=None)
+        now = time.monotonic()
+        if now - self._looked >= STALL_SECONDS:
+            self._looked = now
+            self._look_for_silence()
+
     def abort(self, reason: str) -> None:
         self._leave(Aborted(reason))
 

@@ -91,15 +91,15 @@ class Team:
         """Until that rank has come so far. `PeerLost` when it, or somebody else, will not."""
         address = self.addresses[peer] + PHASE
         started = looked = stopped_since = time.monotonic()
-        while _behind(seen := word_at(address).value, phase):
-            if self.word(peer, STATE) != IN and _behind(word_at(address).value, phase):
+        while is_behind(seen := word_at(address).value, phase):
+            if self.word(peer, STATE) != IN and is_behind(word_at(address).value, phase):
                 self.look(awaited=peer)
             futex.wait(address, seen, TICK)
             now = time.monotonic()
             if now - looked < TICK:
                 continue
             looked = now
-            if _behind(word_at(address).value, phase):
+            if is_behind(word_at(address).value, phase):
                 self.look(awaited=peer)
             if now - started < STOP_LOOK or not _is_stopped(self.processes[peer]):
                 stopped_since = now
@@ -181,7 +181,7 @@ class Team:
             futex.wake(address + PHASE)
 
 
-def _behind(phase: int, target: int) -> bool:
+def is_behind(phase: int, target: int) -> bool:
     """Phases are 32 bits and wrap around."""
     return (phase - target) & 0x80000000 != 0
 

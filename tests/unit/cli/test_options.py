@@ -23,6 +23,7 @@ OPTIONS: list[tuple[tuple[str, ...], object]] = [
     (("--resize",), "global-batch"),
     (("--strategy",), "all-reduce"),
     (("--schedule",), "auto"),
+    (("--deterministic", "--no-deterministic"), False),
     (("--codec",), "identity"),
     (("--seed",), 0),
     (("--sync-batchnorm", "--no-sync-batchnorm"), False),

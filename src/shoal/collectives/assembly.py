@@ -1,0 +1,80 @@
+"""Puts a group together: which engine serves ranks that share a machine, and which those that do not.
+
+all on one machine         memory
+several machines           memory inside, schedules between the first of each
+a forced schedule          that schedule over the mesh, among all
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shoal.codecs.codec import Codec
+from shoal.codecs.identity import Identity
+from shoal.collectives.choice import Chooser
+from shoal.collectives.engine import Engine
+from shoal.collectives.memory_engine import MemoryEngine
+from shoal.collectives.memory_loops import MemoryWays
+from shoal.collectives.scheduled_engine import ScheduledEngine
+from shoal.collectives.threaded_group import ThreadedGroup
+from shoal.collectives.two_level_engine import TwoLevelEngine
+from shoal.links.plan import Plan
+from shoal.transport.mesh import Mesh
+from shoal.transport.neighbours import Neighbourhood
+from shoal.transport.sub_mesh import SubMesh
+from shoal.transport.team import TeamLimits
+
+BY_MEMORY = ("auto", "hierarchical")  # schedules that leave ranks of one machine to their memory
+
+
+@dataclass(frozen=True)
+class GroupConfig:
+    """What a group is made with, the same on every rank."""
+
+    generation: int = 1
+    schedule: str = "auto"
+    plan: Plan | None = None  # from the measured links
+    codec: Codec = field(default_factory=Identity)
+    limits: TeamLimits = field(default_factory=TeamLimits)
+    names: Mapping[int, str] = field(default_factory=dict)  # of ranks, for errors
+
+
+def group_over(mesh: Mesh, hood: Neighbourhood, config: GroupConfig) -> ThreadedGroup:
+    """A group over a mesh of all ranks. Mesh and neighbourhood belong to it from now on."""
+    chooser = Chooser(config.schedule, mesh.size, mesh.rank, config.plan)
+    everybody = ScheduledEngine(mesh, chooser, config.codec, config.generation)
+    engine: Engine = everybody
+    is_by_memory = config.schedule in BY_MEMORY and config.codec.raw and any(len(host) > 1 for host in hood.hosts)
+    if not is_by_memory:
+        if hood.team is not None:
+            hood.team.close()
+    elif len(hood.hosts) == 1:
+        engine = memory_engine(hood, mesh.rank, config)
+    else:
+        inside = None if hood.team is None else memory_engine(hood, mesh.rank, config)
+        engine = TwoLevelEngine(hood.hosts, inside, _between(mesh, hood, config), everybody)
+    return ThreadedGroup(engine, config.generation, post=everybody, names=config.names)
+
+
+def group_in_memory(hood: Neighbourhood, rank: int, config: GroupConfig) -> ThreadedGroup:
+    """A group whose ranks are all on one machine, without a mesh: it has no sends and receives."""
+    return ThreadedGroup(memory_engine(hood, rank, config), config.generation, names=config.names)
+
+
+def memory_engine(hood: Neighbourhood, rank: int, config: GroupConfig) -> MemoryEngine:
+    """Among the ranks of this machine; there must be others."""
+    assert hood.team is not None
+    hood.team.limits = config.limits
+    ways = MemoryWays(reads_memory=hood.reads_memory, is_native=hood.is_native)
+    return MemoryEngine(hood.team, ways, config.generation, hood.host_of(rank))
+
+
+def _between(mesh: Mesh, hood: Neighbourhood, config: GroupConfig) -> ScheduledEngine | None:
+    """Among the first ranks of the machines; None on others."""
+    leaders = [host[0] for host in hood.hosts]
+    if mesh.rank not in leaders:
+        return None
+    part = SubMesh(mesh, leaders)
+    plan = None if config.plan is None else config.plan.between
+    return ScheduledEngine(part, Chooser("auto", part.size, part.rank, plan), config.codec, config.generation)

@@ -1,0 +1,1 @@
+"""Other libraries as carriers of a group: gloo, NCCL and MPI move the bytes. See docs/carriers.md."""

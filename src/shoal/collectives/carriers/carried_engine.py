@@ -1,0 +1,189 @@
+"""An engine whose bytes are moved by another library, with the agreement and the failures of our own engines.
+
+Before each operation all ranks compare what they are about to do, over the group's own mesh: they run the schedule of
+that operation with headers alone. So ranks that do different things are told, and a library is only ever asked for
+what all agree on. While the library works, the mesh is looked at: whoever dies is named, and the library is stopped.
+Sends and receives go over the mesh. Not here: the libraries (`gloo`, `nccl`, `mpi`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NoReturn
+
+import torch
+
+from shoal.codecs.identity import Identity, memory_of
+from shoal.collectives.carriers.carrier import Carrier, CarrierFailed, Work
+from shoal.collectives.choice import Chooser
+from shoal.collectives.dtypes import combine
+from shoal.collectives.engine import Engine, Operation, PointToPoint
+from shoal.collectives.executor import Executor, Segment
+from shoal.collectives.group import Reduction
+from shoal.errors import ExchangeFailed, PeerLost
+from shoal.transport.mesh import Mesh
+
+LOOK_SECONDS = 0.01  # between two looks at the mesh while the library works
+BLAME_SECONDS = 2.0  # for the mesh to tell who died, after the library has said that something did
+END_SECONDS = 5.0  # for an operation to end after the library was stopped
+_REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
+
+
+class Announced(Segment):
+    """A run of elements that is compared but not sent: the library moves it."""
+
+    def __init__(self, elements: int) -> None:
+        self.tensors, self.pieces, self.elements = [], [], elements
+
+
+class CarriedEngine(Engine, PointToPoint):
+    def __init__(self, carrier: Carrier, mesh: Mesh, generation: int) -> None:
+        """Carrier and mesh belong to the engine from now on."""
+        self.rank, self.size = mesh.rank, mesh.size
+        self._carrier = carrier
+        self._mesh = mesh
+        self._chooser = Chooser("tree", mesh.size, mesh.rank)
+        self._executor = Executor(mesh, Identity(), generation)
+        self._carried = 0  # bytes that a link would have carried for this rank
+
+    @property
+    def bytes_sent(self) -> int:  # type: ignore[override]  # partly counted by the mesh
+        return self._carried + self._mesh.bytes_sent
+
+    @property
+    def idle_seconds(self) -> float:  # type: ignore[override]  # counted by the mesh
+        return self._mesh.idle_seconds
+
+    def all_reduce(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> None:
+        self._executor.run(operation, self._chooser.all_reduce(0), [Announced(operation.elements)])
+        whole = tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
+        if operation.scale != 1.0:
+            whole.mul_(operation.scale)
+        self._carried += 2 * (self.size - 1) * whole.nbytes // self.size
+        self._reduce(operation, whole)
+        if len(tensors) > 1:
+            for tensor, part in zip(tensors, torch.split(whole, [len(tensor) for tensor in tensors]), strict=True):
+                tensor.copy_(part)
+
+    def reduce_scatter(self, operation: Operation, output: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
+        counts = [len(part) for part in parts]
+        self._executor.run(operation, self._chooser.reduce_scatter(), [Announced(count) for count in counts])
+        whole = torch.cat(list(parts))
+        if operation.scale != 1.0:
+            whole.mul_(operation.scale)
+        self._carried += whole.nbytes - parts[self.rank].nbytes
+        dtype, reduction = _as_real(operation)
+        if not operation.elements:
+            return
+        if not self._can_reduce(dtype, reduction):
+            self._reduce(operation, whole)
+            output.copy_(torch.split(whole, counts)[self.rank])
+            return
+        factor = operation.dtype.itemsize // dtype.itemsize
+        counts = [factor * count for count in counts]
+        self._await(self._carrier.reduce_scatter(output.view(dtype), whole.view(dtype), counts, reduction))
+
+    def all_gather(self, operation: Operation, outputs: Sequence[torch.Tensor], tensor: torch.Tensor) -> None:
+        self._executor.run(operation, self._chooser.all_gather(), [Announced(len(output)) for output in outputs])
+        self._carried += (self.size - 1) * tensor.nbytes
+        if not operation.elements:
+            return
+        counts = [output.nbytes for output in outputs]
+        whole = torch.empty(sum(counts), dtype=torch.uint8, device=tensor.device)
+        self._await(self._carrier.all_gather(whole, counts, tensor.view(torch.uint8)))
+        for output, part in zip(outputs, torch.split(whole, counts), strict=True):
+            output.view(torch.uint8).copy_(part)
+
+    def all_to_all(self, operation: Operation, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+        announced = [Announced(len(tensor)) for tensor in (*inputs, *outputs)]
+        self._executor.run(operation, self._chooser.all_to_all(), announced)
+        sent = torch.cat([tensor.view(torch.uint8) for tensor in inputs])
+        self._carried += sent.nbytes - inputs[self.rank].nbytes
+        counts, sent_counts = [output.nbytes for output in outputs], [tensor.nbytes for tensor in inputs]
+        received = torch.empty(sum(counts), dtype=torch.uint8, device=sent.device)
+        self._await(self._carrier.all_to_all(received, counts, sent, sent_counts))
+        for output, part in zip(outputs, torch.split(received, counts), strict=True):
+            output.view(torch.uint8).copy_(part)
+
+    def broadcast(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
+        # As in an all-gather: in a broadcast the source would go on before anybody has compared.
+        self._executor.run(operation, self._chooser.all_gather(), [Announced(operation.elements)] * self.size)
+        self._carried += tensor.nbytes if self.rank == source else 0
+        if operation.elements:
+            self._await(self._carrier.broadcast(tensor.view(torch.uint8), source))
+
+    def send(self, operation: Operation, tensor: torch.Tensor, target: int) -> None:
+        self._executor.run(operation, self._chooser.send(target), [Segment([tensor])])
+
+    def receive(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
+        self._executor.run(operation, self._chooser.receive(source), [Segment([tensor])])
+
+    def missing(self) -> list[int]:
+        return self._executor.missing()
+
+    def abort(self, reason: str, *, blamed: int | None = None) -> None:  # noqa: ARG002  the mesh knows whom it lost
+        self._mesh.abort(reason)
+        self._carrier.abort()
+
+    def close(self) -> None:
+        self._carrier.close()
+        self._mesh.close()
+
+    def _reduce(self, operation: Operation, whole: torch.Tensor) -> None:
+        """All-reduce in place, by the library where it can, else from everybody's values in order of ranks."""
+        dtype, reduction = _as_real(operation)
+        if not operation.elements:
+            return
+        if self._can_reduce(dtype, reduction):
+            self._await(self._carrier.all_reduce(whole.view(dtype), reduction))
+            return
+        everybody = torch.empty(self.size * len(whole), dtype=whole.dtype, device=whole.device)
+        counts = [whole.nbytes] * self.size
+        self._await(self._carrier.all_gather(everybody.view(torch.uint8), counts, whole.view(torch.uint8)))
+        first, *others = torch.split(everybody.cpu(), len(whole))
+        reduce_into = combine(operation.dtype, reduction)
+        for other in others:
+            reduce_into(memory_of(first), memory_of(other))
+        whole.copy_(first)
+
+    def _can_reduce(self, dtype: torch.dtype, reduction: Reduction) -> bool:
+        # Libraries compare to find the maximum, so that NaN may vanish; torch keeps it.
+        is_order = reduction in (Reduction.MAX, Reduction.MIN)
+        return self._carrier.reduces(dtype, reduction) and not (dtype.is_floating_point and is_order)
+
+    def _await(self, work: Work) -> None:
+        """Until it is whole. Whatever is raised instead, the library does not touch the memory any more."""
+        try:
+            while not work.wait(LOOK_SECONDS):
+                self._mesh.check()
+        except ExchangeFailed:
+            self._stop(work)
+            raise
+        except CarrierFailed as failure:
+            self._carrier.abort()
+            blame(self._mesh, self._carrier.name, failure)
+
+    def _stop(self, work: Work) -> None:
+        self._carrier.abort()
+        try:
+            work.wait(END_SECONDS)
+        except CarrierFailed:
+            return  # as it should
+
+
+def blame(mesh: Mesh, name: str, failure: CarrierFailed) -> NoReturn:
+    """A library has failed: the mesh soon knows who died, if somebody did."""
+    limit = time.monotonic() + BLAME_SECONDS
+    while time.monotonic() < limit:
+        mesh.check()
+        time.sleep(LOOK_SECONDS)
+    raise PeerLost(f"{name} failed and nobody is known to be gone: {failure}") from None
+
+
+def _as_real(operation: Operation) -> tuple[torch.dtype, Reduction]:
+    """Complex numbers add as twice as many real ones."""
+    assert operation.reduction is not None
+    if operation.reduction is Reduction.SUM and operation.dtype in _REAL:
+        return _REAL[operation.dtype], Reduction.SUM
+    return operation.dtype, operation.reduction

@@ -1,0 +1,171 @@
+"""MPI as a carrier, through mpi4py: every process is an MPI world of its own, and a generation connects its worlds.
+
+So members may come and go, although MPI's own worlds are fixed. An MPI operation that waits for a dead process can be
+neither woken nor cancelled: it is given up. It therefore works on copies, since what is given up may still be written
+to while later operations run. Not here: how MPI starts (`mpi_world`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from shoal.collectives.carriers.carrier import Carrier, CarrierFailed, Work
+from shoal.collectives.carriers.mpi_world import CONNECT_SECONDS, mpi
+from shoal.collectives.group import Reduction
+from shoal.transport.neighbours import Exchange
+
+POLL_SECONDS = 20e-6  # MPI moves bytes only while it is asked
+_TYPES = {
+    torch.uint8: "UINT8_T",
+    torch.int8: "INT8_T",
+    torch.int16: "INT16_T",
+    torch.int32: "INT32_T",
+    torch.int64: "INT64_T",
+    torch.float32: "FLOAT",
+    torch.float64: "DOUBLE",
+}
+_OPERATIONS = {
+    Reduction.SUM: "SUM",
+    Reduction.MAX: "MAX",
+    Reduction.MIN: "MIN",
+    Reduction.PRODUCT: "PROD",
+    Reduction.AND: "BAND",
+    Reduction.OR: "BOR",
+    Reduction.XOR: "BXOR",
+}
+
+
+class MpiCarrier(Carrier):
+    name = "MPI"
+
+    def __init__(self, exchange: Exchange, rank: int, size: int) -> None:
+        """Called by all ranks."""
+        self._mpi = mpi()
+        self._communicator: Any = self._connect(exchange, rank, size)  # mpi4py has no types for what it may be
+        self._meet(size)
+
+    def reduces(self, dtype: torch.dtype, reduction: Reduction) -> bool:  # noqa: ARG002  all of them
+        return dtype in _TYPES
+
+    def all_reduce(self, tensor: torch.Tensor, reduction: Reduction) -> Work:
+        copy = tensor.clone()
+        return self._start(
+            lambda: self._communicator.Iallreduce(self._mpi.IN_PLACE, self._place(copy), self._operation(reduction)),
+            (tensor, copy),
+        )
+
+    def reduce_scatter(
+        self, output: torch.Tensor, whole: torch.Tensor, counts: Sequence[int], reduction: Reduction
+    ) -> Work:
+        copy = torch.empty_like(output)
+        return self._start(
+            lambda: self._communicator.Ireduce_scatter(
+                self._place(whole), self._place(copy), list(counts), self._operation(reduction)
+            ),
+            (output, copy),
+            whole,
+        )
+
+    def all_gather(self, whole: torch.Tensor, counts: Sequence[int], tensor: torch.Tensor) -> Work:
+        copy, sent = torch.empty_like(whole), tensor.clone()
+        return self._start(
+            lambda: self._communicator.Iallgatherv(self._place(sent), self._parts(copy, counts)), (whole, copy), sent
+        )
+
+    def all_to_all(
+        self, received: torch.Tensor, received_counts: Sequence[int], sent: torch.Tensor, sent_counts: Sequence[int]
+    ) -> Work:
+        copy = torch.empty_like(received)
+        return self._start(
+            lambda: self._communicator.Ialltoallv(self._parts(sent, sent_counts), self._parts(copy, received_counts)),
+            (received, copy),
+            sent,
+        )
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> Work:
+        copy = tensor.clone()
+        return self._start(lambda: self._communicator.Ibcast(self._place(copy), source), (tensor, copy))
+
+    def abort(self) -> None:
+        """MPI cannot be woken; its operations work on copies, and are given up."""
+
+    def close(self) -> None:
+        """Freeing a communicator is a collective in MPI: it stays until the process ends."""
+
+    def _connect(self, exchange: Exchange, rank: int, size: int) -> Any:
+        """One world after the other is connected to rank 0's, in order of ranks."""
+        mpi = self._mpi
+        try:
+            port = exchange(mpi.Open_port().encode() if rank == 0 else b"")[0].decode()
+            joined = mpi.COMM_SELF.Dup()
+            for newcomer in range(1, size):
+                if rank <= newcomer:
+                    connect = joined.Connect if rank == newcomer else joined.Accept
+                    joined = connect(port, mpi.INFO_NULL, 0).Merge(high=rank == newcomer)
+                    joined.Set_errhandler(mpi.ERRORS_RETURN)
+                exchange(b"")  # the next one's turn
+            if rank == 0:
+                mpi.Close_port(port)
+        except mpi.Exception as error:
+            raise CarrierFailed(str(error).splitlines()[0]) from None
+        return joined
+
+    def _meet(self, size: int) -> None:
+        """Every pair of ranks has met before the first operation: one may be gone soon after its last."""
+        sent, received = torch.zeros(size, dtype=torch.uint8), torch.zeros(size, dtype=torch.uint8)
+        if not self.all_to_all(received, [1] * size, sent, [1] * size).wait(CONNECT_SECONDS):
+            raise CarrierFailed(f"not all of {size} ranks have met within {CONNECT_SECONDS} seconds")
+
+    def _start(self, start: Callable[[], Any], result: tuple[torch.Tensor, torch.Tensor], *kept: torch.Tensor) -> Work:
+        try:
+            return _Request(start(), self._mpi.Exception, result, kept)
+        except self._mpi.Exception as error:
+            raise CarrierFailed(str(error)) from None
+
+    def _place(self, tensor: torch.Tensor) -> list[Any]:
+        memory = self._mpi.memory.fromaddress(tensor.data_ptr(), tensor.nbytes)
+        return [memory, tensor.numel(), getattr(self._mpi, _TYPES[tensor.dtype])]
+
+    def _parts(self, tensor: torch.Tensor, counts: Sequence[int]) -> list[Any]:
+        memory, _, kind = self._place(tensor)
+        return [memory, list(counts), kind]
+
+    def _operation(self, reduction: Reduction) -> Any:
+        return getattr(self._mpi, _OPERATIONS[reduction])
+
+
+_unfinished: set[Work] = set()  # MPI may still use their memory, also of those that were given up
+
+
+class _Request(Work):
+    def __init__(
+        self,
+        request: Any,
+        failure: type[Exception],
+        result: tuple[torch.Tensor, torch.Tensor],
+        kept: Sequence[torch.Tensor],
+    ) -> None:
+        """`result`: what is to be filled, and the copy it is filled from when all is whole."""
+        self._request = request
+        self._failure = failure
+        self._result = result
+        self._kept = kept  # memory that MPI reads
+        _unfinished.add(self)
+
+    def wait(self, seconds: float) -> bool:
+        limit = time.monotonic() + seconds
+        try:
+            while not self._request.Test():
+                if time.monotonic() >= limit:
+                    return False
+                time.sleep(POLL_SECONDS)
+        except self._failure as error:
+            _unfinished.discard(self)
+            raise CarrierFailed(str(error)) from None
+        _unfinished.discard(self)
+        self._result[0].copy_(self._result[1])
+        return True

@@ -1,0 +1,120 @@
+"""MPI in a process that no mpiexec started: a world of one, which can be connected to others later.
+
+MPICH asks a process manager for the name of its world, over a descriptor, in a line protocol (PMI-1). A process that
+has none gets a name that all such processes share, and MPICH refuses to connect worlds of one name. So this module
+answers as a process manager would, for as long as MPI starts, with a name that nobody else has. Only for the MPICH
+family (MPICH, and what has its ABI); Open MPI speaks another protocol.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import socket
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+
+from shoal.errors import UsageError
+
+THREAD_SERIALIZED = 2  # MPI's number: several threads, one at a time
+CONNECT_SECONDS = 20  # for another world to connect
+SETTINGS = {
+    "MPIR_CVAR_CH4_COMM_CONNECT_TIMEOUT": str(CONNECT_SECONDS),
+    "UCX_LOG_LEVEL": "fatal",  # a peer that died is reported by Shoal, not by every layer below
+    "UCX_ERROR_SIGNALS": "",  # no handlers of its own for crashes of this process
+}
+_GREETING = {
+    "init": "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1",
+    "get_maxes": "cmd=maxes rc=0 kvsname_max=256 keylen_max=64 vallen_max=4096",
+    "get_appnum": "cmd=appnum rc=0 appnum=0",
+    "get_universe_size": "cmd=universe_size rc=0 size=1",
+    "put": "cmd=put_result rc=0 msg=success",
+    "get": "cmd=get_result rc=-1 msg=not_found value=unknown",
+    "barrier_in": "cmd=barrier_out rc=0",
+    "finalize": "cmd=finalize_ack rc=0",
+}
+
+_starting = threading.Lock()
+_mpi: ModuleType | None = None
+
+
+def mpi() -> ModuleType:
+    """mpi4py's MPI, started. It is never finalized: that would wait for worlds whose processes are gone."""
+    global _mpi  # noqa: PLW0603  MPI starts once per process, whatever comes
+    with _starting:
+        if _mpi is None:
+            _mpi = _start()
+        return _mpi
+
+
+def answer(line: str, world: str) -> str:
+    """What a process manager says to a process that is alone in its world. Pure."""
+    command = dict(word.split("=", 1) for word in line.split() if "=" in word).get("cmd", "")
+    if command == "get_my_kvsname":
+        return f"cmd=my_kvsname rc=0 kvsname={world}"
+    return _GREETING.get(command, f"cmd={command} rc=-1 msg=unknown")
+
+
+def _start() -> ModuleType:
+    try:
+        import mpi4py  # noqa: PLC0415  only where this carrier is chosen
+    except ImportError:
+        raise UsageError("--carrier mpi needs mpi4py and MPICH: pip install 'shoal[mpi]'") from None
+    mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    ours, theirs = socket.socketpair()
+    with ours, theirs, _environment({**SETTINGS, "PMI_FD": str(theirs.fileno()), "PMI_RANK": "0", "PMI_SIZE": "1"}):
+        try:
+            from mpi4py import MPI  # noqa: PLC0415  after the settings
+        except (ImportError, RuntimeError) as error:
+            raise UsageError(f"mpi4py finds no MPI library ({error}); pip install 'shoal[mpi]'") from None
+        if MPI.Is_initialized():
+            raise UsageError("MPI was started before Shoal's carrier; --carrier mpi has to start it itself")
+        if not MPI.Get_library_version().startswith("MPICH"):
+            raise UsageError(f"--carrier mpi needs MPICH, not {MPI.Get_library_version().split(',')[0]}")
+        manager = threading.Thread(target=_manage, args=(ours, f"shoal_{uuid.uuid4().hex}"), daemon=True)
+        manager.start()
+        given = ctypes.c_int()
+        # By ctypes, which lets other threads run meanwhile: one of them has to answer. mpi4py would not.
+        failed = ctypes.CDLL(MPI.__file__).MPI_Init_thread(None, None, THREAD_SERIALIZED, ctypes.byref(given))
+        ours.shutdown(socket.SHUT_RDWR)
+        manager.join()
+    if failed or given.value < THREAD_SERIALIZED:
+        raise UsageError(f"MPI did not start: code {failed}, thread level {given.value}")
+    for communicator in (MPI.COMM_SELF, MPI.COMM_WORLD):
+        communicator.Set_errhandler(MPI.ERRORS_RETURN)
+    _unlink_shared_memory()
+    return MPI
+
+
+def _manage(connection: socket.socket, world: str) -> None:
+    with connection.makefile("rw", encoding="ascii") as lines:
+        for line in lines:
+            lines.write(answer(line, world) + "\n")
+            lines.flush()
+
+
+def _unlink_shared_memory() -> None:
+    """Nobody else opens this world's shared memory by name: without the name it ends with the process."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+    for name in set(re.findall(r"\S+/mpich_shm_\S+", maps)):
+        Path(name).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """C libraries read these while MPI starts; no child process should."""
+    kept = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

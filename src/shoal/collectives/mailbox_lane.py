@@ -1,0 +1,79 @@
+"""The interface of a lane: how a mailbox's letters get to some of the other ranks and back.
+
+A lane decides nothing: it carries letters in order per direction of a pair, and tells its recipient what came and who
+left. All calls come with the mailbox's guard held, but for `has_mail` and `pull`. Implementations: `mailbox_memory`
+(ranks of this machine), `mailbox_tcp` (others).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import Protocol
+
+from shoal.collectives.mailbox_delivery import Delivery
+from shoal.collectives.mailbox_letters import Letter
+from shoal.transport.ending import Ending
+
+
+class Recipient(Protocol):
+    """What a lane calls while it collects."""
+
+    def letter(self, source: int, letter: Letter, payload: int) -> None:
+        """Any but DATA; what follows it lies at address `payload` until this returns."""
+
+    def place(self, source: int, letter: Letter) -> Delivery:
+        """For DATA: the receive whose next bytes follow."""
+
+    def placed(self, source: int, letter: Letter, delivery: Delivery) -> None:
+        """All bytes of that letter are there; `position` has been moved."""
+
+    def posted(self, delivery: Delivery) -> None:
+        """A send that had to wait has left: its memory is free to change."""
+
+    def ended(self, rank: int, ending: Ending, why: str) -> None:
+        """A peer is gone; nothing more comes from it. `why` is for people and may be empty."""
+
+
+class Lane(ABC):
+    peers: Collection[int]  # ranks
+    most_inline: int  # bytes of the longest message that travels with its letter
+    spins: bool  # whether looking for mail again and again is worth it before going to sleep
+    reads_memory: bool  # whether offers are read where they lie
+    descriptor: int  # readable when `collect` has something to look at; what came into memory may not show there
+
+    @abstractmethod
+    def notice_within(self, seconds: float) -> None:
+        """How long a peer may be stopped or out of reach before it counts as lost."""
+
+    @abstractmethod
+    def post(self, target: int, letter: Letter, delivery: Delivery | None = None) -> bool:
+        """Send a letter, and the bytes of a MESSAGE or DATA. False: it waits; a delivery is told of with `posted`."""
+
+    @abstractmethod
+    def collect(self, recipient: Recipient, *, is_woken: bool) -> None:
+        """Take in what has come and send what had to wait. `is_woken`: the descriptor was readable."""
+
+    @abstractmethod
+    def has_mail(self) -> bool:
+        """Something has come, as far as can be told without a system call."""
+
+    @abstractmethod
+    def sleep(self, is_asleep: bool) -> None:
+        """From now on somebody sleeps on the descriptor, or nobody does: peers need not ring then."""
+
+    @abstractmethod
+    def pull(self, source: int, address: int, delivery: Delivery, most: int) -> None:
+        """Read at most so many more bytes of an offer. `ExchangeFailed` where its sender is gone."""
+
+    @abstractmethod
+    def look(self, recipient: Recipient, now: float) -> None:
+        """Now and then: is there a peer that has neither left nor lives?"""
+
+    @abstractmethod
+    def leave(self, ending: Ending) -> None:
+        """Tell the peers, once. Nothing is sent afterwards."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything, also in a forked child: nothing is said."""

@@ -1,0 +1,242 @@
+"""The lane between ranks of one machine: rings of letters in shared memory, bells to wake who sleeps.
+
+Every rank has an arena that it alone writes: what it sends, how far it has read what others sent, whether it sleeps,
+and that it leaves. Short messages lie in a ring; longer ones are read out of their sender's memory where that is
+allowed, and else follow through the ring in pieces. Nobody rings who need not: a rank that is awake looks for itself.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable
+from typing import Self
+
+import msgspec
+
+from shoal.collectives.mailbox_delivery import Delivery
+from shoal.collectives.mailbox_lane import Lane, Recipient
+from shoal.collectives.mailbox_letters import Kind, Letter
+from shoal.collectives.mailbox_neighbour import (
+    ASLEEP,
+    BLAMED,
+    HAS_FINISHED,
+    HAS_GIVEN_UP,
+    IN,
+    STATE,
+    Bell,
+    Doorplate,
+    Neighbour,
+    arena_bytes,
+)
+from shoal.errors import PeerLost
+from shoal.transport import cross_memory
+from shoal.transport.arena import Arena
+from shoal.transport.ending import DIED, Ending
+from shoal.transport.neighbours import Neighbourhood
+
+Exchange = Callable[[bytes], list[bytes]]  # every rank's bytes to every rank, in order of ranks
+
+MOST_INLINE = 16 * 1024
+PIECE_BYTES = 64 * 1024  # of a long message that goes through the ring
+DYING_SECONDS = 0.1  # a process whose memory is gone is seen to be dead within
+
+
+class MemoryLane(Lane):
+    most_inline = MOST_INLINE
+
+    def __init__(self, own: Arena, bell: Bell, neighbours: list[Neighbour], *, reads_memory: bool) -> None:
+        """Arena, bell and neighbours belong to the lane from now on."""
+        self.reads_memory = reads_memory
+        self.spins = len(neighbours) < len(os.sched_getaffinity(0))  # a core for every rank
+        self._stopped_limit = 0.0  # seconds; a process that is stopped for longer counts as lost
+        self._own = own
+        self._words = own.memory.cast("Q")
+        self._bell = bell
+        self._neighbours = {neighbour.rank: neighbour for neighbour in neighbours}
+        self.peers = self._neighbours.keys()
+        self._fence = threading.Lock()  # taken for its effect on the order of reads and writes only
+        self._epoll = select.epoll()
+        self.descriptor = self._epoll.fileno()
+        self._epoll.register(bell.descriptor, select.EPOLLIN)
+        self._by_pidfd = {neighbour.pidfd: neighbour for neighbour in neighbours}
+        for neighbour in neighbours:
+            if neighbour.is_elsewhere:
+                self._epoll.register(neighbour.pidfd, select.EPOLLIN)
+
+    @classmethod
+    def form(cls, exchange: Exchange, rank: int, neighbourhood: Neighbourhood) -> Self | None:
+        """Called by all ranks of a group. None: no other rank is on this machine."""
+        host = neighbourhood.host_of(rank)
+        if len(host) == 1:
+            exchange(b"")
+            exchange(b"")
+            return None
+        own, bell = Arena.create(arena_bytes(len(host))), Bell()
+        neighbours: list[Neighbour] = []
+        try:
+            told = exchange(msgspec.msgpack.encode(Doorplate(own.offer, bell.descriptor)))
+            for index, peer in enumerate(host):
+                if peer != rank:
+                    doorplate = msgspec.msgpack.decode(told[peer], type=Doorplate)
+                    neighbours.append(Neighbour(peer, index, doorplate))
+            exchange(b"")  # nobody leaves before all have opened what they need
+        except BaseException:
+            for neighbour in neighbours:
+                neighbour.close()
+            bell.close()
+            own.close()
+            raise
+        own.withdraw()
+        lane = cls(own, bell, neighbours, reads_memory=neighbourhood.reads_memory)
+        for neighbour in neighbours:
+            neighbour.connect(own, lane._words, host.index(rank), len(host))
+        return lane
+
+    def notice_within(self, seconds: float) -> None:
+        self._stopped_limit = seconds
+
+    def post(self, target: int, letter: Letter, delivery: Delivery | None = None) -> bool:
+        neighbour = self._neighbours[target]
+        if neighbour.has_ended or neighbour.waiting:
+            is_posted = False
+        else:
+            is_posted = self._write(neighbour, letter, delivery)
+            if not is_posted:
+                neighbour.crowded.set(1)  # from here on its reader rings when it has made room; perhaps it just did
+                self._order()
+                is_posted = self._write(neighbour, letter, delivery)
+                neighbour.crowded.set(not is_posted)
+            self._ring(neighbour)
+        if not is_posted and not neighbour.has_ended:
+            neighbour.waiting.append((letter, delivery))
+        return is_posted
+
+    def collect(self, recipient: Recipient, *, is_woken: bool) -> None:
+        dead = self._look_at_descriptors() if is_woken else ()
+        for neighbour in self._neighbours.values():
+            if neighbour.has_ended:
+                continue
+            ending = neighbour.ending  # looked at before its letters: those it sent before it left count
+            self._take_letters(neighbour, recipient)
+            if neighbour.waiting:
+                self._write_waiting(neighbour, recipient)
+                self._ring(neighbour)
+            if neighbour.has_ended:
+                continue  # all have, since what it said
+            if ending is not None:
+                self._end(neighbour, ending, "", recipient)
+            elif neighbour in dead:
+                why = f"its process {neighbour.process} ended without a word"
+                self._end(neighbour, neighbour.ending or DIED, why, recipient)
+
+    def has_mail(self) -> bool:
+        return any(neighbour.reader.has_letter for neighbour in self._neighbours.values())
+
+    def sleep(self, is_asleep: bool) -> None:
+        self._words[ASLEEP] = is_asleep
+        self._order()
+
+    def pull(self, source: int, address: int, delivery: Delivery, most: int) -> None:
+        neighbour, size = self._neighbours[source], min(most, delivery.size - delivery.position)
+        here, there = delivery.address + delivery.position, address + delivery.position
+        try:
+            cross_memory.read(neighbour.process, there, here, size)
+            is_whole = neighbour.words[STATE] == IN  # if not, its memory may have changed meanwhile
+        except OSError:
+            is_whole = False
+            neighbour.await_end(DYING_SECONDS)
+        if not is_whole:
+            raise PeerLost(f"rank {source} left before its message was read", peer=source)
+        delivery.position += size
+
+    def look(self, recipient: Recipient, now: float) -> None:
+        for neighbour in self._neighbours.values():
+            if neighbour.has_ended or not neighbour.is_stopped:
+                neighbour.stopped_since = None
+                continue
+            neighbour.stopped_since = neighbour.stopped_since or now
+            if now - neighbour.stopped_since >= self._stopped_limit:
+                why = f"its process {neighbour.process} has been stopped for {self._stopped_limit:g} s"
+                self._end(neighbour, DIED, why, recipient)
+
+    def leave(self, ending: Ending) -> None:
+        self._words[BLAMED] = 0 if ending.blamed is None else ending.blamed + 1
+        self._words[STATE] = HAS_FINISHED if ending.clean else HAS_GIVEN_UP
+        for neighbour in self._neighbours.values():
+            neighbour.has_ended = True
+            neighbour.waiting.clear()
+            self._ring(neighbour)
+
+    def close(self) -> None:
+        self._epoll.close()
+        for neighbour in self._neighbours.values():
+            neighbour.close()
+        self._bell.close()
+        self._words.release()
+        self._own.close()
+
+    def _take_letters(self, neighbour: Neighbour, recipient: Recipient) -> None:
+        reader = neighbour.reader
+        if not reader.has_letter:
+            return
+        end = reader.written
+        while not neighbour.has_ended and (letter := reader.peek(end)) is not None:
+            if letter.kind == Kind.DATA:
+                delivery = recipient.place(neighbour.rank, letter)
+                delivery.fill(reader.payload, letter.length)
+                recipient.placed(neighbour.rank, letter, delivery)
+            else:
+                recipient.letter(neighbour.rank, letter, reader.payload)
+            reader.advance(letter)
+        self._order()
+        if neighbour.is_crowded.get():
+            neighbour.ring()
+
+    def _write(self, neighbour: Neighbour, letter: Letter, delivery: Delivery | None) -> bool:
+        if letter.kind != Kind.DATA:
+            return neighbour.writer.write(letter, 0 if delivery is None else delivery.address)
+        assert delivery is not None
+        while delivery.position < delivery.size:
+            length = min(PIECE_BYTES, delivery.size - delivery.position)
+            if not neighbour.writer.write(letter._replace(length=length), delivery.address + delivery.position):
+                return False
+            delivery.position += length
+        return True
+
+    def _write_waiting(self, neighbour: Neighbour, recipient: Recipient) -> None:
+        while neighbour.waiting:
+            letter, delivery = neighbour.waiting[0]
+            if not self._write(neighbour, letter, delivery):
+                return
+            neighbour.waiting.popleft()
+            if delivery is not None:
+                recipient.posted(delivery)
+        neighbour.crowded.set(0)
+
+    def _ring(self, neighbour: Neighbour) -> None:
+        self._order()  # what we wrote can be seen before we look whether it sleeps; it does so the other way round
+        neighbour.ring()
+
+    def _order(self) -> None:
+        """What was written before is seen by others before what is read afterwards is read."""
+        with self._fence:
+            pass
+
+    def _look_at_descriptors(self) -> list[Neighbour]:
+        """Silence the bell; who has died."""
+        dead = []
+        for descriptor, _ in self._epoll.poll(0):
+            if descriptor == self._bell.descriptor:
+                self._bell.silence()
+            else:
+                dead.append(self._by_pidfd[descriptor])
+        return dead
+
+    def _end(self, neighbour: Neighbour, ending: Ending, why: str, recipient: Recipient) -> None:
+        neighbour.has_ended = True
+        neighbour.waiting.clear()
+        if neighbour.is_elsewhere:
+            self._epoll.unregister(neighbour.pidfd)
+        recipient.ended(neighbour.rank, ending, why)

@@ -1,0 +1,139 @@
+"""One neighbour of a mailbox, as the lane in memory sees it: both rings, what its arena says, its bell, its process.
+
+The layout of a mailbox's arena is here. A bell is a pipe, which can be waited for together with the death of processes
+(pidfds). Not here: what is done with letters (`mailbox_memory`).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections import deque
+from pathlib import Path
+
+import msgspec
+
+from shoal.collectives.mailbox_delivery import Delivery
+from shoal.collectives.mailbox_letters import Letter
+from shoal.collectives.mailbox_ring import RING_BYTES, Counter, Place, Reader, Writer
+from shoal.errors import PeerLost
+from shoal.transport.arena import Arena, Offer, PeerArena
+from shoal.transport.ending import FINISHED, Ending
+
+# An arena in 64-bit words: the arena's own, then who leaves and who sleeps, then two lines per neighbour.
+STATE, BLAMED, ASLEEP, _NEIGHBOURS = 8, 9, 16, 24
+_WRITTEN, _CROWDED, _READ, _PER_NEIGHBOUR = 0, 1, 8, 16  # in a neighbour's lines
+_PAGE = 4096
+IN, HAS_FINISHED, HAS_GIVEN_UP = 0, 1, 2  # states
+
+
+class Doorplate(msgspec.Struct, frozen=True):
+    """How neighbours reach a rank."""
+
+    offer: Offer
+    bell: int  # descriptor of the pipe in that process
+
+
+def arena_bytes(neighbours: int) -> int:
+    """`neighbours`: ranks of the machine, this one too."""
+    return _rings_at(neighbours) + neighbours * RING_BYTES
+
+
+def _rings_at(neighbours: int) -> int:
+    return -(-8 * (_NEIGHBOURS + neighbours * _PER_NEIGHBOUR) // _PAGE) * _PAGE
+
+
+class Bell:
+    """A pipe: whoever writes into it wakes the one who reads it."""
+
+    def __init__(self) -> None:
+        self.descriptor, self._other_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def silence(self) -> None:
+        try:
+            os.read(self.descriptor, 4096)
+        except BlockingIOError:
+            return  # silent already
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        os.close(self._other_end)
+
+
+class Neighbour:
+    def __init__(self, rank: int, index: int, doorplate: Doorplate) -> None:
+        """`index`: its place among the ranks of the machine. The rings come with `connect`."""
+        self.rank, self.index = rank, index
+        self.process = doorplate.offer.process
+        self.is_elsewhere = self.process != os.getpid()  # ranks may be threads of one process
+        arena = PeerArena.open(doorplate.offer)
+        if arena is None:
+            raise PeerLost(f"rank {rank} is gone: process {self.process} left before all had met", peer=rank)
+        self.arena = arena
+        self.words = arena.memory.cast("Q")
+        # Opened as a file, a pipe of another process is one of this process too. Not blocking: a full one rings anyway.
+        self.bell = os.open(f"/proc/{self.process}/fd/{doorplate.bell}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self.pidfd = os.pidfd_open(self.process)
+        self.waiting: deque[tuple[Letter, Delivery | None]] = deque()  # letters that found no room, in order
+        self.has_ended = False
+        self.stopped_since: float | None = None  # by time.monotonic
+        self.writer: Writer
+        self.reader: Reader
+        self.crowded: Counter  # ours: letters to it wait for room
+        self.is_crowded: Counter  # its: letters to us do
+
+    def connect(self, own: Arena, words: memoryview, index: int, neighbours: int) -> None:
+        """`words` are those of our arena `own`; `index`: this rank's place among the ranks of the machine."""
+        rings = _rings_at(neighbours)
+        theirs, ours = rings + index * RING_BYTES, rings + self.index * RING_BYTES
+        line_of_us = _NEIGHBOURS + index * _PER_NEIGHBOUR
+        line_of_it = _NEIGHBOURS + self.index * _PER_NEIGHBOUR
+        self.writer = Writer(
+            Place(own.memory, ours, own.address + ours),
+            Counter(words, line_of_it + _WRITTEN),
+            Counter(self.words, line_of_us + _READ),
+        )
+        self.reader = Reader(
+            Place(self.arena.memory, theirs, self.arena.address + theirs),
+            Counter(self.words, line_of_us + _WRITTEN),
+            Counter(words, line_of_it + _READ),
+        )
+        self.crowded = Counter(words, line_of_it + _CROWDED)
+        self.is_crowded = Counter(self.words, line_of_us + _CROWDED)
+
+    @property
+    def ending(self) -> Ending | None:
+        """What it has said about leaving."""
+        state = self.words[STATE]
+        if state == IN:
+            return None
+        blamed = self.words[BLAMED]  # 0: nobody, else the rank and one
+        return FINISHED if state == HAS_FINISHED else Ending(announced=True, blamed=blamed - 1 if blamed else None)
+
+    @property
+    def is_stopped(self) -> bool:
+        try:
+            text = Path(f"/proc/{self.process}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return False
+        return text[text.rindex(")") + 2] in "Tt"  # a program's name may hold anything
+
+    def await_end(self, seconds: float) -> None:
+        """Until its process has ended, at most so long."""
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        poll.poll(seconds * 1000)
+
+    def ring(self) -> None:
+        """Wake it, if it sleeps."""
+        if self.words[ASLEEP]:
+            try:
+                os.write(self.bell, b"\0")
+            except (BlockingIOError, BrokenPipeError):
+                return  # it rings already, or nobody is there
+
+    def close(self) -> None:
+        os.close(self.pidfd)
+        os.close(self.bell)
+        self.words.release()
+        self.arena.close()

@@ -1,0 +1,104 @@
+"""A ring of letters in shared memory: one process writes, one reads, nobody waits.
+
+The writer's position lies in the writer's memory and the reader's in the reader's; both only grow. Letters start at
+multiples of 64 bytes and never wrap: what does not fit before the end starts anew at the front. The position is written
+after the letter, which suffices where the processor keeps the order of writes (x86) and in C elsewhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+from shoal.collectives.mailbox_letters import LETTER_BYTES, Letter, pack_into, unpack_from
+
+LINE = 64
+RING_BYTES = 256 * 1024
+MOST_BYTES = RING_BYTES // 2 - LINE - LETTER_BYTES  # of a letter's payload: with more, it might never fit
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A 64-bit word of an arena."""
+
+    words: memoryview
+    index: int
+
+    def get(self) -> int:
+        return int(self.words[self.index])
+
+    def set(self, value: int) -> None:
+        self.words[self.index] = value
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a ring lies."""
+
+    memory: memoryview  # of its arena
+    offset: int  # in that arena
+    address: int  # in this process
+
+
+def _lines(length: int) -> int:
+    return (LETTER_BYTES + length + LINE - 1) & -LINE
+
+
+class Writer:
+    def __init__(self, place: Place, written: Counter, read: Counter) -> None:
+        self._place = place
+        self._written, self._read = written, read
+        self._head = self._tail = 0  # as far as this end knows
+
+    def write(self, letter: Letter, payload: int) -> bool:
+        """False when there is no room now. `payload`: address of the bytes that follow the letter."""
+        needed = _lines(letter.length)
+        position = self._head % RING_BYTES
+        skipped = RING_BYTES - position if RING_BYTES - position < needed else 0
+        if self._head + skipped + needed - self._tail > RING_BYTES:
+            self._tail = self._read.get()
+            if self._head + skipped + needed - self._tail > RING_BYTES:
+                return False
+        place = self._place
+        if skipped:
+            place.memory[place.offset + position] = 0
+            position = 0
+        pack_into(place.memory, place.offset + position, letter)
+        if letter.length:
+            ctypes.memmove(place.address + position + LETTER_BYTES, payload, letter.length)
+        self._head += skipped + needed
+        self._written.set(self._head)
+        return True
+
+
+class Reader:
+    def __init__(self, place: Place, written: Counter, read: Counter) -> None:
+        self._place = place
+        self._written, self._read = written, read
+        self._tail = 0
+        self.payload = 0  # address of what follows the letter that was peeked at
+
+    @property
+    def written(self) -> int:
+        """How far the writer is."""
+        return self._written.get()
+
+    @property
+    def has_letter(self) -> bool:
+        return self._written.get() != self._tail
+
+    def peek(self, end: int) -> Letter | None:
+        """The next letter before the writer's position `end`; it stays until `advance`."""
+        if self._tail == end:
+            return None
+        place, position = self._place, self._tail % RING_BYTES
+        if place.memory[place.offset + position] == 0:
+            self._tail += RING_BYTES - position
+            position = 0
+        self.payload = place.address + position + LETTER_BYTES
+        return unpack_from(place.memory, place.offset + position, most=MOST_BYTES)
+
+    def advance(self, letter: Letter) -> None:
+        """It has been taken: its place may be written again."""
+        self._tail += _lines(letter.length)
+        self._read.set(self._tail)

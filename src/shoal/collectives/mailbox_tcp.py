@@ -1,0 +1,236 @@
+"""The lane to ranks of other machines: letters over one TCP connection per peer.
+
+Short messages travel with their letter; long ones are offered, asked for and then received where they belong, so a
+message that nobody receives yet never blocks those behind it. Connections are the lane's own: how they come about is in
+`transport.tcp`. A closed connection is noticed at once; one whose packets vanish is noticed by `look`.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections import deque
+from collections.abc import Mapping
+
+from shoal.collectives.mailbox_delivery import Delivery
+from shoal.collectives.mailbox_lane import Lane, Recipient
+from shoal.collectives.mailbox_letters import LETTER_BYTES, Kind, Letter, pack, unpack_from
+from shoal.transport import silence
+from shoal.transport.arena import address_of
+from shoal.transport.ending import CUT_OFF, SILENT, Ending, pack_ending, unpack_ending
+from shoal.transport.tcp_mesh import UNREACHABLE
+
+MOST_INLINE = 32 * 1024
+BUFFER_BYTES = 4 * (LETTER_BYTES + MOST_INLINE)  # at least one letter that begins anywhere in it fits
+SEND_BYTES = 2 * 1024 * 1024  # most that one call hands to the kernel
+TURN_BYTES = 4 * 1024 * 1024  # most that is received from one peer before others have their turn
+
+
+class _Stream:
+    """The connection to one peer."""
+
+    def __init__(self, peer: int, connection: socket.socket) -> None:
+        self.peer = peer
+        self.socket = connection
+        self.mask = select.EPOLLIN
+        # Bytes in order, the first perhaps partly sent; with the last bytes of a send comes the send.
+        self.outgoing: deque[tuple[memoryview, Delivery | None]] = deque()
+        self.is_deaf = False  # it takes nothing more; what it sent before may still say why
+        self.has_ended = False
+        self.buffer = bytearray(BUFFER_BYTES)
+        self.address = address_of(self.buffer)
+        self.view = memoryview(self.buffer)
+        self.start = self.end = 0  # of what was received and not taken yet
+        self.data: tuple[Letter, Delivery, int] | None = None  # a DATA letter, where it goes, and bytes still to come
+
+    def push(self) -> list[Delivery]:
+        """Hand some of what is queued to the kernel; the sends that have left with it."""
+        batch, size = [], 0
+        for piece, _ in self.outgoing:
+            batch.append(piece[: SEND_BYTES - size])
+            size += len(batch[-1])
+            if size >= SEND_BYTES or len(batch) == 16:
+                break
+        try:
+            sent = self.socket.sendmsg(batch)
+        except BlockingIOError:
+            return []
+        except OSError:
+            self.is_deaf = True
+            self.outgoing.clear()
+            return []
+        gone = []
+        while self.outgoing and sent >= len(self.outgoing[0][0]):
+            piece, delivery = self.outgoing.popleft()
+            sent -= len(piece)
+            if delivery is not None:
+                gone.append(delivery)
+        if sent:
+            piece, delivery = self.outgoing[0]
+            self.outgoing[0] = (piece[sent:], delivery)
+        return gone
+
+    def receive(self) -> int:
+        """Some bytes, into the buffer or where they belong. 0: the stream has ended. OSError as the kernel says."""
+        if self.data is None:
+            if self.end + LETTER_BYTES + MOST_INLINE > BUFFER_BYTES:
+                rest = bytes(self.view[self.start : self.end])
+                self.view[: len(rest)] = rest
+                self.start, self.end = 0, len(rest)
+            count = self.socket.recv_into(self.view[self.end :])
+            self.end += count
+            return count
+        letter, delivery, left = self.data
+        count = self.socket.recv_into(delivery.rest[:left])
+        delivery.position += count
+        self.data = (letter, delivery, left - count)
+        return count
+
+    def next_letter(self) -> Letter | None:
+        """The next whole one; of DATA the letter alone. It stays until `advance`."""
+        if self.end - self.start < LETTER_BYTES:
+            return None
+        letter = unpack_from(self.buffer, self.start, most=MOST_INLINE)
+        is_whole = letter.kind == Kind.DATA or self.end - self.start >= LETTER_BYTES + letter.length
+        return letter if is_whole else None
+
+    def begin_data(self, letter: Letter, delivery: Delivery) -> None:
+        """What has come of it goes to its place."""
+        self.start += LETTER_BYTES
+        length = min(letter.length, self.end - self.start)
+        delivery.fill(self.address + self.start, length)
+        self.start += length
+        self.data = (letter, delivery, letter.length - length)
+
+    @property
+    def last_words(self) -> Ending:
+        """What a stream that has ended says about it."""
+        return CUT_OFF if self.data is not None else unpack_ending(bytes(self.view[self.start : self.end]))
+
+
+class TcpLane(Lane):
+    most_inline = MOST_INLINE
+    spins = False
+    reads_memory = False
+
+    def __init__(self, connections: Mapping[int, socket.socket]) -> None:
+        """`connections`: one connected socket per peer; they belong to the lane from now on."""
+        self._silence_limit = 0.0  # seconds after which a connection whose packets vanish counts as cut
+        self._streams = {peer: _Stream(peer, connection) for peer, connection in connections.items()}
+        self._by_descriptor = {stream.socket.fileno(): stream for stream in self._streams.values()}
+        self.peers = self._streams.keys()
+        self._epoll = select.epoll()
+        self.descriptor = self._epoll.fileno()
+        for stream in self._streams.values():
+            stream.socket.setblocking(False)
+            stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._epoll.register(stream.socket, stream.mask)
+
+    def notice_within(self, seconds: float) -> None:
+        self._silence_limit = seconds
+        for stream in self._streams.values():
+            silence.watch(stream.socket, seconds)
+
+    def post(self, target: int, letter: Letter, delivery: Delivery | None = None) -> bool:
+        stream = self._streams[target]
+        if stream.has_ended or stream.is_deaf:
+            return False
+        was_empty = not stream.outgoing
+        if delivery is None or not delivery.size:
+            stream.outgoing.append((memoryview(pack(letter)), delivery))
+        else:
+            stream.outgoing.append((memoryview(pack(letter._replace(length=delivery.size))), None))
+            stream.outgoing.append((delivery.rest, delivery))
+        if not was_empty:
+            return False
+        stream.push()
+        self._watch(stream)
+        return not stream.outgoing and not stream.is_deaf
+
+    def collect(self, recipient: Recipient, *, is_woken: bool) -> None:  # noqa: ARG002  asking costs little
+        for descriptor, happened in self._epoll.poll(0):
+            stream = self._by_descriptor[descriptor]
+            if stream.has_ended:
+                continue  # all have, since what another one said
+            if stream.outgoing and happened & select.EPOLLOUT:
+                for delivery in stream.push():
+                    recipient.posted(delivery)
+                self._watch(stream)
+            if happened & ~select.EPOLLOUT:
+                self._receive(stream, recipient)
+
+    def has_mail(self) -> bool:
+        return False
+
+    def sleep(self, is_asleep: bool) -> None:  # noqa: ARG002  the kernel wakes whoever sleeps
+        return
+
+    def pull(self, source: int, address: int, delivery: Delivery, most: int) -> None:
+        raise NotImplementedError("the memory of another machine cannot be read")
+
+    def look(self, recipient: Recipient, now: float) -> None:  # noqa: ARG002  the kernel has clocks of its own
+        for stream in self._streams.values():
+            if not stream.has_ended and silence.unanswered(stream.socket) >= self._silence_limit:
+                self._end(stream, SILENT, recipient)
+
+    def leave(self, ending: Ending) -> None:
+        for stream in self._streams.values():
+            try:
+                if not stream.outgoing:  # between letters
+                    stream.socket.send(pack_ending(ending))
+                stream.socket.shutdown(socket.SHUT_WR)
+            except OSError:
+                continue  # nobody listens, or no room: the closed connection speaks for itself
+            finally:
+                stream.has_ended = True
+                stream.outgoing.clear()
+
+    def close(self) -> None:
+        self._epoll.close()
+        for stream in self._streams.values():
+            stream.socket.close()
+
+    def _watch(self, stream: _Stream) -> None:
+        mask = select.EPOLLIN | (select.EPOLLOUT if stream.outgoing else 0)
+        if mask != stream.mask and not stream.has_ended:
+            stream.mask = mask
+            self._epoll.modify(stream.socket, mask)
+
+    def _receive(self, stream: _Stream, recipient: Recipient) -> None:
+        left = TURN_BYTES
+        while left > 0 and not stream.has_ended:
+            try:
+                count = stream.receive()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._end(stream, SILENT if error.errno in UNREACHABLE else stream.last_words, recipient)
+                return
+            if count == 0:
+                self._end(stream, stream.last_words, recipient)
+                return
+            left -= count
+            self._take_letters(stream, recipient)
+
+    def _take_letters(self, stream: _Stream, recipient: Recipient) -> None:
+        while not stream.has_ended:
+            if stream.data is not None:
+                letter, delivery, left = stream.data
+                if left:
+                    return
+                stream.data = None
+                recipient.placed(stream.peer, letter, delivery)
+            following = stream.next_letter()
+            if following is None:
+                return
+            if following.kind == Kind.DATA:
+                stream.begin_data(following, recipient.place(stream.peer, following))
+            else:
+                recipient.letter(stream.peer, following, stream.address + stream.start + LETTER_BYTES)
+                stream.start += LETTER_BYTES + following.length
+
+    def _end(self, stream: _Stream, ending: Ending, recipient: Recipient) -> None:
+        stream.has_ended = True
+        stream.outgoing.clear()
+        self._epoll.unregister(stream.socket)
+        recipient.ended(stream.peer, ending, "")

@@ -1,0 +1,60 @@
+"""The ways in which torch lets a process group be called: with options, with an operator or a root, or with neither.
+
+Our methods take lists of tensors and an options object; these functions bring the short forms into that one. Calls
+without options are asynchronous, as torch's are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import torch
+from torch.distributed import ReduceOp
+
+from shoal.collectives.torch_backend.failures import WrongCall, in_torch_terms
+from shoal.errors import ShoalError
+
+Options = TypeVar("Options")
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+Self = TypeVar("Self")
+
+
+def in_torch_errors(
+    method: Callable[Concatenate[Self, Given], Result],
+) -> Callable[Concatenate[Self, Given], Result]:
+    """What goes wrong inside is raised in torch's terms."""
+
+    @functools.wraps(method)
+    def call(self: Self, /, *given: Given.args, **named: Given.kwargs) -> Result:
+        try:
+            return method(self, *given, **named)
+        except ShoalError as error:
+            raise in_torch_terms(error) from error
+
+    return call
+
+
+def as_list(tensors: torch.Tensor | list[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else tensors
+
+
+def as_lists(tensors: list[torch.Tensor] | list[list[torch.Tensor]]) -> list[list[torch.Tensor]]:
+    return [tensors] if tensors and isinstance(tensors[0], torch.Tensor) else tensors  # type: ignore[list-item,return-value]  # told apart by the first
+
+
+def options(given: Any, kind: type[Options], operator: Any = None) -> Options:
+    """`given` is the options, a reduction operator, the rank of the root (with the operator after it), or nothing."""
+    if isinstance(given, kind):
+        return given
+    made = kind()
+    if isinstance(given, int):
+        made.rootRank = given  # type: ignore[attr-defined]  # only kinds with a root are called so
+        given = operator
+    if isinstance(given, ReduceOp | ReduceOp.RedOpType):
+        made.reduceOp = given  # type: ignore[attr-defined]  # only kinds with an operator are called so
+    elif given is not None:
+        raise WrongCall(f"{kind.__name__} were expected, not {given!r}")
+    return made

@@ -1,0 +1,122 @@
+"""From a meeting of ranks to a working group: who they are, which of them share a machine, and what connects the rest.
+
+Ranks of one machine need no socket. Only where there are several machines does each rank listen, on its address on the
+way to torch's store, and only the group's token opens a connection.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+
+import msgspec
+from torch.distributed import PrefixStore, Store, TCPStore
+
+from shoal.collectives.assembly import GroupConfig, group_in_memory, group_over
+from shoal.collectives.mailbox import Mailbox
+from shoal.collectives.mailbox_lane import Lane
+from shoal.collectives.mailbox_memory import MemoryLane
+from shoal.collectives.mailbox_tcp import TcpLane
+from shoal.collectives.threaded_group import ThreadedGroup
+from shoal.collectives.torch_backend.rendezvous import Meeting
+from shoal.transport import neighbours, tcp
+from shoal.transport.neighbours import Neighbourhood
+from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
+from shoal.values import Address, Generation, Member
+
+COLLECTIVES, POST = 1, 2  # numbers of the two sets of connections
+NOWHERE = Address("", 0)  # of a rank that does not listen
+
+
+@dataclass(frozen=True)
+class Formed:
+    group: ThreadedGroup
+    mailbox: Mailbox | None  # None in a group of one
+
+
+class _Forming:
+    """One rank's way from the meeting to the group. What it has made so far is released if the rest fails."""
+
+    def __init__(self, meeting: Meeting, host: str, timeout: float) -> None:
+        self._meeting = meeting
+        self._host = host
+        self._timeout = timeout
+        self._made: list[Mailbox | ThreadedGroup | Lane | TcpMesh] = []
+
+    def run(self) -> Formed:
+        rank, size = self._meeting.rank, self._meeting.size
+        hood = neighbours.form(self._meeting.exchange, rank, size)
+        try:
+            return self._connect(hood)
+        except BaseException:
+            if hood.team is not None:
+                hood.team.close()
+            for made in self._made:
+                made.close()
+            raise
+
+    def _connect(self, hood: Neighbourhood) -> Formed:
+        rank, size = self._meeting.rank, self._meeting.size
+        lane = MemoryLane.form(self._meeting.exchange, rank, hood)
+        lanes: list[Lane] = [] if lane is None else [lane]
+        self._made += lanes
+        if len(hood.hosts) == 1:
+            names = _names(self._introduce(NOWHERE))
+            group = group_in_memory(hood, rank, GroupConfig(names=names))
+            return Formed(group, Mailbox(rank, size, lanes, names))
+        listener = PeerListener(self._host, self._meeting.token)
+        try:
+            members = self._introduce(listener.address)
+            mesh = connect_mesh(listener, _generation(COLLECTIVES, members), rank, listener.token, self._timeout)
+            self._made.append(mesh)
+            sockets = tcp.connect_all(listener, _generation(POST, members), rank, listener.token, self._timeout)
+        finally:
+            listener.close()
+        for neighbour in set(hood.host_of(rank)) - {rank}:
+            sockets.pop(neighbour).close()
+        lanes.append(TcpLane(sockets, listener.silence_limit))
+        self._made.append(lanes[-1])
+        names = _names(members)
+        return Formed(group_over(mesh, hood, GroupConfig(names=names)), Mailbox(rank, size, lanes, names))
+
+    def _introduce(self, address: Address) -> tuple[Member, ...]:
+        rank = self._meeting.rank
+        own = Member(rank, rank, socket.gethostname(), os.getpid(), address)
+        told = self._meeting.exchange(msgspec.msgpack.encode(own))
+        return tuple(msgspec.msgpack.decode(data, type=Member) for data in told)
+
+
+def form(meeting: Meeting, host: str, timeout: float) -> Formed:
+    """The group of the ranks that met. `host` is where this rank can be reached; `timeout` in seconds."""
+    if meeting.size == 1:
+        return Formed(ThreadedGroup(None, COLLECTIVES), None)
+    return _Forming(meeting, host, timeout).run()
+
+
+def _generation(number: int, members: tuple[Member, ...]) -> Generation:
+    return Generation(number, members, "auto", "identity", "a torch process group")
+
+
+def _names(members: tuple[Member, ...]) -> dict[int, str]:
+    return {member.rank: f"process {member.process} on {member.host}" for member in members}
+
+
+def host_towards(store: Store) -> str:
+    """The address of this machine on the way to whoever holds the store: where the other ranks reach it too."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    try:
+        if isinstance(store, TCPStore):
+            return _route(store.host, store.port)
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+        return str(found[0][4][0])
+    except OSError:
+        return "127.0.0.1"
+
+
+def _route(host: str, port: int) -> str:
+    family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(place)  # no packet is sent: only the route is looked up
+        return str(probe.getsockname()[0])

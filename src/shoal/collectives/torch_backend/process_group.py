@@ -1,0 +1,171 @@
+"""The process group that torch gets for the backend `shoal`: how it comes about, what it is called, and its end.
+
+One object per group and process. It owns a group of ours with its thread and memory, a mailbox, and a place among the
+deadlines. Not here: the calls (`collectives`, `point_to_point`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from datetime import timedelta
+
+import torch
+from torch.distributed import ProcessGroup, Store
+
+from shoal.collectives.torch_backend import monitored_barrier
+from shoal.collectives.torch_backend.calls import in_torch_errors
+from shoal.collectives.torch_backend.collectives import Collectives
+from shoal.collectives.torch_backend.deadlines import Deadline, deadlines
+from shoal.collectives.torch_backend.forming import form, host_towards
+from shoal.collectives.torch_backend.monitored_barrier import MonitoredBarrier
+from shoal.collectives.torch_backend.point_to_point import PointToPoint
+from shoal.collectives.torch_backend.rendezvous import Meeting, prefixed
+from shoal.collectives.torch_backend.work import JoinedWork, ShoalWork
+
+NAME = "shoal"
+DEVICES = ("cpu", "cuda")
+
+
+class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):
+    # What torch asks a backend before it takes one of these ways.
+    supports_splitting = False
+    supports_coalescing = False
+    supports_time_estimate = False
+    supports_shrinking = False
+
+    @in_torch_errors
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
+        ProcessGroup.__init__(self, rank, size)  # type: ignore[call-arg,arg-type]  # the stub lacks the form for subclasses
+        for device in DEVICES:
+            self._register_backend(torch.device(device), ProcessGroup.BackendType.CUSTOM, None)
+        self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
+        self._place, self._count = rank, size
+        self._store = prefixed(store)
+        self._monitored = MonitoredBarrier(self._store, rank, size)
+        self._is_open = False
+        limit = timeout.total_seconds()
+        meeting = Meeting(self._store, rank, size, limit)
+        formed = form(meeting, host_towards(store), limit)
+        self._threaded, self._mailbox = formed.group, formed.mailbox
+        self._group, self._here = self._threaded, self._threaded.here
+        self._deadline = self._clock = Deadline(self._threaded, limit, self._run_out)
+        self._open(meeting)
+
+    def _open(self, meeting: Meeting) -> None:
+        self._is_open = True
+        _open_groups.add(self)
+        deadlines.add(self._deadline)
+        try:
+            self._here.all_reduce(torch.zeros(1, dtype=torch.uint8), label="torch group forms")
+        except BaseException:
+            self._release()
+            raise
+        meeting.close()
+        monitored_barrier.offer(ShoalProcessGroup)
+
+    # What torch asks about it.
+
+    def get_group_store(self) -> Store:
+        return self._store
+
+    def name(self) -> str:
+        return NAME
+
+    def getBackendName(self) -> str:  # noqa: N802  torch's name
+        return NAME
+
+    def _get_backend(self, _device: torch.device) -> ShoalProcessGroup:  # type: ignore[override]  # it has no other
+        return self
+
+    def supports_tensor_alloc(self, _device: torch.device) -> bool:
+        return False
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Ours are counted from the start, the same on all ranks."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._threaded.collectives_started
+
+    # Time.
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._deadline.limit = timeout.total_seconds()
+        deadlines.look()
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self.set_timeout(timeout)
+
+    @in_torch_errors
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        limit = self._deadline.limit if timeout is None else timeout.total_seconds()
+        self._monitored.wait(limit, for_all=wait_all_ranks)
+
+    def _run_out(self, what: str, limit: float) -> None:
+        operation, missing = self._threaded.current, self._threaded.missing()
+        what = what or ("an operation" if operation is None else operation.words)
+        whom = f" for ranks {missing}" if missing else ""
+        self._fail(f"rank {self._place} of {self._count} waited{whom} in {what}: its timeout of {limit:g} s is over")
+
+    def _fail(self, reason: str) -> None:
+        self._threaded.abort(reason)
+        if self._mailbox is not None:
+            self._mailbox.abort(reason)
+
+    # Several calls as one.
+
+    def _start_coalescing(self, _device: torch.device) -> None:
+        self._coalesced = []
+
+    def _end_coalescing(self, _device: torch.device) -> ShoalWork:
+        works, self._coalesced = self._coalesced or [], None
+        return JoinedWork(works)
+
+    # The end.
+
+    def shutdown(self) -> None:
+        """Let what was started finish, then release everything."""
+        if self._is_open:
+            self._is_open = False
+            self._threaded.close()
+            self._release()
+
+    def abort(self) -> None:
+        """Everything fails now, here and on the other ranks."""
+        if self._is_open:
+            self._fail("the program aborted the process group")
+            self.shutdown()
+
+    def leave(self) -> None:
+        """The interpreter ends: nothing is waited for, and ranks that do not need this one are not disturbed."""
+        if self._is_open:
+            self._is_open = False
+            self._threaded.leave("the process ends")
+            self._release()
+
+    def _release(self) -> None:
+        deadlines.remove(self._deadline)
+        self._threaded.close()
+        if self._mailbox is not None:
+            self._mailbox.close()
+        _open_groups.discard(self)
+
+
+_open_groups: weakref.WeakSet[ShoalProcessGroup] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_all() -> None:
+    for group in tuple(_open_groups):
+        group.leave()
+
+
+def _forget_all() -> None:
+    """In a forked child: threads and connections are the parent's."""
+    deadlines.forget()
+    for group in tuple(_open_groups):
+        group._is_open = False
+
+
+os.register_at_fork(after_in_child=_forget_all)

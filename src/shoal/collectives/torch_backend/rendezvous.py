@@ -1,0 +1,122 @@
+"""How the ranks of a torch process group find each other through torch's store, before anything of ours connects them.
+
+A store may hold keys of an earlier attempt: a group that was destroyed, or processes that died while they met. So rank 0
+opens each meeting under a new random name, and a rank takes part only in a meeting whose list of members holds the very
+nonce that it has just made up. Afterwards the ranks exchange bytes under that name. Not here: what they tell each other
+(`forming`), and the connections.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from datetime import timedelta
+
+import msgspec
+from torch.distributed import DistBackendError, DistNetworkError, PrefixStore, Store
+
+PATIENCE = 0.2  # seconds before another look whether there is a newer meeting
+LEADER = "leader"
+
+
+class _Opening(msgspec.Struct, frozen=True):
+    """What rank 0 says when all are there."""
+
+    nonces: list[str]  # by rank
+    token: str  # proves membership on every connection of the group
+
+
+class Meeting:
+    """One rank's part in one meeting of a group."""
+
+    def __init__(self, store: Store, rank: int, size: int, timeout: float) -> None:
+        """Returns when all ranks are there. `timeout` in seconds is for everything until `close`."""
+        self.rank, self.size = rank, size
+        self._store = store
+        self._timeout = timeout
+        self._deadline = time.monotonic() + timeout
+        self._round = 0  # of the next exchange
+        self._keys: list[str] = []  # that this rank has set and that are still there
+        self._name = ""
+        self._nonce = secrets.token_hex(8)
+        self.token = self._open() if rank == 0 else self._join()
+
+    def exchange(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes, by rank. All ranks make the same exchanges in the same order."""
+        keys = [f"{self._name}/{self._round}/{rank}" for rank in range(self.size)]
+        self._round += 1
+        self._set(keys[self.rank], data)
+        return [self._get(key, rank) for rank, key in enumerate(keys)]
+
+    def close(self) -> None:
+        """Once it is known that all ranks have read everything: nothing of this meeting stays in the store."""
+        with contextlib.suppress(RuntimeError):  # some stores cannot delete, and a few bytes stay
+            for key in self._keys:
+                self._store.delete_key(key)
+        self._keys.clear()
+
+    def _open(self) -> str:
+        self._name = secrets.token_hex(8)
+        self._set(LEADER, self._name.encode())
+        others = [self._get(f"{self._name}/{rank}", rank).decode() for rank in range(1, self.size)]
+        opening = _Opening(nonces=[self._nonce, *others], token=secrets.token_hex(16))
+        self._set(f"{self._name}/all", msgspec.msgpack.encode(opening))
+        return opening.token
+
+    def _join(self) -> str:
+        while True:
+            name = self._get(LEADER, 0).decode()
+            if name != self._name:
+                self._name = name
+                self._set(f"{name}/{self.rank}", self._nonce.encode())
+            data = self._peek(f"{name}/all")
+            opening = None if data is None else msgspec.msgpack.decode(data, type=_Opening)
+            if opening is not None and opening.nonces[self.rank] == self._nonce:
+                return opening.token
+            self._check_time(self._absent())
+            if opening is not None:  # a meeting that is over; rank 0 has yet to open the next
+                time.sleep(PATIENCE / 10)
+
+    def _absent(self) -> list[int]:
+        """Ranks that have not come to the meeting that this one waits in. Rank 0 opened it."""
+        others = [rank for rank in range(1, self.size) if not self._store.check([f"{self._name}/{rank}"])]
+        return others or [0]
+
+    def _set(self, key: str, data: bytes) -> None:
+        self._store.set(key, data)  # type: ignore[arg-type]  # torch's stub knows text only; bytes are taken as well
+        if key not in self._keys:
+            self._keys.append(key)
+
+    def _get(self, key: str, rank: int) -> bytes:
+        """What that rank sets, as soon as it does."""
+        while True:
+            data = self._peek(key)
+            if data is not None:
+                return data
+            self._check_time([rank])
+
+    def _peek(self, key: str) -> bytes | None:
+        """None when it does not come soon."""
+        try:
+            self._store.wait([key], timedelta(seconds=max(0.001, min(PATIENCE, self._deadline - time.monotonic()))))
+            return self._store.get(key)
+        except DistNetworkError as error:
+            raise DistBackendError(
+                f"rank {self.rank} of {self.size} lost the store while the group formed: {error}; "
+                "has the process that holds the store (rank 0, or the launcher) ended?"
+            ) from error
+        except RuntimeError:  # stores differ in what they raise when the time is over
+            return None
+
+    def _check_time(self, missing: list[int]) -> None:
+        if time.monotonic() >= self._deadline:
+            raise DistBackendError(
+                f"rank {self.rank} of {self.size} waited {self._timeout:g} s for ranks {missing} to join the group; "
+                "are those processes running, with the same world size and the same store?"
+            )
+
+
+def prefixed(store: Store) -> Store:
+    """The part of a store that belongs to this backend alone."""
+    return PrefixStore("shoal", store)

@@ -1,0 +1,149 @@
+"""What torch gets back from a call: a `Work` around one of our pending operations, with a future on demand.
+
+torch runs the callbacks of a future in the thread that completes it, here the communication thread. An error must
+reach C++ as a failed future, which only an exception raised inside `Future.then` makes; a future given an exception
+counts as successful there.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+from torch.distributed import Work
+from torch.futures import Future
+
+from shoal.collectives.group import Pending
+from shoal.collectives.mailbox_delivery import Delivery
+from shoal.collectives.torch_backend.failures import in_torch_terms
+from shoal.errors import ShoalError
+
+
+class Clock(Protocol):
+    """How long a group's operations may take."""
+
+    @property
+    def limit(self) -> float:
+        """Seconds."""
+
+    def run_out(self, what: str, limit: float) -> None:
+        """That was too long: everything of the group fails."""
+
+
+class ShoalWork(Work):
+    """An operation that was started, or is done. `result` is what the future holds: the tensors that were filled."""
+
+    def __init__(self, pending: Pending | None, result: Any) -> None:
+        """`pending` None: it is done."""
+        super().__init__()
+        self._pending = pending
+        self._result = result
+        self._future: Future[Any] | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if self._pending is not None:
+            # torch's default is "no time given", as zero.
+            self._wait(timeout.total_seconds() if timeout else None)
+        return True
+
+    def _wait(self, seconds: float | None) -> None:
+        assert self._pending is not None
+        try:
+            is_done = self._pending.wait(seconds)
+        except Exception as error:
+            raise in_torch_terms(error) from error
+        if not is_done:
+            raise torch.distributed.DistBackendError(f"{self._pending.label!r} is not done after {seconds:g} s")
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self._pending is None or self._pending.is_done
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        error = None if self._pending is None else self._pending.error
+        return None if error is None else in_torch_terms(error)
+
+    def result(self) -> Any:
+        self.wait()
+        return self._result
+
+    def get_future(self) -> Future[Any]:
+        if self._future is None:
+            start: Future[None] = Future()
+            self._future = start.then(self._outcome)
+            if self._pending is None:
+                start.set_result(None)
+            else:
+                self._pending.when_done(lambda *_error: _complete(start))
+        return self._future
+
+    def _outcome(self, _start: Future[None]) -> Any:
+        error = self.exception()
+        if error is not None:
+            raise error
+        return self._result
+
+
+class JoinedWork(ShoalWork):
+    """Several operations as one."""
+
+    def __init__(self, works: list[ShoalWork]) -> None:
+        super().__init__(None, [work._result for work in works])
+        self._works = works
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return all(work.wait(timeout) for work in self._works)
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def exception(self) -> BaseException | None:
+        return next((error for work in self._works if (error := work.exception()) is not None), None)
+
+    def get_future(self) -> Future[Any]:
+        if self._future is None:
+            together = torch.futures.collect_all([work.get_future() for work in self._works])
+            self._future = together.then(self._outcome)
+        return self._future
+
+
+class DeliveryWork(ShoalWork):
+    """A send or a receive. Nobody else watches the clock for it."""
+
+    def __init__(self, delivery: Delivery, result: Any, clock: Clock) -> None:
+        super().__init__(delivery, result)
+        self._delivery = delivery
+        self._clock = clock
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if timeout:
+            self._wait(timeout.total_seconds())
+            return True
+        limit = self._clock.limit
+        try:
+            if not self._delivery.wait(limit):
+                self._clock.run_out(self._delivery.label, limit)
+                self._delivery.wait()
+        except ShoalError as error:
+            raise in_torch_terms(error) from error
+        return True
+
+    def source_rank(self) -> int:
+        self.wait()
+        assert self._delivery.source is not None
+        return self._delivery.source
+
+    def _source_rank(self) -> int:
+        return self.source_rank()
+
+
+def _complete(start: Future[None]) -> None:
+    # What a callback makes is the user's and may take part in autograd, unlike what the communication thread makes.
+    with torch.inference_mode(False):
+        start.set_result(None)

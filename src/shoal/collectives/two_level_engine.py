@@ -1,0 +1,106 @@
+"""An engine for several machines: memory inside each, one flow per machine between them.
+
+The first rank of a machine leads it. Machines reduce inside, leaders reduce among themselves over the mesh, and what
+they have is taken over inside. All-to-all has different bytes for every pair, so it goes over the mesh directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from shoal.collectives import staging
+from shoal.collectives.engine import Engine, Operation
+from shoal.collectives.scheduled_engine import ScheduledEngine
+from shoal.wire.frames import Kind
+
+
+class TwoLevelEngine(Engine):
+    def __init__(
+        self,
+        hosts: Sequence[Sequence[int]],
+        inside: Engine | None,
+        leaders: ScheduledEngine | None,
+        everybody: ScheduledEngine,
+    ) -> None:
+        """`hosts`: ranks by machine. `inside`: among those of this one; None where there is no other. `leaders`: among
+        the first of each; None on others. All belong to this engine from now on."""
+        self.rank, self.size = everybody.rank, everybody.size
+        self._hosts = [list(host) for host in hosts]
+        self._home = next(place for place, host in enumerate(self._hosts) if self.rank in host)
+        self._inside = inside
+        self._leaders = leaders
+        self._everybody = everybody
+
+    @property
+    def bytes_sent(self) -> int:  # type: ignore[override]  # counted below
+        """Between machines."""
+        return self._everybody.bytes_sent
+
+    @property
+    def idle_seconds(self) -> float:  # type: ignore[override]  # counted below
+        return self._everybody.idle_seconds + (0.0 if self._inside is None else self._inside.idle_seconds)
+
+    def all_reduce(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> None:
+        if self._inside is not None:
+            self._inside.all_reduce(operation, tensors)
+            operation = replace(operation, scale=1.0)
+        if self._leaders is not None:
+            self._leaders.all_reduce(operation, tensors)
+        self._take_over(operation, tensors)
+
+    def reduce_scatter(self, operation: Operation, output: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
+        copies = [staging.copy_of(part) for part in parts]
+        if self._inside is not None:
+            self._inside.all_reduce(replace(operation, kind=Kind.REDUCE_SCATTER), copies)
+        if self._leaders is not None:
+            by_host = [[copies[rank] for rank in host] for host in self._hosts]
+            self._leaders.reduce_scatter_in_place(operation, by_host)
+        own_host = self._hosts[self._home]
+        if self._inside is None:
+            output.copy_(copies[self.rank])
+            return
+        nothing = output[:0]
+        sums = [copies[rank] for rank in own_host] if self._leaders is not None else [nothing] * len(own_host)
+        outputs = [output] + [nothing] * (len(own_host) - 1)  # all comes from the leader, who is first
+        self._inside.all_to_all(operation, outputs, sums)
+
+    def all_gather(self, operation: Operation, outputs: Sequence[torch.Tensor], tensor: torch.Tensor) -> None:
+        if self._inside is None:
+            outputs[self.rank].copy_(tensor)
+        else:
+            self._inside.all_gather(operation, [outputs[rank] for rank in self._hosts[self._home]], tensor)
+        if self._leaders is not None:
+            self._leaders.all_gather_in_place(operation, [[outputs[rank] for rank in host] for host in self._hosts])
+        others = [output for rank, output in enumerate(outputs) if rank not in self._hosts[self._home]]
+        self._take_over(operation, others)
+
+    def all_to_all(self, operation: Operation, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+        self._everybody.all_to_all(operation, outputs, inputs)
+
+    def broadcast(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
+        home = next(place for place, host in enumerate(self._hosts) if source in host)
+        if self._inside is not None and home == self._home:
+            self._inside.broadcast(operation, tensor, self._hosts[home].index(source))
+        if self._leaders is not None:
+            self._leaders.broadcast(operation, tensor, home)
+        if home != self._home:
+            self._take_over(operation, [tensor])
+
+    def _take_over(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> None:
+        """What the leader of this machine has."""
+        if self._inside is not None:
+            for tensor in tensors:
+                self._inside.broadcast(operation, tensor, 0)
+
+    def abort(self, reason: str, *, blamed: int | None = None) -> None:
+        for engine in (self._inside, self._leaders, self._everybody):
+            if engine is not None:
+                engine.abort(reason, blamed=blamed)
+
+    def close(self) -> None:
+        for engine in (self._inside, self._leaders, self._everybody):
+            if engine is not None:
+                engine.close()

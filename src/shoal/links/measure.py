@@ -1,0 +1,210 @@
+"""Measures the links of a mesh, in well under a second, before a group uses it.
+
+In rounds of pairs (`rounds`) the lower rank of a pair asks and the higher one answers: some small messages for the
+latency, then larger and larger ones each way for the bandwidth, as long as there is time. Only who asks reads a clock.
+Rank 0 collects the figures and gives them to all ranks, so that all have the same. Links that differ much from the
+others are measured once more, among themselves: a process may merely have had to wait for a core. When the time is up,
+pairs that are left are not measured; `completed` says what stands for them. A lost peer raises `PeerLost`, and
+`Mesh.abort` ends the measuring.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from shoal.errors import WireError
+from shoal.links.matrix import Hosts, Link, LinkMatrix, completed
+from shoal.links.rounds import Pair, packed, rounds_of
+from shoal.transport.mesh import Mesh
+
+LIMIT_SECONDS = 0.3  # for all rounds; the last pair of every rank may take a little longer
+AGAIN_SECONDS = 0.15  # for the rounds of links that are measured once more
+DOUBTFUL = 2.0  # times as slow or as fast as the median
+PINGS = 16  # small messages there and back, of which the fastest counts
+BURSTS = (16 * 1024, 128 * 1024, 1024 * 1024)  # bytes; the largest that there was time for counts
+REPEATS = 3  # of a burst, of which the fastest counts
+GROWTH = 8  # how much longer a burst may take than one of the size before
+LEAST_PER_BYTE = 1e-11  # seconds; 100 GB/s, which no stream gets to: a burst that showed less was disturbed
+
+# magic, bytes that follow, bytes wanted in the answer. Longer than the mark of a peer that leaves, see `Mesh`.
+_HEADER = struct.Struct("!16sQQ")
+_MAGIC = b"shoal-links-1\0\0\0"
+_ENOUGH = 2**64 - 1  # as bytes wanted: no answer, this pair is done
+_MOST_BYTES = 1 << 28  # of one message; anything above is garbage
+
+
+class Figure(msgspec.Struct, frozen=True, array_like=True):
+    """One direction of a link as it was measured."""
+
+    source: int
+    target: int
+    burst: int  # bytes that the bandwidth was measured with
+    link: Link
+
+
+class _Figures(msgspec.Struct, frozen=True):
+    """From one rank to rank 0, and from there to all."""
+
+    figures: tuple[Figure, ...] = ()
+    seconds: float = 0.0  # that measuring took, by rank 0's clock
+
+
+_decoder = msgspec.msgpack.Decoder(_Figures)
+
+
+def measure(mesh: Mesh, hosts: Hosts = ()) -> LinkMatrix:
+    """All ranks of the mesh call it before anything else travels there, with the same hosts.
+
+    Without hosts all pairs are measured. With them one pair inside each host, and the first ranks of the hosts.
+    """
+    if mesh.size < 2:
+        return LinkMatrix(((Link(0.0, LEAST_PER_BYTE),),))
+    measuring = _Measuring(mesh)
+    first = measuring.run(rounds_of(mesh.size, hosts), LIMIT_SECONDS)
+    again = measuring.run(packed(doubtful(first.figures)), AGAIN_SECONDS)
+    known = {ends: figure.link for ends, figure in best_of([*first.figures, *again.figures]).items()}
+    return msgspec.structs.replace(completed(mesh.size, known, hosts), seconds=first.seconds + again.seconds)
+
+
+def doubtful(figures: Sequence[Figure]) -> list[Pair]:
+    """Pairs with a direction that is much slower or faster than is usual here. Pure."""
+    found = set()
+    for kind in ("latency", "per_byte"):
+        values = sorted(getattr(figure.link, kind) for figure in figures)
+        for figure in figures:
+            usual, value = values[len(values) // 2], getattr(figure.link, kind)
+            if not usual / DOUBTFUL <= value <= usual * DOUBTFUL:
+                found.add((min(figure.source, figure.target), max(figure.source, figure.target)))
+    return sorted(found)
+
+
+def best_of(figures: Sequence[Figure]) -> dict[Pair, Figure]:
+    """One for each direction: what was in the way makes a link look slower, and small bursts tell least. Pure."""
+    best: dict[Pair, Figure] = {}
+    for figure in figures:
+        ends = (figure.source, figure.target)
+        known = best.get(ends, figure)
+        surest = min(known, figure, key=lambda one: (-one.burst, one.link.per_byte))
+        link = Link(min(known.link.latency, figure.link.latency), surest.link.per_byte)
+        best[ends] = msgspec.structs.replace(surest, link=link)
+    return best
+
+
+class _Measuring:
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._head = memoryview(bytearray(_HEADER.size))
+        self._room = memoryview(bytearray(max(BURSTS)))  # what is in it does not matter
+
+    def run(self, rounds: Sequence[Sequence[Pair]], limit: float) -> _Figures:
+        """What all ranks found, the same on all of them."""
+        if not rounds:
+            return _Figures()
+        self._gather(_Figures())  # nobody's clock starts before all are here
+        self._give(_Figures())
+        began = time.perf_counter()
+        found: list[Figure] = []
+        for number, pairs in enumerate(rounds):
+            for asking, answering in pairs:
+                if self._mesh.rank == answering:
+                    self._answer(asking)
+                elif self._mesh.rank == asking:
+                    left = limit - (time.perf_counter() - began)
+                    found += self._ask(answering, left / (len(rounds) - number))
+        figures = self._gather(_Figures(tuple(found)))
+        return self._give(_Figures(figures, time.perf_counter() - began))
+
+    def _gather(self, own: _Figures) -> tuple[Figure, ...]:
+        """Everybody's come to rank 0."""
+        if self._mesh.rank != 0:
+            self._post(0, memoryview(msgspec.msgpack.encode(own)), 0)
+            return ()
+        others = [self._take_figures(peer) for peer in range(1, self._mesh.size)]
+        return tuple(figure for each in (own, *others) for figure in each.figures)
+
+    def _give(self, figures: _Figures) -> _Figures:
+        """Rank 0's come to all, the same to the last bit."""
+        if self._mesh.rank != 0:
+            return self._take_figures(0)
+        encoded = memoryview(msgspec.msgpack.encode(figures))
+        for peer in range(1, self._mesh.size):
+            self._post(peer, encoded, 0)
+        self._mesh.drain()
+        return figures
+
+    def _take_figures(self, peer: int) -> _Figures:
+        payload, _ = self._take(peer)
+        try:
+            return _decoder.decode(payload)
+        except msgspec.MsgspecError as error:
+            raise WireError(f"rank {peer} sent figures of its links that cannot be read: {error}") from None
+
+    def _ask(self, peer: int, limit: float) -> list[Figure]:
+        """Both directions of a link, or nothing where there is no time."""
+        found: list[Figure] = []
+        if limit > 0:
+            self._exchange(peer, 0, 0)  # the peer may still be with another one
+            end = time.perf_counter() + limit
+            there_and_back = self._exchange(peer, 0, 0)
+            for _ in range(PINGS - 1):
+                if time.perf_counter() + there_and_back > end:
+                    break
+                there_and_back = min(there_and_back, self._exchange(peer, 0, 0))
+            for size in BURSTS:
+                there, back = self._burst(peer, size, end)
+                found = [
+                    Figure(source, target, size, _link(there_and_back, taken, size))
+                    for source, target, taken in ((self._mesh.rank, peer, there), (peer, self._mesh.rank, back))
+                ]
+                bytes_took = there + back - 2 * there_and_back
+                if time.perf_counter() + 2 * there_and_back + GROWTH * bytes_took > end:
+                    break
+        self._post(peer, memoryview(b""), _ENOUGH)
+        return found
+
+    def _burst(self, peer: int, size: int, end: float) -> tuple[float, float]:
+        """Seconds for so many bytes to go there, and to come back. Once at least, then while there is time."""
+        there, back = self._exchange(peer, size, 0), self._exchange(peer, 0, size)
+        for _ in range(REPEATS - 1):
+            if time.perf_counter() + there + back > end:
+                break
+            there = min(there, self._exchange(peer, size, 0))
+            back = min(back, self._exchange(peer, 0, size))
+        return there, back
+
+    def _exchange(self, peer: int, given: int, wanted: int) -> float:
+        """Seconds until the answer was here."""
+        started = time.perf_counter()
+        self._post(peer, self._room[:given], wanted)
+        self._take(peer)
+        return time.perf_counter() - started
+
+    def _answer(self, peer: int) -> None:
+        while (wanted := self._take(peer)[1]) != _ENOUGH:
+            if wanted > max(BURSTS):
+                raise WireError(f"rank {peer} measures its link with {wanted} bytes; at most {max(BURSTS)} are usual")
+            self._post(peer, self._room[:wanted], 0)
+
+    def _post(self, peer: int, payload: memoryview, wanted: int) -> None:
+        self._mesh.post(peer, _HEADER.pack(_MAGIC, payload.nbytes, wanted), payload)
+
+    def _take(self, peer: int) -> tuple[memoryview, int]:
+        """The payload of the next message, in memory that the next one overwrites; and what is wanted."""
+        self._mesh.receive_into(peer, self._head)
+        magic, size, wanted = _HEADER.unpack(self._head)
+        if magic != _MAGIC:
+            raise WireError(f"rank {peer} does not measure its links as this rank does: it sent {bytes(self._head)!r}")
+        if size > _MOST_BYTES:
+            raise WireError(f"rank {peer} announces {size} bytes of figures; at most {_MOST_BYTES} are sent")
+        if size > self._room.nbytes:
+            self._room = memoryview(bytearray(size))
+        self._mesh.receive_into(peer, self._room[:size])
+        return self._room[:size], wanted
+
+
+def _link(there_and_back: float, taken: float, size: int) -> Link:
+    return Link(there_and_back / 2, max(LEAST_PER_BYTE, (taken - there_and_back) / size))

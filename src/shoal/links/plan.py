@@ -1,0 +1,178 @@
+"""Which schedule serves which sizes, on given links, and why. Pure.
+
+`make_plan` asks the cost model for every size once and keeps a table, so that an operation looks its size up. Every
+rank makes the same plan from the same matrix. `FIXED` is the plan that needs no links: the same table always, for
+`--deterministic` and for groups that nothing was measured for. Not here: the schedules themselves (`collectives`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from shoal.links import cost
+from shoal.links.cost import Cost
+from shoal.links.matrix import Hosts, LinkMatrix
+from shoal.links.ring_order import ring_order
+
+SIZES = tuple(2**power for power in range(8, 31))  # bytes that the model is asked for; schedules change between them
+# To follow another schedule than the one for the next smaller size it must be faster by this part: the model is not
+# better than that, and a table of few ranges can be read.
+LEAST_GAIN = 0.05
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The fastest schedule for one size, and what the others would take."""
+
+    size: int  # bytes
+    schedule: str
+    seconds: Mapping[str, float]  # by schedule
+
+    @property
+    def reason(self) -> str:
+        """'64 KB: tree 0.21 ms, ring 0.46'."""
+        others = sorted((taken, name) for name, taken in self.seconds.items() if name != self.schedule)
+        told = [f"{self.schedule} {_milliseconds(self.seconds[self.schedule])} ms"]
+        return f"{size_text(self.size)}: " + ", ".join(told + [f"{name} {_milliseconds(t)}" for t, name in others])
+
+
+@dataclass(frozen=True)
+class Table:
+    """Schedules by size."""
+
+    least: tuple[int, ...]  # bytes from which each of them is taken; the first is 0
+    schedules: tuple[str, ...]
+
+    def at(self, size: int) -> str:
+        return self.schedules[bisect_right(self.least, size) - 1]
+
+    @property
+    def text(self) -> str:
+        """'tree, from 512 KB ring'."""
+        later = zip(self.least[1:], self.schedules[1:], strict=True)
+        return ", ".join([self.schedules[0], *(f"from {size_text(least)} {name}" for least, name in later)])
+
+
+@dataclass(frozen=True)
+class Plan:
+    all_reduce: Table
+    broadcast: Table  # `ring` is a chain here
+    order: tuple[int, ...] = ()  # of the ranks around a ring; empty: 0, 1, 2, ...
+    hosts: Hosts = ()  # empty: not known, or every rank has its own
+    between: Plan | None = None  # among the first ranks of the hosts, where hosts are known
+    reason: str = "a fixed table, no link was measured"
+    seconds: float = 0.0  # that measuring took
+
+
+# What a tree saves in rounds counts up to here. Measured with ring and tree over loopback (bench_all_reduce.md), and
+# set lower than that alone would have it: on a real link a tree sends up to three times the tensor through one rank.
+FIXED_TREE_BYTES = 512 * 1024
+FIXED = Plan(
+    all_reduce=Table((0, FIXED_TREE_BYTES + 1), ("tree", "ring")),
+    broadcast=Table((0, FIXED_TREE_BYTES + 1), ("tree", "ring")),
+)
+
+
+def fixed_plan(hosts: Hosts = ()) -> Plan:
+    """The fixed table; hosts count only for those who ask for a hierarchical schedule."""
+    return replace(FIXED, hosts=hosts, between=FIXED) if hosts else FIXED
+
+
+def make_plan(matrix: LinkMatrix, hosts: Hosts = ()) -> Plan:
+    """`hosts`: the ranks of each host, where that is known and they are to be treated as one."""
+    if matrix.size < 2:
+        return FIXED
+    matrix = matrix.levelled()
+    has_levels = 1 < len(hosts) < matrix.size
+    between = make_plan(matrix.among([host[0] for host in hosts])) if has_levels else None
+    order = ring_order(matrix)
+    all_reduces = _all_reduces(matrix, order, hosts)
+    all_reduce = _table(all_reduces)
+    is_usual = order == tuple(range(matrix.size))
+    told = "" if is_usual or "ring" not in all_reduce.schedules else f"; ring in the order {' '.join(map(str, order))}"
+    figures = "; ".join(_choice(all_reduces, size).reason for size in _telling(all_reduce))
+    return Plan(
+        all_reduce=all_reduce,
+        broadcast=_table(_broadcasts(matrix, order, hosts)),
+        order=() if is_usual else order,
+        hosts=hosts if has_levels else (),
+        between=between,
+        reason=f"{all_reduce.text}{told}: {matrix.text}; {figures}",
+        seconds=matrix.seconds,
+    )
+
+
+def choose(size: int, matrix: LinkMatrix, hosts: Hosts = ()) -> Choice:
+    """The fastest all-reduce for one size by the model alone: these links, without the table's preference for few
+    changes."""
+    return _choice(_all_reduces(matrix, ring_order(matrix), hosts), size)
+
+
+def _all_reduces(matrix: LinkMatrix, order: tuple[int, ...], hosts: Hosts) -> Mapping[str, Cost]:
+    """Where several cost the same, the first is taken."""
+    flat: dict[str, Cost] = {
+        "tree": lambda size: cost.tree(matrix, size),
+        "halving-doubling": lambda size: cost.halving_doubling(matrix, size),
+        "ring": lambda size: cost.ring(matrix, size, order),
+        "double-tree": lambda size: cost.double_tree(matrix, size),
+    }
+    if not 1 < len(hosts) < matrix.size:
+        return flat
+    leaders = matrix.among([host[0] for host in hosts])
+    outside = _all_reduces(leaders, ring_order(leaders), ())
+
+    def hierarchical(size: int) -> float:
+        return cost.inside_hosts(matrix, size, hosts) + min(taken(size) for taken in outside.values())
+
+    return {"hierarchical": hierarchical, **flat}
+
+
+def _broadcasts(matrix: LinkMatrix, order: tuple[int, ...], hosts: Hosts) -> Mapping[str, Cost]:
+    """From rank 0, which stands for any source."""
+    flat: dict[str, Cost] = {
+        "tree": lambda size: cost.tree_broadcast(matrix, size),
+        "ring": lambda size: cost.chain_broadcast(matrix, size, order),
+    }
+    if not 1 < len(hosts) < matrix.size:
+        return flat
+    leaders = [host[0] for host in hosts]
+
+    def hierarchical(size: int) -> float:
+        inside = max(cost.tree_broadcast(matrix, size, host) for host in hosts)
+        return cost.tree_broadcast(matrix, size, leaders) + inside
+
+    return {"hierarchical": hierarchical, **flat}
+
+
+def _choice(costs: Mapping[str, Cost], size: int) -> Choice:
+    seconds = {name: taken(size) for name, taken in costs.items()}
+    return Choice(size, min(seconds, key=lambda name: seconds[name]), seconds)
+
+
+def _table(costs: Mapping[str, Cost]) -> Table:
+    least, schedules = [0], [_choice(costs, SIZES[0]).schedule]
+    for size in SIZES[1:]:
+        choice = _choice(costs, size)
+        if choice.seconds[choice.schedule] < (1 - LEAST_GAIN) * choice.seconds[schedules[-1]]:
+            least.append(size)
+            schedules.append(choice.schedule)
+    return Table(tuple(least), tuple(schedules))
+
+
+def _telling(table: Table) -> list[int]:
+    """Sizes whose figures show why: one in each range."""
+    ends = [*table.least[1:], 64 * max(table.least[-1], 1024)]
+    return [max(SIZES[0], min(SIZES[-1], end // 4)) for end in ends]
+
+
+def size_text(size: int) -> str:
+    """256 B, 64 KB, 16 MB: powers of 1024."""
+    if size < 1024:
+        return f"{size} B"
+    return f"{size / 1024:.4g} KB" if size < 1024**2 else f"{size / 1024**2:.4g} MB"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.2g}" if seconds < 0.1 else f"{1000 * seconds:.0f}"

@@ -1,0 +1,60 @@
+"""In which order ranks sit around a ring, on given links: slow ones are crossed as rarely as can be. Pure.
+
+Starts from rank 0 to the nearest neighbour that is left, again and again, then turns stretches of the ring around while
+that makes it faster (2-opt). The same links give the same order everywhere. The best order is not promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shoal.links.matrix import LinkMatrix
+
+# Bytes of a tensor that the order is made for: a ring is for large ones.
+TYPICAL_BYTES = 16 * 1024 * 1024
+# Another order than that of the ranks must be better by this part: on equal links figures differ by chance only.
+LEAST_GAIN = 0.1
+MOST_LOOKS = 500_000  # at links, about 0.1 s; with 16 ranks all stretches of a ring are 105 tries of 16 links
+
+
+def ring_order(matrix: LinkMatrix) -> tuple[int, ...]:
+    """Begins with rank 0."""
+    ranks = tuple(range(matrix.size))
+    if matrix.size < 4:  # two directions at most, of the same links but for measuring errors
+        return ranks
+    part = TYPICAL_BYTES / matrix.size
+    seconds = [[link.seconds(part) for link in row] for row in matrix.rows]
+    found = _turned(min((ranks, _nearest(seconds)), key=lambda order: _slowness(seconds, order)), seconds)
+    is_better = _slowness(seconds, found) <= (1 - LEAST_GAIN) * _slowness(seconds, ranks)
+    return found if is_better else ranks
+
+
+def _slowness(seconds: Sequence[Sequence[float]], order: Sequence[int]) -> float:
+    """The slowest link sets the pace of a ring; of rings that are equal in that, one with fewer slow links is better:
+    they may share a cable."""
+    hops = [seconds[here][there] for here, there in zip(order, (*order[1:], order[0]), strict=True)]
+    return sum(hops) + len(hops) * max(hops)
+
+
+def _nearest(seconds: Sequence[Sequence[float]]) -> tuple[int, ...]:
+    order, left = [0], set(range(1, len(seconds)))
+    while left:
+        away = seconds[order[-1]]
+        order.append(min(left, key=lambda rank, away=away: (away[rank], rank)))  # type: ignore[misc]  # a bound value
+        left.remove(order[-1])
+    return tuple(order)
+
+
+def _turned(order: tuple[int, ...], seconds: Sequence[Sequence[float]]) -> tuple[int, ...]:
+    best, looks, is_better = _slowness(seconds, order), 0, True
+    while is_better:
+        is_better = False
+        for start in range(1, len(order) - 1):
+            for stop in range(start + 2, len(order) + 1):
+                looks += len(order)
+                if looks > MOST_LOOKS:
+                    return order
+                turned = (*order[:start], *reversed(order[start:stop]), *order[stop:])
+                if (taken := _slowness(seconds, turned)) < best * (1 - 1e-9):
+                    order, best, is_better = turned, taken, True
+    return order

@@ -1,0 +1,147 @@
+"""The gradients of one model in an exchange: taken from autograd, reduced where they are, handed to the parameters.
+
+Groups of gradients leave in the order of the plan, each as soon as it is complete. The last one carries a flag per
+parameter, so that all workers know which parameters somebody used. What `.grad` held before is added at the end, so
+that `backward()` accumulates for n workers as it does for one. Not here: when an exchange starts and ends
+(`gradient_exchange`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from shoal.collectives.group import Group, Pending
+from shoal.strategies.gradient_memory import GradientLayout
+from shoal.strategies.gradient_plan import GradientSize, completed, first_order, plan_groups
+
+
+class GradientGroups:
+    """The gradients of a list of parameters that require them."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor], *, group_bytes: int) -> None:
+        self.parameters = list(parameters)
+        self._layouts = [GradientLayout(parameter) for parameter in self.parameters]
+        self._sizes = [GradientSize(p.dtype, p.numel() * p.element_size()) for p in self.parameters]
+        self._group_bytes = group_bytes
+        self._gradients: dict[int, torch.Tensor] = {}  # this worker's part in the exchange being prepared
+        self._arrived: dict[int, None] = {}  # those that may leave, in the order in which they came
+        self._earlier: dict[int, torch.Tensor] = {}  # what `.grad` held before this exchange
+        self._sparse: set[int] = set()  # parameters whose gradients autograd makes as sparse tensors
+        self._pending: list[Pending] = []  # by group that has left
+        self._flags: torch.Tensor | None = None  # by parameter: not 0 where some worker used it
+        self.follow(first_order(len(self.parameters)))
+
+    def follow(self, order: Sequence[int]) -> None:
+        """Between exchanges: gradients travel in this order from now on."""
+        self._plan = plan_groups(self._sizes, order, group_bytes=self._group_bytes)
+        self._place = {index: number for number, group in enumerate(self._plan) for index in group}
+        self.reset()
+
+    def set_aside(self, index: int) -> None:
+        """Before autograd writes a gradient: keep what `.grad` holds, so that the new one comes alone."""
+        parameter = self.parameters[index]
+        if parameter.grad is None:
+            return
+        self._earlier.setdefault(index, parameter.grad)
+        parameter.grad = None
+
+    def take(self, index: int, scale: float) -> None:
+        """Take the gradient that autograd just made, scaled. A scale of 0 takes zeros, whatever there is, even nan."""
+        parameter, layout = self.parameters[index], self._layouts[index]
+        gradient = parameter.grad
+        parameter.grad = None
+        if gradient is None:
+            return
+        if gradient.is_sparse:
+            self._sparse.add(index)
+            gradient = gradient.detach().to_dense()
+        held = self._gradients.get(index)
+        if held is not None:
+            if scale:
+                held.add_(gradient.detach(), alpha=scale)
+        elif scale:
+            own = layout.own(gradient)
+            self._gradients[index] = own if scale == 1.0 else own.mul_(scale)
+        else:
+            self._gradients[index] = layout.zeros()
+
+    def mark_arrived(self, index: int) -> None:
+        """A gradient came that may leave as soon as its neighbours have come."""
+        if index not in self._arrived:
+            self._arrived[index] = None
+            self._missing[self._place[index]] -= 1
+
+    def has_left(self, index: int) -> bool:
+        return self._place[index] < len(self._pending)
+
+    def launch_ready(self, group: Group, label: str, scale: float) -> None:
+        """Start reducing every complete group but the last, in the order that all workers share."""
+        while len(self._pending) < len(self._plan) - 1 and not self._missing[len(self._pending)]:
+            self._launch(group, label, scale, [])
+
+    def launch_rest(self, group: Group, label: str, scale: float) -> None:
+        """Backward is over. Parameters that no gradient reached contribute zeros, or what earlier batches left."""
+        used = [index in self._gradients for index in range(len(self.parameters))]
+        for index, parameter_used in enumerate(used):
+            if not parameter_used:
+                self._gradients[index] = self._layouts[index].zeros()
+            self.set_aside(index)  # another worker may have a gradient for it, which is added to what it held
+        while len(self._pending) < len(self._plan):
+            extra = []
+            if len(self._pending) == len(self._plan) - 1:
+                like = self.parameters[self._plan[-1][0]]
+                self._flags = torch.tensor(used, dtype=like.dtype, device=like.device)
+                extra = [self._flags]
+            self._launch(group, label, scale, extra)
+
+    def _launch(self, group: Group, label: str, scale: float, extra: list[torch.Tensor]) -> None:
+        number = len(self._pending)
+        tensors = [self._layouts[index].flat(self._gradients[index]) for index in self._plan[number]]
+        if scale != 1.0 and not tensors[0].is_floating_point():  # complex: groups scale real numbers only
+            for tensor in tensors:
+                tensor.mul_(scale)
+            scale = 1.0
+        self._pending.append(group.all_reduce([*tensors, *extra], label=f"{label}, gradients {number}", scale=scale))
+
+    def wait(self) -> None:
+        """Return when every group is reduced; raise the first failure."""
+        for pending in self._pending:
+            pending.wait()
+
+    def order(self) -> tuple[int, ...]:
+        """In which gradients came in this exchange, on this worker."""
+        return completed(self._arrived, len(self.parameters))
+
+    def publish(self, correction: float) -> None:
+        """Give each parameter its reduced gradient, times a factor. One that no worker used keeps what it had."""
+        flags = [] if self._flags is None else (self._flags != 0).tolist()
+        for index, is_used in enumerate(flags):
+            earlier = self._earlier.get(index)
+            if is_used:
+                self.parameters[index].grad = self._result(index, correction, earlier)
+            elif earlier is not None:
+                self.parameters[index].grad = earlier
+        self.reset()
+
+    def _result(self, index: int, correction: float, earlier: torch.Tensor | None) -> torch.Tensor:
+        gradient = self._gradients[index]
+        if correction != 1.0:
+            gradient.mul_(correction)
+        if index in self._sparse:
+            sparse = gradient.to_sparse(1)
+            return sparse if earlier is None else (sparse + earlier).coalesce()
+        return gradient if earlier is None else gradient.add_(earlier)
+
+    def discard(self) -> None:
+        """A void exchange: gradients become zero, so that nothing the script does with them can go wrong."""
+        for index, (parameter, layout) in enumerate(zip(self.parameters, self._layouts, strict=True)):
+            parameter.grad = layout.zeros().to_sparse(1) if index in self._sparse else layout.zeros()
+        self.reset()
+
+    def reset(self) -> None:
+        """Nothing of an exchange remains here. Operations that were given up keep their memory; it is never reused."""
+        self._gradients, self._arrived, self._earlier = {}, {}, {}
+        self._pending, self._flags = [], None
+        self._missing = [len(group) for group in self._plan]

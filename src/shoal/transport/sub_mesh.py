@@ -1,0 +1,56 @@
+"""Some ranks of a mesh as a mesh of their own, numbered from 0. Closing it closes nothing: the whole mesh does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from shoal.transport.mesh import Mesh
+
+
+class SubMesh(Mesh):
+    def __init__(self, mesh: Mesh, ranks: Sequence[int]) -> None:
+        """`ranks` of the mesh, its own among them."""
+        self._mesh = mesh
+        self._ranks = list(ranks)
+        self.rank = self._ranks.index(mesh.rank)
+        self.size = len(self._ranks)
+
+    @property
+    def bytes_sent(self) -> int:  # type: ignore[override]  # counted by the whole mesh
+        return self._mesh.bytes_sent
+
+    @property
+    def idle_seconds(self) -> float:  # type: ignore[override]  # counted by the whole mesh
+        return self._mesh.idle_seconds
+
+    @property
+    def on_stall(self) -> Callable[[Mapping[int, bytes]], None] | None:
+        return self._mesh.on_stall
+
+    @on_stall.setter
+    def on_stall(self, look: Callable[[Mapping[int, bytes]], None] | None) -> None:
+        places = {rank: place for place, rank in enumerate(self._ranks)}
+
+        def translated(heads: Mapping[int, bytes]) -> None:
+            assert look is not None
+            look({places[rank]: head for rank, head in heads.items() if rank in places})
+
+        self._mesh.on_stall = None if look is None else translated
+
+    def post(self, peer: int, header: bytes, *payloads: memoryview) -> None:
+        self._mesh.post(self._ranks[peer], header, *payloads)
+
+    def receive_into(self, peer: int, buffer: memoryview) -> None:
+        self._mesh.receive_into(self._ranks[peer], buffer)
+
+    def drain(self) -> None:
+        self._mesh.drain()
+
+    def check(self) -> None:
+        self._mesh.check()
+
+    def abort(self, reason: str) -> None:
+        self._mesh.abort(reason)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,76 @@
+"""Mailboxes over each lane, between threads."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from shoal.collectives.mailbox import Mailbox
+from shoal.collectives.mailbox_assembly import open_mailbox
+from shoal.transport.neighbours import Neighbourhood
+from support.collectives import PATIENCE, succeed
+
+# memory: long messages are read where they lie; staged: they go through the rings; mixed: two machines of two ranks.
+LANES = ("memory", "staged", "tcp", "mixed")
+
+
+class Meeting:
+    """Gives every thread's bytes to all of them."""
+
+    def __init__(self, size: int) -> None:
+        self._barrier = threading.Barrier(size, timeout=PATIENCE)
+        self._said = [b""] * size
+
+    def exchange_of(self, rank: int) -> Callable[[bytes], list[bytes]]:
+        def exchange(data: bytes) -> list[bytes]:
+            self._said[rank] = data
+            self._barrier.wait()
+            heard = list(self._said)
+            self._barrier.wait()
+            return heard
+
+        return exchange
+
+
+def hosts_of(lane: str, size: int) -> tuple[tuple[int, ...], ...]:
+    if lane == "tcp":
+        return tuple((rank,) for rank in range(size))
+    if lane == "mixed":
+        return tuple(tuple(range(start, min(start + 2, size))) for start in range(0, size, 2))
+    return (tuple(range(size)),)
+
+
+def neighbourhood_of(lane: str, size: int) -> Neighbourhood:
+    return Neighbourhood(hosts_of(lane, size), None, reads_memory=lane != "staged", is_native=False)
+
+
+def connections_of(lane: str, size: int) -> list[dict[int, socket.socket]]:
+    """By rank: a connected socket for each rank of another machine."""
+    hosts = hosts_of(lane, size)
+    made: list[dict[int, socket.socket]] = [{} for _ in range(size)]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for high in range(size):
+            for low in range(high):
+                if not any(low in host and high in host for host in hosts):
+                    made[high][low] = socket.create_connection(listener.getsockname())
+                    made[low][high], _ = listener.accept()
+    return made
+
+
+@contextmanager
+def mailboxes(lane: str, size: int) -> Iterator[list[Mailbox]]:
+    meeting, connections = Meeting(size), connections_of(lane, size)
+    neighbourhood = neighbourhood_of(lane, size)
+    made = succeed(
+        *(
+            lambda rank=rank: open_mailbox(meeting.exchange_of(rank), rank, neighbourhood, connections[rank])
+            for rank in range(size)
+        )
+    )
+    try:
+        yield made
+    finally:
+        for mailbox in made:
+            mailbox.close()

@@ -24,6 +24,7 @@ from shoal.errors import UsageError
 STRATEGIES = ("all-reduce",)
 SCHEDULES = ("auto", "ring", "tree", "double-tree", "halving-doubling", "hierarchical")
 CODECS = ("identity",)
+CARRIERS = ("shoal", "gloo", "nccl", "mpi")
 RESIZES = ("global-batch", "worker-batch", "worker-batch-and-lr")
 PROGRESS = ("auto", "live", "plain", "none")
 
@@ -55,6 +56,9 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         bool, Meta(description="what auto takes follows from sizes alone, by a fixed table, and no link is measured")
     ] = False
     codec: Annotated[str, Meta(description="how tensors travel: identity")] = "identity"
+    carrier: Annotated[
+        str, Meta(description="what moves them: shoal (shared memory and TCP), or the library gloo, nccl or mpi")
+    ] = "shoal"
     seed: Annotated[int, Meta(description="seed of the sample order and of every step's random generators")] = 0
     sync_batchnorm: Annotated[bool, Meta(description="BatchNorm statistics over all workers' samples")] = False
     bucket_mb: Annotated[float, Meta(description="gradients travel in groups of about this many megabytes")] = 4.0
@@ -96,6 +100,12 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         _one_of("strategy", self.strategy, STRATEGIES)
         _one_of("schedule", self.schedule, SCHEDULES)
         _one_of("codec", self.codec, CODECS)
+        _one_of("carrier", self.carrier, CARRIERS)
+        if self.carrier != "shoal" and (self.schedule, self.codec) != ("auto", "identity"):
+            raise UsageError(
+                f"--schedule {self.schedule} and --codec {self.codec} do not go with --carrier {self.carrier}, which has "
+                "schedules of its own; leave them out, or take --carrier shoal"
+            )
         _one_of("progress", self.progress, PROGRESS)
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"--seed is {self.seed}; it should be from 0 to 2^63-1")

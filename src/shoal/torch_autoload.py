@@ -1,8 +1,9 @@
-"""What torch loads at the end of `import torch`: the backend `shoal`, and a word to scripts that start their own workers.
+"""What torch loads at the end of `import torch`: the backend `shoal`, and a word to scripts that start own workers.
 
-The backend is registered by name only; it is imported when somebody makes a process group with it. Under `shoal run` each worker already is one process of the job, so a script that calls `torch.multiprocessing.spawn`
-would start n processes in each of n workers. Here that function and its sibling are replaced in worker processes by one
-that reports `ScriptStartsProcesses` to the job and leaves. A process that a worker started by other means may not make
+The backend is registered by name only, and imported when somebody makes a process group with it. Under `shoal run` each
+worker already is one process of the job, so a script that calls `torch.multiprocessing.spawn` would start n processes
+in each of n workers. Here that function and its sibling are replaced in worker processes by one that reports
+`ScriptStartsProcesses` to the job and leaves. A process that a worker started by other means may not make
 a process group under another rank than that worker's. DataLoader workers do neither. Outside a job nothing but
 the name of the backend is added, and `import torch` never fails because of this module.
 """
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from types import FrameType
 
-    from torch.distributed import ProcessGroup, Store
+    from torch._C._distributed_c10d import ProcessGroup, Store
 
 BACKEND = "shoal"
 REPLACED = ("spawn", "start_processes")

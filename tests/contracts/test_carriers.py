@@ -54,8 +54,7 @@ class Ranks:
     """Processes that form one generation after the other."""
 
     def __init__(self, carrier: str) -> None:
-        self._carrier = carrier
-        self._ranks = [Rank(carrier) for _ in range(SIZE)]
+        self._ranks = [Rank(carrier) for _ in range(SIZE + 1)]  # the last one is for later
         self._addresses = [rank.hear()["address"] for rank in self._ranks]
         self._generation = 0
         self.is_broken = True  # its group is of no more use
@@ -68,7 +67,7 @@ class Ranks:
         assert self.hear(*members) == [{}] * len(members)
 
     def all(self, **order: Any) -> list[dict[str, Any]]:
-        for rank in self._ranks:
+        for rank in self._ranks[:SIZE]:
             rank.order(**order)
         return self.hear(*range(SIZE))
 
@@ -83,16 +82,16 @@ class Ranks:
         os.kill(self._ranks[rank].process.pid, signal.SIGKILL)
 
     def replace(self, rank: int) -> None:
-        self._ranks[rank].process.communicate()
-        self._ranks[rank] = Rank(self._carrier)
-        self._addresses[rank] = self._ranks[rank].hear()["address"]
+        """By the one that was for later."""
+        for each in (self._ranks, self._addresses):
+            each[rank], each[-1] = each[-1], each[rank]
 
     def end(self) -> list[int]:
         """Let all of them leave by themselves."""
         for rank in self._ranks:
             assert rank.process.stdin is not None
             rank.process.stdin.close()
-        return [rank.process.wait(60) for rank in self._ranks]
+        return [rank.process.wait(60) for rank in self._ranks[:SIZE]]
 
     def clean_up(self) -> None:
         for rank in self._ranks:

@@ -14,9 +14,8 @@ import pytest
 import torch
 
 from shoal.collectives.mailbox import Mailbox
-from shoal.collectives.mailbox_assembly import open_mailbox
 from shoal.errors import PeerLost
-from support.mailboxes import connections_of, neighbourhood_of
+from support.mailboxes import connections_of, open_mailbox
 
 LANES = ("memory", "staged", "tcp")
 LIMIT = 1.0  # seconds that a process may be stopped
@@ -30,11 +29,10 @@ def run(rank: int, lane: str, size: int, pipe: Connection, program: Program) -> 
         pipe.send(data)
         return list(pipe.recv())
 
-    mailbox = open_mailbox(exchange, rank, neighbourhood_of(lane, size), _sockets.pop(rank))
+    mailbox = open_mailbox(lane, size, rank, exchange, _sockets.pop(rank), LIMIT)
     for others in _sockets.values():
         for connection in others.values():
             connection.close()
-    mailbox.notice_within(LIMIT)
     try:
         program(mailbox, pipe)
     except PeerLost as lost:

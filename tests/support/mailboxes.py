@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shoal.collectives.mailbox import Mailbox
-from shoal.collectives.mailbox_assembly import open_mailbox
+from shoal.collectives.mailbox_lane import Lane
+from shoal.collectives.mailbox_memory import Exchange, MemoryLane
+from shoal.collectives.mailbox_tcp import TcpLane
 from shoal.transport.neighbours import Neighbourhood
 from support.collectives import PATIENCE, succeed
 
@@ -23,7 +25,7 @@ class Meeting:
         self._barrier = threading.Barrier(size, timeout=PATIENCE)
         self._said = [b""] * size
 
-    def exchange_of(self, rank: int) -> Callable[[bytes], list[bytes]]:
+    def exchange_of(self, rank: int) -> Exchange:
         def exchange(data: bytes) -> list[bytes]:
             self._said[rank] = data
             self._barrier.wait()
@@ -42,10 +44,6 @@ def hosts_of(lane: str, size: int) -> tuple[tuple[int, ...], ...]:
     return (tuple(range(size)),)
 
 
-def neighbourhood_of(lane: str, size: int) -> Neighbourhood:
-    return Neighbourhood(hosts_of(lane, size), None, reads_memory=lane != "staged", is_native=False)
-
-
 def connections_of(lane: str, size: int) -> list[dict[int, socket.socket]]:
     """By rank: a connected socket for each rank of another machine."""
     hosts = hosts_of(lane, size)
@@ -59,13 +57,27 @@ def connections_of(lane: str, size: int) -> list[dict[int, socket.socket]]:
     return made
 
 
+def open_mailbox(
+    lane: str, size: int, rank: int, exchange: Exchange, connections: dict[int, socket.socket], limit: float = 5.0
+) -> Mailbox:
+    """Called for all ranks at once. `limit`: seconds that a peer may be stopped or out of reach."""
+    neighbourhood = Neighbourhood(hosts_of(lane, size), None, reads_memory=lane != "staged", is_native=False)
+    memory = MemoryLane.form(exchange, rank, neighbourhood)
+    lanes: list[Lane] = []
+    if memory is not None:
+        memory.stopped_limit = limit
+        lanes.append(memory)
+    if connections:
+        lanes.append(TcpLane(connections, limit))
+    return Mailbox(rank, size, lanes)
+
+
 @contextmanager
 def mailboxes(lane: str, size: int) -> Iterator[list[Mailbox]]:
     meeting, connections = Meeting(size), connections_of(lane, size)
-    neighbourhood = neighbourhood_of(lane, size)
     made = succeed(
         *(
-            lambda rank=rank: open_mailbox(meeting.exchange_of(rank), rank, neighbourhood, connections[rank])
+            lambda rank=rank: open_mailbox(lane, size, rank, meeting.exchange_of(rank), connections[rank])
             for rank in range(size)
         )
     )

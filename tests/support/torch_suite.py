@@ -1,4 +1,4 @@
-"""Runs torch's own distributed suite, from its wheel, over a backend: `python -m support.torch_suite shoal --json FILE`.
+"""Runs torch's own distributed suite, from its wheel, over a backend: `python -m support.torch_suite shoal`.
 
 The suite asks in many places whether the backend is gloo, and means "can it do what gloo does on a CPU". So the module
 is loaded with a name of the backend that equals both. Everything else is as torch's own runner does it, except that
@@ -59,6 +59,9 @@ def backend_name() -> str:
 
 
 def load_suite() -> ModuleType:
+    from torch.testing._internal.common_distributed import DistTestCases
+
+    DistTestCases.backend_feature["plugin"].add(os.environ["BACKEND"])
     found = importlib.util.find_spec(SUITE)
     assert found is not None and found.origin is not None
     spec = importlib.util.spec_from_file_location(SUITE, found.origin, loader=_Loader(SUITE, found.origin))
@@ -134,6 +137,8 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    if given.backend == "shoal":
+        import shoal.collectives.torch_backend.process_group  # noqa: F401  once, and not in every rank of every test
     os.environ.update(BACKEND=given.backend, WORLD_SIZE=str(given.world_size), DISTRIBUTED_TESTS_DEFAULT_TIMEOUT="60")
     found = run_suite(given.only, given.jobs)
     if given.json:

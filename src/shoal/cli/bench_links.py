@@ -6,6 +6,7 @@ it: the schedule for each size, and why.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import subprocess
@@ -77,8 +78,9 @@ def measured(workers: int) -> LinkMatrix:
 
 def _tell(process: subprocess.Popen[str], line: str) -> None:
     assert process.stdin is not None
-    process.stdin.write(line + "\n")
-    process.stdin.flush()
+    with contextlib.suppress(BrokenPipeError):  # it is gone: whoever waits for its next line says so
+        process.stdin.write(line + "\n")
+        process.stdin.flush()
 
 
 def _line(process: subprocess.Popen[str]) -> str:

@@ -1,7 +1,8 @@
-"""The script that `shoal bench training` runs on every worker: one model, trained by Shoal and by DDP in turns.
+"""The script that `shoal bench training` runs on every worker: one model, trained in several ways that take turns.
 
-Both train in the same processes, alternately, so that what else the machine does hits both alike. Prints one JSON line
-on rank 0.
+Shoal, DDP and a loop without any exchange run in Shoal's workers. DDP and the loop also run in plain processes, started
+as torchrun would start them, one beside each worker: what a script without Shoal gets. Only one of all of them works at
+a time, so that what else the machine does hits all alike. Prints one JSON line on rank 0.
 """
 
 from __future__ import annotations
@@ -9,147 +10,191 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
 import shoal
+from shoal.cli.bench_training_problems import PROBLEMS, Problem
+from shoal.cli.bench_training_verdict import DDP, FAST_DDP, IN_WORKER, NO_EXCHANGE, SHOAL
+from shoal.data.loading import die_with_parent
+from shoal.environment import KEEPING_MALLOC, MALLOC, PREFIX, inherited
 
 WARM_UP = 5  # steps of each before the first measured one
+ANSWER = "seconds: "  # before what a plain process says
 
 Step = Callable[[], None]
+Turn = Callable[[int], float]  # mean seconds of so many steps
 
 
-@dataclass(frozen=True)
-class Problem:
-    model: nn.Module
-    data: TensorDataset
-    loss: Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def mlp() -> Problem:
-    """25.2 million parameters: wide layers, so that the exchange weighs as much as the computation."""
-    width = 2048
-    model = nn.Sequential(nn.Linear(1024, width), nn.ReLU(), *_wide(width, 5), nn.Linear(width, 1024))
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(4096, 1024, generator=generator)
-    return Problem(model, TensorDataset(x, x.roll(1, dims=1)), lambda net, a, b: F.mse_loss(net(a), b))
-
-
-def _wide(width: int, layers: int) -> list[nn.Module]:
-    return [module for _ in range(layers) for module in (nn.Linear(width, width), nn.ReLU())]
-
-
-def transformer() -> Problem:
-    """A small language model: many small tensors, more computation per byte exchanged."""
-    layer = nn.TransformerEncoderLayer(192, 6, 768, dropout=0.0, batch_first=True, norm_first=True)
-    body = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
-    model = nn.Sequential(nn.Embedding(256, 192), body, nn.Linear(192, 256))
-    tokens = torch.randint(0, 256, (4096, 65), generator=torch.Generator().manual_seed(0))
-
-    def loss(net: nn.Module, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(net(a).flatten(0, 1), b.flatten())
-
-    return Problem(model, TensorDataset(tokens[:, :-1], tokens[:, 1:]), loss)
-
-
-PROBLEMS = {"mlp": mlp, "transformer": transformer}
-
-
-def shoal_step(run: shoal.Run, problem: Problem, batch: int) -> Step:
+def shoal_step(run: shoal.Run, problem: Problem) -> Step:
     model = run.model(copy.deepcopy(problem.model))
-    optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=1e-3))
-    batches = iter(run.batches(problem.data, batch_size=batch, epochs=10_000))
+    optimizer = run.optimizer(problem.optimizer(model.parameters()), clip_norm=problem.clip_norm)
+    batches = iter(run.batches(problem.data, batch_size=problem.batch, epochs=10_000))
 
     def step() -> None:
-        x, y = next(batches)
-        problem.loss(model, x, y).backward()
+        problem.loss(model, next(batches)).backward()
         optimizer.step()
         optimizer.zero_grad()
 
     return step
 
 
-def ddp_step(problem: Problem, batch: int, *, static: bool) -> Step:
-    """`static` is DDP's fastest setting for a model that never changes; the other is its default."""
-    model = DistributedDataParallel(copy.deepcopy(problem.model), static_graph=static, gradient_as_bucket_view=static)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    sampler: torch.utils.data.DistributedSampler[torch.Tensor] = torch.utils.data.DistributedSampler(problem.data)
-    loader = torch.utils.data.DataLoader(problem.data, batch_size=batch, sampler=sampler)
-    batches = iter(loader)
+def plain_step(problem: Problem, model: torch.nn.Module, sampler: Any) -> Step:
+    """What a script without Shoal does, with DDP around its model or without."""
+    optimizer = problem.optimizer(model.parameters())
+    loader = DataLoader(problem.data, batch_size=problem.batch, sampler=sampler)
+    batches = _forever(loader)
 
     def step() -> None:
-        nonlocal batches
-        pair = next(batches, None)
-        if pair is None:
-            batches = iter(loader)
-            pair = next(batches)
-        problem.loss(model, *pair).backward()
+        problem.loss(model, next(batches)).backward()
+        if problem.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), problem.clip_norm)
         optimizer.step()
         optimizer.zero_grad()
 
     return step
 
 
-def alone_step(problem: Problem, batch: int) -> Step:
-    """No exchange at all: the floor."""
-    model = copy.deepcopy(problem.model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    x, y = problem.data[:batch]
-
-    def step() -> None:
-        problem.loss(model, x, y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
+def _forever(loader: DataLoader[Any]) -> Iterator[list[torch.Tensor]]:
+    while True:
+        yield from loader
 
 
-def seconds_of(step: Step, count: int) -> float:
-    """Mean seconds of `count` steps that all ranks start together."""
-    dist.barrier()
-    started = time.perf_counter()
-    for _ in range(count):
-        step()
-    return (time.perf_counter() - started) / count
+def plain_steps(problem: Problem) -> dict[str, Step]:
+    """DDP with its default settings, DDP with its fastest for a model that never changes, and no exchange at all."""
+
+    def ddp(*, fast: bool) -> Step:
+        model = copy.deepcopy(problem.model)
+        wrapped = DistributedDataParallel(model, static_graph=fast, gradient_as_bucket_view=fast)
+        return plain_step(problem, wrapped, DistributedSampler(problem.data))
+
+    alone = plain_step(problem, copy.deepcopy(problem.model), RandomSampler(problem.data))
+    return {DDP: ddp(fast=False), FAST_DDP: ddp(fast=True), NO_EXCHANGE: alone}
+
+
+def turn_of(step: Step) -> Turn:
+    def turn(count: int) -> float:
+        dist.barrier()
+        started = time.perf_counter()
+        for _ in range(count):
+            step()
+        return (time.perf_counter() - started) / count
+
+    return turn
+
+
+def plain_environment() -> dict[str, str]:
+    """This worker's without what the job has put there; the number of threads stays."""
+    ours = (MALLOC, KEEPING_MALLOC)
+    return {
+        name: value for name, value in inherited({}).items() if not name.startswith(PREFIX) and (name, value) != ours
+    }
+
+
+class PlainProcess:
+    """A process beside this worker that knows nothing of the job."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        command = [sys.executable, __file__, arguments.problem, "--meet-in", arguments.meet_in, "--plain"]
+        place = [str(dist.get_rank()), str(dist.get_world_size())]
+        self._process = subprocess.Popen(
+            [*command, *place], env=plain_environment(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def turn_of(self, name: str) -> Turn:
+        def turn(count: int) -> float:
+            assert self._process.stdin is not None and self._process.stdout is not None
+            self._process.stdin.write(f"{count} {name}\n")
+            self._process.stdin.flush()
+            for line in self._process.stdout:
+                if line.startswith(ANSWER):
+                    return float(line.removeprefix(ANSWER))
+            raise RuntimeError(f"the plain process of rank {dist.get_rank()} ended while it was to run {name}")
+
+        return turn
+
+    def close(self) -> None:
+        """It ends when there is nothing more to read."""
+        with self._process:
+            pass
+
+
+def serve(steps: dict[str, Step], orders: IO[str]) -> None:
+    """The other side: do what is asked for until nobody asks."""
+    for line in orders:
+        count, _, name = line.strip().partition(" ")
+        print(f"{ANSWER}{turn_of(steps[name])(int(count))}", flush=True)
+
+
+@contextmanager
+def _gloo(arguments: argparse.Namespace, kind: str, place: tuple[int, int]) -> Iterator[None]:
+    meeting = f"file://{Path(arguments.meet_in) / kind}"
+    dist.init_process_group("gloo", init_method=meeting, rank=place[0], world_size=place[1])
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def measure(turns: dict[str, Turn], rounds: int, steps: int) -> dict[str, list[float]]:
+    """Every round begins with another one, so that none always runs after the same."""
+    for turn in turns.values():
+        turn(WARM_UP)
+    seconds: dict[str, list[float]] = {name: [] for name in turns}
+    names = list(turns)
+    for number in range(rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            seconds[name].append(turns[name](steps))
+    return seconds
 
 
 def train(run: shoal.Run) -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("problem", choices=PROBLEMS)
-    parser.add_argument("--batch", type=int, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    arguments = parser.parse_args()
-    dist.init_process_group("gloo")
+    arguments = parse()
     problem = PROBLEMS[arguments.problem]()
-    steps = {
-        "shoal": shoal_step(run, problem, arguments.batch),
-        "ddp": ddp_step(problem, arguments.batch, static=False),
-        "ddp-static": ddp_step(problem, arguments.batch, static=True),
-        "no exchange": alone_step(problem, arguments.batch),
-    }
-    for step in steps.values():
-        seconds_of(step, WARM_UP)
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    names = list(steps)
-    for turn in range(arguments.rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            seconds[name].append(seconds_of(steps[name], arguments.steps))
-    dist.destroy_process_group()
+    with _gloo(arguments, "workers", (run.rank, run.world_size)):
+        plain = PlainProcess(arguments)
+        try:
+            turns = {SHOAL: turn_of(shoal_step(run, problem))}
+            for name, step in plain_steps(problem).items():
+                turns[name], turns[name + IN_WORKER] = plain.turn_of(name), turn_of(step)
+            seconds = measure(turns, arguments.rounds, arguments.steps)
+        finally:
+            plain.close()
     if run.is_first:
         size = sum(parameter.numel() for parameter in problem.model.parameters())
-        medians = {name: statistics.median(values) for name, values in seconds.items()}
-        print(json.dumps({"parameters": size, "seconds": seconds, "median": medians}))
+        print(json.dumps({"parameters": size, "batch": problem.batch, "seconds": seconds}))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("problem", choices=PROBLEMS)
+    parser.add_argument("--meet-in", required=True, help="folder")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--plain", nargs=2, type=int, metavar=("RANK", "SIZE"), help="this is a plain process")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse()
+    if arguments.plain is None:
+        shoal.main(train)
+        return
+    die_with_parent()
+    with _gloo(arguments, "plain", tuple(arguments.plain)):
+        serve(plain_steps(PROBLEMS[arguments.problem]()), sys.stdin)
 
 
 if __name__ == "__main__":
-    shoal.main(train)
+    main()

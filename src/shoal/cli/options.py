@@ -22,7 +22,7 @@ from shoal.job_config import JobConfig, from_mapping, nearest, read_toml
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "processes": ("workers", "min-workers", "spares", "threads"),
     "training": (
-        *("resize", "strategy", "schedule", "deterministic", "codec", "seed"),
+        *("resize", "strategy", "schedule", "deterministic", "codec", "carrier", "seed"),
         *("sync-batchnorm", "bucket-mb", "digest-every"),
     ),
     "coordinator": ("address", "heartbeat-limit", "hang-limit", "lease", "max-failures"),

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
+
 from shoal.codecs.codec import Codec
 from shoal.codecs.identity import Identity
 from shoal.collectives.choice import Chooser
 from shoal.collectives.engine import Engine
 from shoal.collectives.memory_engine import MemoryEngine
 from shoal.collectives.memory_loops import MemoryWays
+from shoal.collectives.memory_probe import best_ways
 from shoal.collectives.scheduled_engine import ScheduledEngine
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.collectives.two_level_engine import TwoLevelEngine
@@ -67,6 +70,8 @@ def memory_engine(hood: Neighbourhood, rank: int, config: GroupConfig) -> Memory
     assert hood.team is not None
     hood.team.limits = config.limits
     ways = MemoryWays(reads_memory=hood.reads_memory, is_native=hood.is_native)
+    with torch.inference_mode():
+        ways, _ = best_ways(hood.team, ways)
     return MemoryEngine(hood.team, ways, config.generation, hood.host_of(rank))
 
 

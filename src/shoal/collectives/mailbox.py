@@ -33,7 +33,6 @@ from shoal.errors import Aborted, ExchangeFailed, UsageError
 
 SLICE = 0.05  # seconds that somebody sleeps at most while something is under way
 IDLE_SLICE = 0.5  # the same for the background thread while nothing is
-HEARTBEAT_LIMIT = 5.0  # seconds that a peer may be stopped or out of reach
 LOOK_SECONDS = 0.5  # between two looks for peers that are stopped or out of reach
 SPIN_SECONDS = 50e-6  # a waiting thread looks for itself so long before it sleeps, where there are cores for all
 PULL_BYTES = 8 * 1024 * 1024  # copied between two looks whether to go on
@@ -67,14 +66,7 @@ class Mailbox:
         self._end = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # ends the background thread
         self._background.register(self._end, select.EPOLLIN)
         self._is_closed = False
-        self.notice_within(HEARTBEAT_LIMIT)
         _open.add(self)
-
-    def notice_within(self, seconds: float) -> None:
-        """How long a peer may be stopped or out of reach before it counts as lost."""
-        with self._guard:
-            for lane in () if self._is_closed else self._lanes:
-                lane.notice_within(seconds)
 
     def send(self, tensor: torch.Tensor, target: int, tag: int = 0) -> Delivery:
         self._check(target, tag, "send to")

@@ -43,10 +43,6 @@ class Lane(ABC):
     descriptor: int  # readable when `collect` has something to look at; what came into memory may not show there
 
     @abstractmethod
-    def notice_within(self, seconds: float) -> None:
-        """How long a peer may be stopped or out of reach before it counts as lost."""
-
-    @abstractmethod
     def post(self, target: int, letter: Letter, delivery: Delivery | None = None) -> bool:
         """Send a letter, and the bytes of a MESSAGE or DATA. False: it waits; a delivery is told of with `posted`."""
 

@@ -40,6 +40,7 @@ Exchange = Callable[[bytes], list[bytes]]  # every rank's bytes to every rank, i
 
 MOST_INLINE = 16 * 1024
 PIECE_BYTES = 64 * 1024  # of a long message that goes through the ring
+STOPPED_LIMIT = 5.0  # seconds; a process that is stopped for longer counts as lost
 DYING_SECONDS = 0.1  # a process whose memory is gone is seen to be dead within
 
 
@@ -50,7 +51,7 @@ class MemoryLane(Lane):
         """Arena, bell and neighbours belong to the lane from now on."""
         self.reads_memory = reads_memory
         self.spins = len(neighbours) < len(os.sched_getaffinity(0))  # a core for every rank
-        self._stopped_limit = 0.0  # seconds; a process that is stopped for longer counts as lost
+        self.stopped_limit = STOPPED_LIMIT
         self._own = own
         self._words = own.memory.cast("Q")
         self._bell = bell
@@ -93,9 +94,6 @@ class MemoryLane(Lane):
         for neighbour in neighbours:
             neighbour.connect(own, lane._words, host.index(rank), len(host))
         return lane
-
-    def notice_within(self, seconds: float) -> None:
-        self._stopped_limit = seconds
 
     def post(self, target: int, letter: Letter, delivery: Delivery | None = None) -> bool:
         neighbour = self._neighbours[target]
@@ -157,8 +155,8 @@ class MemoryLane(Lane):
                 neighbour.stopped_since = None
                 continue
             neighbour.stopped_since = neighbour.stopped_since or now
-            if now - neighbour.stopped_since >= self._stopped_limit:
-                why = f"its process {neighbour.process} has been stopped for {self._stopped_limit:g} s"
+            if now - neighbour.stopped_since >= self.stopped_limit:
+                why = f"its process {neighbour.process} has been stopped for {self.stopped_limit:g} s"
                 self._end(neighbour, DIED, why, recipient)
 
     def leave(self, ending: Ending) -> None:

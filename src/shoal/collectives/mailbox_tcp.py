@@ -113,9 +113,12 @@ class TcpLane(Lane):
     spins = False
     reads_memory = False
 
-    def __init__(self, connections: Mapping[int, socket.socket]) -> None:
-        """`connections`: one connected socket per peer; they belong to the lane from now on."""
-        self._silence_limit = 0.0  # seconds after which a connection whose packets vanish counts as cut
+    def __init__(self, connections: Mapping[int, socket.socket], silence_limit: float) -> None:
+        """`connections`: one connected socket per peer; they belong to the lane from now on.
+
+        `silence_limit`: seconds after which a connection whose packets vanish counts as cut.
+        """
+        self._silence_limit = silence_limit
         self._streams = {peer: _Stream(peer, connection) for peer, connection in connections.items()}
         self._by_descriptor = {stream.socket.fileno(): stream for stream in self._streams.values()}
         self.peers = self._streams.keys()
@@ -124,12 +127,8 @@ class TcpLane(Lane):
         for stream in self._streams.values():
             stream.socket.setblocking(False)
             stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            silence.watch(stream.socket, silence_limit)
             self._epoll.register(stream.socket, stream.mask)
-
-    def notice_within(self, seconds: float) -> None:
-        self._silence_limit = seconds
-        for stream in self._streams.values():
-            silence.watch(stream.socket, seconds)
 
     def post(self, target: int, letter: Letter, delivery: Delivery | None = None) -> bool:
         stream = self._streams[target]

@@ -28,7 +28,7 @@ from shoal.transport.mesh_exchange import exchange_over
 from shoal.transport.neighbours import form
 from shoal.transport.probe import reachable
 from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
-from shoal.transport.team import TeamLimits
+from shoal.transport.team import Team, TeamLimits
 from shoal.values import Address, Generation, Member
 from shoal.wire.messages import PROTOCOL_VERSION, ExchangeBroken, Inject, Join, PartFailed, PartWritten, Ready
 
@@ -55,6 +55,7 @@ class ClusterPeers(Peers):
         self._lock = threading.Lock()
         self._current: ThreadedGroup | None = None
         self._mesh: TcpMesh | None = None  # of the newest group, or of the one that is being put together
+        self._team: Team | None = None  # of a group that is being put together
         self._told_to_leave: str | None = None  # this process was, by a signal
         self._connecting = 0  # number of the newest generation that this worker has tried to connect in
         join = Join(
@@ -154,7 +155,17 @@ class ClusterPeers(Peers):
             limits=TeamLimits(stopped=self.client.settings.heartbeat_limit),
             names={member.rank: _name(member) for member in generation.members},
         )
-        group = group_over(mesh, hood, config)
+        with self._lock:
+            self._team = hood.team
+        try:
+            group = group_over(mesh, hood, config)
+        except BaseException:
+            if hood.team is not None:
+                hood.team.close()
+            raise
+        finally:
+            with self._lock:
+                self._team = None
         if hood.team is not None:
             group.brake = Brake(self._listener.faults, generation, mesh.rank)
         return group
@@ -165,13 +176,15 @@ class ClusterPeers(Peers):
         `formed`: only in generations with a lower number.
         """
         with self._lock:
-            group, mesh = self._current, self._mesh
+            group, mesh, team = self._current, self._mesh, self._team
         if group is not None:
             if formed is None or group.generation < formed:
                 group.abort(reason)
         else:
             if mesh is not None and (formed is None or self._connecting < formed):
                 mesh.abort(reason)  # its group may be in the making
+                if team is not None:
+                    team.give_up(reason)
             self._listener.give_up(self._connecting if formed is None else min(self._connecting, formed - 1), reason)
 
     # Wishes, and the leave to go on

@@ -45,6 +45,7 @@ class MpiCarrier(Carrier):
     def __init__(self, exchange: Exchange, rank: int, size: int) -> None:
         """Called by all ranks."""
         self._mpi = mpi()
+        self.is_aborted = False
         self._communicator: Any = self._connect(exchange, rank, size)  # mpi4py has no types for what it may be
         self._meet(size)
 
@@ -91,7 +92,7 @@ class MpiCarrier(Carrier):
         return self._start(lambda: self._communicator.Ibcast(self._place(copy), source), (tensor, copy))
 
     def abort(self) -> None:
-        """MPI cannot be woken; its operations work on copies, and are given up."""
+        self.is_aborted = True  # MPI cannot be woken: its operations work on copies, and are given up
 
     def close(self) -> None:
         """Freeing a communicator is a collective in MPI: it stays until the process ends."""
@@ -121,8 +122,17 @@ class MpiCarrier(Carrier):
             raise CarrierFailed(f"not all of {size} ranks have met within {CONNECT_SECONDS} seconds")
 
     def _start(self, start: Callable[[], Any], result: tuple[torch.Tensor, torch.Tensor], *kept: torch.Tensor) -> Work:
+        if self.is_aborted:
+            raise CarrierFailed("it was stopped")
         try:
-            return _Request(start(), self._mpi.Exception, result, kept)
+            return _Request(start(), self, result, kept)
+        except self._mpi.Exception as error:
+            raise CarrierFailed(str(error)) from None
+
+    def is_whole(self, request: Any) -> bool:
+        """Also moves bytes, of this operation and of others."""
+        try:
+            return bool(request.Test())
         except self._mpi.Exception as error:
             raise CarrierFailed(str(error)) from None
 
@@ -145,27 +155,26 @@ class _Request(Work):
     def __init__(
         self,
         request: Any,
-        failure: type[Exception],
+        carrier: MpiCarrier,
         result: tuple[torch.Tensor, torch.Tensor],
         kept: Sequence[torch.Tensor],
     ) -> None:
         """`result`: what is to be filled, and the copy it is filled from when all is whole."""
         self._request = request
-        self._failure = failure
-        self._result = result
+        self._carrier = carrier
+        self._target, self._copy = result
         self._kept = kept  # memory that MPI reads
         _unfinished.add(self)
 
     def wait(self, seconds: float) -> bool:
         limit = time.monotonic() + seconds
-        try:
-            while not self._request.Test():
-                if time.monotonic() >= limit:
-                    return False
-                time.sleep(POLL_SECONDS)
-        except self._failure as error:
-            _unfinished.discard(self)
-            raise CarrierFailed(str(error)) from None
+        while not self._carrier.is_whole(self._request):
+            if self._carrier.is_aborted:
+                self._target = self._copy  # only that stays in memory
+                raise CarrierFailed("it was stopped")
+            if time.monotonic() >= limit:
+                return False
+            time.sleep(POLL_SECONDS)
         _unfinished.discard(self)
-        self._result[0].copy_(self._result[1])
+        self._target.copy_(self._copy)
         return True

@@ -1,1 +1,1 @@
-"""The backend `shoal` of torch.distributed: Shoal's collectives for any PyTorch program. See `docs/torch-backend.md`."""
+"""The backend `shoal` of torch.distributed: our collectives for any PyTorch program. See `docs/torch-backend.md`."""

@@ -42,7 +42,7 @@ def as_list(tensors: torch.Tensor | list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def as_lists(tensors: list[torch.Tensor] | list[list[torch.Tensor]]) -> list[list[torch.Tensor]]:
-    return [tensors] if tensors and isinstance(tensors[0], torch.Tensor) else tensors  # type: ignore[list-item,return-value]  # told apart by the first
+    return [tensors] if tensors and isinstance(tensors[0], torch.Tensor) else tensors  # type: ignore[return-value]  # told apart by the first
 
 
 def options(given: Any, kind: type[Options], operator: Any = None) -> Options:

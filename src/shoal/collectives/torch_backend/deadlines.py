@@ -30,7 +30,7 @@ class Deadline:
 
     group: Timed
     limit: float  # seconds; may be changed, then `Deadlines.look` again
-    run_out: Callable[[str, float], None]  # ends a group whose operation (named, or "") took longer than so many seconds
+    run_out: Callable[[str, float], None]  # ends a group whose operation took longer: its name or nothing, the limit
 
 
 class Deadlines:

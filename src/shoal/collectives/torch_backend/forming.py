@@ -11,7 +11,7 @@ import socket
 from dataclasses import dataclass
 
 import msgspec
-from torch.distributed import PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from shoal.collectives.assembly import GroupConfig, group_in_memory, group_over
 from shoal.collectives.mailbox import Mailbox

@@ -13,7 +13,8 @@ from datetime import timedelta
 from typing import Any
 
 from torch import distributed
-from torch.distributed import DistBackendError, Store, distributed_c10d
+from torch._C._distributed_c10d import Store
+from torch.distributed import DistBackendError, distributed_c10d
 
 PAUSE = 0.005  # seconds between two looks into the store
 

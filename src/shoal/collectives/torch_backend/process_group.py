@@ -12,7 +12,7 @@ import weakref
 from datetime import timedelta
 
 import torch
-from torch.distributed import ProcessGroup, Store
+from torch._C._distributed_c10d import ProcessGroup, Store
 
 from shoal.collectives.torch_backend import monitored_barrier
 from shoal.collectives.torch_backend.calls import in_torch_errors
@@ -28,7 +28,7 @@ NAME = "shoal"
 DEVICES = ("cpu", "cuda")
 
 
-class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):
+class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):  # type: ignore[misc]  # ours take every form of a call
     # What torch asks a backend before it takes one of these ways.
     supports_splitting = False
     supports_coalescing = False
@@ -37,10 +37,11 @@ class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):
 
     @in_torch_errors
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
-        ProcessGroup.__init__(self, rank, size)  # type: ignore[call-arg,arg-type]  # the stub lacks the form for subclasses
+        ProcessGroup.__init__(self, rank, size)  # type: ignore[call-arg]  # the stub lacks the form for subclasses
         for device in DEVICES:
             self._register_backend(torch.device(device), ProcessGroup.BackendType.CUSTOM, None)
         self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
+        self._name = self._description = ""
         self._place, self._count = rank, size
         self._store = prefixed(store)
         self._monitored = MonitoredBarrier(self._store, rank, size)
@@ -75,6 +76,20 @@ class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):
 
     def getBackendName(self) -> str:  # noqa: N802  torch's name
         return NAME
+
+    # torch keeps these two with its own backends, of which this group has none.
+
+    def getGroupName(self) -> str:  # noqa: N802  torch's name
+        return self._name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802  torch's name
+        self._name = name
+
+    def getGroupDesc(self) -> str:  # noqa: N802  torch's name
+        return self._description
+
+    def setGroupDesc(self, desc: str) -> None:  # noqa: N802  torch's name
+        self._description = desc
 
     def _get_backend(self, _device: torch.device) -> ShoalProcessGroup:  # type: ignore[override]  # it has no other
         return self

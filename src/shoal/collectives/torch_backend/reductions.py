@@ -10,19 +10,23 @@ from shoal.errors import UsageError
 
 # By the operator's number, which is its hash: reading its name costs four times as much.
 _REDUCTIONS: dict[int, Reduction] = {
-    int(ReduceOp.SUM): Reduction.SUM,
-    int(ReduceOp.AVG): Reduction.SUM,
-    int(ReduceOp.PREMUL_SUM): Reduction.SUM,
-    int(ReduceOp.PRODUCT): Reduction.PRODUCT,
-    int(ReduceOp.MIN): Reduction.MIN,
-    int(ReduceOp.MAX): Reduction.MAX,
-    int(ReduceOp.BAND): Reduction.AND,
-    int(ReduceOp.BOR): Reduction.OR,
-    int(ReduceOp.BXOR): Reduction.XOR,
+    ReduceOp.SUM.value: Reduction.SUM,
+    ReduceOp.AVG.value: Reduction.SUM,
+    ReduceOp.PREMUL_SUM.value: Reduction.SUM,
+    ReduceOp.PRODUCT.value: Reduction.PRODUCT,
+    ReduceOp.MIN.value: Reduction.MIN,
+    ReduceOp.MAX.value: Reduction.MAX,
+    ReduceOp.BAND.value: Reduction.AND,
+    ReduceOp.BOR.value: Reduction.OR,
+    ReduceOp.BXOR.value: Reduction.XOR,
 }
-_SUM = int(ReduceOp.SUM)
-_AVERAGE = int(ReduceOp.AVG)
-_SCALED = int(ReduceOp.PREMUL_SUM)
+_SUM = ReduceOp.SUM.value
+_AVERAGE = ReduceOp.AVG.value
+_SCALED = ReduceOp.PREMUL_SUM.value
+
+
+def name_of(operator: ReduceOp) -> str:
+    return ReduceOp.RedOpType(hash(operator)).name
 
 
 def reduction_of(operator: ReduceOp, dtype: torch.dtype, size: int) -> tuple[Reduction, float]:
@@ -31,7 +35,7 @@ def reduction_of(operator: ReduceOp, dtype: torch.dtype, size: int) -> tuple[Red
     if number == _SUM:
         return Reduction.SUM, 1.0
     if number not in _REDUCTIONS:
-        raise UsageError(f"the backend shoal has no reduction {operator.op}")
+        raise UsageError(f"the backend shoal has no reduction {name_of(operator)}")
     if number == _AVERAGE:
         if not dtype.is_floating_point:
             raise UsageError(f"ReduceOp.AVG needs floating point numbers, not {dtype}; sum them and divide")

@@ -1,9 +1,9 @@
 """How the ranks of a torch process group find each other through torch's store, before anything of ours connects them.
 
-A store may hold keys of an earlier attempt: a group that was destroyed, or processes that died while they met. So rank 0
-opens each meeting under a new random name, and a rank takes part only in a meeting whose list of members holds the very
-nonce that it has just made up. Afterwards the ranks exchange bytes under that name. Not here: what they tell each other
-(`forming`), and the connections.
+A store may hold keys of an earlier attempt: a group that was destroyed, or processes that died while they met. So rank
+0 opens each meeting under a new random name, and a rank takes part only in a meeting whose list of members holds the
+very nonce that it has just made up. Afterwards the ranks exchange bytes under that name. Not here: what they tell each
+other (`forming`), and the connections.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import time
 from datetime import timedelta
 
 import msgspec
-from torch.distributed import DistBackendError, DistNetworkError, PrefixStore, Store
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed import DistBackendError, DistNetworkError
 
-PATIENCE = 0.2  # seconds before another look whether there is a newer meeting
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.05  # seconds between two looks whether the meeting was opened
 LEADER = "leader"
 
 
@@ -65,18 +66,21 @@ class Meeting:
         return opening.token
 
     def _join(self) -> str:
+        pause = SHORTEST_PAUSE
         while True:
             name = self._get(LEADER, 0).decode()
             if name != self._name:
                 self._name = name
                 self._set(f"{name}/{self.rank}", self._nonce.encode())
-            data = self._peek(f"{name}/all")
-            opening = None if data is None else msgspec.msgpack.decode(data, type=_Opening)
-            if opening is not None and opening.nonces[self.rank] == self._nonce:
-                return opening.token
-            self._check_time(self._absent())
-            if opening is not None:  # a meeting that is over; rank 0 has yet to open the next
-                time.sleep(PATIENCE / 10)
+            # Looked at again and again, not waited for: rank 0 may open another meeting instead.
+            if self._store.check([f"{name}/all"]):
+                opening = msgspec.msgpack.decode(self._get(f"{name}/all", 0), type=_Opening)
+                if opening.nonces[self.rank] == self._nonce:
+                    return opening.token
+            if time.monotonic() >= self._deadline:
+                raise self._too_late(self._absent())
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     def _absent(self) -> list[int]:
         """Ranks that have not come to the meeting that this one waits in. Rank 0 opened it."""
@@ -90,16 +94,9 @@ class Meeting:
 
     def _get(self, key: str, rank: int) -> bytes:
         """What that rank sets, as soon as it does."""
-        while True:
-            data = self._peek(key)
-            if data is not None:
-                return data
-            self._check_time([rank])
-
-    def _peek(self, key: str) -> bytes | None:
-        """None when it does not come soon."""
+        left = timedelta(seconds=max(0.001, self._deadline - time.monotonic()))
         try:
-            self._store.wait([key], timedelta(seconds=max(0.001, min(PATIENCE, self._deadline - time.monotonic()))))
+            self._store.wait([key], left)
             return self._store.get(key)
         except DistNetworkError as error:
             raise DistBackendError(
@@ -107,14 +104,13 @@ class Meeting:
                 "has the process that holds the store (rank 0, or the launcher) ended?"
             ) from error
         except RuntimeError:  # stores differ in what they raise when the time is over
-            return None
+            raise self._too_late([rank]) from None
 
-    def _check_time(self, missing: list[int]) -> None:
-        if time.monotonic() >= self._deadline:
-            raise DistBackendError(
-                f"rank {self.rank} of {self.size} waited {self._timeout:g} s for ranks {missing} to join the group; "
-                "are those processes running, with the same world size and the same store?"
-            )
+    def _too_late(self, missing: list[int]) -> DistBackendError:
+        return DistBackendError(
+            f"rank {self.rank} of {self.size} waited {self._timeout:g} s for ranks {missing} to join the group; "
+            "are those processes running, with the same world size and the same store?"
+        )
 
 
 def prefixed(store: Store) -> Store:

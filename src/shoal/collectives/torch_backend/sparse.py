@@ -10,7 +10,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from shoal.collectives.group import Group, Reduction
-from shoal.collectives.torch_backend.reductions import reduction_of
+from shoal.collectives.torch_backend.reductions import name_of, reduction_of
 from shoal.errors import UsageError
 
 
@@ -19,11 +19,12 @@ def sum_sparse(group: Group, tensors: list[torch.Tensor], operator: ReduceOp) ->
     for tensor in tensors:
         reduction, scale = reduction_of(operator, tensor.dtype, group.size)
         if reduction is not Reduction.SUM:
-            raise UsageError(f"sparse tensors can only be summed, not reduced by {operator.op}")
+            raise UsageError(f"sparse tensors can only be summed, not reduced by {name_of(operator)}")
         if tensor.layout is not torch.sparse_coo:
             raise UsageError(f"only sparse tensors of layout torch.sparse_coo can be summed, not {tensor.layout}")
         total = _sum(group, tensor.detach().coalesce())
-        tensor.data.copy_(total.mul_(scale) if scale != 1.0 else total)
+        with torch.no_grad():
+            tensor.copy_(total.mul_(scale) if scale != 1.0 else total)  # not into .data, which would keep its old size
 
 
 def _sum(group: Group, own: torch.Tensor) -> torch.Tensor:

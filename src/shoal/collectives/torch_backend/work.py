@@ -83,7 +83,7 @@ class ShoalWork(Work):
                 self._pending.when_done(lambda *_error: _complete(start))
         return self._future
 
-    def _outcome(self, _start: Future[None]) -> Any:
+    def _outcome(self, _start: Future[Any]) -> Any:
         error = self.exception()
         if error is not None:
             raise error

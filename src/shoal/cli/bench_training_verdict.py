@@ -1,0 +1,79 @@
+"""What the measurements of `shoal bench training` come to: medians, exposed exchange, ratios and bounds. Pure.
+
+The exposed exchange of a step is what it takes longer than the same step without any exchange in the same processes:
+what overlaps with the computation does not count, what slows the computation down does.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SHOAL, DDP, FAST_DDP, NO_EXCHANGE = "shoal", "ddp", "ddp static", "no exchange"
+IN_WORKER = ", in a Shoal worker"  # behind the names of what also runs in plain processes
+
+# Bounds, as parts of DDP's with its default settings in plain processes.
+STEP = {"mlp": 0.70, "gpt": 0.85}
+EXPOSED = {"mlp": 1 / 3}
+
+
+@dataclass(frozen=True)
+class Bound:
+    what: str
+    found: float
+    limit: float  # at most
+
+    @property
+    def holds(self) -> bool:
+        return self.found <= self.limit
+
+
+def medians(result: Mapping[str, Any]) -> dict[str, float]:
+    return {name: statistics.median(seconds) for name, seconds in result["seconds"].items()}
+
+
+def exposed(typical: Mapping[str, float]) -> dict[str, float]:
+    """By method: seconds of its step beyond the one without exchange in the same processes."""
+    in_worker = typical[NO_EXCHANGE + IN_WORKER]
+    floors = {name: in_worker if name.endswith((SHOAL, IN_WORKER)) else typical[NO_EXCHANGE] for name in typical}
+    return {name: seconds - floors[name] for name, seconds in typical.items() if NO_EXCHANGE not in name}
+
+
+def ratios(typical: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Shoal's step and its exposed exchange, as parts of each DDP's."""
+    beyond = exposed(typical)
+    return {
+        name: {"step": typical[SHOAL] / typical[name], "exposed": beyond[SHOAL] / max(beyond[name], 1e-9)}
+        for name in beyond
+        if name != SHOAL
+    }
+
+
+def bounds(problem: str, typical: Mapping[str, float]) -> list[Bound]:
+    against = ratios(typical)[DDP]
+    judged = [Bound(f"{problem}: step, of that of DDP over gloo", against["step"], STEP[problem])]
+    if problem in EXPOSED:
+        judged.append(Bound(f"{problem}: exposed exchange, of DDP's", against["exposed"], EXPOSED[problem]))
+    return judged
+
+
+def text(problem: str, result: Mapping[str, Any]) -> str:
+    """For people."""
+    typical = medians(result)
+    beyond, against = exposed(typical), ratios(typical)
+    lines = [
+        f"{problem}: {result['parameters'] / 1e6:.1f} million parameters, batch {result['batch']} per worker; medians",
+        f"  {'':<34} {'step':>9}  {'exposed':>9}  Shoal's step and exposed exchange, of this",
+    ]
+    for name, seconds in typical.items():
+        line = f"  {name:<34} {seconds * 1e3:6.1f} ms"
+        line += f"  {beyond[name] * 1e3:6.1f} ms" if name in beyond else ""
+        line += f"  {against[name]['step']:.2f}, {against[name]['exposed']:.2f}" if name in against else ""
+        lines.append(line)
+    lines += [
+        f"  {'holds ' if bound.holds else 'MISSED'} {bound.what}: {bound.found:.3f}, at most {bound.limit:.3f}"
+        for bound in bounds(problem, typical)
+    ]
+    return "\n".join(lines)

@@ -8,6 +8,7 @@ threshold for threads.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -88,6 +89,7 @@ def name_of(code: int) -> str:
     return _NAMES.get(code, f"unknown dtype {code}")
 
 
+@lru_cache(maxsize=256)
 def combine(dtype: torch.dtype, reduction: Reduction) -> Combine:
     """How to reduce elements of this type, or a UsageError where torch could not either."""
     if dtype in _COMPLEX and reduction not in (Reduction.SUM, Reduction.PRODUCT):

@@ -18,6 +18,7 @@ import torch
 from shoal.collectives.agreement import disagreement, reduction_code
 from shoal.collectives.dtypes import code_of
 from shoal.collectives.engine import Engine, Operation
+from shoal.collectives.group import Reduction
 from shoal.collectives.memory_loops import LINE, Loop, MemoryLoops, MemoryWays, statement_of
 from shoal.errors import ExchangeFailed, PeerLost, ShoalError, WorkersDisagree
 from shoal.transport.native import native
@@ -27,7 +28,7 @@ from shoal.wire.frames import unpack
 # How the C loops end, as in `native/team.h`.
 DONE, ABORTED, LOST, DISAGREE, UNREADABLE, STOPPED, LATE = range(7)
 SPIN = 4000  # looks at a word before sleeping on it: about 20 us, less than waking up takes
-_NATIVE_REDUCTIONS = ("SUM", "MAX", "MIN")
+_NATIVE_REDUCTIONS = (Reduction.SUM, Reduction.MAX, Reduction.MIN)
 _NATIVE_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64)
 _SCALED_TYPES = (torch.float32, torch.float64)
 
@@ -184,17 +185,23 @@ class MemoryEngine(Engine):
 
 
 @lru_cache(maxsize=64)
-def _has_native_loop(dtype: torch.dtype, reduction: str) -> bool:
+def _has_native_loop(dtype: torch.dtype, reduction: Reduction) -> bool:
     return dtype in _NATIVE_TYPES and reduction in _NATIVE_REDUCTIONS
 
 
 def _has_loop(operation: Operation) -> bool:
     assert operation.reduction is not None
-    return _has_native_loop(operation.dtype, operation.reduction.name)
+    return _has_native_loop(operation.dtype, operation.reduction)
 
 
 def _codes(operation: Operation) -> tuple[int, int]:
-    return code_of(operation.dtype), int(reduction_code(operation.reduction))
+    assert operation.reduction is not None
+    return _codes_of(operation.dtype, operation.reduction)
+
+
+@lru_cache(maxsize=64)
+def _codes_of(dtype: torch.dtype, reduction: Reduction) -> tuple[int, int]:
+    return code_of(dtype), int(reduction_code(reduction))
 
 
 def _entries(tensors: Sequence[torch.Tensor]) -> list[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from shoal.codecs.identity import memory_of
 from shoal.collectives.agreement import reduction_code
 from shoal.collectives.dtypes import Combine, code_of, combine
 from shoal.collectives.engine import Operation
+from shoal.collectives.group import Reduction
 from shoal.transport import cross_memory
 from shoal.transport.arena import address_of
 from shoal.transport.team import (
@@ -30,7 +32,7 @@ from shoal.transport.team import (
     SLOTS,
     Team,
 )
-from shoal.wire.frames import HEADER_BYTES, FrameHeader, pack
+from shoal.wire.frames import COUNTS, HEADER_BYTES, FrameHeader, Kind, pack, pack_counts
 
 Culprit = tuple[int, int]
 Loop = Callable[[bytes], Culprit | None]  # given the statement
@@ -71,20 +73,28 @@ class Said:
 
 
 def statement_of(operation: Operation, generation: int, source: int) -> bytes:
-    """What every rank says about an operation: all say the same."""
+    """What every rank says about an operation, as a frame's header: all say the same."""
+    before, after = _around_counts(operation.kind, operation.reduction, operation.dtype, operation.label)
+    return before + pack_counts(generation, operation.sequence, source, operation.elements, 0) + after
+
+
+@lru_cache(maxsize=1024)
+def _around_counts(kind: Kind, reduction: Reduction | None, dtype: torch.dtype, label: str) -> tuple[bytes, bytes]:
+    """The parts of a header that most operations share: packing them takes longer than a small sum."""
     header = FrameHeader(
-        kind=operation.kind,
-        reduction=reduction_code(operation.reduction),
+        kind=kind,
+        reduction=reduction_code(reduction),
         codec=0,
-        dtype=code_of(operation.dtype),
-        generation=generation,
-        sequence=operation.sequence,
-        transfer=source,
-        elements=operation.elements,
+        dtype=code_of(dtype),
+        generation=0,
+        sequence=0,
+        transfer=0,
+        elements=0,
         payload=0,
-        label=operation.label,
+        label=label,
     )
-    return pack(header)
+    packed = pack(header)
+    return packed[: COUNTS.start], packed[COUNTS.stop :]
 
 
 class MemoryLoops:

@@ -20,6 +20,8 @@ PIPE_BYTES = 512 * 1024  # about the size of the segments that follow each other
 TRANSFER_SECONDS = 40e-6
 REDUCE_SECONDS_PER_BYTE = 0.15e-9  # adding to what is in the cache
 
+Cost = Callable[[int], float]  # seconds for a size in bytes
+
 
 def pieces_of(size: float) -> int:
     """How many segments follow each other through a tree or a chain."""
@@ -155,9 +157,6 @@ def tree_broadcast(matrix: LinkMatrix, size: int, ranks: Sequence[int] | None = 
     part = size / pieces
     paces = [max(load) for load in shape.loads(part, both_ways=False).values()]
     return shape.down(part) + (pieces - 1) * max(paces)
-
-
-Cost = Callable[[int], float]  # seconds for a size in bytes
 
 
 def inside_hosts(matrix: LinkMatrix, size: int, hosts: Sequence[Sequence[int]]) -> float:

@@ -20,6 +20,7 @@ SIZES = tuple(2**power for power in range(8, 31))  # bytes that the model is ask
 # To follow another schedule than the one for the next smaller size it must be faster by this part: the model is not
 # better than that, and a table of few ranges can be read.
 LEAST_GAIN = 0.05
+MOST_TOLD = 32  # ranks of a ring's order in a reason; all of them are in the plan
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def make_plan(matrix: LinkMatrix, hosts: Hosts = ()) -> Plan:
     all_reduces = _all_reduces(matrix, order, hosts)
     all_reduce = _table(all_reduces)
     is_usual = order == tuple(range(matrix.size))
-    told = "" if is_usual or "ring" not in all_reduce.schedules else f"; ring in the order {' '.join(map(str, order))}"
+    told = "" if is_usual or "ring" not in all_reduce.schedules else f"; ring in the order {_ranks_text(order)}"
     figures = "; ".join(_choice(all_reduces, size).reason for size in _telling(all_reduce))
     return Plan(
         all_reduce=all_reduce,
@@ -164,7 +165,11 @@ def _table(costs: Mapping[str, Cost]) -> Table:
 def _telling(table: Table) -> list[int]:
     """Sizes whose figures show why: one in each range."""
     ends = [*table.least[1:], 64 * max(table.least[-1], 1024)]
-    return [max(SIZES[0], min(SIZES[-1], end // 4)) for end in ends]
+    return [max(SIZES[0], least, min(SIZES[-1], end // 4)) for least, end in zip(table.least, ends, strict=True)]
+
+
+def _ranks_text(order: tuple[int, ...]) -> str:
+    return " ".join(map(str, order[:MOST_TOLD])) + (" ..." if len(order) > MOST_TOLD else "")
 
 
 def size_text(size: int) -> str:

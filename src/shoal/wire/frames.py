@@ -24,6 +24,8 @@ MAX_PAYLOAD_BYTES = 1 << 48  # no tensor of a CPU's memory is longer; anything a
 # generation, sequence, transfer, elements, payload, label padded with zeros
 _LAYOUT = struct.Struct("!4sBBBBBBIQIQQ64s")
 HEADER_BYTES = _LAYOUT.size
+COUNTS = slice(10, 42)  # where generation, sequence, transfer, elements and payload lie
+pack_counts = struct.Struct("!IQIQQ").pack
 WAITING = 2**32 - 1  # as the number of a transfer: nothing is sent, the sender tells which operation it waits in
 
 Code = TypeVar("Code", bound=enum.IntEnum)

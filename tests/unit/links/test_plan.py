@@ -25,6 +25,8 @@ def test_the_table_takes_what_the_model_takes_but_for_small_gains(ranks: int, li
         choice = choose(size, matrix)
         assert choice.seconds[plan.all_reduce.at(size)] * 0.95 <= choice.seconds[choice.schedule]
         assert choice.schedule in choice.reason
+    for schedule in plan.all_reduce.schedules:  # a figure from its own range, where it is the fastest or nearly so
+        assert f": {schedule} " in plan.reason or f", {schedule} " in plan.reason
 
 
 def test_sizes_beyond_the_table_have_a_schedule() -> None:

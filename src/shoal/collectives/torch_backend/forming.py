@@ -6,7 +6,6 @@ way to torch's store, and only the group's token opens a connection.
 
 from __future__ import annotations
 
-import os
 import socket
 from dataclasses import dataclass
 
@@ -26,7 +25,6 @@ from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
 from shoal.values import Address, Generation, Member
 
 COLLECTIVES, POST = 1, 2  # numbers of the two sets of connections
-NOWHERE = Address("", 0)  # of a rank that does not listen
 
 
 @dataclass(frozen=True)
@@ -58,13 +56,12 @@ class _Forming:
 
     def _connect(self, hood: Neighbourhood) -> Formed:
         rank, size = self._meeting.rank, self._meeting.size
+        names = {place: attendant.words for place, attendant in enumerate(self._meeting.attendants)}
         lane = MemoryLane.form(self._meeting.exchange, rank, hood)
         lanes: list[Lane] = [] if lane is None else [lane]
         self._made += lanes
         if len(hood.hosts) == 1:
-            names = _names(self._introduce(NOWHERE))
-            group = group_in_memory(hood, rank, GroupConfig(names=names))
-            return Formed(group, Mailbox(rank, size, lanes, names))
+            return Formed(group_in_memory(hood, rank, GroupConfig(names=names)), Mailbox(rank, size, lanes, names))
         listener = PeerListener(self._host, self._meeting.token)
         try:
             members = self._introduce(listener.address)
@@ -77,14 +74,16 @@ class _Forming:
             sockets.pop(neighbour).close()
         lanes.append(TcpLane(sockets, listener.silence_limit))
         self._made.append(lanes[-1])
-        names = _names(members)
         return Formed(group_over(mesh, hood, GroupConfig(names=names)), Mailbox(rank, size, lanes, names))
 
     def _introduce(self, address: Address) -> tuple[Member, ...]:
-        rank = self._meeting.rank
-        own = Member(rank, rank, socket.gethostname(), os.getpid(), address)
-        told = self._meeting.exchange(msgspec.msgpack.encode(own))
-        return tuple(msgspec.msgpack.decode(data, type=Member) for data in told)
+        told = self._meeting.exchange(msgspec.msgpack.encode(address))
+        addresses = [msgspec.msgpack.decode(data, type=Address) for data in told]
+        attendants = self._meeting.attendants
+        return tuple(
+            Member(rank, rank, attendant.host, attendant.process, addresses[rank])
+            for rank, attendant in enumerate(attendants)
+        )
 
 
 def form(meeting: Meeting, host: str, timeout: float) -> Formed:
@@ -96,10 +95,6 @@ def form(meeting: Meeting, host: str, timeout: float) -> Formed:
 
 def _generation(number: int, members: tuple[Member, ...]) -> Generation:
     return Generation(number, members, "auto", "identity", "a torch process group")
-
-
-def _names(members: tuple[Member, ...]) -> dict[int, str]:
-    return {member.rank: f"process {member.process} on {member.host}" for member in members}
 
 
 def host_towards(store: Store) -> str:

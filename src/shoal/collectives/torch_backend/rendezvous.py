@@ -9,7 +9,9 @@ other (`forming`), and the connections.
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
+import socket
 import time
 from datetime import timedelta
 
@@ -21,10 +23,22 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.05  # seconds between two looks whether
 LEADER = "leader"
 
 
+class Attendant(msgspec.Struct, frozen=True):
+    """A rank, as it comes to a meeting."""
+
+    nonce: str  # made up for this attempt
+    host: str  # for people: the machine's name
+    process: int  # on that machine
+
+    @property
+    def words(self) -> str:
+        return f"process {self.process} on {self.host}"
+
+
 class _Opening(msgspec.Struct, frozen=True):
     """What rank 0 says when all are there."""
 
-    nonces: list[str]  # by rank
+    attendants: list[Attendant]  # by rank
     token: str  # proves membership on every connection of the group
 
 
@@ -40,15 +54,17 @@ class Meeting:
         self._round = 0  # of the next exchange
         self._keys: list[str] = []  # that this rank has set and that are still there
         self._name = ""
-        self._nonce = secrets.token_hex(8)
-        self.token = self._open() if rank == 0 else self._join()
+        self._own = Attendant(secrets.token_hex(8), socket.gethostname(), os.getpid())
+        opening = self._open() if rank == 0 else self._join()
+        self.token = opening.token
+        self.attendants = opening.attendants
 
     def exchange(self, data: bytes) -> list[bytes]:
         """Every rank's bytes, by rank. All ranks make the same exchanges in the same order."""
         keys = [f"{self._name}/{self._round}/{rank}" for rank in range(self.size)]
         self._round += 1
         self._set(keys[self.rank], data)
-        return [self._get(key, rank) for rank, key in enumerate(keys)]
+        return self._get_all(keys)
 
     def close(self) -> None:
         """Once it is known that all ranks have read everything: nothing of this meeting stays in the store."""
@@ -57,59 +73,59 @@ class Meeting:
                 self._store.delete_key(key)
         self._keys.clear()
 
-    def _open(self) -> str:
+    def _open(self) -> _Opening:
         self._name = secrets.token_hex(8)
         self._set(LEADER, self._name.encode())
-        others = [self._get(f"{self._name}/{rank}", rank).decode() for rank in range(1, self.size)]
-        opening = _Opening(nonces=[self._nonce, *others], token=secrets.token_hex(16))
+        others = self._get_all([f"{self._name}/{rank}" for rank in range(1, self.size)])
+        attendants = [self._own, *(msgspec.msgpack.decode(data, type=Attendant) for data in others)]
+        opening = _Opening(attendants, token=secrets.token_hex(16))
         self._set(f"{self._name}/all", msgspec.msgpack.encode(opening))
-        return opening.token
+        return opening
 
-    def _join(self) -> str:
+    def _join(self) -> _Opening:
         pause = SHORTEST_PAUSE
         while True:
-            name = self._get(LEADER, 0).decode()
+            name = self._get_all([LEADER])[0].decode()
             if name != self._name:
                 self._name = name
-                self._set(f"{name}/{self.rank}", self._nonce.encode())
+                self._set(f"{name}/{self.rank}", msgspec.msgpack.encode(self._own))
             # Looked at again and again, not waited for: rank 0 may open another meeting instead.
             if self._store.check([f"{name}/all"]):
-                opening = msgspec.msgpack.decode(self._get(f"{name}/all", 0), type=_Opening)
-                if opening.nonces[self.rank] == self._nonce:
-                    return opening.token
+                opening = msgspec.msgpack.decode(self._store.get(f"{name}/all"), type=_Opening)
+                if opening.attendants[self.rank] == self._own:
+                    return opening
             if time.monotonic() >= self._deadline:
-                raise self._too_late(self._absent())
+                raise self._too_late([f"{name}/{rank}" for rank in range(1, self.size)])
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
-
-    def _absent(self) -> list[int]:
-        """Ranks that have not come to the meeting that this one waits in. Rank 0 opened it."""
-        others = [rank for rank in range(1, self.size) if not self._store.check([f"{self._name}/{rank}"])]
-        return others or [0]
 
     def _set(self, key: str, data: bytes) -> None:
         self._store.set(key, data)  # type: ignore[arg-type]  # torch's stub knows text only; bytes are taken as well
         if key not in self._keys:
             self._keys.append(key)
 
-    def _get(self, key: str, rank: int) -> bytes:
-        """What that rank sets, as soon as it does."""
+    def _get_all(self, keys: list[str]) -> list[bytes]:
+        """What others set, as soon as all have. Keys end with the rank that sets them."""
+        if not keys:
+            return []
         left = timedelta(seconds=max(0.001, self._deadline - time.monotonic()))
         try:
-            self._store.wait([key], left)
-            return self._store.get(key)
+            self._store.wait(keys, left)
+            return self._store.multi_get(keys)
         except DistNetworkError as error:
             raise DistBackendError(
                 f"rank {self.rank} of {self.size} lost the store while the group formed: {error}; "
                 "has the process that holds the store (rank 0, or the launcher) ended?"
             ) from error
         except RuntimeError:  # stores differ in what they raise when the time is over
-            raise self._too_late([rank]) from None
+            raise self._too_late(keys) from None
 
-    def _too_late(self, missing: list[int]) -> DistBackendError:
+    def _too_late(self, keys: list[str]) -> DistBackendError:
+        names = [key.rpartition("/")[2] for key in keys if not self._store.check([key])]
+        missing = ", ".join(names).replace(LEADER, "0") or "0"
         return DistBackendError(
-            f"rank {self.rank} of {self.size} waited {self._timeout:g} s for ranks {missing} to join the group; "
-            "are those processes running, with the same world size and the same store?"
+            f"rank {self.rank} of {self.size} waited {self._timeout:g} s for rank {missing} to join the group; "
+            "is it running, with the same world size and the same store?"
         )
 
 

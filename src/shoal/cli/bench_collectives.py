@@ -1,0 +1,194 @@
+"""`shoal bench collectives`: every collective through gloo and through Shoal, in turns in the same processes.
+
+By default 2 and 4 processes on this machine, 8 bytes to 400 MB, in under ten minutes. Beside them the limit that memory
+sets: a copy of the same bytes by all processes at once. What the figures mean for the bounds is in
+`bench_collectives_verdict`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from shoal.cli import bench_collectives_verdict as verdict
+from shoal.cli.bench_collectives_network import HOSTS, INTERFACE, TwoMachines
+from shoal.cli.bench_collectives_verdict import FREE, KB, LOCAL, MB, SHAPED, Measurement
+from shoal.cli.options import Parser
+from shoal.environment import inherited
+from shoal.errors import ScriptFailed, UsageError
+from shoal.transport.native import native
+
+WORKER = Path(__file__).with_name("bench_collectives_worker.py")
+OTHERS = ("reduce-scatter", "all-gather", "broadcast", "all-to-all", "reduce", "gather", "scatter", "send", "barrier")
+COLLECTIVES = ("all-reduce", *OTHERS)
+SIZES = {
+    "all-reduce": (8, KB, 4 * KB, 16 * KB, 64 * KB, 256 * KB, MB, 4 * MB, 16 * MB, 100 * MB, 400 * MB),
+    "barrier": (0,),
+}
+OTHER_SIZES = (8, 4 * KB, 64 * KB, MB, 4 * MB, 16 * MB, 100 * MB, 400 * MB)
+QUICK_SIZES = (8, 16 * KB, MB, 16 * MB)
+QUICK = 0.4  # of the usual turns
+FREE_CASES = tuple((name, size) for name in ("all-reduce", "broadcast", "send") for size in (KB, MB, 16 * MB, 100 * MB))
+SHAPED_CASES = (("all-reduce", 16 * MB), ("all-reduce", 64 * MB), ("send", 16 * MB))
+
+Cases = Sequence[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where ranks run."""
+
+    where: str
+    host: str  # of the first rank
+    interface: str
+    prefix: Callable[[int], list[str]]  # by rank: what comes before its command
+
+
+HERE = Place(LOCAL, "127.0.0.1", "lo", lambda _rank: [])
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _options(arguments)
+    print(_machine(), flush=True)
+    measured: list[Measurement] = []
+    for ranks in options.ranks:
+        print(
+            f"{ranks} ranks on one machine; medians of the slowest rank, gloo's fastest call against ours:", flush=True
+        )
+        measured += _measure(HERE, ranks, _cases(options), options)
+    if options.namespaces:
+        measured += _between_machines(options)
+    bounds = verdict.bounds(measured)
+    print("\n".join(verdict.verdict(bounds)))
+    if options.json:
+        found = {
+            "machine": _machine(),
+            "measurements": msgspec.to_builtins(measured),
+            "bounds": verdict.as_json(bounds),
+        }
+        Path(options.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 0 if all(bound.holds for bound in bounds) else 1
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = Parser(prog="shoal bench collectives")
+    parser.add_argument("-n", "--ranks", type=_ranks, default=(2, 4), metavar="N,...", help="processes (2,4)")
+    parser.add_argument("--sizes", type=_sizes, metavar="SIZE,...", help="bytes, such as 8,64k,16m; default 8 to 400m")
+    parser.add_argument("--only", choices=COLLECTIVES, action="append", help="this collective; may be given again")
+    parser.add_argument("--quick", action="store_true", help="four sizes and fewer turns: about a minute")
+    parser.add_argument("--deepspeed", action="store_true", help="DeepSpeed's shared-memory all-reduce as well")
+    parser.add_argument("--namespaces", action="store_true", help="also between two network namespaces; needs root")
+    parser.add_argument("--json", help="write every measurement to this file")
+    options = parser.parse_all(arguments)
+    if options.deepspeed and importlib.util.find_spec("deepspeed") is None:
+        raise UsageError("--deepspeed: the package deepspeed is not installed in this environment")
+    return options
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"\d{1,3}(,\d{1,3})*", text) or not all(2 <= int(part) <= 64 for part in text.split(",")):
+        raise UsageError(f"--ranks is {text!r}; it should be numbers from 2 to 64, such as 2,4")
+    return tuple(int(part) for part in text.split(","))
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    units = {"": 1, "k": KB, "m": MB}
+    parts = [re.fullmatch(r"(\d{1,6})([km]?)", part) for part in text.lower().split(",")]
+    found = tuple(int(part[1]) * units[part[2]] for part in parts if part is not None)
+    if len(found) < len(parts) or not all(4 <= size <= 1 << 32 for size in found):
+        raise UsageError(f"--sizes is {text!r}; it should be bytes from 4 to 4096m, such as 8,64k,16m")
+    return found
+
+
+def _cases(options: argparse.Namespace) -> list[tuple[str, int]]:
+    cases = []
+    for name in options.only or COLLECTIVES:
+        usual = QUICK_SIZES if options.quick and name != "barrier" else SIZES.get(name, OTHER_SIZES)
+        cases += [(name, size) for size in (usual if options.sizes is None or name == "barrier" else options.sizes)]
+    return cases
+
+
+def _between_machines(options: argparse.Namespace) -> list[Measurement]:
+    with TwoMachines() as machines:
+        place = Place(FREE, HOSTS[0], INTERFACE, machines.prefix)
+        print("2 ranks on two machines (network namespaces), no limit:", flush=True)
+        found = _measure(place, 2, FREE_CASES, options)
+        machines.shape()
+        print("the same at 1 Gbit/s, beside a plain socket that moves the same bytes:", flush=True)
+        return found + _measure(Place(SHAPED, HOSTS[0], INTERFACE, machines.prefix), 2, SHAPED_CASES, options)
+
+
+def _measure(place: Place, ranks: int, cases: Cases, options: argparse.Namespace) -> list[Measurement]:
+    found = []
+    orders: dict[str, Any] = {
+        "deepspeed": options.deepspeed and place.where == LOCAL,
+        "socket": place.where != LOCAL,
+        "scale": QUICK if options.quick else 1.0,
+        "cases": cases,
+    }
+    with _processes(place, ranks) as processes:
+        orders["port"] = _read(processes)["port"]
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(orders) + "\n")
+            process.stdin.flush()
+        for _ in cases:
+            measured = msgspec.convert({**_read(processes), "where": place.where}, Measurement)
+            print("  " + verdict.line(measured), flush=True)
+            found.append(measured)
+    return found
+
+
+@contextmanager
+def _processes(place: Place, ranks: int) -> Iterator[list[subprocess.Popen[str]]]:
+    processes: list[subprocess.Popen[str]] = []
+    with tempfile.TemporaryFile("w+") as complaints:
+        try:
+            for rank in range(ranks):
+                line = [*place.prefix(rank), sys.executable, str(WORKER), str(rank), str(ranks), place.host]
+                processes.append(_start(line, place, complaints))
+            yield processes
+        except ScriptFailed as error:
+            complaints.seek(0)
+            raise ScriptFailed(f"{error}: {complaints.read().strip()[-1000:]}") from None
+        finally:
+            for process in processes:
+                process.kill()
+                process.communicate()
+
+
+def _start(line: list[str], place: Place, complaints: IO[str]) -> subprocess.Popen[str]:
+    variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": place.interface}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=complaints, text=True, env=inherited(variables))
+
+
+def _read(processes: Sequence[subprocess.Popen[str]]) -> dict[str, Any]:
+    """The next line of the first rank."""
+    assert processes[0].stdout is not None
+    line = processes[0].stdout.readline()
+    if not line:
+        raise ScriptFailed(f"rank 0 of the benchmark ended with exit code {processes[0].wait()} before it was done")
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def _machine() -> str:
+    how = "with its C extension" if native is not None else "without its C extension"
+    versions = f"Python {platform.python_version()}, torch {importlib.metadata.version('torch')}"
+    return f"{os.cpu_count()} cores, {versions}; Shoal {how}"

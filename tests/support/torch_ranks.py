@@ -22,11 +22,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import shoal.collectives.torch_backend.process_group  # noqa: F401  imported once, before ranks are forked
-
 TIMEOUT = 60.0  # seconds that ranks get in all
+# Imported once, before ranks are forked. Modules of the tests cannot be among them: the fork server has its own path.
+PRELOADED = ("shoal.collectives.torch_backend.process_group", "torch.distributed.device_mesh", "torch.nn.parallel")
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["support.torch_ranks"])
+_context.set_forkserver_preload(list(PRELOADED))
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,9 @@ class Ranks:
         for rank in range(size):
             end, other = _context.Pipe()
             place = Place(rank, size, self._store.port, machines, timeout)
-            process = _context.Process(target=_run, args=(place, function, arguments, other, settings.get("init", True)))
+            process = _context.Process(
+                target=_run, args=(place, function, arguments, other, settings.get("init", True))
+            )
             process.start()
             other.close()
             self.processes.append(process)

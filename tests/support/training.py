@@ -11,7 +11,8 @@ from typing import Any
 from shoal.checkpoint.store import Store
 from shoal.codecs.identity import Identity
 from shoal.collectives.group import Group, Pending
-from shoal.collectives.threaded_group import ThreadedGroup
+from shoal.collectives.operations import Operations
+from shoal.collectives.threaded_group import ThreadedGroup, _Here
 from shoal.errors import Aborted, ShoalError
 from shoal.events import AnyEvent
 from shoal.job_config import JobConfig
@@ -192,7 +193,7 @@ class Hub:
             self.condition.notify_all()
 
 
-class WatchedGroup(ThreadedGroup):
+class Watched(Operations):
     """Notes labels, and fails where the hub says so."""
 
     hub: Hub
@@ -213,6 +214,17 @@ class WatchedGroup(ThreadedGroup):
         failed = Pending(label)
         failed.finish(Aborted("broken after the last byte"))
         return failed
+
+
+class WatchedGroup(Watched, ThreadedGroup):
+    def watch(self, hub: Hub, worker: int) -> None:
+        self.here = WatchedHere(self)
+        for part in (self, self.here):
+            part.hub, part.worker = hub, worker
+
+
+class WatchedHere(Watched, _Here):
+    pass
 
 
 class ThreadPeers(Peers):
@@ -246,7 +258,7 @@ class ThreadPeers(Peers):
         group = WatchedGroup.over(
             self._hub.meshes[rank], generation=generation.number, schedule="auto", codec=Identity()
         )
-        group.hub, group.worker = self._hub, self.worker
+        group.watch(self._hub, self.worker)
         self.group = self._group = group
 
     def report(self, *events: AnyEvent) -> None:

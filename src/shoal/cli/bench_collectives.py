@@ -91,7 +91,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sizes", type=_sizes, metavar="SIZE,...", help="bytes, such as 8,64k,16m; default 8 to 400m")
     parser.add_argument("--only", choices=COLLECTIVES, action="append", help="this collective; may be given again")
     parser.add_argument("--quick", action="store_true", help="four sizes and fewer turns: about a minute")
-    parser.add_argument("--deepspeed", action="store_true", help="DeepSpeed's shared-memory all-reduce as well")
+    parser.add_argument(
+        "--deepspeed", action="store_true", help="DeepSpeed's all-reduce as well, if there are cores for all"
+    )
     parser.add_argument("--namespaces", action="store_true", help="also between two network namespaces; needs root")
     parser.add_argument("--json", help="write every measurement to this file")
     options = parser.parse_all(arguments)
@@ -136,8 +138,8 @@ def _between_machines(options: argparse.Namespace) -> list[Measurement]:
 def _measure(place: Place, ranks: int, cases: Cases, options: argparse.Namespace) -> list[Measurement]:
     found = []
     orders: dict[str, Any] = {
-        "deepspeed": options.deepspeed and place.where == LOCAL,
-        "socket": place.where != LOCAL,
+        "deepspeed": options.deepspeed and place.where == LOCAL and ranks <= (os.cpu_count() or 1),
+        "socket": place.where == SHAPED,
         "scale": QUICK if options.quick else 1.0,
         "cases": cases,
     }
@@ -161,7 +163,7 @@ def _processes(place: Place, ranks: int) -> Iterator[list[subprocess.Popen[str]]
         try:
             for rank in range(ranks):
                 line = [*place.prefix(rank), sys.executable, str(WORKER), str(rank), str(ranks), place.host]
-                processes.append(_start(line, place, complaints))
+                processes.append(_start(line, place, ranks, complaints))
             yield processes
         except ScriptFailed as error:
             complaints.seek(0)
@@ -172,8 +174,10 @@ def _processes(place: Place, ranks: int) -> Iterator[list[subprocess.Popen[str]]
                 process.communicate()
 
 
-def _start(line: list[str], place: Place, complaints: IO[str]) -> subprocess.Popen[str]:
+def _start(line: list[str], place: Place, ranks: int, complaints: IO[str]) -> subprocess.Popen[str]:
     variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": place.interface}
+    # By which DeepSpeed knows that all are on one machine, and names its shared memory.
+    variables |= {"LOCAL_SIZE": str(ranks), "MASTER_ADDR": place.host, "MASTER_PORT": str(os.getpid())}
     pipe = subprocess.PIPE
     return subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=complaints, text=True, env=inherited(variables))
 

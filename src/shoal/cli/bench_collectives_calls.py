@@ -78,8 +78,6 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
     "barrier": {"": lambda _b, group: dist.barrier(group=group)},
     "send": {"": _send},
 }
-SIZELESS = ("barrier",)
-TRIPS = {"send": 2}  # how often the bytes travel in one call
 
 
 def check(collective: str, way: str, group: ProcessGroup) -> str | None:

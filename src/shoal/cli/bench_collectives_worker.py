@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import re
 import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import ProcessGroup, TCPStore
+from torch.distributed import ProcessGroup
+from torch.distributed.rendezvous import TCPStore  # type: ignore[attr-defined]  # it is there, unannounced
 
 from shoal.cli.bench_collectives_calls import CALLS, Buffers, check
+from shoal.cli.bench_collectives_socket import PlainSocket
+from shoal.cli.bench_collectives_verdict import TRIPS
 
 TIMEOUT = timedelta(seconds=120)
 MEMCPY_FROM = 1 << 20  # bytes; smaller copies are not what limits anything
@@ -26,15 +33,20 @@ MEMCPY_FROM = 1 << 20  # bytes; smaller copies are not what limits anything
 PACES = ((64 << 10, 11, 30), (1 << 20, 9, 6), (16 << 20, 7, 1), (128 << 20, 5, 1), (1 << 62, 3, 1))
 DEEPSPEED = "deepspeed"
 
+Others = dict[tuple[str, str], Callable[[Buffers], object]]
+
 
 class Bench:
-    def __init__(self, rank: int, ranks: int, store: TCPStore, *, deepspeed: bool) -> None:
+    def __init__(self, rank: int, ranks: int, store: TCPStore, others: Others) -> None:
+        """`others`: what is measured besides, by name and collective."""
         self.rank, self.ranks = rank, ranks
         dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
-        self._gloo: ProcessGroup = dist.group.WORLD
-        self._shoal: ProcessGroup = dist.new_group(backend="shoal", timeout=TIMEOUT)
+        self._groups: dict[str, ProcessGroup] = {
+            "gloo": dist.distributed_c10d._get_default_group(),
+            "shoal": dist.new_group(backend="shoal", timeout=TIMEOUT),
+        }
         self._word = torch.zeros(1)
-        self._deepspeed = _deepspeed(rank, ranks) if deepspeed else None
+        self._others = others
 
     def measure(self, collective: str, size: int, scale: float) -> dict[str, Any]:
         """Seconds per call by library and way of calling, of the slowest rank, turn by turn."""
@@ -53,31 +65,32 @@ class Bench:
 
     def _calls(self, collective: str, buffers: Buffers) -> dict[str, Callable[[], object]]:
         calls: dict[str, Callable[[], object]] = {}
-        for library, group in (("gloo", self._gloo), ("shoal", self._shoal)):
+        for library, group in self._groups.items():
             for way, call in CALLS[collective].items():
-                if self._works(collective, way, group):
-                    calls[f"{library} {way}".strip()] = lambda call=call, group=group: call(buffers, group)
+                if self._works(collective, way, library):
+                    calls[f"{library} {way}".strip()] = partial(call, buffers, group)
         if buffers.size >= MEMCPY_FROM:
-            calls["memcpy"] = lambda: buffers.other.copy_(buffers.one)
-        if self._deepspeed is not None and collective == "all-reduce":
-            calls[DEEPSPEED] = lambda: self._deepspeed(buffers.one)
+            calls["memcpy"] = partial(_copy, buffers, TRIPS.get(collective, 1))
+        for (library, does), other in self._others.items():
+            if does == collective:
+                calls[library] = partial(other, buffers)
         return calls
 
-    def _works(self, collective: str, way: str, group: ProcessGroup) -> bool:
+    def _works(self, collective: str, way: str, library: str) -> bool:
         """gloo lacks some ways of calling; a wrong result is an error."""
         try:
-            wrong = check(collective, way, group)
+            wrong = check(collective, way, self._groups[library])
         except RuntimeError as error:
-            if group is self._shoal or "not support" not in str(error) + type(error).__name__:
+            if library != "gloo" or "not support" not in str(error):
                 raise
             return False
         if wrong is not None:
-            raise SystemExit(f"{dist.get_backend(group)}: {wrong}")
+            raise SystemExit(f"{library}: {wrong}")
         return True
 
     def _turn(self, call: Callable[[], object], count: int) -> float:
         # Shoal's, before each of them: it brings ranks together within microseconds.
-        dist.all_reduce(self._word, group=self._shoal)
+        dist.all_reduce(self._word, group=self._groups["shoal"])
         started = time.perf_counter()
         for _ in range(count):
             call()
@@ -85,40 +98,59 @@ class Bench:
 
     def _slowest(self, seconds: dict[str, list[float]]) -> dict[str, list[float]]:
         found = torch.tensor(list(seconds.values()), dtype=torch.float64)
-        dist.all_reduce(found, dist.ReduceOp.MAX, group=self._gloo)
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=self._groups["gloo"])
         return dict(zip(seconds, found.tolist(), strict=True))
 
 
-def _deepspeed(rank: int, ranks: int) -> Callable[[torch.Tensor], object]:
+def _copy(buffers: Buffers, times: int) -> None:
+    for _ in range(times):
+        buffers.other.copy_(buffers.one)
+
+
+def _deepspeed(rank: int, ranks: int) -> Callable[[Buffers], object]:
     """DeepSpeed's shared-memory all-reduce, an extension that it compiles on first use."""
     from deepspeed.ops.op_builder.cpu.comm import ShareMemCommBuilder  # type: ignore[import-not-found]  # optional
 
-    module = ShareMemCommBuilder().load()
-    module.initialize(ranks, rank)
-    return lambda tensor: module.inference_all_reduce(tensor, dist.ReduceOp.SUM)
+    ShareMemCommBuilder().load().initialize(ranks, rank)
+    return lambda buffers: torch.ops.deepspeed.inference_all_reduce_(buffers.one)
+
+
+def _forget_shared_memory() -> None:
+    """DeepSpeed leaves its shared memory behind: once all have opened it, nobody needs the names."""
+    dist.barrier()
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+    for name in set(re.findall(r"\S+/deepspeed_allreduce_buffer\S+", maps)):
+        Path(name).unlink(missing_ok=True)
 
 
 def main() -> None:
     gc.disable()
     torch.set_num_threads(1)
-    rank, ranks, host = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    with os.fdopen(os.dup(1), "w", buffering=1) as answers:
+        os.dup2(2, 1)  # what libraries print is no answer
+        take_part(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], answers)
+
+
+def take_part(rank: int, ranks: int, host: str, answers: IO[str]) -> None:
     store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT) if rank == 0 else None
     if store is not None:
-        _say({"port": store.port})
+        answers.write(json.dumps({"port": store.port}) + "\n")
     orders = json.loads(sys.stdin.readline())
     if store is None:
         store = TCPStore(host, orders["port"], is_master=False, wait_for_workers=False, timeout=TIMEOUT)
-    bench = Bench(rank, ranks, store, deepspeed=orders["deepspeed"])
+    others: Others = {}
+    if orders["deepspeed"]:
+        others[DEEPSPEED, "all-reduce"] = _deepspeed(rank, ranks)
+    if orders["socket"]:
+        plain = PlainSocket(rank, store, host)
+        others |= {("socket", "all-reduce"): plain.all_reduce, ("socket", "send"): plain.send}
+    bench = Bench(rank, ranks, store, others)
+    _forget_shared_memory()
     for collective, size in orders["cases"]:
         found = bench.measure(collective, size, orders["scale"])
         if rank == 0:
-            _say(found)
+            answers.write(json.dumps(found) + "\n")
     dist.destroy_process_group()
-
-
-def _say(answer: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -42,14 +42,18 @@ class GroupConfig:
     limits: TeamLimits = field(default_factory=TeamLimits)
     names: Mapping[int, str] = field(default_factory=dict)  # of ranks, for errors
 
+    def hosts_by_memory(self, hood: Neighbourhood) -> tuple[tuple[int, ...], ...]:
+        """Ranks by machine, where those of one reduce in its memory; empty where none do."""
+        is_by_memory = self.schedule in BY_MEMORY and self.codec.raw and any(len(host) > 1 for host in hood.hosts)
+        return hood.hosts if is_by_memory else ()
+
 
 def group_over(mesh: Mesh, hood: Neighbourhood, config: GroupConfig) -> ThreadedGroup:
     """A group over a mesh of all ranks. Mesh and neighbourhood belong to it from now on."""
     chooser = Chooser(config.schedule, mesh.size, mesh.rank, config.plan)
     everybody = ScheduledEngine(mesh, chooser, config.codec, config.generation)
     engine: Engine = everybody
-    is_by_memory = config.schedule in BY_MEMORY and config.codec.raw and any(len(host) > 1 for host in hood.hosts)
-    if not is_by_memory:
+    if not config.hosts_by_memory(hood):
         if hood.team is not None:
             hood.team.close()
     elif len(hood.hosts) == 1:
@@ -71,8 +75,10 @@ def memory_engine(hood: Neighbourhood, rank: int, config: GroupConfig) -> Memory
     hood.team.limits = config.limits
     ways = MemoryWays(reads_memory=hood.reads_memory, is_native=hood.is_native)
     with torch.inference_mode():
-        ways, _ = best_ways(hood.team, ways)
-    return MemoryEngine(hood.team, ways, config.generation, hood.host_of(rank))
+        ways, why = best_ways(hood.team, ways)
+    engine = MemoryEngine(hood.team, ways, config.generation, hood.host_of(rank))
+    engine.why = why
+    return engine
 
 
 def _between(mesh: Mesh, hood: Neighbourhood, config: GroupConfig) -> ScheduledEngine | None:

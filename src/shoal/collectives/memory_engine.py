@@ -38,6 +38,7 @@ class MemoryEngine(Engine):
         """The team belongs to the engine from now on. `ranks`: the group's, by place in the team; for errors."""
         self.rank, self.size = team.rank, team.size
         self.bytes_sent = 0
+        self.why = ""  # these ways, for people
         self._team = team
         self._ranks = list(range(team.size) if ranks is None else ranks)
         self._generation = generation

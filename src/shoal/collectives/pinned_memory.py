@@ -7,6 +7,7 @@ the last view of it is gone, by itself. Not here: what is copied when (`gpu_copi
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import threading
@@ -36,7 +37,7 @@ class PinnedMemory:
 
     def take(self, size: int) -> torch.Tensor:
         """So many bytes, with any values."""
-        if size > MOST_BYTES:
+        if not 0 < size <= MOST_BYTES:
             return torch.empty(size, dtype=torch.uint8)
         length = block_bytes(size)
         with self._guard:
@@ -44,7 +45,7 @@ class PinnedMemory:
             block = idle.pop() if idle else self._make(length)
         loan = _loan_type(length).from_buffer(block)
         loan.give_back = lambda: self._idle[length].append(block)  # appending needs no lock
-        return torch.frombuffer(loan, dtype=torch.uint8, count=size) if size else torch.empty(0, dtype=torch.uint8)
+        return torch.frombuffer(loan, dtype=torch.uint8, count=size)
 
     def _make(self, length: int) -> mmap.mmap:
         block = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -81,7 +82,11 @@ def block_bytes(size: int) -> int:
 
 def _register_with_cuda(address: int, size: int) -> bool:
     runtime: Any = torch.cuda.cudart()  # starts CUDA where nothing has yet
-    return int(runtime.cudaHostRegister(address, size, _PORTABLE)) == 0
+    if int(runtime.cudaHostRegister(address, size, _PORTABLE)) == 0:
+        return True
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device="cuda")  # CUDA keeps an error for the next call to report: this one
+    return False
 
 
 pool = PinnedMemory(_register_with_cuda)

@@ -1,27 +1,37 @@
-"""Any tensor as a flat run of elements in CPU memory: the tensor's own memory where that is possible, else a copy.
+"""Any tensor as a flat run of elements: the tensor's own memory where that is possible, else a copy.
 
-A copy is written back only when the operation is whole. Not here: the moving of the bytes.
+`Flat` leaves tensors of a GPU there, for engines that take them (`gpu_way`); `Staged` is always in CPU memory. A copy is
+written back only when the operation is whole. Not here: the moving of the bytes.
 """
 
 from __future__ import annotations
 
 import torch
 
+from shoal.collectives.pinned_memory import pool
 from shoal.errors import UsageError
 
 
-class Staged:
-    """`flat` is one-dimensional, contiguous and on the CPU. After an operation that fills it, call `write_back`."""
+class Flat:
+    """`flat` is one-dimensional and contiguous. After an operation that fills it, call `write_back`."""
 
     def __init__(self, tensor: torch.Tensor, *, is_read: bool = True) -> None:
         """`is_read`: the operation uses the values that are there; otherwise a copy starts with any."""
         self._tensor = tensor.data  # not detach(): writing must not count as a change that autograd objects to
-        if is_plain(tensor):
+        self._copied = not self._is_usable()
+        if not self._copied:
             self.flat = self._tensor.view(-1)
-            self._copied = False
         else:
-            self.flat = copy_of(tensor) if is_read else torch.empty(tensor.numel(), dtype=tensor.dtype)
-            self._copied = True
+            self.flat = self._memory()
+            if is_read:
+                self.flat.view(tensor.shape).copy_(self._tensor)
+
+    def _is_usable(self) -> bool:
+        return _has_plain_layout(self._tensor) and (self._tensor.is_cpu or self._tensor.is_cuda)
+
+    def _memory(self) -> torch.Tensor:
+        device = self._tensor.device if self._tensor.is_cuda else "cpu"
+        return torch.empty(self._tensor.numel(), dtype=self._tensor.dtype, device=device)
 
     def write_back(self) -> None:
         if not self._copied:
@@ -34,9 +44,36 @@ class Staged:
         target.copy_(source)
 
 
+class Staged(Flat):
+    """As `Flat`, in CPU memory. May be written back by another thread than the one that made it."""
+
+    def __init__(self, tensor: torch.Tensor, *, is_read: bool = True) -> None:
+        self._made: torch.cuda.Event | None = None  # on the stream of the thread that makes this
+        if tensor.is_cuda:
+            self._made = torch.cuda.current_stream(tensor.device).record_event()
+        super().__init__(tensor, is_read=is_read)
+
+    def _is_usable(self) -> bool:
+        return is_plain(self._tensor)
+
+    def _memory(self) -> torch.Tensor:
+        if self._made is None:
+            return torch.empty(self._tensor.numel(), dtype=self._tensor.dtype)
+        return pool.take(self._tensor.nbytes).view(self._tensor.dtype)
+
+    def write_back(self) -> None:
+        if self._made is not None:
+            torch.cuda.current_stream(self._tensor.device).wait_event(self._made)
+        super().write_back()
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """Its memory can be used as it is."""
-    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    return tensor.is_cpu and _has_plain_layout(tensor)
+
+
+def _has_plain_layout(tensor: torch.Tensor) -> bool:
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -47,7 +84,7 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def fill(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copy values; shapes may differ as long as the elements do not."""
-    staged = Staged(target, is_read=False)
+    staged = Flat(target, is_read=False)
     staged.flat.copy_(source.data.reshape(-1))
     staged.write_back()
 

@@ -77,6 +77,11 @@ class ThreadedGroup(Operations):
         return cls(engine, generation, post=engine)
 
     @property
+    def why(self) -> str:
+        """What was found out about the ways that bytes can take, for people."""
+        return getattr(self._engine, "why", "")
+
+    @property
     def bytes_sent(self) -> int:
         return 0 if self._engine is None else self._engine.bytes_sent
 

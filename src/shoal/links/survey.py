@@ -25,8 +25,9 @@ def survey(mesh: Mesh, schedule: str, hosts: Hosts = (), *, deterministic: bool 
     return make_plan(measure(mesh, hosts), hosts)
 
 
-def told(plan: Plan, generation: int, setting: str, in_memory: Hosts = ()) -> ScheduleChosen:
-    """`setting`: what the job was asked to take. `in_memory`: all hosts, where ranks of one reduce in its memory."""
+def told(plan: Plan, generation: int, setting: str, in_memory: Hosts = (), *, memory: str = "") -> ScheduleChosen:
+    """`setting`: what the job was asked to take. `in_memory`: all hosts, where ranks of one reduce in its memory;
+    `memory`: what was found out about that."""
     used, before = plan, "" if setting == "auto" else f"--schedule {setting}; "
     table = plan.all_reduce if setting == "auto" else Table((0,), (setting,))
     if len(in_memory) == 1:
@@ -41,5 +42,5 @@ def told(plan: Plan, generation: int, setting: str, in_memory: Hosts = ()) -> Sc
         ranges=tuple(zip(table.least, table.schedules, strict=True)),
         order=() if in_memory else used.order,
         seconds=plan.seconds,
-        reason=before + used.reason,
+        reason=before + (memory or used.reason if len(in_memory) == 1 else used.reason),
     )

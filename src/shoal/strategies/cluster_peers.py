@@ -10,16 +10,18 @@ import os
 import socket
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal.codecs.registry import codec_by_name
 from shoal.collectives.assembly import GroupConfig, group_over
+from shoal.collectives.carriers.making import make_engine
 from shoal.collectives.group import Group
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.environment import WorkerEnvironment
 from shoal.errors import Aborted, Refused, ShoalError
 from shoal.events import AnyEvent
+from shoal.links.survey import survey, told
 from shoal.membership.client import CoordinatorClient
 from shoal.strategies.brake import Brake
 from shoal.strategies.peers import JobOver, Peers, Traffic
@@ -147,18 +149,27 @@ class ClusterPeers(Peers):
     def _put_together(self, mesh: TcpMesh, generation: Generation) -> ThreadedGroup:
         if (news := self.client.interruption(generation.number)) is not None:
             raise Aborted(news)
+        settings = self.client.settings
+        names = {member.rank: _name(member) for member in generation.members}
+        if settings.carrier != "shoal" and mesh.size > 1:
+            engine = make_engine(settings.carrier, mesh, generation.number, self._listener.address.host)
+            return ThreadedGroup(engine, generation.number, post=engine, names=names)
         hood = form(exchange_over(mesh, generation.number), mesh.rank, mesh.size)
-        config = GroupConfig(
-            generation=generation.number,
-            schedule=generation.schedule,
-            codec=codec_by_name(generation.codec),
-            limits=TeamLimits(stopped=self.client.settings.heartbeat_limit),
-            names={member.rank: _name(member) for member in generation.members},
-        )
         with self._lock:
             self._team = hood.team
         try:
-            group = group_over(mesh, hood, config)
+            config = GroupConfig(
+                generation=generation.number,
+                schedule=generation.schedule,
+                codec=codec_by_name(generation.codec),
+                limits=TeamLimits(stopped=settings.heartbeat_limit),
+                names=names,
+            )
+            hosts = config.hosts_by_memory(hood)
+            plan = survey(mesh, generation.schedule, hosts, deterministic=settings.deterministic)
+            group = group_over(mesh, hood, replace(config, plan=plan))
+            if mesh.rank == 0:
+                self.report(told(plan, generation.number, generation.schedule, hosts, memory=group.why))
         except BaseException:
             if hood.team is not None:
                 hood.team.close()

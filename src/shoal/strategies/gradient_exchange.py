@@ -4,6 +4,9 @@
     each gradient                   is taken from autograd; complete groups leave in order
     end of that backward            missing gradients become zeros, the rest leaves, the script waits for all
 
+Until then the group's own thread does the work. What is left at the end is done in the script's thread, which has
+nothing else to do: of a small model's exchange that is all, note included.
+
 The first exchange also learns in which order gradients come: rank 0 tells all, and who joins later takes the order over
 with the state. A failed round marks the iteration as broken and does not raise. Not here: what is exchanged
 (`gradient_groups`).
@@ -20,6 +23,7 @@ import torch
 from torch import nn
 
 from shoal.collectives.group import Group, Pending
+from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import ExchangeFailed, ReplicasDiffer, UsageError
 from shoal.strategies.buffers import BufferAverage
 from shoal.strategies.gradient_groups import GradientGroups
@@ -45,8 +49,7 @@ class _Round:
     label: str
     scale: float  # of each gradient as it is taken
     group_scale: float  # of a whole group as it leaves
-    note: Note | None  # None in a batch that is not its step's last: nothing leaves then
-    pending: Pending | None
+    sent: tuple[Note, Pending] | None  # the note, if it has left
 
 
 class GradientExchange:
@@ -166,22 +169,24 @@ class GradientExchange:
         """First gradient of a backward: send the note now, so that it travels under the rest of backward."""
         operation = f"exchange {iteration.exchanges} of {self.name}"
         label = f"step {iteration.step}, {operation}"
-        note, pending = None, None
-        if iteration.is_last:
-            own_digest, iteration.digest = iteration.digest, None
-            note = self._shared.board.write(
-                iteration.step_weight, self._shared.buffers.changed(), own_digest=own_digest
-            )
-            pending = group.all_reduce(note.vector, label=label)
+        sent = None
+        if iteration.is_last and self._groups.leave_early:
+            sent = self._send_note(iteration, group, label)
         scale = iteration.weight / iteration.step_samples if iteration.step_samples else 0.0
         if iteration.is_first and iteration.is_last and scale:
             # Multiplied while it is reduced, which costs nothing. Not so where batches of different weights add up.
-            self._round = _Round(operation, label, 1.0, scale, note, pending)
+            self._round = _Round(operation, label, 1.0, scale, sent)
         else:
-            self._round = _Round(operation, label, scale, 1.0, note, pending)
+            self._round = _Round(operation, label, scale, 1.0, sent)
         queue: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
         queue(self._finish)
         return self._round
+
+    def _send_note(self, iteration: Iteration, group: Group, label: str) -> tuple[Note, Pending]:
+        own_digest, iteration.digest = iteration.digest, None
+        changed = self._shared.buffers.changed()
+        note = self._shared.board.write(iteration.step_weight, changed, own_digest=own_digest)
+        return note, group.all_reduce(note.vector, label=label)
 
     def _finish(self) -> None:
         """End of the backward that opened the round."""
@@ -191,18 +196,18 @@ class GradientExchange:
             return
         try:
             with torch.no_grad(), waiting(iteration, self._shared.board.peers):
-                self._groups.launch_rest(group, current.label, current.group_scale)
-                self._complete(current, iteration, group)
+                self._complete(current, iteration, _in_this_thread(group))
         except ExchangeFailed as failure:
             iteration.mark_void(current.operation, failure)
             self._groups.discard()
 
     def _complete(self, current: _Round, iteration: Iteration, group: Group) -> None:
-        assert current.note is not None and current.pending is not None
+        note, pending = current.sent or self._send_note(iteration, group, current.label)
+        self._groups.launch_rest(group, current.label, current.group_scale)
         order = None if self._knows_order or self._seen else torch.tensor(self._groups.order())
         telling = None if order is None else group.broadcast(order, 0, label=f"{current.label}, order")
-        current.pending.wait()
-        reading = self._shared.board.read(current.note)
+        pending.wait()
+        reading = self._shared.board.read(note)
         if len(set(reading.digests)) > 1:  # all see it here, and none applies this step
             raise ReplicasDiffer(f"the workers' parameters differ before step {iteration.step}")
         share = iteration.step_weight / reading.weight if reading.weight else 0.0
@@ -216,6 +221,10 @@ class GradientExchange:
         # Contributions were scaled by the samples that the plan foresaw; `run.weight` may have made it another total.
         self._groups.publish(iteration.step_samples / reading.weight if reading.weight else 1.0)
         iteration.exchanges += 1
+
+
+def _in_this_thread(group: Group) -> Group:
+    return group.here if isinstance(group, ThreadedGroup) else group
 
 
 def _accumulator(parameter: torch.Tensor) -> Any:

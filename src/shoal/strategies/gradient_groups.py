@@ -39,6 +39,11 @@ class GradientGroups:
         self._place = {index: number for number, group in enumerate(self._plan) for index in group}
         self.reset()
 
+    @property
+    def leave_early(self) -> bool:
+        """Whether anything leaves before the end of a backward."""
+        return len(self._plan) > 1
+
     def set_aside(self, index: int) -> None:
         """Before autograd writes a gradient: keep what `.grad` holds, so that the new one comes alone."""
         parameter = self.parameters[index]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-# The first group is small, so that bytes leave early in backward.
+# The first group of several is small, so that bytes leave early in backward.
 FIRST_GROUP_PART = 4
 
 
@@ -34,7 +34,12 @@ def completed(seen: Iterable[int], count: int) -> tuple[int, ...]:
 def plan_groups(
     sizes: Sequence[GradientSize], order: Sequence[int], *, group_bytes: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Indices into `sizes`, each in exactly one group; a group takes more until it holds `group_bytes`."""
+    """Indices into `sizes`, each in exactly one group; a group takes more until it holds `group_bytes`.
+
+    What fits into one group is one: its bytes take less time than another round of messages.
+    """
+    total = sum(size.bytes for size in sizes)
+    first_bytes = group_bytes // FIRST_GROUP_PART if total > group_bytes else group_bytes
     open_groups: dict[Hashable, list[int]] = {}
     filled: dict[Hashable, int] = {}  # bytes in the open group of a dtype
     groups: list[tuple[int, ...]] = []
@@ -42,7 +47,7 @@ def plan_groups(
         dtype = sizes[index].dtype
         open_groups.setdefault(dtype, []).append(index)
         filled[dtype] = filled.get(dtype, 0) + sizes[index].bytes
-        if filled[dtype] >= (group_bytes if groups else group_bytes // FIRST_GROUP_PART):
+        if filled[dtype] >= (group_bytes if groups else first_bytes):
             groups.append(tuple(open_groups.pop(dtype)))
             filled[dtype] = 0
     groups.extend(tuple(group) for group in open_groups.values())

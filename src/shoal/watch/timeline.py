@@ -192,6 +192,10 @@ def _of_members(event: events.Event, time: float) -> Entry | None:
             return Entry(time, "members", f"worker {event.worker} was started{spare}", event.reason)
         case events.BatchChosen():
             return Entry(time, "members", batch_words(event), event.reason)
+        case events.ScheduleChosen():
+            ways = (name if least == 0 else f"from {least:,} bytes {name}" for least, name in event.ranges)
+            title = f"generation {event.generation} reduces by {', '.join(ways)}"
+            return Entry(time, "members", title, event.reason)
         case events.WorkerDied():
             title = f"worker {event.worker} died on {event.host}, process {event.process}, in {event.operation}"
             return Entry(time, "members", title, event.reason, event.step, is_problem=True)

@@ -45,9 +45,14 @@ def test_groups_follow_the_order(given: tuple[list[GradientSize], list[int]], li
     assert [index for group in plan_groups(alike, order, group_bytes=limit) for index in group] == order
 
 
-def test_the_first_group_is_small_so_that_bytes_leave_early() -> None:
+def test_the_first_group_of_several_is_small_so_that_bytes_leave_early() -> None:
     sizes = [GradientSize("float32", 100)] * 10
     assert plan_groups(sizes, first_order(10), group_bytes=400) == ((9,), (8, 7, 6, 5), (4, 3, 2, 1), (0,))
+
+
+def test_what_fits_into_one_group_is_one() -> None:
+    sizes = [GradientSize("float32", 100)] * 4
+    assert plan_groups(sizes, first_order(4), group_bytes=400) == ((3, 2, 1, 0),)
 
 
 @given(st.integers(0, 30).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.integers(0, max(0, n - 1))))))

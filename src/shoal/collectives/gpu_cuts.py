@@ -1,0 +1,59 @@
+"""How an operation on tensors of a GPU is cut into turns, so that copying and reducing overlap. Pure: sizes alone.
+
+All ranks must cut alike, so a cut depends on what all ranks have in common: the sizes and the element's size. Every
+operation has at least one turn, also one without any element: ranks compare what they do in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LEAST_BYTES = 1024 * 1024  # of a turn: shorter ones cost more in calls than they hide
+MOST_BYTES = 8 * 1024 * 1024
+TURNS = 4  # that a middling operation is cut into
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Elements of one tensor of a list."""
+
+    tensor: int
+    start: int
+    stop: int
+
+
+def turn_elements(elements: int, itemsize: int) -> int:
+    """How many elements of an operation go in one turn."""
+    wanted = -(-elements * itemsize // TURNS)
+    return min(max(wanted, LEAST_BYTES), MOST_BYTES) // itemsize
+
+
+def cut_run(counts: Sequence[int], most: int) -> list[list[Piece]]:
+    """Tensors of so many elements each, taken as one run, in turns of `most` elements; the last may have fewer."""
+    turns: list[list[Piece]] = [[]]
+    room = most
+    for tensor, count in enumerate(counts):
+        start = 0
+        while start < count:
+            if not room:
+                turns.append([])
+                room = most
+            stop = min(count, start + room)
+            turns[-1].append(Piece(tensor, start, stop))
+            room -= stop - start
+            start = stop
+    return turns
+
+
+def cut_parts(counts: Sequence[int], most: int) -> list[list[Piece]]:
+    """One part per rank, of so many elements each: every turn has a piece of every part, empty where one has ended.
+
+    A turn has `most` elements of all parts together, at most, and one of each at least.
+    """
+    each = max(1, most // max(1, len(counts)))
+    turns = max(1, -(-max(counts, default=0) // each))
+    return [
+        [Piece(part, min(count, turn * each), min(count, (turn + 1) * each)) for part, count in enumerate(counts)]
+        for turn in range(turns)
+    ]

@@ -1,0 +1,208 @@
+"""What ranks do in tests of how the torch backend fails: functions that are called in every rank, and say what they see."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from support.torch_ranks import Place, Raised, say, store_of
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+ENDLESS = 1_000_000
+
+
+def caught(call: Callable[[], Any]) -> Raised | None:
+    try:
+        call()
+    except Exception as error:
+        return Raised(type(error).__name__, str(error), "")
+    return None
+
+
+def _reduce() -> None:
+    for _ in range(ENDLESS):
+        dist.all_reduce(torch.ones(1000))
+
+
+def _reduce_later() -> None:
+    for _ in range(ENDLESS):
+        dist.all_reduce(torch.ones(1000), async_op=True).wait()
+
+
+def _reduce_by_future() -> None:
+    for _ in range(ENDLESS):
+        dist.all_reduce(torch.ones(1000), async_op=True).get_future().wait()
+
+
+def _reduce_large() -> None:
+    for _ in range(ENDLESS):
+        dist.all_reduce(torch.ones(1_000_000))
+
+
+def _train() -> None:
+    model = DistributedDataParallel(nn.Linear(100, 100))
+    for _ in range(ENDLESS):
+        model(torch.randn(4, 100)).sum().backward()
+
+
+def _receive() -> None:
+    dist.recv(torch.zeros(4), 1)
+
+
+ACTIONS = {action.__name__: action for action in (_reduce, _reduce_later, _reduce_by_future, _reduce_large, _train, _receive)}
+
+
+def until_it_fails(rank: int, _size: int, action: str) -> Any:
+    """Say that all is well, go on until something happens, and return what."""
+    dist.barrier()
+    say("ready")
+    if rank == 1 and action == "_receive":
+        time.sleep(60)
+    first = caught(ACTIONS[action])
+    return first, caught(lambda: dist.all_reduce(torch.ones(1)))
+
+
+MISTAKES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "length": (lambda: dist.all_reduce(torch.ones(10)), lambda: dist.all_reduce(torch.ones(11))),
+    "shape": (lambda: dist.all_reduce(torch.ones(2, 3)), lambda: dist.all_reduce(torch.ones(3, 2))),
+    "dtype": (lambda: dist.all_reduce(torch.ones(4)), lambda: dist.all_reduce(torch.ones(4, dtype=torch.int32))),
+    "operation": (lambda: dist.all_reduce(torch.ones(4)), lambda: dist.broadcast(torch.ones(4), 0)),
+    "operator": (
+        lambda: dist.all_reduce(torch.ones(4)),
+        lambda: dist.all_reduce(torch.ones(4), dist.ReduceOp.MAX),
+    ),
+    "gathered": (
+        lambda: dist.all_gather([torch.ones(4), torch.ones(4)], torch.ones(4)),
+        lambda: dist.all_gather([torch.ones(4), torch.ones(5)], torch.ones(5)),
+    ),
+    "received": (lambda: dist.send(torch.ones(4), 1), lambda: dist.recv(torch.ones(5), 0)),
+}
+
+
+def make_a_mistake(rank: int, _size: int, mistake: str) -> Raised | None:
+    return caught(MISTAKES[mistake][rank])
+
+
+def wrong_calls(rank: int, size: int) -> list[Raised | None]:
+    """What can be seen at once is refused, and the group goes on."""
+    found = [
+        caught(lambda: dist.all_gather([torch.ones(1)] * (size + 1), torch.ones(1))),
+        caught(lambda: dist.all_gather_single(torch.ones(3), torch.ones(2))),
+        caught(lambda: dist.all_reduce(torch.ones(1, dtype=torch.int64), dist.ReduceOp.AVG)),
+        caught(lambda: dist.all_reduce(torch.ones(1), dist.ReduceOp.BAND)),
+        caught(lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3), [1, 1], [1, 2])),
+    ]
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    assert tensor.item() == size
+    return found
+
+
+def one_does_not_come(rank: int, _size: int, how: str) -> Raised | None:
+    """Rank 1 stays away until the others have given up."""
+    if rank == 1:
+        time.sleep(3)
+        return None
+    if how == "collective":
+        return caught(lambda: dist.all_reduce(torch.ones(1)))
+    if how == "asynchronous":
+        return caught(dist.all_reduce(torch.ones(1), async_op=True).wait)
+    if how == "barrier":
+        return caught(lambda: dist.barrier(timeout=timedelta(seconds=0.5)))
+    if how == "monitored barrier":
+        return caught(lambda: dist.monitored_barrier(timeout=timedelta(seconds=0.5)))
+    return caught(lambda: dist.recv(torch.ones(1), 1))
+
+
+def one_is_missing_at_the_start(place: Place) -> Raised | None:
+    if place.rank == 1:
+        return None
+    limit = timedelta(seconds=1)
+    return caught(
+        lambda: dist.init_process_group("shoal", store=store_of(place), rank=place.rank, world_size=3, timeout=limit)
+    )
+
+
+def stale_store(place: Place) -> float:
+    """An earlier attempt met halfway: rank 0 opened a meeting, rank 1 came to it, and both died."""
+    store = dist.PrefixStore("shoal", dist.PrefixStore("cpu/", dist.PrefixStore("0/", store_of(place))))
+    if place.rank == 0:
+        store.set("leader", "of old")
+        store.set("of old/1", "somebody")
+        store.set("of old/all", b"\x92\x92\x93\xa1a\xa1b\x01\x93\xa1c\xa1d\x02\xa5token")
+        store_of(place).set("go", "")
+    store_of(place).wait(["go"])
+    if place.rank == 0:
+        time.sleep(0.3)
+    dist.init_process_group("shoal", store=store_of(place), rank=place.rank, world_size=place.size)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    dist.destroy_process_group()
+    return tensor.item()
+
+
+def recreate(place: Place, times: int) -> dict[str, list[int]]:
+    """Make and destroy groups, and count what there is after some of them and after all."""
+    store = store_of(place)
+    found: dict[str, list[int]] = {"threads": [], "descriptors": [], "kilobytes": [], "keys": []}
+    for number in range(times + 20):
+        if number in (20, times + 19):
+            found["threads"].append(len(os.listdir("/proc/self/task")))
+            found["descriptors"].append(len(os.listdir("/proc/self/fd")))
+            found["kilobytes"].append(_resident())
+            found["keys"].append(store.num_keys())
+        prefix = dist.PrefixStore(f"again {number % 2}", store)
+        dist.init_process_group("shoal", store=prefix, rank=place.rank, world_size=place.size)
+        half = dist.new_group([0, 1])
+        dist.all_reduce(torch.ones(10), async_op=True, group=half).wait()
+        dist.isend(torch.ones(1), 1) if place.rank == 0 else dist.recv(torch.ones(1), 0)
+        dist.barrier()
+        dist.destroy_process_group()
+    return found
+
+
+def _resident() -> int:
+    """Kilobytes of memory in use."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0])
+
+
+def fork_in_the_middle(rank: int, size: int) -> float:
+    """A forked child ends without disturbing its parent's group, and cannot use it."""
+    dist.all_reduce(torch.ones(1), async_op=True).wait()
+    child = os.fork()
+    if child == 0:
+        refusals = [caught(lambda: dist.all_reduce(torch.ones(1))), caught(lambda: dist.send(torch.ones(1), 1 - rank))]
+        later = caught(dist.all_reduce(torch.ones(1), async_op=True).wait)
+        is_refused = all(one is not None and "forked child" in one.text for one in (*refusals, later))
+        dist.destroy_process_group()
+        os._exit(0 if is_refused else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    return tensor.item()
+
+
+def abort_from_another_thread(rank: int, _size: int) -> Raised | None:
+    if rank == 0:
+        threading.Timer(0.3, dist.distributed_c10d._abort_process_group).start()
+        return caught(lambda: dist.all_reduce(torch.ones(1)))
+    time.sleep(0.6)
+    return caught(lambda: dist.all_reduce(torch.ones(1)))
+
+
+def stop_oneself(rank: int, _size: int) -> Raised | None:
+    dist.barrier()
+    if rank == 1:
+        say("stopping")
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return caught(lambda: dist.all_reduce(torch.ones(1)))

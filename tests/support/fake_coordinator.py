@@ -18,6 +18,7 @@ from shoal.wire.messages import (
     Heartbeat,
     Join,
     Message,
+    Report,
     Welcome,
     body_length,
     decode_client,
@@ -61,12 +62,12 @@ class Conversation:
         return decode_client(self._exactly(body_length(self._exactly(4))))
 
     def expect(self, kind: type[Kind]) -> Kind:
-        """The next message but for heartbeats, which must be of this kind; or the next heartbeat."""
+        """The next message but for heartbeats and reports, which must be of this kind; or the next of those."""
         while True:
             message = self.next()
             if isinstance(message, kind):
                 return message
-            assert isinstance(message, Heartbeat), message
+            assert isinstance(message, Heartbeat | Report), message
 
     def close(self) -> None:
         self._socket.close()

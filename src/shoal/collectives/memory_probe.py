@@ -19,8 +19,9 @@ from shoal.collectives.memory_loops import MemoryWays
 from shoal.transport.team import Team
 from shoal.wire.frames import Kind
 
-PROBE_BYTES = 4 * 1024 * 1024
-TURNS = 3
+PROBE_BYTES = 16 * 1024 * 1024  # more than a core's cache: what fits there is fast either way
+TURNS = 5
+LEAST_GAIN = 0.8  # slots are taken unless reading needs less than this part: a busy machine makes short trials uneven
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Found:
 
     @property
     def is_reading_faster(self) -> bool:
-        return self.reading < self.slots
+        return self.reading < LEAST_GAIN * self.slots
 
     def __str__(self) -> str:
         size = PROBE_BYTES // 2**20
@@ -53,7 +54,7 @@ def best_ways(team: Team, ways: MemoryWays) -> tuple[MemoryWays, str]:
     if answers[0] == team.size:  # everybody knows; what each knows may differ, their sum does not
         found = Found(answers[1] / team.size, answers[2] / team.size)
     else:
-        tensor = torch.zeros(PROBE_BYTES // 4)
+        tensor = torch.ones(PROBE_BYTES // 4)  # not zeros: those are no memory before they are written
         other = MemoryEngine(team, replace(ways, reads_to_reduce=True), generation=0)
         times = [_fastest(engine, tensor), _fastest(other, tensor)]
         slots, reading = _sum(engine, times)

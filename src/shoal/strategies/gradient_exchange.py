@@ -26,7 +26,7 @@ from shoal.collectives.group import Group, Pending
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import ExchangeFailed, ReplicasDiffer, UsageError
 from shoal.strategies.buffers import BufferAverage
-from shoal.strategies.gradient_groups import GradientGroups
+from shoal.strategies.gradient_groups import GradientGroups, Scales
 from shoal.strategies.notes import Note, NoteBoard
 from shoal.strategies.strategy import Iteration, waiting
 
@@ -47,9 +47,8 @@ class _Round:
 
     operation: str  # for people
     label: str
-    scale: float  # of each gradient as it is taken
-    group_scale: float  # of a whole group as it leaves
-    sent: tuple[Note, Pending] | None  # the note, if it has left
+    scales: Scales
+    sent: tuple[Note, Pending] | None  # the note, if it has left; before that nothing else may
 
 
 class GradientExchange:
@@ -76,8 +75,7 @@ class GradientExchange:
 
     def begin(self, iteration: Iteration, group: Group) -> None:
         """A batch is about to be yielded. Parameters thawed since the last one are noticed here."""
-        if self._round is not None or iteration.is_first:  # a round that is open: a backward that raised
-            self._round = None
+        if iteration.is_first:
             self._groups.reset()
         is_alone = group.size == 1 and iteration.is_first and iteration.is_last
         self._iteration, self._group = (None if is_alone else iteration), group
@@ -98,6 +96,9 @@ class GradientExchange:
         return is_mine and (parameter.requires_grad or id(parameter) in self._watched)
 
     def end(self) -> None:
+        if self._round is not None:  # a backward that raised
+            self._round = None
+            self._groups.give_up()
         if self._seen and self._iteration is not None and not self._iteration.is_void:
             self.follow(self._seen)
         self._seen = []
@@ -113,7 +114,7 @@ class GradientExchange:
 
     def rebind(self) -> None:
         """Forget a round that failed."""
-        self._groups.reset()
+        self._groups.give_up()
         self._round = None
         self._seen = []
         self._iteration = None
@@ -141,32 +142,40 @@ class GradientExchange:
             parameter.requires_grad_(True)
             node = _accumulator(parameter)
             self._nodes.append(node)
-            self._handles.append(node.register_prehook(partial(self._before, index)))
+            self._handles.append(node.register_prehook(partial(self._before, index, parameter)))
             register: Callable[[Callable[[torch.Tensor], None]], Any] = parameter.register_post_accumulate_grad_hook
             self._handles.append(register(partial(self._after, index)))
             parameter.requires_grad_(required)
 
-    def _before(self, index: int, _gradients: tuple[torch.Tensor, ...]) -> None:
-        if self._iteration is not None:
+    def _before(self, index: int, parameter: torch.Tensor, _gradients: tuple[torch.Tensor, ...]) -> None:
+        """Runs for every gradient, amid the script's computation: as short as can be."""
+        if parameter.grad is not None and self._iteration is not None and index not in self._groups.arrived:
             self._groups.set_aside(index)
 
     def _after(self, index: int, parameter: torch.Tensor) -> None:
-        iteration, group = self._iteration, self._group
-        if iteration is None or group is None:
+        """As short as can be, too."""
+        current = self._round or self._open()
+        if current is None:
             return  # backward outside a loop: the script's own business
-        current = self._round or self._open(iteration, group)
+        if index in self._groups.arrived:
+            self._comes_again(index, parameter)
+        elif self._groups.arrive(index) and current.sent is not None:
+            assert self._group is not None
+            self._groups.launch_ready(self._group, current.label, current.scales)
+
+    def _comes_again(self, index: int, parameter: torch.Tensor) -> None:
+        """In one backward. That is fine while both can be added up in `.grad`."""
         if self._groups.has_left(index):
             raise UsageError(
                 f"the gradient of {self._watched[id(parameter)]!r} of {self.name} came twice in one backward(), as it "
                 "does where a layer is checkpointed in several places; use checkpoint(..., use_reentrant=False)"
             )
-        self._groups.take(index, current.scale)
-        if iteration.is_last:
-            self._groups.mark_arrived(index)
-            self._groups.launch_ready(group, current.label, current.group_scale)
 
-    def _open(self, iteration: Iteration, group: Group) -> _Round:
+    def _open(self) -> _Round | None:
         """First gradient of a backward: send the note now, so that it travels under the rest of backward."""
+        iteration, group = self._iteration, self._group
+        if iteration is None or group is None:
+            return None
         operation = f"exchange {iteration.exchanges} of {self.name}"
         label = f"step {iteration.step}, {operation}"
         sent = None
@@ -175,9 +184,10 @@ class GradientExchange:
         scale = iteration.weight / iteration.step_samples if iteration.step_samples else 0.0
         if iteration.is_first and iteration.is_last and scale:
             # Multiplied while it is reduced, which costs nothing. Not so where batches of different weights add up.
-            self._round = _Round(operation, label, 1.0, scale, sent)
+            scales = Scales(each=1.0, group=scale)
         else:
-            self._round = _Round(operation, label, scale, 1.0, sent)
+            scales = Scales(each=scale, group=1.0)
+        self._round = _Round(operation, label, scales, sent)
         queue: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
         queue(self._finish)
         return self._round
@@ -192,7 +202,10 @@ class GradientExchange:
         """End of the backward that opened the round."""
         current, self._round = self._round, None
         iteration, group = self._iteration, self._group
-        if current is None or iteration is None or group is None or not iteration.is_last:
+        if current is None or iteration is None or group is None:
+            return
+        if not iteration.is_last:
+            self._groups.hold(current.scales.each)
             return
         try:
             with torch.no_grad(), waiting(iteration, self._shared.board.peers):
@@ -203,7 +216,7 @@ class GradientExchange:
 
     def _complete(self, current: _Round, iteration: Iteration, group: Group) -> None:
         note, pending = current.sent or self._send_note(iteration, group, current.label)
-        self._groups.launch_rest(group, current.label, current.group_scale)
+        self._groups.launch_rest(group, current.label, current.scales)
         order = None if self._knows_order or self._seen else torch.tensor(self._groups.order())
         telling = None if order is None else group.broadcast(order, 0, label=f"{current.label}, order")
         pending.wait()

@@ -9,12 +9,21 @@ that `backward()` accumulates for n workers as it does for one. Not here: when a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from shoal.collectives.group import Group, Pending
 from shoal.strategies.gradient_memory import GradientLayout
 from shoal.strategies.gradient_plan import GradientSize, completed, first_order, plan_groups
+
+
+@dataclass(frozen=True)
+class Scales:
+    """What this worker's gradients are multiplied by."""
+
+    each: float  # when it is taken; 0 takes zeros, whatever there is, even nan
+    group: float  # while it is reduced, which costs nothing
 
 
 class GradientGroups:
@@ -25,8 +34,8 @@ class GradientGroups:
         self._layouts = [GradientLayout(parameter) for parameter in self.parameters]
         self._sizes = [GradientSize(p.dtype, p.numel() * p.element_size()) for p in self.parameters]
         self._group_bytes = group_bytes
-        self._gradients: dict[int, torch.Tensor] = {}  # this worker's part in the exchange being prepared
-        self._arrived: dict[int, None] = {}  # those that may leave, in the order in which they came
+        self.arrived: dict[int, None] = {}  # gradients that this backward has made, in the order in which they came
+        self._gradients: dict[int, torch.Tensor] = {}  # this worker's part in the exchange; ours, not in `.grad`
         self._earlier: dict[int, torch.Tensor] = {}  # what `.grad` held before this exchange
         self._sparse: set[int] = set()  # parameters whose gradients autograd makes as sparse tensors
         self._pending: list[Pending] = []  # by group that has left
@@ -44,20 +53,71 @@ class GradientGroups:
         """Whether anything leaves before the end of a backward."""
         return len(self._plan) > 1
 
+    # While backward runs
+
     def set_aside(self, index: int) -> None:
         """Before autograd writes a gradient: keep what `.grad` holds, so that the new one comes alone."""
         parameter = self.parameters[index]
-        if parameter.grad is None:
-            return
-        self._earlier.setdefault(index, parameter.grad)
-        parameter.grad = None
+        if parameter.grad is not None:
+            self._earlier.setdefault(index, parameter.grad)
+            parameter.grad = None
 
-    def take(self, index: int, scale: float) -> None:
-        """Take the gradient that autograd just made, scaled. A scale of 0 takes zeros, whatever there is, even nan."""
+    def arrive(self, index: int) -> bool:
+        """A gradient came, for the first time in this backward. Whether something can leave now."""
+        self.arrived[index] = None
+        number = self._place[index]
+        self._missing[number] -= 1
+        return not self._missing[number] and number == len(self._pending) and number < len(self._plan) - 1
+
+    def has_left(self, index: int) -> bool:
+        return self._place[index] < len(self._pending)
+
+    def launch_ready(self, group: Group, label: str, scales: Scales) -> None:
+        """Start reducing every complete group but the last, in the order that all workers share."""
+        while len(self._pending) < len(self._plan) - 1 and not self._missing[len(self._pending)]:
+            self._launch(group, label, scales)
+
+    def hold(self, scale: float) -> None:
+        """The end of a backward whose gradients wait for those of further batches."""
+        for index in self.arrived:
+            self._take(index, scale)
+        self._clear_arrived()
+
+    # When it is over
+
+    def launch_rest(self, group: Group, label: str, scales: Scales) -> None:
+        """Start reducing all that is left. Another worker may have a gradient where this one has none."""
+        used = [index in self.arrived or index in self._gradients for index in range(len(self.parameters))]
+        while len(self._pending) < len(self._plan) - 1:
+            self._launch(group, label, scales)
+        if self._plan:
+            like = self.parameters[self._plan[-1][0]]
+            self._flags = torch.tensor(used, dtype=like.dtype, device=like.device)
+            self._launch(group, label, scales, self._flags)
+
+    def _launch(self, group: Group, label: str, scales: Scales, *extra: torch.Tensor) -> None:
+        number = len(self._pending)
+        tensors, scale = [], scales.group
+        for index in self._plan[number]:
+            if index in self.arrived:
+                self._take(index, scales.each)
+            else:
+                self.set_aside(index)
+            if index not in self._gradients:
+                self._gradients[index] = self._layouts[index].zeros()
+            tensors.append(self._layouts[index].flat(self._gradients[index]))
+        if scale != 1.0 and not tensors[0].is_floating_point():  # complex: groups scale real numbers only
+            for tensor in tensors:
+                tensor.mul_(scale)
+            scale = 1.0
+        self._pending.append(group.all_reduce([*tensors, *extra], label=f"{label}, gradients {number}", scale=scale))
+
+    def _take(self, index: int, scale: float) -> None:
+        """Take the gradient that autograd made."""
         parameter, layout = self.parameters[index], self._layouts[index]
         gradient = parameter.grad
         parameter.grad = None
-        if gradient is None:
+        if gradient is None:  # the script has thrown it away
             return
         if gradient.is_sparse:
             self._sparse.add(index)
@@ -72,44 +132,6 @@ class GradientGroups:
         else:
             self._gradients[index] = layout.zeros()
 
-    def mark_arrived(self, index: int) -> None:
-        """A gradient came that may leave as soon as its neighbours have come."""
-        if index not in self._arrived:
-            self._arrived[index] = None
-            self._missing[self._place[index]] -= 1
-
-    def has_left(self, index: int) -> bool:
-        return self._place[index] < len(self._pending)
-
-    def launch_ready(self, group: Group, label: str, scale: float) -> None:
-        """Start reducing every complete group but the last, in the order that all workers share."""
-        while len(self._pending) < len(self._plan) - 1 and not self._missing[len(self._pending)]:
-            self._launch(group, label, scale, [])
-
-    def launch_rest(self, group: Group, label: str, scale: float) -> None:
-        """Backward is over. Parameters that no gradient reached contribute zeros, or what earlier batches left."""
-        used = [index in self._gradients for index in range(len(self.parameters))]
-        for index, parameter_used in enumerate(used):
-            if not parameter_used:
-                self._gradients[index] = self._layouts[index].zeros()
-            self.set_aside(index)  # another worker may have a gradient for it, which is added to what it held
-        while len(self._pending) < len(self._plan):
-            extra = []
-            if len(self._pending) == len(self._plan) - 1:
-                like = self.parameters[self._plan[-1][0]]
-                self._flags = torch.tensor(used, dtype=like.dtype, device=like.device)
-                extra = [self._flags]
-            self._launch(group, label, scale, extra)
-
-    def _launch(self, group: Group, label: str, scale: float, extra: list[torch.Tensor]) -> None:
-        number = len(self._pending)
-        tensors = [self._layouts[index].flat(self._gradients[index]) for index in self._plan[number]]
-        if scale != 1.0 and not tensors[0].is_floating_point():  # complex: groups scale real numbers only
-            for tensor in tensors:
-                tensor.mul_(scale)
-            scale = 1.0
-        self._pending.append(group.all_reduce([*tensors, *extra], label=f"{label}, gradients {number}", scale=scale))
-
     def wait(self) -> None:
         """Return when every group is reduced; raise the first failure."""
         for pending in self._pending:
@@ -117,7 +139,7 @@ class GradientGroups:
 
     def order(self) -> tuple[int, ...]:
         """In which gradients came in this exchange, on this worker."""
-        return completed(self._arrived, len(self.parameters))
+        return completed(self.arrived, len(self.parameters))
 
     def publish(self, correction: float) -> None:
         """Give each parameter its reduced gradient, times a factor. One that no worker used keeps what it had."""
@@ -145,8 +167,18 @@ class GradientGroups:
             parameter.grad = layout.zeros().to_sparse(1) if index in self._sparse else layout.zeros()
         self.reset()
 
+    def give_up(self) -> None:
+        """What a backward made that did not come to its end must not count in a later one: workers would part."""
+        for index in self.arrived:
+            self.parameters[index].grad = None
+        self.reset()
+
     def reset(self) -> None:
         """Nothing of an exchange remains here. Operations that were given up keep their memory; it is never reused."""
-        self._gradients, self._arrived, self._earlier = {}, {}, {}
+        self._gradients, self._earlier = {}, {}
         self._pending, self._flags = [], None
-        self._missing = [len(group) for group in self._plan]
+        self._clear_arrived()
+
+    def _clear_arrived(self) -> None:
+        self.arrived = {}
+        self._missing = [len(group) for group in self._plan]  # gradients that each group still waits for

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,26 @@ def test_what_a_script_holds_of_earlier_gradients_stays_as_it_was() -> None:
         hold()
 
     train_in_threads(2, train)
+
+
+def test_a_backward_that_raises_leaves_no_gradient_of_this_worker_alone() -> None:
+    def train(run: shoal.Run) -> dict[str, torch.Tensor]:
+        model = run.model(copy.deepcopy(PLAIN))
+        optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+
+        def fail(_gradient: torch.Tensor) -> None:
+            if run.step == 2:
+                raise ArithmeticError
+
+        model[0].weight.register_hook(fail)
+        for x, y in run.batches(data(), batch_size=4):
+            with suppress(ArithmeticError):
+                F.mse_loss(model(x), y).backward()
+            optimizer.step()  # keeps the gradients, so that what they hold is added to
+        return copy.deepcopy(model.state_dict())
+
+    first, second = train_in_threads(2, train)
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_complex_parameters() -> None:

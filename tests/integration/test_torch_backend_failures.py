@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from support import torch_failures
-from support.torch_ranks import Raised, ranks, run_ranks
+from support.torch_failures import Raised
+from support.torch_ranks import ranks, run_ranks
 
 HOST = socket.gethostname()
 
@@ -57,7 +58,7 @@ def test_wrong_calls_are_refused_and_the_group_goes_on() -> None:
 
 @pytest.mark.parametrize("how", ["collective", "asynchronous", "barrier", "receive"])
 def test_a_timeout_names_the_operation_and_who_is_missing(how: str) -> None:
-    first, _, third = run_ranks(torch_failures.one_does_not_come, 3, how, timeout=1.0)
+    first, _, third = run_ranks(torch_failures.one_does_not_come, 3, how, timeout=0.5)
     for found in (first, third):
         assert isinstance(found, Raised) and found.kind == "DistBackendError", found
         assert "timeout of" in found.text and "operation" in found.text or "receive 0" in found.text, found.text
@@ -65,7 +66,7 @@ def test_a_timeout_names_the_operation_and_who_is_missing(how: str) -> None:
 
 
 def test_a_monitored_barrier_names_who_is_missing_and_leaves_the_group_usable() -> None:
-    first, _, third = run_ranks(torch_failures.one_does_not_come, 3, "monitored barrier")
+    first, _, third = run_ranks(torch_failures.one_does_not_come, 3, "monitored")
     assert "Rank 1 failed to pass monitoredBarrier" in first.text
     assert "Rank 2 successfully reached monitoredBarrier" in third.text
 
@@ -139,7 +140,15 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("ending", ["pass", "sys.exit(0)", "dist.destroy_process_group()", "dist.irecv(tensor, 1 - rank)"])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "pass",
+        pytest.param("sys.exit(0)", marks=pytest.mark.long),
+        pytest.param("dist.destroy_process_group()", marks=pytest.mark.long),
+        pytest.param("dist.irecv(tensor, 1 - rank)", marks=pytest.mark.long),
+    ],
+)
 def test_a_script_may_end_as_it_likes(ending: str) -> None:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     program = textwrap.dedent(SCRIPT).format(ending)

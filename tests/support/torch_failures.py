@@ -7,24 +7,34 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
-from support.torch_ranks import Place, Raised, say, store_of
+from support.torch_ranks import Place, say, store_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 ENDLESS = 1_000_000
 
 
+@dataclass(frozen=True)
+class Raised:
+    """What a call raised."""
+
+    kind: str
+    text: str
+
+
 def caught(call: Callable[[], Any]) -> Raised | None:
     try:
         call()
     except Exception as error:
-        return Raised(type(error).__name__, str(error), "")
+        return Raised(type(error).__name__, str(error))
     return None
 
 
@@ -107,20 +117,26 @@ def wrong_calls(rank: int, size: int) -> list[Raised | None]:
     return found
 
 
+LONELY: dict[str, Callable[[], Any]] = {
+    "collective": lambda: dist.all_reduce(torch.ones(1)),
+    "asynchronous": lambda: dist.all_reduce(torch.ones(1), async_op=True).wait(),
+    "barrier": lambda: dist.barrier(timeout=timedelta(seconds=0.3)),
+    "receive": lambda: dist.recv(torch.ones(1), 1),
+    "monitored": lambda: dist.monitored_barrier(timeout=timedelta(seconds=0.3)),
+}
+
+
 def one_does_not_come(rank: int, _size: int, how: str) -> Raised | None:
     """Rank 1 stays away until the others have given up."""
+    group = dist.group.WORLD
+    assert group is not None
+    store = group.get_group_store()
     if rank == 1:
-        time.sleep(3)
+        store.wait(["given up by 0", "given up by 2"])
         return None
-    if how == "collective":
-        return caught(lambda: dist.all_reduce(torch.ones(1)))
-    if how == "asynchronous":
-        return caught(dist.all_reduce(torch.ones(1), async_op=True).wait)
-    if how == "barrier":
-        return caught(lambda: dist.barrier(timeout=timedelta(seconds=0.5)))
-    if how == "monitored barrier":
-        return caught(lambda: dist.monitored_barrier(timeout=timedelta(seconds=0.5)))
-    return caught(lambda: dist.recv(torch.ones(1), 1))
+    found = caught(LONELY[how])
+    store.set(f"given up by {rank}", "")
+    return found
 
 
 def one_is_missing_at_the_start(place: Place) -> Raised | None:
@@ -138,7 +154,8 @@ def stale_store(place: Place) -> float:
     if place.rank == 0:
         store.set("leader", "of old")
         store.set("of old/1", "somebody")
-        store.set("of old/all", b"\x92\x92\x93\xa1a\xa1b\x01\x93\xa1c\xa1d\x02\xa5token")
+        attendants = [{"nonce": str(rank), "host": "somewhere", "process": 1} for rank in range(2)]
+        store.set("of old/all", msgspec.msgpack.encode({"attendants": attendants, "token": "old"}))
         store_of(place).set("go", "")
     store_of(place).wait(["go"])
     if place.rank == 0:
@@ -181,9 +198,12 @@ def fork_in_the_middle(rank: int, size: int) -> float:
     dist.all_reduce(torch.ones(1), async_op=True).wait()
     child = os.fork()
     if child == 0:
-        refusals = [caught(lambda: dist.all_reduce(torch.ones(1))), caught(lambda: dist.send(torch.ones(1), 1 - rank))]
-        later = caught(dist.all_reduce(torch.ones(1), async_op=True).wait)
-        is_refused = all(one is not None and "forked child" in one.text for one in (*refusals, later))
+        refusals = [
+            caught(lambda: dist.all_reduce(torch.ones(1))),
+            caught(lambda: dist.all_reduce(torch.ones(1), async_op=True).wait()),
+            caught(lambda: dist.send(torch.ones(1), 1 - rank)),
+        ]
+        is_refused = all(one is not None and "forked child" in one.text for one in refusals)
         dist.destroy_process_group()
         os._exit(0 if is_refused else 1)
     assert os.waitpid(child, 0)[1] == 0
@@ -197,6 +217,7 @@ def abort_from_another_thread(rank: int, _size: int) -> Raised | None:
         threading.Timer(0.3, dist.distributed_c10d._abort_process_group).start()
         return caught(lambda: dist.all_reduce(torch.ones(1)))
     time.sleep(0.6)
+    caught(lambda: dist.all_reduce(torch.ones(1)))  # rank 0 had put its part where it can be taken
     return caught(lambda: dist.all_reduce(torch.ones(1)))
 
 

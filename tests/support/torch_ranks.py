@@ -1,8 +1,8 @@
 """Ranks of a torch process group for tests: processes forked from one that has imported torch and the backend.
 
 `run_ranks(function, size)` calls `function(rank, size, *arguments)` in every rank, inside a process group of the backend
-`shoal`, and returns what they return. What a rank raises comes back as `Raised`. `machines` makes ranks believe that they
-are on several machines: `[2, 1]` puts the third on another one; then sockets carry what memory would.
+`shoal`, and returns what they return. `machines` makes ranks believe that they are on several machines: `(2, 1)` puts
+the third on another one; then sockets carry what memory would.
 """
 
 from __future__ import annotations
@@ -30,11 +30,9 @@ _context.set_forkserver_preload(list(PRELOADED))
 
 
 @dataclass(frozen=True)
-class Raised:
-    """What a rank raised."""
+class Broken:
+    """What comes of a rank whose function raised."""
 
-    kind: str
-    text: str
     trace: str
 
 
@@ -78,7 +76,7 @@ class Ranks:
         return self._ends[rank].recv()
 
     def results(self, ranks: Sequence[int] | None = None) -> list[Any]:
-        """What the ranks returned or raised, in order; None for one that ended without a word."""
+        """What became of the ranks, in order; None for one that ended without a word."""
         wanted = range(len(self.processes)) if ranks is None else ranks
         found: dict[int, Any] = {}
         limit = time.monotonic() + TIMEOUT
@@ -113,7 +111,7 @@ def run_ranks(function: Callable[..., Any], size: int, *arguments: Any, **settin
     with ranks(function, size, *arguments, **settings) as running:
         found = running.results()
         for rank, one in enumerate(found):
-            assert not isinstance(one, Raised), f"rank {rank}: {one.trace}"
+            assert not isinstance(one, Broken), f"rank {rank}: {one.trace}"
         # The last words of a process that ends well are its exit code.
         for rank, process in enumerate(running.processes):
             process.join(TIMEOUT)
@@ -148,8 +146,8 @@ def _run(place: Place, function: Callable[..., Any], arguments: tuple[Any, ...],
             dist.destroy_process_group()
         else:
             result = function(place, *arguments)
-    except Exception as error:
-        result = Raised(type(error).__name__, str(error), traceback.format_exc())
+    except Exception:
+        result = Broken(traceback.format_exc())
     end.send(result)
 
 

@@ -98,7 +98,7 @@ class GradientExchange:
     def end(self) -> None:
         if self._round is not None:  # a backward that raised
             self._round = None
-            self._groups.give_up()
+            self._groups.reset()
         if self._seen and self._iteration is not None and not self._iteration.is_void:
             self.follow(self._seen)
         self._seen = []
@@ -114,7 +114,7 @@ class GradientExchange:
 
     def rebind(self) -> None:
         """Forget a round that failed."""
-        self._groups.give_up()
+        self._groups.reset()
         self._round = None
         self._seen = []
         self._iteration = None
@@ -149,7 +149,7 @@ class GradientExchange:
 
     def _before(self, index: int, parameter: torch.Tensor, _gradients: tuple[torch.Tensor, ...]) -> None:
         """Runs for every gradient, amid the script's computation: as short as can be."""
-        if parameter.grad is not None and self._iteration is not None and index not in self._groups.arrived:
+        if parameter.grad is not None and self._iteration is not None:
             self._groups.set_aside(index)
 
     def _after(self, index: int, parameter: torch.Tensor) -> None:
@@ -164,12 +164,13 @@ class GradientExchange:
             self._groups.launch_ready(self._group, current.label, current.scales)
 
     def _comes_again(self, index: int, parameter: torch.Tensor) -> None:
-        """In one backward. That is fine while both can be added up in `.grad`."""
+        """In one backward. That is fine while the first is still here."""
         if self._groups.has_left(index):
             raise UsageError(
                 f"the gradient of {self._watched[id(parameter)]!r} of {self.name} came twice in one backward(), as it "
                 "does where a layer is checkpointed in several places; use checkpoint(..., use_reentrant=False)"
             )
+        self._groups.add(index)
 
     def _open(self) -> _Round | None:
         """First gradient of a backward: send the note now, so that it travels under the rest of backward."""

@@ -34,8 +34,10 @@ class GradientGroups:
         self._layouts = [GradientLayout(parameter) for parameter in self.parameters]
         self._sizes = [GradientSize(p.dtype, p.numel() * p.element_size()) for p in self.parameters]
         self._group_bytes = group_bytes
-        self.arrived: dict[int, None] = {}  # gradients that this backward has made, in the order in which they came
-        self._gradients: dict[int, torch.Tensor] = {}  # this worker's part in the exchange; ours, not in `.grad`
+        # Gradients that this backward has made, as autograd made them, in the order in which they came. They are not
+        # in `.grad`: if backward raises, an optimizer must not find what no other worker has.
+        self.arrived: dict[int, torch.Tensor | None] = {}
+        self._gradients: dict[int, torch.Tensor] = {}  # this worker's part in the exchange, in memory of our own
         self._earlier: dict[int, torch.Tensor] = {}  # what `.grad` held before this exchange
         self._sparse: set[int] = set()  # parameters whose gradients autograd makes as sparse tensors
         self._pending: list[Pending] = []  # by group that has left
@@ -64,10 +66,18 @@ class GradientGroups:
 
     def arrive(self, index: int) -> bool:
         """A gradient came, for the first time in this backward. Whether something can leave now."""
-        self.arrived[index] = None
+        parameter = self.parameters[index]
+        self.arrived[index] = parameter.grad
+        parameter.grad = None
         number = self._place[index]
         self._missing[number] -= 1
         return not self._missing[number] and number == len(self._pending) and number < len(self._plan) - 1
+
+    def add(self, index: int) -> None:
+        """One that has arrived and has not left came again in the same backward."""
+        parameter, first = self.parameters[index], self.arrived[index]
+        self.arrived[index] = parameter.grad if first is None or parameter.grad is None else first + parameter.grad
+        parameter.grad = None
 
     def has_left(self, index: int) -> bool:
         return self._place[index] < len(self._pending)
@@ -81,7 +91,7 @@ class GradientGroups:
         """The end of a backward whose gradients wait for those of further batches."""
         for index in self.arrived:
             self._take(index, scale)
-        self._clear_arrived()
+        self._expect()
 
     # When it is over
 
@@ -113,11 +123,10 @@ class GradientGroups:
         self._pending.append(group.all_reduce([*tensors, *extra], label=f"{label}, gradients {number}", scale=scale))
 
     def _take(self, index: int, scale: float) -> None:
-        """Take the gradient that autograd made."""
-        parameter, layout = self.parameters[index], self._layouts[index]
-        gradient = parameter.grad
-        parameter.grad = None
-        if gradient is None:  # the script has thrown it away
+        """Make what autograd made our own."""
+        layout, gradient = self._layouts[index], self.arrived[index]
+        self.arrived[index] = None
+        if gradient is None:  # a hook of the script's has thrown it away
             return
         if gradient.is_sparse:
             self._sparse.add(index)
@@ -167,18 +176,13 @@ class GradientGroups:
             parameter.grad = layout.zeros().to_sparse(1) if index in self._sparse else layout.zeros()
         self.reset()
 
-    def give_up(self) -> None:
-        """What a backward made that did not come to its end must not count in a later one: workers would part."""
-        for index in self.arrived:
-            self.parameters[index].grad = None
-        self.reset()
-
     def reset(self) -> None:
         """Nothing of an exchange remains here. Operations that were given up keep their memory; it is never reused."""
         self._gradients, self._earlier = {}, {}
         self._pending, self._flags = [], None
-        self._clear_arrived()
+        self._expect()
 
-    def _clear_arrived(self) -> None:
+    def _expect(self) -> None:
+        """The next backward."""
         self.arrived = {}
         self._missing = [len(group) for group in self._plan]  # gradients that each group still waits for

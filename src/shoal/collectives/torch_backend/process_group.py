@@ -10,10 +10,12 @@ import atexit
 import os
 import weakref
 from datetime import timedelta
+from typing import NoReturn, cast
 
 import torch
 from torch._C._distributed_c10d import ProcessGroup, Store
 
+from shoal.collectives.group import Group
 from shoal.collectives.torch_backend import monitored_barrier
 from shoal.collectives.torch_backend.calls import in_torch_errors
 from shoal.collectives.torch_backend.collectives import Collectives
@@ -23,6 +25,7 @@ from shoal.collectives.torch_backend.monitored_barrier import MonitoredBarrier
 from shoal.collectives.torch_backend.point_to_point import PointToPoint
 from shoal.collectives.torch_backend.rendezvous import Meeting, prefixed
 from shoal.collectives.torch_backend.work import JoinedWork, ShoalWork
+from shoal.errors import Aborted
 
 NAME = "shoal"
 DEVICES = ("cpu", "cuda")
@@ -50,7 +53,8 @@ class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):  # type: ignor
         meeting = Meeting(self._store, rank, size, limit)
         formed = form(meeting, host_towards(store), limit)
         self._threaded, self._mailbox = formed.group, formed.mailbox
-        self._group, self._here = self._threaded, self._threaded.here
+        self._group: Group = self._threaded
+        self._here = self._threaded.here
         self._deadline = self._clock = Deadline(self._threaded, limit, self._run_out)
         self._open(meeting)
 
@@ -176,11 +180,19 @@ def _leave_all() -> None:
         group.leave()
 
 
+class _Absent:
+    """Stands for a group in a forked child: whoever calls it is told so."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise Aborted(f"{name}: a forked child takes no part in its parent's exchanges; make a process group of its own")
+
+
 def _forget_all() -> None:
-    """In a forked child: threads and connections are the parent's."""
+    """In a forked child: threads, memory and connections are the parent's."""
     deadlines.forget()
     for group in tuple(_open_groups):
         group._is_open = False
+        group._group = group._here = cast(Group, _Absent())
 
 
 os.register_at_fork(after_in_child=_forget_all)

@@ -101,11 +101,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         _one_of("schedule", self.schedule, SCHEDULES)
         _one_of("codec", self.codec, CODECS)
         _one_of("carrier", self.carrier, CARRIERS)
-        if self.carrier != "shoal" and (self.schedule, self.codec) != ("auto", "identity"):
-            raise UsageError(
-                f"--schedule {self.schedule} and --codec {self.codec} do not go with --carrier {self.carrier}, which has "
-                "schedules of its own; leave them out, or take --carrier shoal"
-            )
+        self._check_carrier()
         _one_of("progress", self.progress, PROGRESS)
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"--seed is {self.seed}; it should be from 0 to 2^63-1")
@@ -128,6 +124,13 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         parse_address(self.address, named="--address")
         _ = self.checkpoints
         return self
+
+    def _check_carrier(self) -> None:
+        if self.carrier != "shoal" and (self.schedule, self.codec) != ("auto", "identity"):
+            raise UsageError(
+                f"--schedule {self.schedule} and --codec {self.codec} do not go with --carrier {self.carrier}, which "
+                "has schedules of its own; leave them out, or take --carrier shoal"
+            )
 
     @property
     def fewest(self) -> int:

@@ -16,7 +16,7 @@ from shoal.errors import UsageError, WorkersDisagree
 from support.collectives import in_threads, succeed
 from support.mailboxes import LANES, mailboxes
 
-SIZES = (0, 1, 1000, 5_000, 20_000, 300_000, 20_000_000)  # bytes: with the letter, through a ring, where they lie
+SIZES = (0, 1, 1000, 40_000, 70_000, 300_000, 20_000_000)  # bytes: with the letter, through a ring, where they lie
 
 
 @pytest.fixture(params=LANES)
@@ -220,6 +220,16 @@ def test_every_type_and_every_layout_travels(lane: str, dtype: torch.dtype) -> N
             lambda: made[1].receive(target.t(), 0).wait(),
         )
         assert torch.equal(target.to(torch.complex64), values.to(torch.complex64))  # which holds any of them
+
+
+def test_a_tensor_made_for_inference_is_received_outside_of_it(lane: str) -> None:
+    with mailboxes(lane, 2) as made:
+        with torch.inference_mode():
+            target = torch.zeros(4, 6).t()
+        pending = made[1].receive(target, 0)
+        made[0].send(torch.ones(6, 4), 1).wait()
+        pending.wait()
+        assert target.sum() == 24
 
 
 def test_a_tensor_that_needs_gradients_is_received_without_a_trace() -> None:

@@ -163,7 +163,8 @@ def test_a_rank_may_be_aborted_while_messages_fly_and_nobody_hangs(lane: str) ->
         assert [error.peer for error in (errors[0], errors[2])] == [1, 1]
 
 
-def test_mailboxes_that_come_and_go_leave_nothing_behind(lane: str) -> None:
+@pytest.mark.parametrize("rounds", [80, pytest.param(1000, marks=pytest.mark.long)])
+def test_mailboxes_that_come_and_go_leave_nothing_behind(lane: str, rounds: int) -> None:
     def round_trip(made: list[Mailbox]) -> None:
         tensor = torch.zeros(4)
         pending = made[1].receive(tensor, 0)
@@ -171,7 +172,7 @@ def test_mailboxes_that_come_and_go_leave_nothing_behind(lane: str) -> None:
         pending.wait()
 
     process = psutil.Process()
-    for number in range(80):
+    for number in range(rounds):
         with mailboxes(lane, 2) as made:
             round_trip(made)
         if number == 20:

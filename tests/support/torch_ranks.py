@@ -8,6 +8,7 @@ the third on another one; then sockets carry what memory would.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import multiprocessing
 import os
 import signal
@@ -22,9 +23,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+Function = Callable[..., Any] | str  # "module:name" of one that only ranks can import
 TIMEOUT = 60.0  # seconds that ranks get in all
 # Imported once, before ranks are forked. Modules of the tests cannot be among them: the fork server has its own path.
-PRELOADED = ("shoal.collectives.torch_backend.process_group", "torch.distributed.device_mesh", "torch.nn.parallel")
+PRELOADED = (
+    "shoal.collectives.torch_backend.process_group",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+)
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(list(PRELOADED))
 
@@ -50,7 +58,7 @@ class Place:
 class Ranks:
     """The running ranks of one group."""
 
-    def __init__(self, function: Callable[..., Any], size: int, *arguments: Any, **settings: Any) -> None:
+    def __init__(self, function: Function, size: int, *arguments: Any, **settings: Any) -> None:
         """Settings: `machines`, `timeout` of the group in seconds, `init` False to let the function make the group."""
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         machines, timeout = tuple(settings.get("machines", ())), settings.get("timeout", 30.0)
@@ -98,7 +106,7 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def ranks(function: Callable[..., Any], size: int, *arguments: Any, **settings: Any) -> Iterator[Ranks]:
+def ranks(function: Function, size: int, *arguments: Any, **settings: Any) -> Iterator[Ranks]:
     running = Ranks(function, size, *arguments, **settings)
     try:
         yield running
@@ -106,7 +114,7 @@ def ranks(function: Callable[..., Any], size: int, *arguments: Any, **settings: 
         running.close()
 
 
-def run_ranks(function: Callable[..., Any], size: int, *arguments: Any, **settings: Any) -> list[Any]:
+def run_ranks(function: Function, size: int, *arguments: Any, **settings: Any) -> list[Any]:
     """What the ranks returned; a rank that raised fails the test with its trace."""
     with ranks(function, size, *arguments, **settings) as running:
         found = running.results()
@@ -132,13 +140,16 @@ def store_of(place: Place) -> dist.Store:
     return dist.TCPStore("127.0.0.1", place.port, is_master=False, wait_for_workers=False)
 
 
-def _run(place: Place, function: Callable[..., Any], arguments: tuple[Any, ...], end: Any, init: bool) -> None:
+def _run(place: Place, function: Function, arguments: tuple[Any, ...], end: Any, init: bool) -> None:
     global _end  # noqa: PLW0603  one test function per process
     _end = end
     torch.set_num_threads(1)
     if place.machines:
         _separate(place)
     try:
+        if isinstance(function, str):
+            module, _, name = function.partition(":")
+            function = getattr(importlib.import_module(module), name)
         if init:
             store, limit = store_of(place), timedelta(seconds=place.timeout)
             dist.init_process_group("shoal", store=store, rank=place.rank, world_size=place.size, timeout=limit)

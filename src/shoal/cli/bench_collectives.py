@@ -8,6 +8,7 @@ sets: a copy of the same bytes by all processes at once. What the figures mean f
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import importlib.util
 import json
@@ -18,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -43,6 +43,7 @@ SIZES = {
 OTHER_SIZES = (8, 4 * KB, 64 * KB, MB, 4 * MB, 16 * MB, 100 * MB, 400 * MB)
 QUICK_SIZES = (8, 16 * KB, MB, 16 * MB)
 QUICK = 0.4  # of the usual turns
+SECOND_LOOK = 2.0
 FREE_CASES = tuple((name, size) for name in ("all-reduce", "broadcast", "send") for size in (KB, MB, 16 * MB, 100 * MB))
 SHAPED_CASES = (("all-reduce", 16 * MB), ("all-reduce", 64 * MB), ("send", 16 * MB))
 
@@ -136,27 +137,40 @@ def _between_machines(options: argparse.Namespace) -> list[Measurement]:
 
 
 def _measure(place: Place, ranks: int, cases: Cases, options: argparse.Namespace) -> list[Measurement]:
-    found = []
-    orders: dict[str, Any] = {
-        "deepspeed": options.deepspeed and place.where == LOCAL and ranks <= (os.cpu_count() or 1),
-        "socket": place.where == SHAPED,
-        "scale": QUICK if options.quick else 1.0,
-        "cases": cases,
-    }
     with _processes(place, ranks) as processes:
-        orders["port"] = _read(processes)["port"]
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(orders) + "\n")
+        besides = {
+            "deepspeed": options.deepspeed and place.where == LOCAL and ranks <= (os.cpu_count() or 1),
+            "socket": place.where == SHAPED,
+        }
+        _tell(processes, {"port": _read(processes)["port"], **besides})
+        scale = QUICK if options.quick else 1.0
+        found = [_measured(processes, place, case, scale) for case in cases]
+        # A disturbance of a moment must not decide: both looks count, and the second has more turns.
+        for number, case in enumerate(cases):
+            if verdict.is_missed(found[number]):
+                print("  once more:", flush=True)
+                found[number] = found[number].joined(_measured(processes, place, case, SECOND_LOOK * scale))
+        return found
+
+
+def _measured(
+    processes: Sequence[subprocess.Popen[str]], place: Place, case: tuple[str, int], scale: float
+) -> Measurement:
+    _tell(processes, (*case, scale))
+    measured = msgspec.convert({**_read(processes), "where": place.where}, Measurement)
+    print("  " + verdict.line(measured), flush=True)
+    return measured
+
+
+def _tell(processes: Sequence[subprocess.Popen[str]], order: object) -> None:
+    for process in processes:
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it is gone: reading says so
+            process.stdin.write(json.dumps(order) + "\n")
             process.stdin.flush()
-        for _ in cases:
-            measured = msgspec.convert({**_read(processes), "where": place.where}, Measurement)
-            print("  " + verdict.line(measured), flush=True)
-            found.append(measured)
-    return found
 
 
-@contextmanager
+@contextlib.contextmanager
 def _processes(place: Place, ranks: int) -> Iterator[list[subprocess.Popen[str]]]:
     processes: list[subprocess.Popen[str]] = []
     with tempfile.TemporaryFile("w+") as complaints:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -55,6 +55,11 @@ class Measurement(msgspec.Struct, frozen=True):
         pairs = [(f"gloo {way}".strip(), f"shoal {way}".strip()) for way in ways]
         return min((self.median(theirs) / self.median(ours) for theirs, ours in pairs), default=math.inf)
 
+    def joined(self, more: Measurement) -> Measurement:
+        """The turns of both."""
+        seconds = {name: turns + more.seconds[name] for name, turns in self.seconds.items()}
+        return msgspec.structs.replace(self, seconds=seconds)
+
     @property
     def label(self) -> str:
         size = f" of {size_text(self.bytes)}" if self.bytes else ""
@@ -70,46 +75,94 @@ class Bound:
     holds: bool
 
 
-Value = Callable[[Measurement], float]
+@dataclass(frozen=True)
+class Rule:
+    what: str
+    applies: Callable[[Measurement], bool]
+    limit: float
+    value: Callable[[Measurement], float] = Measurement.ratio
+
+    def is_missed(self, each: Measurement) -> bool:
+        return self.applies(each) and self.value(each) < self.limit
 
 
-def bounds(measured: Sequence[Measurement]) -> list[Bound]:
-    """Only of what was measured."""
-    return [bound for bound in _bounds(measured) if bound is not None]
+def _is_sum(each: Measurement, least: int, most: float = math.inf) -> bool:
+    return each.where == LOCAL and each.collective == "all-reduce" and least <= each.bytes <= most
 
 
-def _bounds(measured: Sequence[Measurement]) -> Iterator[Bound | None]:
-    here = [each for each in measured if each.where == LOCAL]
-    sums = [each for each in here if each.collective == "all-reduce"]
-    others = [each for each in here if each.collective != "all-reduce"]
-    for ranks, limit in ALL_REDUCE.items():
-        large = [each for each in sums if each.ranks == ranks and each.bytes >= MB]
-        yield _worst(f"all-reduce from 1 MB, {ranks} ranks: gloo's time over Shoal's", large, limit)
-    small = [each for each in sums if 4 * KB <= each.bytes <= 64 * KB]
-    yield _worst("all-reduce, 4 to 64 KB: gloo's time over Shoal's", small, SMALL_ALL_REDUCE)
-    against = [each for each in sums if each.best("deepspeed") is not None and each.bytes >= MB]
-    value: Value = lambda each: each.ratio("deepspeed")  # noqa: E731  shorter than a function of its own
-    yield _worst("all-reduce from 1 MB: DeepSpeed's time over Shoal's", against, DEEPSPEED, value)
-    middle = [each for each in others if MB <= each.bytes <= 16 * MB]
-    yield _worst("other collectives, 1 to 16 MB: gloo's time over Shoal's", middle, OTHERS)
-    large = [each for each in others if each.bytes > 16 * MB]
-    yield _worst("other collectives above: that over 1.5, or of 80% of memcpy", large, 1.0, _large)
-    yield _worst("anything: gloo's time over Shoal's", here, NEVER_BELOW, Measurement.worst_ratio)
-    between = [each for each in measured if each.where == FREE]
-    yield _worst("between two machines: gloo's time over Shoal's", between, UNSHAPED)
-    shaped = [each for each in measured if each.where == SHAPED and each.best("socket") is not None]
-    yield _worst("at 1 Gbit: a plain socket's time over Shoal's", shaped, SOCKET, lambda each: each.ratio("socket"))
+def _is_other(each: Measurement, least: int, most: float = math.inf) -> bool:
+    return each.where == LOCAL and each.collective != "all-reduce" and least <= each.bytes <= most
 
 
-def _large(each: Measurement) -> float:
+def _of_large(each: Measurement) -> float:
     return max(each.ratio() / LARGE_OTHERS, each.ratio("memcpy") / LARGE_MEMCPY)
 
 
-def _worst(what: str, measured: Iterable[Measurement], limit: float, value: Value = Measurement.ratio) -> Bound | None:
-    found = min(((value(each), each.label) for each in measured), default=None)
-    if found is None:
-        return None
-    return Bound(what, found[0], limit, found[1], found[0] >= limit)
+RULES = (
+    *(
+        Rule(
+            f"all-reduce from 1 MB, {ranks} ranks: gloo's time over Shoal's",
+            lambda each, ranks=ranks: _is_sum(each, MB) and each.ranks == ranks,  # type: ignore[misc]  # bound now
+            limit,
+        )
+        for ranks, limit in ALL_REDUCE.items()
+    ),
+    Rule(
+        "all-reduce, 4 to 64 KB: gloo's time over Shoal's",
+        lambda each: _is_sum(each, 4 * KB, 64 * KB),
+        SMALL_ALL_REDUCE,
+    ),
+    Rule(
+        "all-reduce from 1 MB: DeepSpeed's time over Shoal's",
+        lambda each: _is_sum(each, MB) and each.best("deepspeed") is not None,
+        DEEPSPEED,
+        lambda each: each.ratio("deepspeed"),
+    ),
+    Rule(
+        "other collectives, 1 to 16 MB: gloo's time over Shoal's",
+        lambda each: _is_other(each, MB, 16 * MB),
+        OTHERS,
+    ),
+    Rule(
+        "other collectives above: that over 1.5, or of 80% of memcpy",
+        lambda each: _is_other(each, 16 * MB + 1),
+        1.0,
+        _of_large,
+    ),
+    Rule(
+        "anything: gloo's time over Shoal's",
+        lambda each: each.where == LOCAL,
+        NEVER_BELOW,
+        Measurement.worst_ratio,
+    ),
+    Rule(
+        "between two machines: gloo's time over Shoal's",
+        lambda each: each.where == FREE,
+        UNSHAPED,
+    ),
+    Rule(
+        "at 1 Gbit: a plain socket's time over Shoal's",
+        lambda each: each.where == SHAPED,
+        SOCKET,
+        lambda each: each.ratio("socket"),
+    ),
+)
+
+
+def bounds(measured: Sequence[Measurement]) -> list[Bound]:
+    """Of what was measured, the worst of each rule."""
+    found = []
+    for rule in RULES:
+        values = [(rule.value(each), each.label) for each in measured if rule.applies(each)]
+        if values:
+            worst, where = min(values)
+            found.append(Bound(rule.what, worst, rule.limit, where, worst >= rule.limit))
+    return found
+
+
+def is_missed(each: Measurement) -> bool:
+    """Whether some rule does not hold here: then it is worth another look."""
+    return any(rule.is_missed(each) for rule in RULES)
 
 
 def size_text(size: int) -> str:

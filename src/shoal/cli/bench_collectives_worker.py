@@ -1,7 +1,8 @@
 """One rank of `shoal bench collectives`: gloo and Shoal in turns, in one process, over the same buffers.
 
-Reads its orders from standard input, one JSON line. Rank 0 prints a JSON line per measurement. A turn is a number of
-calls that all ranks begin together; it counts with the time of the rank that took longest.
+Reads JSON lines from standard input: what to measure besides, then a collective, a size and a scale of the turns each.
+Rank 0 prints a JSON line per measurement. A turn is a number of calls that all ranks begin together; it counts with the
+time of the rank that took longest.
 """
 
 from __future__ import annotations
@@ -146,8 +147,8 @@ def take_part(rank: int, ranks: int, host: str, answers: IO[str]) -> None:
         others |= {("socket", "all-reduce"): plain.all_reduce, ("socket", "send"): plain.send}
     bench = Bench(rank, ranks, store, others)
     _forget_shared_memory()
-    for collective, size in orders["cases"]:
-        found = bench.measure(collective, size, orders["scale"])
+    for line in sys.stdin:
+        found = bench.measure(*json.loads(line))
         if rank == 0:
             answers.write(json.dumps(found) + "\n")
     dist.destroy_process_group()

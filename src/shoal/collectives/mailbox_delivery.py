@@ -80,7 +80,10 @@ class Delivery(Pending):
         """Called once, by the mailbox, which calls `tell` later: callbacks may call the mailbox."""
         if self._staged is not None and error is None and not self.is_send:
             try:
-                self._staged.write_back()
+                with (
+                    torch.inference_mode()
+                ):  # the tensor may be of that kind; this thread may be another than its maker
+                    self._staged.write_back()
             except Exception as trouble:  # of the tensor's device: the user's to see, whichever thread this is
                 error = trouble
         self.error = error

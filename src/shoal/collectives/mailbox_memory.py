@@ -38,7 +38,9 @@ from shoal.transport.neighbours import Neighbourhood
 
 Exchange = Callable[[bytes], list[bytes]]  # every rank's bytes to every rank, in order of ranks
 
-MOST_INLINE = 16 * 1024
+# A message that travels with its letter is copied twice, a longer one once; but its receiver has to answer, and its
+# sender to wait for that: the copy of 64 KB is cheaper than waking up.
+MOST_INLINE = 64 * 1024
 PIECE_BYTES = 64 * 1024  # of a long message that goes through the ring
 STOPPED_LIMIT = 5.0  # seconds; a process that is stopped for longer counts as lost
 DYING_SECONDS = 0.1  # a process whose memory is gone is seen to be dead within

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from shoal.collectives.mailbox_letters import LETTER_BYTES, Letter, pack_into, unpack_from
 
 LINE = 64
-RING_BYTES = 256 * 1024
+RING_BYTES = 512 * 1024
 MOST_BYTES = RING_BYTES // 2 - LINE - LETTER_BYTES  # of a letter's payload: with more, it might never fit
 
 

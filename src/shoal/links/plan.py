@@ -63,7 +63,7 @@ class Plan:
     order: tuple[int, ...] = ()  # of the ranks around a ring; empty: 0, 1, 2, ...
     hosts: Hosts = ()  # empty: not known, or every rank has its own
     between: Plan | None = None  # among the first ranks of the hosts, where hosts are known
-    reason: str = "a fixed table, no link was measured"
+    reason: str = "no link was measured, auto has a fixed table"
     seconds: float = 0.0  # that measuring took
 
 

@@ -28,19 +28,21 @@ def survey(mesh: Mesh, schedule: str, hosts: Hosts = (), *, deterministic: bool 
 def told(plan: Plan, generation: int, setting: str, in_memory: Hosts = (), *, memory: str = "") -> ScheduleChosen:
     """`setting`: what the job was asked to take. `in_memory`: all hosts, where ranks of one reduce in its memory;
     `memory`: what was found out about that."""
-    used, before = plan, "" if setting == "auto" else f"--schedule {setting}; "
-    table = plan.all_reduce if setting == "auto" else Table((0,), (setting,))
+    table, reason, asked = plan.all_reduce, plan.reason, f"asked for with --schedule {setting}; "
     if len(in_memory) == 1:
-        table, before = Table((0,), ("memory",)), f"all {len(in_memory[0])} ranks share one machine's memory; "
+        table = Table((0,), ("memory",))
+        reason = f"all {len(in_memory[0])} ranks share one machine's memory; {memory or plan.reason}"
     elif in_memory:
-        used = plan.between or FIXED
         table = Table((0,), ("hierarchical",))
-        before += f"memory inside each of {len(in_memory)} machines, between them "
+        reason = f"memory inside each of {len(in_memory)} machines, between them {(plan.between or FIXED).reason}"
+    elif setting != "auto":
+        table = Table((0,), (setting,))
+        reason = f"auto would take {plan.reason}" if plan.seconds else plan.reason
     return ScheduleChosen(
         generation=generation,
         setting=setting,
         ranges=tuple(zip(table.least, table.schedules, strict=True)),
-        order=() if in_memory else used.order,
+        order=() if in_memory else plan.order,
         seconds=plan.seconds,
-        reason=before + (memory or used.reason if len(in_memory) == 1 else used.reason),
+        reason=reason if setting == "auto" else asked + reason,
     )

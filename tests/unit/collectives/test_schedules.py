@@ -67,7 +67,7 @@ def test_all_reduce_sums_every_rank_once_in_one_order(build: Callable[[int, int,
     check()
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(orders)
 def test_a_ring_in_any_order_sums_every_rank_once(order: tuple[int, ...]) -> None:
     programs = [ring_all_reduce(len(order), rank, order=order) for rank in range(len(order))]
@@ -101,6 +101,7 @@ def _check_one_flow(hosts: Hosts, programs: list[Program], speakers: list[int]) 
                     assert rank in speakers and each.peer in speakers
 
 
+@settings(deadline=None)
 @given(sizes)
 def test_ring_sends_to_the_right_and_takes_from_the_left_only(size: int) -> None:
     for build in (ring_all_reduce, ring_reduce_scatter, ring_all_gather):
@@ -110,6 +111,7 @@ def test_ring_sends_to_the_right_and_takes_from_the_left_only(size: int) -> None
                 assert {receive.peer for receive in step.receives} <= {(rank - 1) % size}
 
 
+@settings(deadline=None)
 @given(sizes, some.integers(0, 10_000))
 def test_ring_sends_no_more_than_its_share_and_one_chunk(size: int, elements: int) -> None:
     chunk = -(-elements // size)
@@ -120,6 +122,7 @@ def test_ring_sends_no_more_than_its_share_and_one_chunk(size: int, elements: in
         assert sent * size <= 2 * (size - 1) * elements + chunk * size
 
 
+@settings(deadline=None)
 @given(sizes)
 def test_halving_sends_as_little_as_a_ring_in_logarithmic_rounds(size: int) -> None:
     rounds = (size - 1).bit_length()
@@ -131,12 +134,14 @@ def test_halving_sends_as_little_as_a_ring_in_logarithmic_rounds(size: int) -> N
         assert sum(len(step.sends) for step in sends) <= 4 * rounds  # a frame, or two where its blocks go past the end
 
 
+@settings(deadline=None)
 @given(sizes, pipes)
 def test_nobody_sends_more_than_twice_the_tensor_in_a_double_tree(size: int, segments: int) -> None:
     for rank in range(size):
         assert _sent(double_tree_all_reduce(size, rank, segments=segments)) <= 2 * (2 * segments)
 
 
+@settings(deadline=None)
 @given(sizes)
 def test_no_rank_passes_data_on_in_both_trees(size: int) -> None:
     for rank in range(size):
@@ -159,7 +164,7 @@ def test_all_gather_brings_every_segment_everywhere(build: Callable[[int, int], 
             assert own == list(range(size))
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(orders)
 def test_segments_stay_with_their_ranks_in_a_ring_of_any_order(order: tuple[int, ...]) -> None:
     size = len(order)
@@ -170,6 +175,7 @@ def test_segments_stay_with_their_ranks_in_a_ring_of_any_order(order: tuple[int,
         assert own == list(range(size))
 
 
+@settings(deadline=None)
 @given(partitions(), pipes, some.data())
 def test_broadcast_brings_the_sources_segments_everywhere(hosts: Hosts, segments: int, data: some.DataObject) -> None:
     order = tuple(rank for host in hosts for rank in host)
@@ -186,6 +192,7 @@ def test_broadcast_brings_the_sources_segments_everywhere(hosts: Hosts, segments
     _check_one_flow(hosts, levels, speakers=[source, *(host[0] for host in hosts if source not in host)])
 
 
+@settings(deadline=None)
 @given(sizes, some.data())
 def test_a_tree_has_one_root_and_logarithmic_depth(size: int, data: some.DataObject) -> None:
     root = data.draw(some.integers(0, size - 1))
@@ -199,6 +206,7 @@ def test_a_tree_has_one_root_and_logarithmic_depth(size: int, data: some.DataObj
             assert places[child].depth == place.depth + 1
 
 
+@settings(deadline=None)
 @given(some.integers(0, 10_000), some.integers(1, 64))
 def test_segments_cover_everything_once_and_differ_by_one_element_at_most(elements: int, segments: int) -> None:
     bounds = boundaries(elements, segments)
@@ -207,6 +215,7 @@ def test_segments_cover_everything_once_and_differ_by_one_element_at_most(elemen
     assert max(lengths) - min(lengths) <= 1
 
 
+@settings(deadline=None)
 @given(sizes, some.integers(1, 5), some.integers(0, 10_000))
 def test_a_run_lies_where_its_blocks_lie_also_in_finer_cuts(size: int, pieces: int, elements: int) -> None:
     program = halving_all_reduce(size, size // 2)

@@ -28,6 +28,7 @@ def matrices(draw: some.DrawFn) -> LinkMatrix:
     return LinkMatrix(tuple(tuple(draw(links) for _ in range(size)) for _ in range(size)))
 
 
+@settings(deadline=None)
 @given(some.integers(1, 40))
 def test_a_tournament_has_every_pair_once_and_nobody_twice_in_a_round(size: int) -> None:
     rounds = tournament(range(size))
@@ -48,6 +49,7 @@ def test_with_very_many_ranks_not_all_pairs_are_measured() -> None:
     assert len(rounds_of(500)) == MOST_ROUNDS
 
 
+@settings(deadline=None)
 @given(some.lists(some.sampled_from(list(combinations(range(9), 2))), unique=True))
 def test_packed_pairs_are_all_there_and_nobody_is_twice_in_a_round(pairs: list[tuple[int, int]]) -> None:
     rounds = packed(pairs)
@@ -87,6 +89,7 @@ def test_links_that_differ_by_chance_become_equal_and_others_stay_different() ->
     assert len({levelled.link(a, b).per_byte for a, b in permutations(range(3), 2)}) == 1
 
 
+@settings(deadline=None)
 @given(matrices())
 def test_levels_change_no_figure_by_more_than_what_lies_between_without_a_gap(matrix: LinkMatrix) -> None:
     levelled = matrix.levelled()
@@ -98,7 +101,7 @@ def test_levels_change_no_figure_by_more_than_what_lies_between_without_a_gap(ma
         assert after <= set(before)
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(matrices())
 def test_a_ring_holds_every_rank_once_and_is_not_slower_than_that_of_the_ranks(matrix: LinkMatrix) -> None:
     order = ring_order(matrix)
@@ -124,6 +127,7 @@ def _whole(matrix: LinkMatrix, order: object) -> float:
     return sum(_hops(matrix, order))
 
 
+@settings(deadline=None)
 @given(some.permutations(range(12)), some.integers(2, 6))
 def test_a_ring_enters_and_leaves_every_host_once(order: list[int], count: int) -> None:
     hosts = tuple(tuple(order[number::count]) for number in range(count))
@@ -146,6 +150,7 @@ def test_equal_links_leave_the_ranks_in_their_order() -> None:
     assert ring_order(uniform(16, FAST)) == tuple(range(16))
 
 
+@settings(deadline=None)
 @given(matrices(), some.data())
 def test_some_ranks_keep_their_links(matrix: LinkMatrix, data: some.DataObject) -> None:
     ranks = data.draw(some.lists(some.integers(0, matrix.size - 1), min_size=1, unique=True))

@@ -28,7 +28,7 @@ from shoal.collectives.carriers.carrier import Carrier, CarrierFailed, Work
 from shoal.collectives.group import Reduction
 from shoal.transport.neighbours import Exchange
 
-FORM_SECONDS = 30.0  # for all ranks to connect
+FORM_SECONDS = 10.0  # for all ranks to connect
 OPERATIONS: dict[Reduction, Any] = {
     Reduction.SUM: ReduceOp.SUM,
     Reduction.MAX: ReduceOp.MAX,

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+
 from support import torch_programs
 from support.torch_ranks import run_ranks
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+
 from support import torch_failures
 from support.torch_failures import Raised
 from support.torch_ranks import ranks, run_ranks
@@ -58,11 +59,11 @@ def test_wrong_calls_are_refused_and_the_group_goes_on() -> None:
 
 @pytest.mark.parametrize("how", ["collective", "asynchronous", "barrier", "receive"])
 def test_a_timeout_names_the_operation_and_who_is_missing(how: str) -> None:
-    first, _, third = run_ranks(torch_failures.one_does_not_come, 3, how, timeout=0.5)
-    for found in (first, third):
+    first, _, third = run_ranks(torch_failures.one_does_not_come, 3, how)
+    for found in (first, third):  # one of them may have heard it from the other
         assert isinstance(found, Raised) and found.kind == "DistBackendError", found
-        assert "timeout of" in found.text and "operation" in found.text or "receive 0" in found.text, found.text
-    assert "1]" in first.text or "rank 1" in first.text, first.text
+        assert "rank 1" in found.text and ("operation" in found.text or "receive 0" in found.text), found.text
+    assert any("its timeout of" in found.text for found in (first, third)), (first, third)
 
 
 def test_a_monitored_barrier_names_who_is_missing_and_leaves_the_group_usable() -> None:

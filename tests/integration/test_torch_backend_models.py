@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from support.torch_ranks import run_ranks
 
 QUICK = ("ddp", "fsdp", "pipeline")

@@ -48,12 +48,15 @@ def neighbourhoods(meshes: list[Mesh], hosts: list[list[int]]) -> list[Neighbour
 
 @contextmanager
 def memory_groups(kind: str, size: int) -> Iterator[list[ThreadedGroup]]:
+    from support.collectives import succeed
+
     meshes: list[Mesh] = list(in_process_meshes(size))
     if kind == "two-level":
         hosts = [list(range(size))[start : start + 3] for start in range(0, size, 3)]  # the last may be smaller
         hoods = neighbourhoods(meshes, hosts)
         config = GroupConfig()
-        made = [group_over(mesh, hood, config) for mesh, hood in zip(meshes, hoods, strict=True)]
+        pairs = list(zip(meshes, hoods, strict=True))
+        made = succeed(*(lambda pair=pair: group_over(*pair, config) for pair in pairs))  # they measure together
     else:
         hoods = neighbourhoods(meshes, [list(range(size))])
         made = [_group(mesh, hood, WAYS[kind]) for mesh, hood in zip(meshes, hoods, strict=True)]

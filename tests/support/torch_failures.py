@@ -1,4 +1,4 @@
-"""What ranks do in tests of how the torch backend fails: functions that are called in every rank, and say what they see."""
+"""What ranks do in tests of how the torch backend fails: called in every rank, they return what they saw."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 import torch
 import torch.distributed as dist
-from support.torch_ranks import Place, say, store_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from support.torch_ranks import Place, say, store_of
 
 ENDLESS = 1_000_000
 
@@ -68,7 +69,9 @@ def _receive() -> None:
     dist.recv(torch.zeros(4), 1)
 
 
-ACTIONS = {action.__name__: action for action in (_reduce, _reduce_later, _reduce_by_future, _reduce_large, _train, _receive)}
+ACTIONS = {
+    action.__name__: action for action in (_reduce, _reduce_later, _reduce_by_future, _reduce_large, _train, _receive)
+}
 
 
 def until_it_fails(rank: int, _size: int, action: str) -> Any:
@@ -131,6 +134,8 @@ def one_does_not_come(rank: int, _size: int, how: str) -> Raised | None:
     group = dist.group.WORLD
     assert group is not None
     store = group.get_group_store()
+    dist.barrier()
+    group.set_timeout(timedelta(seconds=0.5))
     if rank == 1:
         store.wait(["given up by 0", "given up by 2"])
         return None
@@ -173,8 +178,8 @@ def recreate(place: Place, times: int) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {"threads": [], "descriptors": [], "kilobytes": [], "keys": []}
     for number in range(times + 20):
         if number in (20, times + 19):
-            found["threads"].append(len(os.listdir("/proc/self/task")))
-            found["descriptors"].append(len(os.listdir("/proc/self/fd")))
+            found["threads"].append(len(list(Path("/proc/self/task").iterdir())))
+            found["descriptors"].append(len(list(Path("/proc/self/fd").iterdir())))
             found["kilobytes"].append(_resident())
             found["keys"].append(store.num_keys())
         prefix = dist.PrefixStore(f"again {number % 2}", store)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from support.torch_programs import no_gloo
 from torch import nn
 from torch.distributed import checkpoint
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -24,6 +23,8 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
+
+from support.torch_programs import no_gloo
 
 STEPS = 3
 BATCH = 4  # per rank
@@ -91,7 +92,6 @@ def ddp_hooks(rank: int, size: int) -> None:
     assert_same(model, alone(size))
     for hook, state in (
         (default_hooks.fp16_compress_hook, None),
-        (default_hooks.bf16_compress_hook, None),
         (powerSGD_hook.powerSGD_hook, powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=1)),
         (powerSGD_hook.batched_powerSGD_hook, powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)),
     ):
@@ -176,7 +176,7 @@ def pipeline(rank: int, size: int) -> None:
     for kind in (ScheduleGPipe, Schedule1F1B):
         own = copy.deepcopy(stages[rank])
         stage = PipelineStage(own, rank, size, torch.device("cpu"))
-        schedule = kind(stage, 4, loss_fn=lambda output, target: F.mse_loss(output, target))
+        schedule = kind(stage, 4, loss_fn=F.mse_loss)
         if rank == 0:
             schedule.step(given)
         else:
@@ -204,8 +204,7 @@ def saving(rank: int, size: int) -> None:
 
 
 WAYS: dict[str, Callable[[int, int], None]] = {
-    way.__name__: way
-    for way in (ddp, ddp_hooks, ddp_uneven, fsdp, hsdp, tensor_parallel, dtensors, pipeline, saving)
+    way.__name__: way for way in (ddp, ddp_hooks, ddp_uneven, fsdp, hsdp, tensor_parallel, dtensors, pipeline, saving)
 }
 
 

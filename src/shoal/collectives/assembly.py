@@ -39,6 +39,7 @@ class GroupConfig:
     schedule: str = "auto"
     plan: Plan | None = None  # from the measured links
     codec: Codec = field(default_factory=Identity)
+    deterministic: bool = False  # nothing is measured to choose a way
     limits: TeamLimits = field(default_factory=TeamLimits)
     names: Mapping[int, str] = field(default_factory=dict)  # of ranks, for errors
 
@@ -74,8 +75,11 @@ def memory_engine(hood: Neighbourhood, rank: int, config: GroupConfig) -> Memory
     assert hood.team is not None
     hood.team.limits = config.limits
     ways = MemoryWays(reads_memory=hood.reads_memory, is_native=hood.is_native)
-    with torch.inference_mode():
-        ways, why = best_ways(hood.team, ways)
+    if config.deterministic:
+        why = "nothing is measured: large tensors go through shared slots"
+    else:
+        with torch.inference_mode():
+            ways, why = best_ways(hood.team, ways)
     engine = MemoryEngine(hood.team, ways, config.generation, hood.host_of(rank))
     engine.why = why
     return engine

@@ -58,7 +58,8 @@ class Mailbox:
         self._followers = 0  # threads that wait for the leader
         self._copying = 0  # pulls under way
         self._looked = time.monotonic()
-        self._spinning = [lane for lane in self._lanes if lane.spins]
+        local = 1 + sum(len(lane.peers) for lane in lanes if lane.is_local)
+        self._spins = local <= len(os.sched_getaffinity(0))
         self._epoll = select.epoll()  # what a leader sleeps on
         self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # wakes the leader
         self._epoll.register(self._nudge, select.EPOLLIN)
@@ -183,7 +184,7 @@ class Mailbox:
             self._progress(is_woken=is_woken)
             if delivery.is_done or (deadline is not None and time.monotonic() >= deadline):
                 return
-            if self._spinning and self._spin():
+            if self._spins and self._spin():
                 is_woken = False
                 continue
             with self._guard:
@@ -201,7 +202,7 @@ class Mailbox:
         """True when there is something to collect."""
         limit = time.perf_counter() + SPIN_SECONDS
         while time.perf_counter() < limit:
-            for lane in self._spinning:
+            for lane in self._lanes:
                 if lane.has_mail():
                     return True
         return False

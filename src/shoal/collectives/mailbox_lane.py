@@ -38,7 +38,7 @@ class Recipient(Protocol):
 class Lane(ABC):
     peers: Collection[int]  # ranks
     most_inline: int  # bytes of the longest message that travels with its letter
-    spins: bool  # whether looking for mail again and again is worth it before going to sleep
+    is_local: bool  # its peers are on this machine, and compete for its cores
     reads_memory: bool  # whether offers are read where they lie
     descriptor: int  # readable when `collect` has something to look at; what came into memory may not show there
 
@@ -52,7 +52,7 @@ class Lane(ABC):
 
     @abstractmethod
     def has_mail(self) -> bool:
-        """Something has come, as far as can be told without a system call."""
+        """Something has come, as far as can be told at once."""
 
     @abstractmethod
     def sleep(self, is_asleep: bool) -> None:

@@ -7,7 +7,6 @@ allowed, and else follow through the ring in pieces. Nobody rings who need not: 
 
 from __future__ import annotations
 
-import os
 import select
 import threading
 from collections.abc import Callable
@@ -47,12 +46,12 @@ DYING_SECONDS = 0.1  # a process whose memory is gone is seen to be dead within
 
 
 class MemoryLane(Lane):
+    is_local = True
     most_inline = MOST_INLINE
 
     def __init__(self, own: Arena, bell: Bell, neighbours: list[Neighbour], *, reads_memory: bool) -> None:
         """Arena, bell and neighbours belong to the lane from now on."""
         self.reads_memory = reads_memory
-        self.spins = len(neighbours) < len(os.sched_getaffinity(0))  # a core for every rank
         self.stopped_limit = STOPPED_LIMIT
         self._own = own
         self._words = own.memory.cast("Q")

@@ -110,7 +110,7 @@ class _Stream:
 
 class TcpLane(Lane):
     most_inline = MOST_INLINE
-    spins = False
+    is_local = False
     reads_memory = False
 
     def __init__(self, connections: Mapping[int, socket.socket], silence_limit: float) -> None:
@@ -159,7 +159,7 @@ class TcpLane(Lane):
                 self._receive(stream, recipient)
 
     def has_mail(self) -> bool:
-        return False
+        return bool(self._epoll.poll(0))
 
     def sleep(self, is_asleep: bool) -> None:  # noqa: ARG002  the kernel wakes whoever sleeps
         return

@@ -100,9 +100,10 @@ class ThreadedGroup(Operations):
         """From any thread: the ranks that the running operation waits for, as far as this one can tell."""
         return [] if self._engine is None else self._engine.missing()
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str, *, blamed: int | None = None) -> None:
+        """`blamed`: the rank because of which this one gives up; the others name it too."""
         if os.getpid() == self._process:
-            self._fail(Aborted(reason))
+            self._fail(Aborted(reason), blamed=blamed)
 
     def lose(self, peer: int | None, reason: str) -> None:
         """From any thread: as if that peer were gone, or all of them."""

@@ -14,7 +14,6 @@ import torch
 from shoal.collectives import staging
 from shoal.collectives.engine import Engine, Operation
 from shoal.collectives.scheduled_engine import ScheduledEngine
-from shoal.wire.frames import Kind
 
 
 class TwoLevelEngine(Engine):
@@ -54,7 +53,11 @@ class TwoLevelEngine(Engine):
     def reduce_scatter(self, operation: Operation, output: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
         copies = [staging.copy_of(part) for part in parts]
         if self._inside is not None:
-            self._inside.all_reduce(replace(operation, kind=Kind.REDUCE_SCATTER), copies)
+            self._inside.all_reduce(operation, copies)
+        elif operation.scale != 1.0:
+            for copy in copies:
+                copy.mul_(operation.scale)
+        operation = replace(operation, scale=1.0)
         if self._leaders is not None:
             by_host = [[copies[rank] for rank in host] for host in self._hosts]
             self._leaders.reduce_scatter_in_place(operation, by_host)
@@ -94,6 +97,11 @@ class TwoLevelEngine(Engine):
         if self._inside is not None:
             for tensor in tensors:
                 self._inside.broadcast(operation, tensor, 0)
+
+    def missing(self) -> list[int]:
+        inside = [] if self._inside is None else self._inside.missing()
+        between = [] if self._leaders is None else [self._hosts[place][0] for place in self._leaders.missing()]
+        return sorted({*inside, *between, *self._everybody.missing()})
 
     def abort(self, reason: str, *, blamed: int | None = None) -> None:
         for engine in (self._inside, self._leaders, self._everybody):

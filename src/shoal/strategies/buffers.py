@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from shoal.collectives.group import Group, Pending, Reduction
+from shoal.strategies.model_walk import buffers_of, modules_of
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class BufferAverage:
 
     def refresh(self) -> None:
         """Look at what buffers there are now. One that was replaced counts as changed."""
-        found = {id(buffer): buffer for model in self._models for buffer in model.buffers()}
+        found = {id(buffer): buffer for model in self._models for buffer in buffers_of(modules_of(model))}
         self._buffers = list(found.values())
         self._known = {key: known for key, known in self._known.items() if key in found}
 

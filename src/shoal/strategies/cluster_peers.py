@@ -162,6 +162,7 @@ class ClusterPeers(Peers):
                 generation=generation.number,
                 schedule=generation.schedule,
                 codec=codec_by_name(generation.codec),
+                deterministic=settings.deterministic,
                 limits=TeamLimits(stopped=settings.heartbeat_limit),
                 names=names,
             )

@@ -27,6 +27,7 @@ from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import ExchangeFailed, ReplicasDiffer, UsageError
 from shoal.strategies.buffers import BufferAverage
 from shoal.strategies.gradient_groups import GradientGroups, Scales
+from shoal.strategies.model_walk import modules_of, parameters_of
 from shoal.strategies.notes import Note, NoteBoard
 from shoal.strategies.strategy import Iteration, waiting
 
@@ -79,7 +80,7 @@ class GradientExchange:
             self._groups.reset()
         is_alone = group.size == 1 and iteration.is_first and iteration.is_last
         self._iteration, self._group = (None if is_alone else iteration), group
-        watched = [parameter for parameter in self._model.parameters() if self._is_watched(parameter)]
+        watched = [parameter for parameter in parameters_of(modules_of(self._model)) if self._is_watched(parameter)]
         layout = [(id(parameter), parameter.dtype, parameter.shape) for parameter in watched]
         if layout != self._layout:
             self._watch(watched)

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from shoal.strategies.model_walk import modules_of, parameters_of
+
 
 class Kept(Protocol):
     """An object given to `run.keep`: schedulers, scalers, counters."""
@@ -35,18 +37,19 @@ class StepSnapshot:
     def take(
         self, models: Iterable[nn.Module], kept: Mapping[str, Kept], optimizers: Iterable[torch.optim.Optimizer]
     ) -> None:
-        models = list(models)
+        walks = [modules_of(model) for model in models]
         self._places = [
             (module, name, buffer)
-            for model in models
-            for module in model.modules()
-            for name, buffer in module.named_buffers(recurse=False)
+            for modules in walks
+            for module in modules
+            for name, buffer in module._buffers.items()
+            if buffer is not None
         ]
         self._buffers = {id(buffer): self._copy_of(buffer) for _, _, buffer in self._places}
         self._gradients = [
             (parameter, None if parameter.grad is None else parameter.grad.clone())
-            for model in models
-            for parameter in model.parameters()
+            for modules in walks
+            for parameter in parameters_of(modules)
         ]
         self._kept = {name: copy.deepcopy(thing.state_dict()) for name, thing in kept.items()}
         self._groups = [

@@ -60,11 +60,13 @@ class GlooCarrier(TorchCarrier):
         return dtype in _TYPES
 
     def _is_done(self, work: TorchWork, seconds: float) -> bool:
-        try:
+        with contextlib.suppress(RuntimeError):  # raised when the time is over, and when it has failed
             work.wait(timedelta(seconds=seconds))
-        except RuntimeError as error:  # also when the time is over
-            if not work.is_completed():
-                return False
+        if not work.is_completed():
+            return False
+        try:
+            work.wait()  # it has ended, perhaps just now: how?
+        except RuntimeError as error:
             raise CarrierFailed(str(error)) from None
         return True
 

@@ -1,19 +1,23 @@
-"""Operations that take too long: one thread per process ends them, for all its groups.
+"""Operations that take too long, and ranks that are stopped: one thread per process looks after all its groups.
 
-An operation's own wait may notice that its time is over, and who is late; where it does not, the group is aborted here.
-The thread sleeps until the earliest moment at which any operation could be due, so it wakes about once per limit and
-costs nothing on the way. It lives as long as there is a group.
+An operation whose time is over is ended here, and its group with it. Where some ranks are on other machines and an
+operation hangs, they are asked whether they are still at work (`vigil`). The thread sleeps until the earliest moment at
+which any operation could be due: for ranks of one machine it wakes about once per limit. It lives as long as there is a
+group.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from shoal.collectives.torch_backend.vigil import INTERVAL, Vigil
+
 LONGEST = 86_400.0  # seconds of sleep; Python's locks take no more than some years
-GRACE = 0.25  # seconds: who notices by itself can also say who is late
+GRACE = 0.02  # seconds: who waits with the same limit may say it first
 
 
 class Timed(Protocol):
@@ -31,6 +35,15 @@ class Deadline:
     group: Timed
     limit: float  # seconds; may be changed, then `Deadlines.look` again
     run_out: Callable[[str, float], None]  # ends a group whose operation took longer: its name or nothing, the limit
+    lose: Callable[[int, float], None]  # ends a group one of whose ranks has been silent: which, for so many seconds
+    vigil: Vigil | None = None  # where some ranks are on other machines
+    receiving: dict[int, float] = field(default_factory=dict)  # by thread, since when it waits for a send or receive
+
+    @property
+    def hung(self) -> float:
+        """Seconds for which something has hung that remote ranks could be to blame for."""
+        since = min(self.receiving.copy().values(), default=None)
+        return max(self.group.stalled, 0.0 if since is None else time.monotonic() - since)
 
 
 class Deadlines:
@@ -71,22 +84,42 @@ class Deadlines:
         self._thread = None
 
     def _serve(self) -> None:
-        while (due := self._next_due()) is not None:
-            for deadline in due:
-                deadline.run_out("", deadline.limit)
+        while (watched := self._sleep()) is not None:
+            for deadline in watched:
+                if _has_ended(deadline):
+                    self._drop(deadline)
 
-    def _next_due(self) -> list[Deadline] | None:
-        """Wait until time is over for somebody. None: there is nobody left."""
+    def _sleep(self) -> list[Deadline] | None:
+        """Until somebody could be due; then whom to look at. None: this thread is not needed any more."""
         with self._change:
-            while self._thread is threading.current_thread():
-                left = {id(each): each.limit + GRACE - each.group.stalled for each in self._watched}
-                due = [each for each in self._watched if left[id(each)] <= 0]
-                if due:
-                    self._watched = [each for each in self._watched if each not in due]
-                    return due
-                # An operation that begins later is due later than this.
-                self._change.wait(min(LONGEST, *left.values()))
-        return None
+            if self._thread is threading.current_thread() and self._watched:
+                self._change.wait(min(map(_time_left, self._watched)))
+            return list(self._watched) if self._thread is threading.current_thread() else None
+
+    def _drop(self, deadline: Deadline) -> None:
+        """It is told once. The thread stays for the others, or until the group is closed."""
+        with self._change:
+            if deadline in self._watched:
+                deadline.limit, deadline.vigil = LONGEST, None
+
+
+def _time_left(deadline: Deadline) -> float:
+    """An operation that begins later is due later than this."""
+    if deadline.vigil is not None:
+        return INTERVAL
+    return max(0.0, min(LONGEST, deadline.limit + GRACE - deadline.group.stalled))
+
+
+def _has_ended(deadline: Deadline) -> bool:
+    """True when its group was ended."""
+    if deadline.group.stalled > deadline.limit:
+        deadline.run_out("", deadline.limit)
+        return True
+    hung = deadline.hung
+    rank = None if deadline.vigil is None else deadline.vigil.lost(hung)
+    if rank is not None:
+        deadline.lose(rank, hung)
+    return rank is not None
 
 
 deadlines = Deadlines()

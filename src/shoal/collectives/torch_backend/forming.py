@@ -19,9 +19,10 @@ from shoal.collectives.mailbox_memory import MemoryLane
 from shoal.collectives.mailbox_tcp import TcpLane
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.collectives.torch_backend.rendezvous import Meeting
-from shoal.transport import neighbours, tcp
+from shoal.collectives.torch_backend.vigil import Vigil
+from shoal.transport import neighbours
 from shoal.transport.neighbours import Neighbourhood
-from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
+from shoal.transport.tcp import PeerListener, TcpMesh, connect_all, connect_mesh
 from shoal.values import Address, Generation, Member
 
 COLLECTIVES, POST = 1, 2  # numbers of the two sets of connections
@@ -31,6 +32,7 @@ COLLECTIVES, POST = 1, 2  # numbers of the two sets of connections
 class Formed:
     group: ThreadedGroup
     mailbox: Mailbox | None  # None in a group of one
+    vigil: Vigil | None = None  # where some ranks are on other machines
 
 
 class _Forming:
@@ -40,7 +42,7 @@ class _Forming:
         self._meeting = meeting
         self._host = host
         self._timeout = timeout
-        self._made: list[Mailbox | ThreadedGroup | Lane | TcpMesh] = []
+        self._made: list[PeerListener | Lane | TcpMesh] = []
 
     def run(self) -> Formed:
         rank, size = self._meeting.rank, self._meeting.size
@@ -63,18 +65,17 @@ class _Forming:
         if len(hood.hosts) == 1:
             return Formed(group_in_memory(hood, rank, GroupConfig(names=names)), Mailbox(rank, size, lanes, names))
         listener = PeerListener(self._host, self._meeting.token)
-        try:
-            members = self._introduce(listener.address)
-            mesh = connect_mesh(listener, _generation(COLLECTIVES, members), rank, listener.token, self._timeout)
-            self._made.append(mesh)
-            sockets = tcp.connect_all(listener, _generation(POST, members), rank, listener.token, self._timeout)
-        finally:
-            listener.close()
+        self._made.append(listener)
+        members = self._introduce(listener.address)
+        mesh = connect_mesh(listener, _generation(COLLECTIVES, members), rank, listener.token, self._timeout)
+        self._made.append(mesh)
+        sockets = connect_all(listener, _generation(POST, members), rank, listener.token, self._timeout)
         for neighbour in set(hood.host_of(rank)) - {rank}:
             sockets.pop(neighbour).close()
+        vigil = Vigil(listener, {peer: members[peer].address for peer in sockets})
         lanes.append(TcpLane(sockets, listener.silence_limit))
         self._made.append(lanes[-1])
-        return Formed(group_over(mesh, hood, GroupConfig(names=names)), Mailbox(rank, size, lanes, names))
+        return Formed(group_over(mesh, hood, GroupConfig(names=names)), Mailbox(rank, size, lanes, names), vigil)
 
     def _introduce(self, address: Address) -> tuple[Member, ...]:
         told = self._meeting.exchange(msgspec.msgpack.encode(address))

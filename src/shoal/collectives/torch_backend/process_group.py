@@ -24,6 +24,7 @@ from shoal.collectives.torch_backend.forming import form, host_towards
 from shoal.collectives.torch_backend.monitored_barrier import MonitoredBarrier
 from shoal.collectives.torch_backend.point_to_point import PointToPoint
 from shoal.collectives.torch_backend.rendezvous import Meeting, prefixed
+from shoal.collectives.torch_backend.vigil import LIMIT
 from shoal.collectives.torch_backend.work import JoinedWork, ShoalWork
 from shoal.errors import Aborted
 
@@ -52,10 +53,11 @@ class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):  # type: ignor
         limit = timeout.total_seconds()
         meeting = Meeting(self._store, rank, size, limit)
         formed = form(meeting, host_towards(store), limit)
-        self._threaded, self._mailbox = formed.group, formed.mailbox
+        self._threaded, self._mailbox, self._vigil = formed.group, formed.mailbox, formed.vigil
         self._group: Group = self._threaded
         self._here = self._threaded.here
-        self._deadline = self._clock = Deadline(self._threaded, limit, self._run_out)
+        self._deadline = self._clock = Deadline(self._threaded, limit, self._run_out, self._lose, self._vigil)
+        self._names = [attendant.words for attendant in meeting.attendants]
         self._open(meeting)
 
     def _open(self, meeting: Meeting) -> None:
@@ -122,15 +124,31 @@ class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):  # type: ignor
         self._monitored.wait(limit, for_all=wait_all_ranks)
 
     def _run_out(self, what: str, limit: float) -> None:
-        operation, missing = self._threaded.current, self._threaded.missing()
-        what = what or ("an operation" if operation is None else operation.words)
-        whom = f" for ranks {missing}" if missing else ""
-        self._fail(f"rank {self._place} of {self._count} waited{whom} in {what}: its timeout of {limit:g} s is over")
+        missing = self._threaded.missing()
+        whom = "".join(f" for rank {rank} ({self._names[rank]})" for rank in missing[:1])
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        self._end(
+            f"rank {self._place} of {self._count} waited{whom}{more} in {what or self._doing}: "
+            f"its timeout of {limit:g} s is over",
+            missing[0] if missing else None,
+        )
 
-    def _fail(self, reason: str) -> None:
-        self._threaded.abort(reason)
+    def _lose(self, rank: int, seconds: float) -> None:
+        self._end(
+            f"rank {rank} ({self._names[rank]}) has not answered for {LIMIT:g} s: it is stopped or cut off; "
+            f"noticed after {seconds:.1f} s in {self._doing}",
+            rank,
+        )
+
+    @property
+    def _doing(self) -> str:
+        operation = self._threaded.current
+        return "a send or receive" if operation is None else operation.words
+
+    def _end(self, reason: str, blamed: int | None) -> None:
+        self._threaded.lose(blamed, reason)
         if self._mailbox is not None:
-            self._mailbox.abort(reason)
+            self._mailbox.abort(reason, blamed)
 
     # Several calls as one.
 
@@ -153,7 +171,10 @@ class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):  # type: ignor
     def abort(self) -> None:
         """Everything fails now, here and on the other ranks."""
         if self._is_open:
-            self._fail("the program aborted the process group")
+            reason = "the program aborted the process group"
+            self._threaded.abort(reason)
+            if self._mailbox is not None:
+                self._mailbox.abort(reason)
             self.shutdown()
 
     def leave(self) -> None:
@@ -168,6 +189,8 @@ class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):  # type: ignor
         self._threaded.close()
         if self._mailbox is not None:
             self._mailbox.close()
+        if self._vigil is not None:
+            self._vigil.close()
         _open_groups.discard(self)
 
 
@@ -184,7 +207,9 @@ class _Absent:
     """Stands for a group in a forked child: whoever calls it is told so."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise Aborted(f"{name}: a forked child takes no part in its parent's exchanges; make a process group of its own")
+        raise Aborted(
+            f"{name}: a forked child takes no part in its parent's exchanges; let it make a group of its own"
+        )
 
 
 def _forget_all() -> None:

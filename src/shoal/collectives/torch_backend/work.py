@@ -7,6 +7,9 @@ counts as successful there.
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -23,12 +26,12 @@ from shoal.errors import ShoalError
 class Clock(Protocol):
     """How long a group's operations may take."""
 
-    @property
-    def limit(self) -> float:
-        """Seconds."""
+    limit: float  # seconds
+    receiving: dict[int, float]  # by thread, since when it waits for a send or receive
 
-    def run_out(self, what: str, limit: float) -> None:
-        """That was too long: everything of the group fails."""
+    @property
+    def run_out(self) -> Callable[[str, float], None]:
+        """To be told what took longer than so many seconds: everything of the group fails."""
 
 
 class ShoalWork(Work):
@@ -122,16 +125,19 @@ class DeliveryWork(ShoalWork):
         self._clock = clock
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if timeout:
-            self._wait(timeout.total_seconds())
+        if timeout or self._delivery.is_done:
+            self._wait(timeout.total_seconds() if timeout else None)
             return True
-        limit = self._clock.limit
+        limit, thread = self._clock.limit, threading.get_ident()
+        self._clock.receiving[thread] = time.monotonic()
         try:
             if not self._delivery.wait(limit):
                 self._clock.run_out(self._delivery.label, limit)
                 self._delivery.wait()
         except ShoalError as error:
             raise in_torch_terms(error) from error
+        finally:
+            self._clock.receiving.pop(thread, None)
         return True
 
     def source_rank(self) -> int:

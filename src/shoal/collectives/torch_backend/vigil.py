@@ -1,0 +1,59 @@
+"""Ranks on other machines that say nothing any more: is their process still at work, or stopped, or cut off?
+
+A machine that vanishes is noticed from its connections, a process that ends too. A stopped process is not: its machine
+still answers for it. So while an operation hangs, the listeners of the remote ranks are asked; each is served by a
+thread of its process, which answers whatever else that process does, unless it holds Python's lock all the time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shoal.transport.probe import reachable
+from shoal.transport.tcp import PeerListener
+from shoal.values import Address
+
+INTERVAL = 1.0  # seconds between two questions, and before the first
+LIMIT = 5.0  # seconds of silence after which a rank counts as lost: the heartbeat limit
+
+
+@dataclass
+class Silences:
+    """Since when ranks have not answered. Pure."""
+
+    limit: float
+    since: dict[int, float] = field(default_factory=dict)  # by rank, of those that did not answer the last question
+
+    def note(self, asked: Mapping[int, object], answered: set[int], when: tuple[float, float]) -> int | None:
+        """A rank that has been silent for too long, if any. `when` the question was asked, and was given up."""
+        self.since = {rank: self.since.get(rank, when[0]) for rank in asked if rank not in answered}
+        silent = [rank for rank, start in self.since.items() if when[1] - start >= self.limit]
+        return min(silent, key=self.since.__getitem__) if silent else None
+
+    def forget(self) -> None:
+        """Nothing hangs any more."""
+        self.since.clear()
+
+
+class Vigil:
+    """One group's look at its remote ranks. Its listener lets them do the same."""
+
+    def __init__(self, listener: PeerListener, addresses: Mapping[int, Address]) -> None:
+        """The listener belongs to the vigil from now on. `addresses` of the others' by rank."""
+        self._listener = listener
+        self._addresses = dict(addresses)
+        self._silences = Silences(LIMIT)
+
+    def lost(self, stalled: float) -> int | None:
+        """The rank that has not answered for too long. `stalled`: for how many seconds an operation has hung."""
+        if stalled < INTERVAL:
+            self._silences.forget()
+            return None
+        asked = time.monotonic()
+        answered = reachable(self._addresses, self._listener.token, INTERVAL)
+        return self._silences.note(self._addresses, answered, (asked, time.monotonic()))
+
+    def close(self) -> None:
+        self._listener.close()

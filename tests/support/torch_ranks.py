@@ -1,8 +1,8 @@
 """Ranks of a torch process group for tests: processes forked from one that has imported torch and the backend.
 
 `run_ranks(function, size)` calls `function(rank, size, *arguments)` in every rank, inside a process group of the
-backend `shoal`, and returns what they return. `machines` makes ranks believe that they are on several machines: `(2, 1)` puts
-the third on another one; then sockets carry what memory would.
+backend `shoal`, and returns what they return. `machines` makes ranks believe that they are on several machines: `(2,
+1)` puts the third on another one; then sockets carry what memory would.
 """
 
 from __future__ import annotations

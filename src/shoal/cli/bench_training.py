@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import json
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from shoal.cli.launch import launch
 from shoal.cli.options import Parser
 from shoal.errors import ScriptFailed, UsageError
 
+SIGNALLED = 128  # exit codes above it: Ctrl-C and other signals
 WORKER = Path(__file__).with_name("bench_training_worker.py")
 
 
@@ -56,6 +58,8 @@ def measure(problem: str, options: argparse.Namespace) -> dict[str, Any]:
         with contextlib.redirect_stdout(io.StringIO()):
             code = launch(WORKER, problem, *counts, workers=options.workers, run_dir=str(run_dir), progress="none")
         log = (run_dir / "logs" / "worker-0.log").read_text(encoding="utf-8")
+    if code > SIGNALLED:
+        sys.exit(code)  # the launcher has said why
     lines = [line for line in log.splitlines() if line.startswith('{"parameters"')]
     if code != 0 or not lines:
         raise ScriptFailed(f"the benchmark of {problem} ended with exit code {code}: {log.strip()[-500:]}")

@@ -77,6 +77,11 @@ class Group(ABC):
     size: int
     generation: int
 
+    @property
+    def here(self) -> Group:
+        """The same group for callers that would wait at once: it may work in their thread."""
+        return self
+
     @abstractmethod
     def all_reduce(
         self,

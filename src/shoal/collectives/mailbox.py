@@ -192,10 +192,11 @@ class Mailbox:
             self._progress(is_woken=False)  # what came before peers could see that we sleep
             if not delivery.is_done:
                 left = SLICE if deadline is None else min(SLICE, max(0.0, deadline - time.monotonic()))
-                is_woken = bool(self._epoll.poll(left))
+                ready = self._epoll.poll(left)
+                is_woken = bool(ready)
             with self._guard:
                 self._sleep(False)
-                if is_woken:
+                if is_woken and any(descriptor == self._nudge for descriptor, _ in ready):
                     self._clear_nudge()
 
     def _spin(self) -> bool:

@@ -41,11 +41,15 @@ class Operations(Group):
         scale: float = 1.0,
     ) -> Pending:
         given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        self._check_reducible(given, label, reduction, scale)
+        is_ready = all(map(staging.is_flat, given))  # as gradients are: nothing to check or to prepare
+        self._check_reducible(given, label, reduction, scale, is_ready=is_ready)
         elements = sum(tensor.numel() for tensor in given)
         operation = self._operation(Kind.ALL_REDUCE, label, given[0].dtype, elements, reduction, scale)
 
         def work(engine: Engine) -> None:
+            if is_ready:
+                engine.all_reduce(operation, given)
+                return
             staged = [Staged(tensor) for tensor in given]
             engine.all_reduce(operation, [each.flat for each in staged])
             for each in staged:
@@ -182,14 +186,18 @@ class Operations(Group):
         if not 0 <= rank < self.size:
             raise UsageError(f"{label!r}: there is no rank {rank} in a group of {self.size}")
 
-    def _check_reducible(self, tensors: Sequence[torch.Tensor], label: str, reduction: Reduction, scale: float) -> None:
+    def _check_reducible(
+        self, tensors: Sequence[torch.Tensor], label: str, reduction: Reduction, scale: float, *, is_ready: bool
+    ) -> None:
         if not tensors:
             raise UsageError(f"{label!r}: all_reduce was given no tensor")
-        for tensor in tensors:
+        for tensor in () if is_ready else tensors:
             staging.check(tensor, label=label)
-        if any(tensor.dtype != tensors[0].dtype for tensor in tensors):
-            raise UsageError(f"{label!r}: all_reduce needs one dtype, not {tensors[0].dtype} and others")
-        self._check_scale(tensors[0], label, reduction, scale)
+        dtype = tensors[0].dtype
+        if len(tensors) > 1 and any(tensor.dtype is not dtype for tensor in tensors):
+            raise UsageError(f"{label!r}: all_reduce needs one dtype, not {dtype} and others")
+        if scale != 1.0:
+            self._check_scale(tensors[0], label, reduction, scale)
 
     def _check_scale(self, tensor: torch.Tensor, label: str, reduction: Reduction, scale: float) -> None:
         if scale != 1.0 and (reduction is not Reduction.SUM or not tensor.dtype.is_floating_point):

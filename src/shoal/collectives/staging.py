@@ -1,7 +1,7 @@
 """Any tensor as a flat run of elements: the tensor's own memory where that is possible, else a copy.
 
-`Flat` leaves tensors of a GPU there, for engines that take them (`gpu_way`); `Staged` is always in CPU memory. A copy is
-written back only when the operation is whole. Not here: the moving of the bytes.
+`Flat` leaves tensors of a GPU there, for engines that take them (`gpu_way`); `Staged` is always in CPU memory. A copy
+is written back only when the operation is whole. Not here: the moving of the bytes.
 """
 
 from __future__ import annotations
@@ -65,6 +65,18 @@ class Staged(Flat):
         if self._made is not None:
             torch.cuda.current_stream(self._tensor.device).wait_event(self._made)
         super().write_back()
+
+
+def is_flat(tensor: torch.Tensor) -> bool:
+    """One run of dense memory as it is, which autograd does not watch: what engines take."""
+    return (
+        tensor.dim() == 1
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not tensor.requires_grad
+        and _has_plain_layout(tensor)
+        and not tensor.is_quantized
+    )
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

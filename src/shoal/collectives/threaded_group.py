@@ -60,7 +60,7 @@ class ThreadedGroup(Operations):
         self._running = threading.Lock()  # held while an operation runs, by whichever thread
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self.here: Group = _Here(self)
+        self._here = _Here(self)
         if engine is not None and self.size > 1:
             name = f"shoal-exchange-g{generation}-r{self.rank}"
             self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -75,6 +75,10 @@ class ThreadedGroup(Operations):
             return cls(None, generation)
         engine = ScheduledEngine(mesh, Chooser(schedule, mesh.size, mesh.rank, plan), codec, generation)
         return cls(engine, generation, post=engine)
+
+    @property
+    def here(self) -> Group:
+        return self._here
 
     @property
     def why(self) -> str:

@@ -135,15 +135,18 @@ static void copy_out(Team *t, const char *from, size_t start, size_t stop) {
     }
 }
 
-/* One phase: everybody sums what lies in all slots. */
+/* One phase: everybody sums what lies in all slots. The first two may change places, so that the first two ranks can
+   sum in place; what this rank has in its slot may have been scaled. */
 static int all_reduce_small(Team *t, const Kernel *k) {
     Notice *n = notice(t, t->rank);
     size_t start = 0;
     for (uint32_t i = 0; i < n->count; start += n->entries[i++].bytes)
         for (size_t at = 0; at < n->entries[i].bytes; at += t->block) {
-            size_t size = lesser(t->block, n->entries[i].bytes - at);
-            char *to = own(n, i, at), *with = slot(t, 0) + start + at;
-            for (int r = 1; r < t->size; r++, with = to) k->add(to, with, slot(t, r) + start + at, size, 1.0);
+            size_t size = lesser(t->block, n->entries[i].bytes - at), place = start + at;
+            char *to = own(n, i, at);
+            int in_place = t->rank < 2 && !k->is_scaled;
+            k->add(to, in_place ? to : slot(t, 0) + place, slot(t, in_place ? !t->rank : 1) + place, size, 1.0);
+            for (int r = 2; r < t->size; r++) k->add(to, to, slot(t, r) + place, size, 1.0);
         }
     t->rounds++;
     return DONE;

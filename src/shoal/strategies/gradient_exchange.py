@@ -23,7 +23,6 @@ import torch
 from torch import nn
 
 from shoal.collectives.group import Group, Pending
-from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import ExchangeFailed, ReplicasDiffer, UsageError
 from shoal.strategies.buffers import BufferAverage
 from shoal.strategies.gradient_groups import GradientGroups, Scales
@@ -211,7 +210,7 @@ class GradientExchange:
             return
         try:
             with torch.no_grad(), waiting(iteration, self._shared.board.peers):
-                self._complete(current, iteration, _in_this_thread(group))
+                self._complete(current, iteration, group.here)
         except ExchangeFailed as failure:
             iteration.mark_void(current.operation, failure)
             self._groups.discard()
@@ -236,10 +235,6 @@ class GradientExchange:
         # Contributions were scaled by the samples that the plan foresaw; `run.weight` may have made it another total.
         self._groups.publish(iteration.step_samples / reading.weight if reading.weight else 1.0)
         iteration.exchanges += 1
-
-
-def _in_this_thread(group: Group) -> Group:
-    return group.here if isinstance(group, ThreadedGroup) else group
 
 
 def _accumulator(parameter: torch.Tensor) -> Any:

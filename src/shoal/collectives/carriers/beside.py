@@ -1,0 +1,108 @@
+"""A carrier for tensors of GPUs, beside the engine that a group has for memory.
+
+That engine compares what ranks are about to do, and notices who is gone. All ranks of the group are on one machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed
+
+from shoal.collectives.carriers.carried_engine import Carried
+from shoal.collectives.carriers.carrier import Carrier, CarrierFailed
+from shoal.collectives.carriers.nccl import NcclCarrier
+from shoal.collectives.engine import Engine, Operation
+from shoal.environment import nccl_is_wanted
+from shoal.errors import UsageError, WorkersDisagree
+from shoal.transport.neighbours import Exchange
+from shoal.wire.frames import Kind
+
+LOOPBACK = "127.0.0.1"  # ranks that share memory are in one network namespace
+
+
+def nccl_beside(engine: Engine, device: torch.device) -> BesideEngine | None:
+    """Called by all ranks, each with its GPU. None: some of them share one, or cannot use NCCL."""
+    is_possible = nccl_is_wanted() and torch.distributed.is_nccl_available()
+    uuid = str(torch.cuda.get_device_properties(device).uuid) if is_possible else ""
+    exchange = exchange_by(engine)
+    if not have_one_each(exchange(uuid.encode())):
+        return None
+    try:
+        with torch.cuda.device(device):
+            return BesideEngine(NcclCarrier(exchange, engine.rank, engine.size, LOOPBACK), engine)
+    except CarrierFailed as failure:
+        engine.check()  # if somebody is gone, that is why
+        raise UsageError(
+            f"NCCL does not work between the GPUs of {engine.size} ranks: {failure}; with SHOAL_NCCL=0 their tensors "
+            "go through host memory"
+        ) from None
+
+
+def have_one_each(gpus: Sequence[bytes]) -> bool:
+    """By rank, its GPU, or nothing where it cannot use NCCL. Pure."""
+    return all(gpus) and len(set(gpus)) == len(gpus)
+
+
+class BesideEngine(Carried):
+    """The carrier belongs to it, the engine does not."""
+
+    idle_seconds = 0.0  # ranks wait for each other in the engine, which counts it
+
+    def __init__(self, carrier: Carrier, engine: Engine) -> None:
+        super().__init__(carrier, engine.rank, engine.size)
+        self._engine = engine
+
+    @property
+    def bytes_sent(self) -> int:  # type: ignore[override]  # counted with the operations
+        return self._carried
+
+    def missing(self) -> list[int]:
+        return self._engine.missing()
+
+    def abort(self, reason: str, *, blamed: int | None = None) -> None:  # noqa: ARG002  the engine tells the others
+        self._carrier.abort()
+
+    def close(self) -> None:
+        self._carrier.close()
+
+    def _agree(self, operation: Operation, counts: Sequence[int]) -> None:
+        own = torch.tensor(counts, dtype=torch.int64)
+        told = [torch.empty_like(own) for _ in range(self.size)]
+        self._engine.all_gather(operation, told, own)
+        for rank, theirs in enumerate(told):
+            if not _fits(operation.kind, (self.rank, counts), (rank, theirs.tolist())):
+                raise WorkersDisagree(
+                    f"{operation.words}: rank {self.rank} has tensors of {list(counts)} elements and rank {rank} of "
+                    f"{theirs.tolist()}"
+                )
+
+    def _check(self) -> None:
+        self._engine.check()
+
+
+def _fits(kind: Kind, ours: tuple[int, Sequence[int]], theirs: tuple[int, Sequence[int]]) -> bool:
+    """Each with its rank. In all-to-all counts are those that go to each rank, then those that come from each."""
+    (rank, own), (peer, other) = ours, theirs
+    if kind is not Kind.ALL_TO_ALL:
+        return list(own) == list(other)
+    size = len(own) // 2
+    return own[peer] == other[size + rank] and own[size + peer] == other[rank]
+
+
+def exchange_by(engine: Engine) -> Exchange:
+    """Every rank's bytes to every rank, by an engine's all-gather."""
+
+    def gather(own: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+        told = [torch.empty(size, dtype=torch.uint8) for size in sizes]
+        engine.all_gather(Operation(Kind.ALL_GATHER, 0, "who has which GPU", torch.uint8, sum(sizes)), told, own)
+        return told
+
+    def exchange(data: bytes) -> list[bytes]:
+        length = torch.frombuffer(bytearray(len(data).to_bytes(8, "little")), dtype=torch.uint8)
+        sizes = [int.from_bytes(bytes(told.tolist()), "little") for told in gather(length, [8] * engine.size)]
+        own = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        return [bytes(told.tolist()) for told in gather(own, sizes)]
+
+    return exchange

@@ -51,12 +51,12 @@ class GPT(nn.Module):
         nn.init.normal_(self.bytes.weight, std=0.02)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.bytes(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        x = self.bytes(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         return torch.as_tensor(self.head(self.last_norm(self.blocks(x))))
 
     @torch.no_grad()
     def write(self, start: bytes, count: int) -> str:
-        tokens = torch.tensor([list(start)])
+        tokens = torch.tensor([list(start)], device=self.bytes.weight.device)
         for _ in range(count):
             odds = self(tokens[:, -self.context :])[0, -1].softmax(0)
             tokens = torch.cat([tokens, torch.multinomial(odds, 1)[None]], dim=1)

@@ -28,8 +28,9 @@ MALLOC = "GLIBC_TUNABLES"  # the C library's own
 # 103 ms with the defaults, 57 ms with these.
 KEEPING_MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"
 NATIVE = "SHOAL_NATIVE"  # 0: the C extension is not used, even where it was built
+NCCL = "SHOAL_NCCL"  # 0: tensors of GPUs go through host memory, even where NCCL could carry them
 KNOWN = (COORDINATOR, TOKEN_FILE, WORKER, LAUNCHER)  # what a worker must have
-SETTINGS = (NATIVE,)  # what anybody may set
+SETTINGS = (NATIVE, NCCL)  # what anybody may set
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,17 @@ def worker_environment(variables: Mapping[str, str] | None = None) -> WorkerEnvi
 
 
 def native_is_wanted() -> bool:
-    value = os.environ.get(NATIVE, "1")
+    return _is_on(NATIVE)
+
+
+def nccl_is_wanted() -> bool:
+    return _is_on(NCCL)
+
+
+def _is_on(name: str) -> bool:
+    value = os.environ.get(name, "1")
     if value not in ("0", "1"):
-        raise UsageError(f"the environment variable {NATIVE} is {value!r}; it should be 0 or 1")
+        raise UsageError(f"the environment variable {name} is {value!r}; it should be 0 or 1")
     return value == "1"
 
 
@@ -108,6 +117,12 @@ def torch_rank() -> int | None:
     """What torchrun's variable RANK says in this process now; a script may have changed it."""
     text = os.environ.get("RANK", "")
     return int(text) if text.isdigit() else None
+
+
+def local_place() -> int:
+    """Which worker of its machine this process is, from 0, as torchrun's variable LOCAL_RANK says; 0 outside a job."""
+    text = os.environ.get("LOCAL_RANK", "")
+    return int(text) if text.isdigit() else 0
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,9 @@ CARRIERS = [name for name, is_there in AVAILABLE.items() if is_there]
 
 
 class Rank:
-    def __init__(self, carrier: str) -> None:
+    def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "support.carrier_process", carrier],
+            [sys.executable, "-m", "support.carrier_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=TESTS,
@@ -51,19 +51,20 @@ class Rank:
 
 
 class Ranks:
-    """Processes that form one generation after the other."""
+    """Processes that form one generation after the other, over any carrier."""
 
-    def __init__(self, carrier: str) -> None:
-        self._ranks = [Rank(carrier) for _ in range(SIZE + 1)]  # the last one is for later
+    def __init__(self) -> None:
+        self._ranks = [Rank() for _ in range(SIZE + len(CARRIERS))]  # the last ones are for later
         self._addresses = [rank.hear()["address"] for rank in self._ranks]
+        self._gone: list[Rank] = []
         self._generation = 0
-        self.is_broken = True  # its group is of no more use
+        self.working: str | None = None  # the carrier of a group that works
 
-    def connect(self, *members: int) -> None:
+    def connect(self, carrier: str, *members: int) -> None:
         self._generation += 1
         for place, rank in enumerate(members):
             addresses = [self._addresses[member] for member in members]
-            self._ranks[rank].order(connect=addresses, rank=place, generation=self._generation)
+            self._ranks[rank].order(connect=addresses, rank=place, generation=self._generation, carrier=carrier)
         assert self.hear(*members) == [{}] * len(members)
 
     def all(self, **order: Any) -> list[dict[str, Any]]:
@@ -82,19 +83,19 @@ class Ranks:
         os.kill(self._ranks[rank].process.pid, signal.SIGKILL)
 
     def replace(self, rank: int) -> None:
-        """By the one that was for later."""
-        for each in (self._ranks, self._addresses):
-            each[rank], each[-1] = each[-1], each[rank]
+        """By one that was for later."""
+        self._gone.append(self._ranks[rank])
+        self._ranks[rank], self._addresses[rank] = self._ranks.pop(), self._addresses.pop()
 
     def end(self) -> list[int]:
         """Let all of them leave by themselves."""
         for rank in self._ranks:
             assert rank.process.stdin is not None
             rank.process.stdin.close()
-        return [rank.process.wait(60) for rank in self._ranks[:SIZE]]
+        return [rank.process.wait(60) for rank in self._ranks]
 
     def clean_up(self) -> None:
-        for rank in self._ranks:
+        for rank in (*self._ranks, *self._gone):
             rank.process.kill()
             rank.process.wait()
             for pipe in (rank.process.stdin, rank.process.stdout):
@@ -102,31 +103,36 @@ class Ranks:
                 pipe.close()
 
 
-@pytest.fixture(scope="module", params=CARRIERS)
-def processes(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Ranks]:
     shared_memory = set(Path("/dev/shm").iterdir())
-    made = Ranks(request.param)
+    made = Ranks()
     try:
         yield made
-        assert made.end() == [0] * SIZE
+        assert not any(made.end())
     finally:
         made.clean_up()
     assert set(Path("/dev/shm").iterdir()) <= shared_memory
 
 
+@pytest.fixture(scope="module", params=CARRIERS)
+def carrier(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture
-def ranks(processes: Ranks) -> Ranks:
+def ranks(processes: Ranks, carrier: str) -> Ranks:
     """A group that works."""
-    if processes.is_broken:
-        processes.connect(*range(SIZE))
-    processes.is_broken = False
+    if processes.working != carrier:
+        processes.connect(carrier, *range(SIZE))
+    processes.working = carrier
     return processes
 
 
 @pytest.fixture
 def doomed(ranks: Ranks) -> Ranks:
     """A group that will not outlive the test."""
-    ranks.is_broken = True
+    ranks.working = None
     return ranks
 
 
@@ -166,13 +172,13 @@ def test_ranks_that_differ_learn_how(doomed: Ranks, usual: str, odd: str, quoted
     assert any(answer["error"] == "WorkersDisagree" and quoted in answer["text"] for answer in answers), answers
 
 
-def test_survivors_name_the_killed_process_and_form_the_next_generation(doomed: Ranks) -> None:
+def test_survivors_name_the_killed_process_and_form_the_next_generation(doomed: Ranks, carrier: str) -> None:
     assert doomed.all(repeat=True) == [{"running": True}] * SIZE
     doomed.kill(1)
     for answer in doomed.hear(0, 2):
         assert (answer["error"], answer["peer"]) == ("PeerLost", 1), answer
         assert "all-reduce 'again and again', operation " in answer["text"]
-    doomed.connect(0, 2)
+    doomed.connect(carrier, 0, 2)
     doomed.replace(1)
-    doomed.connect(2, 1, 0)  # a newcomer, and other ranks
+    doomed.connect(carrier, 2, 1, 0)  # a newcomer, and other ranks
     assert doomed.all(check="sums") == [{"result": None}] * SIZE

@@ -1,6 +1,6 @@
 """One rank of a group over a carrier, as a process of its own: a JSON line in, a JSON line out.
 
--> {"connect": [addresses of all ranks], "rank": r, "generation": g}     (after it printed its own address)
+-> {"connect": [addresses of all ranks], "rank": r, "generation": g, "carrier": name}   (after it printed its own)
 -> {"check": name}         one of CHECKS: compares what it gets with what torch gives
 -> {"start": name}         one of STARTS, in the background; {"wait": true} tells how it ended
 -> {"abort": reason}
@@ -74,6 +74,18 @@ def reductions(group: ThreadedGroup) -> None:
     for reduction in (Reduction.MAX, Reduction.SUM):
         group.all_reduce(own := extreme.clone(), label="extremes", reduction=reduction).wait()
         assert own[0].isnan() and own[1] == float("inf"), (reduction, own)
+
+
+def large(group: ThreadedGroup) -> None:
+    """Longer than the time between two looks at the mesh."""
+    own = torch.full((6_000_000,), group.rank + 1.0)
+    group.all_reduce(own, label="large").wait()
+    assert (own == sum(range(1, group.size + 1))).all()
+    output = torch.empty(2_000_000)
+    group.reduce_scatter(
+        output, [torch.full((2_000_000,), float(place)) for place in range(group.size)], label="l"
+    ).wait()
+    assert (output == group.rank * group.size).all()
 
 
 def rounding(group: ThreadedGroup) -> str:
@@ -170,7 +182,7 @@ def gather(group: ThreadedGroup, lengths: Sequence[int]) -> Pending:
 
 CHECKS: dict[str, Callable[[ThreadedGroup], str | None]] = {
     check.__name__: check
-    for check in (sums, reductions, rounding, several, reduce_scatter, gathers, broadcasts, messages, counts)
+    for check in (sums, large, reductions, rounding, several, reduce_scatter, gathers, broadcasts, messages, counts)
 }
 STARTS: dict[str, Callable[[ThreadedGroup], Pending]] = {
     "gradients": lambda group: group.all_reduce(torch.ones(10), label="gradients"),
@@ -204,8 +216,7 @@ def say(**answer: object) -> None:
 
 
 class Rank:
-    def __init__(self, carrier: str) -> None:
-        self._carrier = carrier
+    def __init__(self) -> None:
         self._listener = PeerListener("127.0.0.1", TOKEN)
         self._group: ThreadedGroup | None = None
         self._pending: Pending | None = None
@@ -224,7 +235,7 @@ class Rank:
             generation = generation_of(addresses, order["generation"])
             mesh = connect_mesh(self._listener, generation, order["rank"], TOKEN, 60.0)
             assert mesh is not None
-            engine = make_engine(self._carrier, mesh, generation.number, "127.0.0.1")
+            engine = make_engine(order["carrier"], mesh, generation.number, "127.0.0.1")
             self._group = ThreadedGroup(engine, generation.number, post=engine)
             return {}
         assert self._group is not None
@@ -253,7 +264,7 @@ class Rank:
 
 def main() -> None:
     torch.set_num_threads(1)
-    rank = Rank(sys.argv[1])
+    rank = Rank()
     for line in sys.stdin:
         say(**rank.do(json.loads(line)))
     rank.end()

@@ -65,6 +65,7 @@ class Engine(ABC):
     size: int
     bytes_sent: int  # so far, to all peers: what a link would have carried
     idle_seconds: float  # time spent waiting for a peer to get here
+    takes_gpu = False  # also tensors of GPUs, on the current stream
 
     @abstractmethod
     def all_reduce(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> None:
@@ -89,6 +90,9 @@ class Engine(ABC):
     def missing(self) -> list[int]:
         """From any thread: the ranks that the running operation waits for, as far as this one can tell."""
         return []
+
+    def check(self) -> None:  # noqa: B027  not all can tell
+        """Between operations: raise `PeerLost` if a rank is known to be gone, without waiting."""
 
     @abstractmethod
     def abort(self, reason: str, *, blamed: int | None = None) -> None:

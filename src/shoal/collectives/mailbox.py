@@ -184,20 +184,20 @@ class Mailbox:
             self._progress(is_woken=is_woken)
             if delivery.is_done or (deadline is not None and time.monotonic() >= deadline):
                 return
-            if self._spins and self._spin():
-                is_woken = False
-                continue
-            with self._guard:
-                self._sleep(True)
-            self._progress(is_woken=False)  # what came before peers could see that we sleep
-            if not delivery.is_done:
-                left = SLICE if deadline is None else min(SLICE, max(0.0, deadline - time.monotonic()))
-                ready = self._epoll.poll(left)
-                is_woken = bool(ready)
-            with self._guard:
-                self._sleep(False)
-                if is_woken and any(descriptor == self._nudge for descriptor, _ in ready):
-                    self._clear_nudge()
+            is_woken = not (self._spins and self._spin()) and self._doze(delivery, deadline)
+
+    def _doze(self, delivery: Delivery, deadline: float | None) -> bool:
+        """Sleep until something comes, but no longer than a slice. True when woken."""
+        with self._guard:
+            self._sleep(True)
+        self._progress(is_woken=False)  # what came before peers could see that we sleep
+        left = SLICE if deadline is None else min(SLICE, max(0.0, deadline - time.monotonic()))
+        ready = [] if delivery.is_done else self._epoll.poll(left)
+        with self._guard:
+            self._sleep(False)
+            if any(descriptor == self._nudge for descriptor, _ in ready):
+                self._clear_nudge()
+        return bool(ready)
 
     def _spin(self) -> bool:
         """True when there is something to collect."""

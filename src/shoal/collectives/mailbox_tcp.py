@@ -151,7 +151,7 @@ class TcpLane(Lane):
             stream = self._by_descriptor[descriptor]
             if stream.has_ended:
                 continue  # all have, since what another one said
-            if stream.outgoing and happened & select.EPOLLOUT:
+            if happened & select.EPOLLOUT:
                 for delivery in stream.push():
                     recipient.posted(delivery)
                 self._watch(stream)

@@ -131,6 +131,12 @@ class MemoryEngine(Engine):
         phase = self._team.phase
         return [self._ranks[peer] for peer in range(self.size) if is_behind(self._team.word(peer, PHASE), phase)]
 
+    def check(self) -> None:
+        try:
+            self._team.look()
+        except PeerLost as lost:
+            raise self._in_group_ranks(lost) from None
+
     def abort(self, reason: str, *, blamed: int | None = None) -> None:
         self._team.give_up(reason, blamed=self._ranks.index(blamed) if blamed in self._ranks else None)
 

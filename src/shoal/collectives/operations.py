@@ -1,4 +1,4 @@
-"""From calls to operations: arguments are checked, numbered and brought into flat CPU memory for an engine.
+"""From calls to operations: arguments are checked, numbered and made flat for an engine.
 
 Not here: when and in which thread an operation runs (`threaded_group`), and how (`engine`).
 """
@@ -8,16 +8,21 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
 from shoal.collectives import staging
 from shoal.collectives.dtypes import code_of, combine
 from shoal.collectives.engine import Engine, Operation, PointToPoint
+from shoal.collectives.gpu_copies import Moment, moment_of
+from shoal.collectives.gpu_way import GpuWay
 from shoal.collectives.group import Group, Pending, Reduction
-from shoal.collectives.staging import Staged
+from shoal.collectives.staging import Flat, Staged
 from shoal.errors import UsageError
 from shoal.wire.frames import Kind, cut_label
+
+Work = Callable[[Engine], None]
 
 
 class Operations(Group):
@@ -30,6 +35,7 @@ class Operations(Group):
         self.generation = generation
         self._engine = engine
         self._post = post
+        self._gpu = None if engine is None else GpuWay(engine)
         self._sequences: Counter[str] = Counter()  # of collectives, and of each direction of each pair
 
     def all_reduce(
@@ -43,6 +49,7 @@ class Operations(Group):
         given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         is_ready = all(map(staging.is_flat, given))  # as gradients are: nothing to check or to prepare
         self._check_reducible(given, label, reduction, scale, is_ready=is_ready)
+        moment = None if is_ready else moment_of(given, label)
         elements = sum(tensor.numel() for tensor in given)
         operation = self._operation(Kind.ALL_REDUCE, label, given[0].dtype, elements, reduction, scale)
 
@@ -50,7 +57,7 @@ class Operations(Group):
             if is_ready:
                 engine.all_reduce(operation, given)
                 return
-            staged = [Staged(tensor) for tensor in given]
+            staged = [Flat(tensor) for tensor in given]
             engine.all_reduce(operation, [each.flat for each in staged])
             for each in staged:
                 each.write_back()
@@ -59,7 +66,7 @@ class Operations(Group):
             for tensor in given if scale != 1.0 else ():
                 tensor.data.mul_(scale)
 
-        return self._start(operation, work, alone)
+        return self._start(operation, self._placed(moment, work), alone)
 
     def reduce_scatter(
         self,
@@ -72,12 +79,13 @@ class Operations(Group):
     ) -> Pending:
         self._check_list(tensors, output, "reduce_scatter", label)
         self._check_scale(output, label, reduction, scale)
+        moment = moment_of([output, *tensors], label)
         elements = sum(tensor.numel() for tensor in tensors)
         operation = self._operation(Kind.REDUCE_SCATTER, label, output.dtype, elements, reduction, scale)
 
         def work(engine: Engine) -> None:
-            staged = Staged(output, is_read=False)
-            engine.reduce_scatter(operation, staged.flat, [Staged(tensor).flat for tensor in tensors])
+            staged = Flat(output, is_read=False)
+            engine.reduce_scatter(operation, staged.flat, [Flat(tensor).flat for tensor in tensors])
             staged.write_back()
 
         def alone() -> None:
@@ -85,57 +93,62 @@ class Operations(Group):
             if scale != 1.0:
                 output.data.mul_(scale)
 
-        return self._start(operation, work, alone)
+        return self._start(operation, self._placed(moment, work), alone)
 
     def all_gather(self, outputs: list[torch.Tensor], tensor: torch.Tensor, *, label: str) -> Pending:
         self._check_list(outputs, tensor, "all_gather", label)
+        moment = moment_of([*outputs, tensor], label)
         elements = sum(output.numel() for output in outputs)
         operation = self._operation(Kind.ALL_GATHER, label, tensor.dtype, elements)
 
         def work(engine: Engine) -> None:
-            staged = [Staged(output, is_read=False) for output in outputs]
-            engine.all_gather(operation, [each.flat for each in staged], Staged(tensor).flat)
+            staged = [Flat(output, is_read=False) for output in outputs]
+            engine.all_gather(operation, [each.flat for each in staged], Flat(tensor).flat)
             for each in staged:
                 each.write_back()
 
-        return self._start(operation, work, alone=lambda: staging.fill(outputs[0], tensor))
+        return self._start(operation, self._placed(moment, work), alone=lambda: staging.fill(outputs[0], tensor))
 
     def all_to_all(self, outputs: list[torch.Tensor], tensors: list[torch.Tensor], *, label: str) -> Pending:
         for given in (outputs, tensors):
             self._check_list(given, outputs[self.rank] if outputs else None, "all_to_all", label)
+        moment = moment_of([*outputs, *tensors], label)
         operation = self._operation(Kind.ALL_TO_ALL, label, outputs[0].dtype, 0)
 
         def work(engine: Engine) -> None:
-            staged = [Staged(output, is_read=False) for output in outputs]
-            engine.all_to_all(operation, [each.flat for each in staged], [Staged(tensor).flat for tensor in tensors])
+            staged = [Flat(output, is_read=False) for output in outputs]
+            engine.all_to_all(operation, [each.flat for each in staged], [Flat(tensor).flat for tensor in tensors])
             for each in staged:
                 each.write_back()
 
-        return self._start(operation, work, alone=lambda: staging.fill(outputs[0], tensors[0]))
+        return self._start(operation, self._placed(moment, work), alone=lambda: staging.fill(outputs[0], tensors[0]))
 
     def broadcast(self, tensor: torch.Tensor, source: int, *, label: str) -> Pending:
         staging.check(tensor, label=label)
         self._check_rank(source, label)
+        moment = moment_of([tensor], label)
         operation = self._operation(Kind.BROADCAST, label, tensor.dtype, tensor.numel())
 
         def work(engine: Engine) -> None:
-            staged = Staged(tensor, is_read=self.rank == source)
+            staged = Flat(tensor, is_read=self.rank == source)
             engine.broadcast(operation, staged.flat, source)
             if self.rank != source:
                 staged.write_back()
 
-        return self._start(operation, work, alone=lambda: None)
+        return self._start(operation, self._placed(moment, work), alone=lambda: None)
 
     def send(self, tensor: torch.Tensor, target: int, *, label: str) -> Pending:
+        moment = moment_of([tensor], label)
         operation = self._point_to_point(tensor, target, label, sequence=f"to {target}")
 
         def work(_engine: Engine) -> None:
             assert self._post is not None
             self._post.send(operation, Staged(tensor).flat, target)
 
-        return self._start(operation, work, alone=lambda: None)
+        return self._start(operation, self._placed(moment, work), alone=lambda: None)
 
     def receive(self, tensor: torch.Tensor, source: int, *, label: str) -> Pending:
+        moment = moment_of([tensor], label)
         operation = self._point_to_point(tensor, source, label, sequence=f"from {source}")
 
         def work(_engine: Engine) -> None:
@@ -144,14 +157,18 @@ class Operations(Group):
             self._post.receive(operation, staged.flat, source)
             staged.write_back()
 
-        return self._start(operation, work, alone=lambda: None)
+        return self._start(operation, self._placed(moment, work), alone=lambda: None)
+
+    def _placed(self, moment: Moment | None, work: Work) -> Work:
+        """The work, for where its tensors are: on a GPU it begins after that moment."""
+        return work if moment is None or self._gpu is None else partial(self._gpu.run, moment, work)
 
     @property
     def collectives_started(self) -> int:
         return self._sequences["collective"]
 
     @abstractmethod
-    def _start(self, operation: Operation, work: Callable[[Engine], None], alone: Callable[[], None]) -> Pending:
+    def _start(self, operation: Operation, work: Work, alone: Callable[[], None]) -> Pending:
         """See that the work is done, after what was started before; a group of one does `alone` at once instead."""
 
     def _operation(

@@ -22,6 +22,7 @@ import torch
 from shoal.codecs.codec import Codec
 from shoal.collectives.choice import Chooser
 from shoal.collectives.engine import Engine, Operation, PointToPoint
+from shoal.collectives.gpu_way import GpuWay
 from shoal.collectives.group import Group, Pending
 from shoal.collectives.operations import Operations
 from shoal.collectives.scheduled_engine import ScheduledEngine
@@ -87,7 +88,7 @@ class ThreadedGroup(Operations):
 
     @property
     def bytes_sent(self) -> int:
-        return 0 if self._engine is None else self._engine.bytes_sent
+        return 0 if self._engine is None or self._gpu is None else self._engine.bytes_sent + self._gpu.bytes_sent
 
     @property
     def idle_seconds(self) -> float:
@@ -232,8 +233,9 @@ class ThreadedGroup(Operations):
         for means in self._means() if tell else ():
             means.abort(str(error), blamed=blamed)
 
-    def _means(self) -> list[Engine | PointToPoint]:
-        return list({id(means): means for means in (self._engine, self._post) if means is not None}.values())
+    def _means(self) -> list[Engine | PointToPoint | GpuWay]:
+        all_of_them = (self._gpu, self._engine, self._post)
+        return list({id(means): means for means in all_of_them if means is not None}.values())
 
 
 class _Here(Operations):
@@ -243,6 +245,7 @@ class _Here(Operations):
         super().__init__(group._engine, group._post, group.generation)
         self._group = group
         self._sequences = group._sequences  # one order for both
+        self._gpu = group._gpu
 
     def _start(self, operation: Operation, work: Callable[[Engine], None], alone: Callable[[], None]) -> Pending:
         return self._group.start_here(operation, work, alone)

@@ -32,7 +32,7 @@ class GradientGroups:
     def __init__(self, parameters: Sequence[torch.Tensor], *, group_bytes: int) -> None:
         self.parameters = list(parameters)
         self._layouts = [GradientLayout(parameter) for parameter in self.parameters]
-        self._sizes = [GradientSize(p.dtype, p.numel() * p.element_size()) for p in self.parameters]
+        self._sizes = [GradientSize((p.dtype, p.device), p.numel() * p.element_size()) for p in self.parameters]
         self._group_bytes = group_bytes
         # Gradients that this backward has made, as autograd made them, in the order in which they came. They are not
         # in `.grad`: if backward raises, an optimizer must not find what no other worker has.

@@ -18,6 +18,7 @@ from shoal.data.dealing import Dealing
 from shoal.data.feed import Feed
 from shoal.errors import UsageError
 from shoal.events import Evaluated
+from shoal.training.devices import moved
 from shoal.training.meetings import gather
 from shoal.training.reporter import finite
 from shoal.training.session import Session
@@ -63,7 +64,7 @@ def _own_sums(session: Session, score: Callable[..., Any], feed: Feed) -> tuple[
         batches = feed.batches(Cursor(), dealing)
         try:
             for batch in batches:
-                for name, value in _named(_call(score, batch.data)).items():
+                for name, value in _named(_call(score, moved(batch.data, session.device))).items():
                     sums[name] = sums.get(name, 0.0) + (float(value) * batch.samples if batch.samples else 0.0)
                 samples += batch.samples
         finally:

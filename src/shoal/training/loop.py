@@ -18,6 +18,7 @@ from shoal.events import EpochEnded, LoopStarted
 from shoal.strategies.peers import Breakage
 from shoal.strategies.strategy import Iteration
 from shoal.training.checkpointing import save_after_step, save_asked, save_on_handover, save_on_stop
+from shoal.training.devices import moved
 from shoal.training.meetings import end_of_loop, meet, settle, take_past
 from shoal.training.recovery import enter, recover, tell_batch, undo_void
 from shoal.training.session import HandedOver, Past, Session
@@ -250,7 +251,7 @@ class Loop:
                 for batch in batches:
                     iteration = self._begin(batch)
                     begun = time.perf_counter()
-                    yield batch.data
+                    yield moved(batch.data, self._session.device)
                     is_broken = self._end(batch, iteration, begun)
                     samples = batch.cursor_after.position
                     if is_broken or self._is_done or self._session.stopped is not None:

@@ -17,6 +17,7 @@ from shoal.data.sources import FeedOptions, feed_for
 from shoal.errors import UsageError
 from shoal.job_config import nearest
 from shoal.training.checkpointing import save_here
+from shoal.training.devices import placed
 from shoal.training.evaluation import evaluate
 from shoal.training.loop import Batches, Loop, LoopPlan, epoch_numbers
 from shoal.training.meetings import gather, is_past, meet, settle
@@ -66,8 +67,8 @@ class Run:
 
     @property
     def device(self) -> torch.device:
-        """Where this worker's model lives."""
-        return torch.device("cpu")
+        """Where this worker's models and batches are: a GPU where there is one, else the CPU."""
+        return self._session.device
 
     @property
     def step(self) -> int:
@@ -86,13 +87,14 @@ class Run:
         return self._session.stopped
 
     def model(self, model: Model | Callable[[], Model], *, sync_batchnorm: bool | None = None) -> Model:
-        """The same model with the same weights on every worker. A function is called to build it."""
+        """The same model with the same weights on every worker, on its device. A function is called to build it."""
         settle(self._session)
         if self._session.iteration is not None:
             raise UsageError("run.model was called inside a loop over batches; hand models over before it")
         built = cast(Model, model() if callable(model) and not isinstance(model, nn.Module) else model)
         if not isinstance(built, nn.Module):
             raise UsageError(f"run.model was given a {type(built).__name__}; it takes a torch.nn.Module")
+        built = placed(built, self._session.device)
         if self._session.config.sync_batchnorm if sync_batchnorm is None else sync_batchnorm:
             # The same class comes back, unless the whole model is one BatchNorm layer.
             built = cast(Model, convert(built, Statistics(self._sum, self._share)))

@@ -26,6 +26,7 @@ from shoal.events import CheckpointDeferred, CheckpointStarted
 from shoal.job_config import JobConfig
 from shoal.strategies.peers import Peers
 from shoal.strategies.strategy import Votes
+from shoal.training.devices import finish
 from shoal.training.timetable import Due, Timetable
 from shoal.values import Cursor
 from shoal.wire.messages import PartFailed
@@ -177,6 +178,7 @@ class Saver:
     def _captured(self, snapshot: Snapshot, moment: Moment, name: str) -> Part:
         group, generation = self._peers.group, self._peers.generation
         flat = flatten_named(snapshot.tree, named="the state")
+        finish(flat.tensors)  # another thread copies them
         state = NamedState(flat.names, flat.tensors, snapshot.steady(flat.names) if self._is_lazy else ())
         about = About(
             kind="full",

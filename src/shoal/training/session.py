@@ -18,12 +18,12 @@ from shoal.checkpoint.store import Store
 from shoal.collectives.group import Group
 from shoal.data.dealing import Dealing
 from shoal.data.order import key_of
-from shoal.data.seeding import seed_generators
 from shoal.errors import ExchangeFailed
 from shoal.events import Advised, StopAgreed, StopRequested, UndoKept
 from shoal.job_config import JobConfig
 from shoal.strategies.peers import Peers
 from shoal.strategies.strategy import Iteration, Strategy, waiting
+from shoal.training import devices
 from shoal.training.optimizers import OptimizerSteps
 from shoal.training.progress import Progress
 from shoal.training.reporter import Reporter
@@ -102,6 +102,7 @@ class Session:
         self.peers = peers
         self.strategy = strategy
         self.config = config
+        self.device = devices.own_device()
         self.watched = Watched()
         self.step = 0  # applied steps so far, over all loops
         self.points = 0  # meetings of all workers outside loops that were passed, in program order
@@ -146,7 +147,8 @@ class Session:
             self.snapshot.take(self.watched.models.values(), self.watched.kept, self.watched.optimizers)
             self.progress.spent("undo copies", time.perf_counter() - started)
         self._compare_now(iteration)
-        seed_generators(key_of(self.config.seed, iteration.step, self.peers.group.rank, int(iteration.earlier_weight)))
+        place = (iteration.step, self.peers.group.rank, int(iteration.earlier_weight))
+        devices.seed(self.device, key_of(self.config.seed, *place))
         self._vote(iteration)
         self.steps.begin(iteration)
         self.strategy.begin(iteration)
@@ -244,7 +246,7 @@ class Session:
 
     def seed_outside(self) -> None:
         """Code between loops draws the same numbers on every worker, and again when the script runs from the top."""
-        seed_generators(key_of(OUTSIDE_KEY, self.config.seed, self.loops, len(self.results)))
+        devices.seed(self.device, key_of(OUTSIDE_KEY, self.config.seed, self.loops, len(self.results)))
 
     def note_loop_end(self) -> None:
         self.seed_outside()

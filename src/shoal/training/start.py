@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from shoal.checkpoint.store import Store
 from shoal.data.order import key_of
-from shoal.data.seeding import seed_generators
 from shoal.job_config import JobConfig
 from shoal.strategies.all_reduce import AllReduce, AllReduceConfig
 from shoal.strategies.peers import Peers
+from shoal.training import devices
 from shoal.training.session import Session
 
 
@@ -17,5 +17,6 @@ def start_session(peers: Peers, config: JobConfig, store: Store | None = None) -
     Checkpoints go to `store`; without one there are none.
     """
     strategy = AllReduce(peers, AllReduceConfig(bucket_bytes=int(config.bucket_mb * 2**20)))
-    seed_generators(key_of(config.seed))
-    return Session(peers, strategy, config, store)
+    session = Session(peers, strategy, config, store)
+    devices.seed(session.device, key_of(config.seed))
+    return session

@@ -215,16 +215,19 @@ def _gradient_entry(gradient: torch.Tensor) -> Any:
 
 def _gradient_from(entry: Any, parameter: torch.Tensor) -> torch.Tensor | None:
     if isinstance(entry, dict):
-        return torch.sparse_coo_tensor(
+        sparse = torch.sparse_coo_tensor(
             entry["indices"], entry["values"], parameter.shape, is_coalesced=entry["is_coalesced"]
         )
+        return sparse.to(parameter.device)
     return None if entry is None else _laid_out_as(parameter, entry)
 
 
 def _laid_out_as(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """In the parameter's memory layout, such as channels_last: fused optimizers pair elements by place in memory."""
-    if value.shape != parameter.shape or value.stride() == parameter.stride():
+    if value.shape != parameter.shape:
         return value
+    if value.stride() == parameter.stride():
+        return value.to(parameter.device)
     return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
 
 
@@ -254,4 +257,5 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, values: dict[str, Any]) ->
     for index, state in values["state"].items():
         for name, value in state.items():
             if isinstance(value, torch.Tensor):
-                optimizer.state[parameters[index]][name] = _laid_out_as(parameters[index], value)
+                device = optimizer.state[parameters[index]][name].device  # of torch's choice: counters stay on the CPU
+                optimizer.state[parameters[index]][name] = _laid_out_as(parameters[index], value).to(device)

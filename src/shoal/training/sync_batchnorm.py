@@ -41,8 +41,8 @@ class _Normalize(torch.autograd.Function):
         statistics = layer.statistics
         counts = statistics.share() > 0.0
         wide = x.detach().double()
-        count = torch.full((1,), float(x.numel() // x.shape[1]) if counts else 0.0, dtype=torch.float64)
-        own = torch.cat([wide.sum(axes), count]) if counts else torch.zeros(x.shape[1] + 1, dtype=torch.float64)
+        count = wide.new_full((1,), float(x.numel() // x.shape[1]) if counts else 0.0)
+        own = torch.cat([wide.sum(axes), count]) if counts else wide.new_zeros(x.shape[1] + 1)
         total = statistics.reduce(own, "batch mean")
         n = total[-1].clamp(min=1.0)
         mean = total[:-1] / n
@@ -66,11 +66,8 @@ class _Normalize(torch.autograd.Function):
         axes = [axis for axis in range(gradient.dim()) if axis != 1]
         share = ctx.statistics.share()
         own_bias, own_weight = gradient.sum(axes), (gradient * normal).sum(axes)
-        sums = (
-            torch.cat([own_bias, own_weight]) * share
-            if share
-            else torch.zeros(2 * own_bias.numel(), dtype=torch.float64)
-        )
+        both = torch.cat([own_bias, own_weight])
+        sums = both * share if share else torch.zeros_like(both)
         mean_bias, mean_weight = (ctx.statistics.reduce(sums, "batch gradient") / ctx.count).chunk(2)
         scale = inverse if weight is None else inverse * weight.detach().double()
         if share:

@@ -9,7 +9,8 @@ Sends and receives go over the mesh. Not here: the libraries (`gloo`, `nccl`, `m
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import torch
@@ -21,8 +22,10 @@ from shoal.collectives.dtypes import combine
 from shoal.collectives.engine import Engine, Operation, PointToPoint
 from shoal.collectives.executor import Executor, Segment
 from shoal.collectives.group import Reduction
+from shoal.collectives.schedule import Program
 from shoal.errors import ExchangeFailed, PeerLost
 from shoal.transport.mesh import Mesh
+from shoal.wire.frames import Kind
 
 LOOK_SECONDS = 0.01  # between two looks at the mesh while the library works
 BLAME_SECONDS = 2.0  # for the mesh to tell who died, after the library has said that something did
@@ -37,26 +40,25 @@ class Announced(Segment):
         self.tensors, self.pieces, self.elements = [], [], elements
 
 
-class CarriedEngine(Engine, PointToPoint):
-    def __init__(self, carrier: Carrier, mesh: Mesh, generation: int) -> None:
-        """Carrier and mesh belong to the engine from now on."""
-        self.rank, self.size = mesh.rank, mesh.size
+class Carried(Engine):
+    """The operations. Subclasses say how ranks compare what they do, and how they notice who is gone."""
+
+    def __init__(self, carrier: Carrier, rank: int, size: int) -> None:
+        """The carrier belongs to the engine from now on."""
+        self.rank, self.size = rank, size
+        self.takes_gpu = carrier.takes_gpu
         self._carrier = carrier
-        self._mesh = mesh
-        self._chooser = Chooser("tree", mesh.size, mesh.rank)
-        self._executor = Executor(mesh, Identity(), generation)
         self._carried = 0  # bytes that a link would have carried for this rank
 
-    @property
-    def bytes_sent(self) -> int:  # type: ignore[override]  # partly counted by the mesh
-        return self._carried + self._mesh.bytes_sent
+    @abstractmethod
+    def _agree(self, operation: Operation, counts: Sequence[int]) -> None:
+        """Return when all ranks are in this operation. `counts`: elements by rank, the same on all ranks.
 
-    @property
-    def idle_seconds(self) -> float:  # type: ignore[override]  # counted by the mesh
-        return self._mesh.idle_seconds
+        In all-to-all: what goes to each rank, then what comes from each.
+        """
 
     def all_reduce(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> None:
-        self._executor.run(operation, self._chooser.all_reduce(0), [Announced(operation.elements)])
+        self._agree(operation, [operation.elements])
         whole = tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
         if operation.scale != 1.0:
             whole.mul_(operation.scale)
@@ -68,7 +70,7 @@ class CarriedEngine(Engine, PointToPoint):
 
     def reduce_scatter(self, operation: Operation, output: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
         counts = [len(part) for part in parts]
-        self._executor.run(operation, self._chooser.reduce_scatter(), [Announced(count) for count in counts])
+        self._agree(operation, counts)
         whole = torch.cat(list(parts))
         if operation.scale != 1.0:
             whole.mul_(operation.scale)
@@ -85,7 +87,7 @@ class CarriedEngine(Engine, PointToPoint):
         self._await(self._carrier.reduce_scatter(output.view(dtype), whole.view(dtype), counts, reduction))
 
     def all_gather(self, operation: Operation, outputs: Sequence[torch.Tensor], tensor: torch.Tensor) -> None:
-        self._executor.run(operation, self._chooser.all_gather(), [Announced(len(output)) for output in outputs])
+        self._agree(operation, [len(output) for output in outputs])
         self._carried += (self.size - 1) * tensor.nbytes
         if not operation.elements:
             return
@@ -96,8 +98,7 @@ class CarriedEngine(Engine, PointToPoint):
             output.view(torch.uint8).copy_(part)
 
     def all_to_all(self, operation: Operation, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
-        announced = [Announced(len(tensor)) for tensor in (*inputs, *outputs)]
-        self._executor.run(operation, self._chooser.all_to_all(), announced)
+        self._agree(operation, [len(tensor) for tensor in (*inputs, *outputs)])
         sent = torch.cat([tensor.view(torch.uint8) for tensor in inputs])
         self._carried += sent.nbytes - inputs[self.rank].nbytes
         counts, sent_counts = [output.nbytes for output in outputs], [tensor.nbytes for tensor in inputs]
@@ -107,28 +108,10 @@ class CarriedEngine(Engine, PointToPoint):
             output.view(torch.uint8).copy_(part)
 
     def broadcast(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
-        # As in an all-gather: in a broadcast the source would go on before anybody has compared.
-        self._executor.run(operation, self._chooser.all_gather(), [Announced(operation.elements)] * self.size)
+        self._agree(operation, [operation.elements] * self.size)
         self._carried += tensor.nbytes if self.rank == source else 0
         if operation.elements:
             self._await(self._carrier.broadcast(tensor.view(torch.uint8), source))
-
-    def send(self, operation: Operation, tensor: torch.Tensor, target: int) -> None:
-        self._executor.run(operation, self._chooser.send(target), [Segment([tensor])])
-
-    def receive(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
-        self._executor.run(operation, self._chooser.receive(source), [Segment([tensor])])
-
-    def missing(self) -> list[int]:
-        return self._executor.missing()
-
-    def abort(self, reason: str, *, blamed: int | None = None) -> None:  # noqa: ARG002  the mesh knows whom it lost
-        self._mesh.abort(reason)
-        self._carrier.abort()
-
-    def close(self) -> None:
-        self._carrier.close()
-        self._mesh.close()
 
     def _reduce(self, operation: Operation, whole: torch.Tensor) -> None:
         """All-reduce in place, by the library where it can, else from everybody's values in order of ranks."""
@@ -156,13 +139,13 @@ class CarriedEngine(Engine, PointToPoint):
         """Until it is whole. Whatever is raised instead, the library does not touch the memory any more."""
         try:
             while not work.wait(LOOK_SECONDS):
-                self._mesh.check()
+                self.check()
         except ExchangeFailed:
             self._stop(work)
             raise
         except CarrierFailed as failure:
             self._carrier.abort()
-            blame(self._mesh, self._carrier.name, failure)
+            blame(self.check, self._carrier.name, failure)
 
     def _stop(self, work: Work) -> None:
         self._carrier.abort()
@@ -172,11 +155,62 @@ class CarriedEngine(Engine, PointToPoint):
             return  # as it should
 
 
-def blame(mesh: Mesh, name: str, failure: CarrierFailed) -> NoReturn:
-    """A library has failed: the mesh soon knows who died, if somebody did."""
+class CarriedEngine(Carried, PointToPoint):
+    """Over a mesh, which compares, watches, and carries sends and receives."""
+
+    def __init__(self, carrier: Carrier, mesh: Mesh, generation: int) -> None:
+        """Carrier and mesh belong to the engine from now on."""
+        super().__init__(carrier, mesh.rank, mesh.size)
+        self._mesh = mesh
+        self._chooser = Chooser("tree", mesh.size, mesh.rank)
+        self._executor = Executor(mesh, Identity(), generation)
+
+    @property
+    def bytes_sent(self) -> int:  # type: ignore[override]  # partly counted by the mesh
+        return self._carried + self._mesh.bytes_sent
+
+    @property
+    def idle_seconds(self) -> float:  # type: ignore[override]  # counted by the mesh
+        return self._mesh.idle_seconds
+
+    def send(self, operation: Operation, tensor: torch.Tensor, target: int) -> None:
+        self._executor.run(operation, self._chooser.send(target), [Segment([tensor])])
+
+    def receive(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
+        self._executor.run(operation, self._chooser.receive(source), [Segment([tensor])])
+
+    def missing(self) -> list[int]:
+        return self._executor.missing()
+
+    def check(self) -> None:
+        self._mesh.check()
+
+    def abort(self, reason: str, *, blamed: int | None = None) -> None:  # noqa: ARG002  the mesh knows whom it lost
+        self._mesh.abort(reason)
+        self._carrier.abort()
+
+    def close(self) -> None:
+        self._carrier.close()
+        self._mesh.close()
+
+    def _agree(self, operation: Operation, counts: Sequence[int]) -> None:
+        self._executor.run(operation, self._program(operation.kind), [Announced(count) for count in counts])
+
+    def _program(self, kind: Kind) -> Program:
+        if kind is Kind.ALL_REDUCE:
+            return self._chooser.all_reduce(0)
+        if kind is Kind.REDUCE_SCATTER:
+            return self._chooser.reduce_scatter()
+        if kind is Kind.ALL_TO_ALL:
+            return self._chooser.all_to_all()
+        return self._chooser.all_gather()  # for broadcasts too: the source would go on before anybody has compared
+
+
+def blame(check: Callable[[], None], name: str, failure: CarrierFailed) -> NoReturn:
+    """A library has failed: `check` soon raises who died, if somebody did."""
     limit = time.monotonic() + BLAME_SECONDS
     while time.monotonic() < limit:
-        mesh.check()
+        check()
         time.sleep(LOOK_SECONDS)
     raise PeerLost(f"{name} failed and nobody is known to be gone: {failure}") from None
 

@@ -32,6 +32,7 @@ class Carrier(ABC):
     """Counts are elements by rank; `whole` tensors hold every rank's part, in order of ranks, without gaps."""
 
     name: str
+    takes_gpu = False  # also tensors of GPUs
 
     @abstractmethod
     def reduces(self, dtype: torch.dtype, reduction: Reduction) -> bool:

@@ -21,7 +21,7 @@ def make_engine(name: str, mesh: Mesh, generation: int, host: str) -> CarriedEng
         try:
             carrier = _carrier(name, mesh, generation, host)
         except CarrierFailed as failure:
-            blame(mesh, name, failure)
+            blame(mesh.check, name, failure)
     except BaseException as error:
         mesh.abort(f"{name} did not come about: {error}")
         mesh.close()

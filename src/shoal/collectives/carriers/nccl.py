@@ -30,6 +30,7 @@ _TYPES = (
 
 class NcclCarrier(TorchCarrier):
     name = "NCCL"
+    takes_gpu = True
 
     def __init__(self, exchange: Exchange, rank: int, size: int, host: str) -> None:
         """Called by all ranks. `host`: an address of this rank that the others can reach."""

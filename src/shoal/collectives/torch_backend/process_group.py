@@ -207,9 +207,7 @@ class _Absent:
     """Stands for a group in a forked child: whoever calls it is told so."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise Aborted(
-            f"{name}: a forked child takes no part in its parent's exchanges; let it make a group of its own"
-        )
+        raise Aborted(f"{name}: a forked child takes no part in its parent's exchanges; let it make a group of its own")
 
 
 def _forget_all() -> None:

@@ -78,7 +78,7 @@ class ShoalWork(Work):
 
     def get_future(self) -> Future[Any]:
         if self._future is None:
-            start: Future[None] = Future()
+            start: Future[None] = Future(devices=_gpus(self._result))
             self._future = start.then(self._outcome)
             if self._pending is None:
                 start.set_result(None)
@@ -147,6 +147,13 @@ class DeliveryWork(ShoalWork):
 
     def _source_rank(self) -> int:
         return self.source_rank()
+
+
+def _gpus(result: Any) -> list[int | str | torch.device]:
+    """torch's futures have to know on which GPUs the tensors are that they will hold."""
+    if isinstance(result, torch.Tensor):
+        return [result.device] if result.is_cuda else []
+    return list({device: None for one in result for device in _gpus(one)}) if isinstance(result, list | tuple) else []
 
 
 def _complete(start: Future[None]) -> None:

@@ -10,7 +10,7 @@ unexport SHOAL_COORDINATOR SHOAL_TOKEN_FILE SHOAL_WORKER SHOAL_LAUNCHER
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt $(wildcard src/shoal/native/*)
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not installed; set PYTHON= to a Python 3.11 or newer"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[test]"
@@ -31,7 +31,9 @@ types: $(STAMP)
 unit: $(STAMP)
 	$(BIN)/pytest -m "not long"
 
+# The contracts a second time without the C extension, then what takes long.
 test-long: $(STAMP)
+	SHOAL_NATIVE=0 $(BIN)/pytest -q -m "not long" tests/contracts
 	$(BIN)/pytest -m long
 
 clean:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 
-from torch.distributed import Store
+from torch._C._distributed_c10d import Store
 
 from shoal.cli.bench_collectives_calls import Buffers
 from shoal.codecs.identity import memory_of

@@ -59,6 +59,7 @@ class Mailbox:
         self._copying = 0  # pulls under way
         self._looked = time.monotonic()
         local = 1 + sum(len(lane.peers) for lane in lanes if lane.is_local)
+        self._rings = local > 1  # neighbours wake this rank if it says that it sleeps; the kernel needs no telling
         self._spins = local <= len(os.sched_getaffinity(0))
         self._epoll = select.epoll()  # what a leader sleeps on
         self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # wakes the leader
@@ -188,9 +189,10 @@ class Mailbox:
 
     def _doze(self, delivery: Delivery, deadline: float | None) -> bool:
         """Sleep until something comes, but no longer than a slice. True when woken."""
-        with self._guard:
-            self._sleep(True)
-        self._progress(is_woken=False)  # what came before peers could see that we sleep
+        if self._rings:
+            with self._guard:
+                self._sleep(True)
+            self._progress(is_woken=False)  # what came before peers could see that we sleep
         left = SLICE if deadline is None else min(SLICE, max(0.0, deadline - time.monotonic()))
         ready = [] if delivery.is_done else self._epoll.poll(left)
         with self._guard:
@@ -201,6 +203,8 @@ class Mailbox:
 
     def _spin(self) -> bool:
         """True when there is something to collect."""
+        if any(lane.is_streaming for lane in self._lanes):
+            return False
         limit = time.perf_counter() + SPIN_SECONDS
         while time.perf_counter() < limit:
             for lane in self._lanes:

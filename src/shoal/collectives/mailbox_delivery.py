@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from shoal.codecs.identity import memory_of
 from shoal.collectives import staging
 from shoal.collectives.dtypes import code_of
 from shoal.collectives.group import Pending
@@ -35,6 +36,7 @@ class Delivery(Pending):
         self.is_moving = False  # a thread reads it out of its sender's memory and will finish it
         self._staged = None if staging.is_plain(tensor) else staging.Staged(tensor, is_read=is_send)
         self._tensor: torch.Tensor | None = tensor if self._staged is None else self._staged.flat
+        self._memory: memoryview | None = None  # made when it is asked for
         self.address = self._tensor.data_ptr()
         self.size = self._tensor.nbytes
         self._mailbox = mailbox
@@ -55,9 +57,11 @@ class Delivery(Pending):
 
     @property
     def rest(self) -> memoryview:
-        """The memory that has not moved yet."""
-        left = self.size - self.position
-        return memoryview((ctypes.c_char * left).from_address(self.address + self.position)).cast("B")
+        """The memory that has not moved yet. Only while it is not done."""
+        if self._memory is None:
+            assert self._tensor is not None
+            self._memory = memory_of(self._tensor.data.view(-1))
+        return self._memory[self.position :]
 
     def fill(self, data: int | bytes, length: int) -> None:
         """The next bytes: these, or those at that address."""
@@ -87,7 +91,7 @@ class Delivery(Pending):
             except Exception as trouble:  # of the tensor's device: the user's to see, whichever thread this is
                 error = trouble
         self.error = error
-        self._staged = self._tensor = None  # memory is not kept for a user who keeps this
+        self._staged = self._tensor = self._memory = None  # memory is not kept for a user who keeps this
         self._is_done = True
 
     def tell(self) -> None:

@@ -50,6 +50,11 @@ class Lane(ABC):
     def collect(self, recipient: Recipient, *, is_woken: bool) -> None:
         """Take in what has come and send what had to wait. `is_woken`: the descriptor was readable."""
 
+    @property
+    @abstractmethod
+    def is_streaming(self) -> bool:
+        """Long messages are on their way in pieces: the next one takes longer than going to sleep."""
+
     @abstractmethod
     def has_mail(self) -> bool:
         """Something has come, as far as can be told at once."""

@@ -130,6 +130,10 @@ class MemoryLane(Lane):
                 why = f"its process {neighbour.process} ended without a word"
                 self._end(neighbour, neighbour.ending or DIED, why, recipient)
 
+    @property
+    def is_streaming(self) -> bool:
+        return False  # the other side is as fast as this one
+
     def has_mail(self) -> bool:
         return any(neighbour.reader.has_letter for neighbour in self._neighbours.values())
 

@@ -158,6 +158,10 @@ class TcpLane(Lane):
             if happened & ~select.EPOLLOUT:
                 self._receive(stream, recipient)
 
+    @property
+    def is_streaming(self) -> bool:
+        return any(stream.data is not None or stream.outgoing for stream in self._streams.values())
+
     def has_mail(self) -> bool:
         return bool(self._epoll.poll(0))
 

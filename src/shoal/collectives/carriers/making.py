@@ -36,5 +36,5 @@ def _carrier(name: str, mesh: Mesh, generation: int, host: str) -> Carrier:
     if name == "nccl":
         return NcclCarrier(exchange, mesh.rank, mesh.size, host)
     if name == "mpi":
-        return MpiCarrier(exchange, mesh.rank, mesh.size)
+        return MpiCarrier(exchange, mesh.rank, mesh.size, mesh.check)
     raise UsageError(f"there is no carrier {name!r}; there is gloo, nccl and mpi")

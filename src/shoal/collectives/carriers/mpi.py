@@ -7,6 +7,7 @@ to while later operations run. Not here: how MPI starts (`mpi_world`).
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,10 +15,11 @@ from typing import Any
 import torch
 
 from shoal.collectives.carriers.carrier import Carrier, CarrierFailed, Work
-from shoal.collectives.carriers.mpi_world import CONNECT_SECONDS, mpi
+from shoal.collectives.carriers.mpi_world import CONNECT_SECONDS, give_up, mpi
 from shoal.collectives.group import Reduction
 from shoal.transport.neighbours import Exchange
 
+LOOK_SECONDS = 0.01  # between two looks whether somebody is gone, while worlds connect
 POLL_SECONDS = 20e-6  # MPI moves bytes only while it is asked
 _TYPES = {
     torch.uint8: "UINT8_T",
@@ -42,9 +44,10 @@ _OPERATIONS = {
 class MpiCarrier(Carrier):
     name = "MPI"
 
-    def __init__(self, exchange: Exchange, rank: int, size: int) -> None:
-        """Called by all ranks."""
+    def __init__(self, exchange: Exchange, rank: int, size: int, check: Callable[[], None]) -> None:
+        """Called by all ranks. `check` raises when somebody is gone."""
         self._mpi = mpi()
+        self._check = check
         self.is_aborted = False
         self._communicator: Any = self._connect(exchange, rank, size)  # mpi4py has no types for what it may be
         self._meet(size)
@@ -105,15 +108,40 @@ class MpiCarrier(Carrier):
             joined = mpi.COMM_SELF.Dup()
             for newcomer in range(1, size):
                 if rank <= newcomer:
-                    connect = joined.Connect if rank == newcomer else joined.Accept
-                    joined = connect(port, mpi.INFO_NULL, 0).Merge(high=rank == newcomer)
-                    joined.Set_errhandler(mpi.ERRORS_RETURN)
+                    joined = self._join(joined, port, is_new=rank == newcomer)
                 exchange(b"")  # the next one's turn
             if rank == 0:
                 mpi.Close_port(port)
         except mpi.Exception as error:
-            raise CarrierFailed(str(error).splitlines()[0]) from None
+            raise CarrierFailed(" ".join(str(error).split())) from None
         return joined
+
+    def _join(self, joined: Any, port: str, *, is_new: bool) -> Any:
+        """With one world more. In a thread of its own: nothing wakes MPI when the other side does not come."""
+        found: list[Any] = []
+
+        def join() -> None:
+            try:
+                connect = joined.Connect if is_new else joined.Accept
+                found.append(connect(port, self._mpi.INFO_NULL, 0).Merge(high=is_new))
+            except self._mpi.Exception as error:
+                found.append(error)
+
+        thread = threading.Thread(target=join, name="shoal-mpi", daemon=True)
+        thread.start()
+        while not found:
+            thread.join(LOOK_SECONDS)
+            try:
+                self._check()
+            except BaseException:
+                if thread.is_alive():
+                    give_up()
+                raise
+        thread.join()
+        if isinstance(found[0], Exception):
+            raise found[0]
+        found[0].Set_errhandler(self._mpi.ERRORS_RETURN)
+        return found[0]
 
     def _meet(self, size: int) -> None:
         """Every pair of ranks has met before the first operation: one may be gone soon after its last."""

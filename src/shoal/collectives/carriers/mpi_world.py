@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
-from shoal.errors import UsageError
+from shoal.errors import ShoalError, UsageError
 
 THREAD_SERIALIZED = 2  # MPI's number: several threads, one at a time
 CONNECT_SECONDS = 20  # for another world to connect
@@ -41,11 +41,20 @@ _GREETING = {
 
 _starting = threading.Lock()
 _mpi: ModuleType | None = None
+_is_given_up = False
+
+
+def give_up() -> None:
+    """A thread of this process is in MPI and will not come back: nobody else may enter."""
+    global _is_given_up  # noqa: PLW0603  MPI is there once per process
+    _is_given_up = True
 
 
 def mpi() -> ModuleType:
     """mpi4py's MPI, started. It is never finalized: that would wait for worlds whose processes are gone."""
     global _mpi  # noqa: PLW0603  MPI starts once per process, whatever comes
+    if _is_given_up:
+        raise ShoalError("MPI waits in this process for a worker that was lost while a generation formed, without end")
     with _starting:
         if _mpi is None:
             _mpi = _start()

@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -40,7 +39,7 @@ def train(steps: int, width: int) -> None:
         mean /= size  # gloo has no averages
     if rank == 0:
         seconds = (time.perf_counter() - started) / steps
-        print(f"loss {mean:.3f} after {steps} steps on {size} ranks, {seconds * 1000:.1f} ms per step")
+        print(f"loss {mean:.3f} after {steps} steps on {size} rank(s), {seconds * 1000:.1f} ms per step")
 
 
 def main() -> None:
@@ -49,10 +48,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--width", type=int, default=512)
     options = parser.parse_args()
-    if "RANK" in os.environ:
-        dist.init_process_group(options.backend)
-    else:
-        dist.init_process_group(options.backend, store=HashStore(), rank=0, world_size=1)
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    if "RANK" not in os.environ:
+        os.environ.update(alone)
+    dist.init_process_group(options.backend)
     train(options.steps, options.width)
     dist.destroy_process_group()
 

@@ -17,7 +17,7 @@ from shoal.codecs.identity import Identity
 from shoal.collectives.choice import Chooser
 from shoal.collectives.engine import Engine
 from shoal.collectives.memory_engine import MemoryEngine
-from shoal.collectives.memory_loops import MemoryWays
+from shoal.collectives.memory_loops import MemoryWays, small_for
 from shoal.collectives.memory_probe import best_ways
 from shoal.collectives.scheduled_engine import ScheduledEngine
 from shoal.collectives.threaded_group import ThreadedGroup
@@ -74,7 +74,8 @@ def memory_engine(hood: Neighbourhood, rank: int, config: GroupConfig) -> Memory
     """Among the ranks of this machine; there must be others."""
     assert hood.team is not None
     hood.team.limits = config.limits
-    ways = MemoryWays(reads_memory=hood.reads_memory, is_native=hood.is_native)
+    small = small_for(hood.team.size)
+    ways = MemoryWays(reads_memory=hood.reads_memory, is_native=hood.is_native, small=small)
     if config.deterministic:
         why = "nothing is measured: large tensors go through shared slots"
     else:

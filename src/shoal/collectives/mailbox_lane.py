@@ -64,8 +64,8 @@ class Lane(ABC):
         """From now on somebody sleeps on the descriptor, or nobody does: peers need not ring then."""
 
     @abstractmethod
-    def pull(self, source: int, address: int, delivery: Delivery, most: int) -> None:
-        """Read at most so many more bytes of an offer. `ExchangeFailed` where its sender is gone."""
+    def pull(self, source: int, there: int, here: int, size: int) -> None:
+        """Read bytes at an address of that rank's memory. `ExchangeFailed`: it is gone, or what it said of them is."""
 
     @abstractmethod
     def look(self, recipient: Recipient, now: float) -> None:

@@ -141,9 +141,8 @@ class MemoryLane(Lane):
         self._words[ASLEEP] = is_asleep
         self._order()
 
-    def pull(self, source: int, address: int, delivery: Delivery, most: int) -> None:
-        neighbour, size = self._neighbours[source], min(most, delivery.size - delivery.position)
-        here, there = delivery.address + delivery.position, address + delivery.position
+    def pull(self, source: int, there: int, here: int, size: int) -> None:
+        neighbour = self._neighbours[source]
         try:
             cross_memory.read(neighbour.process, there, here, size)
             is_whole = neighbour.words[STATE] == IN  # if not, its memory may have changed meanwhile
@@ -152,7 +151,6 @@ class MemoryLane(Lane):
             neighbour.await_end(DYING_SECONDS)
         if not is_whole:
             raise PeerLost(f"rank {source} left before its message was read", peer=source)
-        delivery.position += size
 
     def look(self, recipient: Recipient, now: float) -> None:
         for neighbour in self._neighbours.values():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 from collections import Counter, deque
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from shoal.collectives.mailbox_delivery import Delivery
 from shoal.collectives.mailbox_lane import Lane
@@ -26,12 +25,24 @@ _COST = 64  # bytes that a message costs besides its own
 _Message = tuple[Letter, bytes]  # an arrived one; the bytes are empty for an offer
 
 
-class Pull(NamedTuple):
-    """A copy to be made: bytes of an offer, out of its sender's memory."""
+class Pull:
+    """A copy to be made, bytes of an offer out of its sender's memory: piece by piece, by one thread or several."""
 
-    delivery: Delivery
-    source: int
-    letter: Letter
+    def __init__(self, delivery: Delivery, source: int, letter: Letter) -> None:
+        self.delivery = delivery
+        self.source = source
+        self.letter = letter
+        self.workers = 0  # threads that copy
+        self.error: ExchangeFailed | None = None
+        self._begun = 0  # bytes that somebody has copied or copies
+
+    def next_piece(self, most: int) -> tuple[int, int] | None:
+        """Start and size of what nobody has taken yet. None: there is nothing more to do."""
+        size = min(most, self.delivery.size - self._begun)
+        if not size or self.error is not None:
+            return None
+        self._begun += size
+        return self._begun - size, size
 
 
 class Post:
@@ -141,14 +152,14 @@ class Post:
 
     # Ends
 
-    def pulled(self, pull: Pull, error: ExchangeFailed | None) -> None:
+    def pulled(self, pull: Pull) -> None:
         """A copy was made, or could not be."""
         delivery = pull.delivery
         delivery.is_moving = False
         if delivery.is_done:
             return  # it has failed with all others
-        if self.failure is not None or error is not None:
-            self.finish(delivery, self._named(self.failure or error, delivery))
+        if self.failure is not None or pull.error is not None:
+            self.finish(delivery, self._named(self.failure or pull.error, delivery))
             return
         delivery.source = pull.source
         self.finish(delivery)

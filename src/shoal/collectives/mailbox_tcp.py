@@ -168,7 +168,7 @@ class TcpLane(Lane):
     def sleep(self, is_asleep: bool) -> None:  # noqa: ARG002  the kernel wakes whoever sleeps
         return
 
-    def pull(self, source: int, address: int, delivery: Delivery, most: int) -> None:
+    def pull(self, source: int, there: int, here: int, size: int) -> None:
         raise NotImplementedError("the memory of another machine cannot be read")
 
     def look(self, recipient: Recipient, now: float) -> None:  # noqa: ARG002  the kernel has clocks of its own

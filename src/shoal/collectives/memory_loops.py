@@ -56,6 +56,11 @@ class MemoryWays:
     block: int = 32 * 1024  # bytes that are read and added at a time: within a core's cache
 
 
+def small_for(size: int) -> int:
+    """Up to how many bytes every rank of such a team adds everything up: one phase, but n times the work."""
+    return min(SLOT_BYTES, max(64 * 1024, 4 * 1024 * 1024 // size**2 // LINE * LINE))
+
+
 @dataclass(frozen=True)
 class Said:
     """One rank's notice of an operation."""

@@ -23,7 +23,8 @@ from shoal.errors import ShoalError, UsageError
 
 THREAD_SERIALIZED = 2  # MPI's number: several threads, one at a time
 CONNECT_SECONDS = 20  # for another world to connect
-SETTINGS = {
+SETTINGS = {  # of MPICH, for this one start; what the user has set stays
+    "MPIR_CVAR_CH4_NETMOD": "ofi",  # the other one, UCX, does not connect worlds of different network namespaces
     "MPIR_CVAR_CH4_COMM_CONNECT_TIMEOUT": str(CONNECT_SECONDS),
     "UCX_LOG_LEVEL": "fatal",  # a peer that died is reported by Shoal, not by every layer below
     "UCX_ERROR_SIGNALS": "",  # no handlers of its own for crashes of this process
@@ -76,7 +77,8 @@ def _start() -> ModuleType:
         raise UsageError("--carrier mpi needs mpi4py and MPICH: pip install 'shoal[mpi]'") from None
     mpi4py.rc.initialize = mpi4py.rc.finalize = False
     ours, theirs = socket.socketpair()
-    with ours, theirs, _environment({**SETTINGS, "PMI_FD": str(theirs.fileno()), "PMI_RANK": "0", "PMI_SIZE": "1"}):
+    settings = {name: os.environ.get(name, value) for name, value in SETTINGS.items()}
+    with ours, theirs, _environment({**settings, "PMI_FD": str(theirs.fileno()), "PMI_RANK": "0", "PMI_SIZE": "1"}):
         try:
             from mpi4py import MPI  # noqa: PLC0415  after the settings
         except (ImportError, RuntimeError) as error:

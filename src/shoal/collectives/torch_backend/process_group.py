@@ -65,7 +65,7 @@ class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):  # type: ignor
         _open_groups.add(self)
         deadlines.add(self._deadline)
         try:
-            self._here.all_reduce(torch.zeros(1, dtype=torch.uint8), label="torch group forms")
+            self._here.all_reduce(torch.zeros(1), label="torch group forms")
         except BaseException:
             self._release()
             raise

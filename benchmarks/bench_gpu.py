@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from shoal.collectives import gpu_cuts
-from shoal.collectives.pinned_memory import PinnedMemory, pool
+from shoal.collectives.pinned_memory import pool
 
 RANKS = 2
 MB = 1_000_000
@@ -95,7 +95,7 @@ class Bench:
         """What the way to the host and back allows."""
         size = 256 * MB
         there = torch.empty(size, dtype=torch.uint8, device=GPU)
-        ordinary, pinned = torch.empty(size, dtype=torch.uint8), PinnedMemory(pool._register).take(size)
+        ordinary, pinned = torch.empty(size, dtype=torch.uint8), pool.take(size)
         assert pinned.is_pinned()
         self.head("Copies of 256 MB, GB/s, both processes at once", "host memory", "down", "up")
         for name, host in (("ordinary", ordinary), ("pinned", pinned)):

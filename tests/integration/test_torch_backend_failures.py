@@ -17,19 +17,20 @@ from support.torch_failures import Raised
 from support.torch_ranks import ranks, run_ranks
 
 HOST = socket.gethostname()
+HOWS = ["collective", "receive", *(pytest.param(how, marks=pytest.mark.long) for how in ("asynchronous", "barrier"))]
 
 
 @pytest.mark.parametrize(
     ("action", "machines"),
     [
         ("_reduce", ()),
-        ("_reduce", (2, 1)),
-        ("_reduce_later", ()),
         ("_reduce_by_future", (1, 1, 1)),
-        ("_reduce_large", ()),
         ("_train", ()),
         ("_receive", ()),
-        ("_receive", (1, 1, 1)),
+        pytest.param("_reduce", (2, 1), marks=pytest.mark.long),
+        pytest.param("_reduce_later", (), marks=pytest.mark.long),
+        pytest.param("_reduce_large", (), marks=pytest.mark.long),
+        pytest.param("_receive", (1, 1, 1), marks=pytest.mark.long),
     ],
 )
 def test_survivors_name_the_killed_rank(action: str, machines: tuple[int, ...]) -> None:
@@ -44,7 +45,7 @@ def test_survivors_name_the_killed_rank(action: str, machines: tuple[int, ...]) 
             assert isinstance(later, Raised) and "rank 1" in later.text, later
 
 
-@pytest.mark.parametrize("machines", [(), (1, 1)])
+@pytest.mark.parametrize("machines", [(), pytest.param((1, 1), marks=pytest.mark.long)])
 @pytest.mark.parametrize("mistake", torch_failures.MISTAKES)
 def test_ranks_that_do_different_things_are_told_so(mistake: str, machines: tuple[int, ...]) -> None:
     found = run_ranks(torch_failures.make_a_mistake, 2, mistake, machines=machines)
@@ -57,7 +58,7 @@ def test_wrong_calls_are_refused_and_the_group_goes_on() -> None:
         assert [one.kind if one else None for one in found] == ["WrongCall"] * 5, found
 
 
-@pytest.mark.parametrize("how", ["collective", "asynchronous", "barrier", "receive"])
+@pytest.mark.parametrize("how", HOWS)
 def test_a_timeout_names_the_operation_and_who_is_missing(how: str) -> None:
     first, _, third = run_ranks(torch_failures.one_does_not_come, 3, how)
     for found in (first, third):  # one of them may have heard it from the other

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import ReduceOp
-from torch.distributed._functional_collectives import all_gather_tensor, reduce_scatter_tensor
+from torch.distributed._functional_collectives import all_gather_single, reduce_scatter_single
 from torch.distributed._functional_collectives import all_reduce as functional_all_reduce
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
@@ -167,8 +167,8 @@ def functional_and_training(rank: int, size: int) -> None:
     group = dist.group.WORLD
     assert group is not None
     assert torch.equal(functional_all_reduce(own(rank), "sum", group), torch.full((4,), 6.0))
-    assert all_gather_tensor(own(rank), 0, group).shape == (4 * size,)
-    assert torch.equal(reduce_scatter_tensor(own(rank, size), "sum", 0, group), torch.full((1,), 6.0))
+    assert all_gather_single(own(rank), 0, group).shape == (4 * size,)
+    assert torch.equal(reduce_scatter_single(own(rank, size), "sum", 0, group), torch.full((1,), 6.0))
     mesh = init_device_mesh("cpu", (size,))
     assert mesh.get_group().name() == "shoal"
     torch.manual_seed(rank)

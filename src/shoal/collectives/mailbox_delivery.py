@@ -1,6 +1,6 @@
 """One send or receive of a mailbox: the memory it moves, and how it ends.
 
-Waiting for one makes progress in the waiting thread (`mailbox`). Not here: matching and moving.
+Waiting for one makes progress in the waiting thread (`mailbox_progress`). Not here: matching and moving.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from shoal.collectives.dtypes import code_of
 from shoal.collectives.group import Pending
 
 if TYPE_CHECKING:
-    from shoal.collectives.mailbox import Mailbox
+    from shoal.collectives.mailbox_progress import Progress
 
 
 class Delivery(Pending):
     """A send or a receive that was started. The tensor belongs to it until it is done."""
 
-    def __init__(self, mailbox: Mailbox, tensor: torch.Tensor, peer: int | None, tag: int, *, is_send: bool) -> None:
+    def __init__(self, progress: Progress, tensor: torch.Tensor, peer: int | None, tag: int, *, is_send: bool) -> None:
         # Not the base's: its event costs as much as sending a few bytes does.
         staging.check(tensor, label="send" if is_send else "receive")
         self.dtype = code_of(tensor.dtype)
@@ -39,7 +39,7 @@ class Delivery(Pending):
         self._memory: memoryview | None = None  # made when it is asked for
         self.address = self._tensor.data_ptr()
         self.size = self._tensor.nbytes
-        self._mailbox = mailbox
+        self._progress = progress
         self._is_done = False
         self.error = None
         self._callbacks = []
@@ -69,7 +69,7 @@ class Delivery(Pending):
         self.position += length
 
     def wait(self, seconds: float | None = None) -> bool:
-        if not self._is_done and not self._mailbox.wait_for(self, seconds):
+        if not self._is_done and not self._progress.wait_for(self, seconds):
             return False
         if self.error is not None:
             raise self.error

@@ -36,11 +36,12 @@ class Pull:
         self.error: ExchangeFailed | None = None
         self._begun = 0  # bytes that somebody has copied or copies
 
-    def next_piece(self, most: int) -> tuple[int, int] | None:
-        """Start and size of what nobody has taken yet. None: there is nothing more to do."""
-        size = min(most, self.delivery.size - self._begun)
-        if not size or self.error is not None:
+    def next_piece(self, most: int, last: int) -> tuple[int, int] | None:
+        """Start and size of what nobody has taken yet, unless it is the `last` so many bytes. None: that is all."""
+        left = self.delivery.size - self._begun
+        if left <= last or self.error is not None:
             return None
+        size = min(most, left)
         self._begun += size
         return self._begun - size, size
 
@@ -64,6 +65,9 @@ class Post:
         self._taken: Counter[int] = Counter()  # cost of those we received and have not told of, by source
         self._endings: dict[int, Ending] = {}
         self._whys: dict[int, str] = {}  # by rank, for people
+
+    def lane_of(self, rank: int) -> Lane:
+        return self._lanes[rank]
 
     def send(self, delivery: Delivery) -> None:
         target = delivery.peer

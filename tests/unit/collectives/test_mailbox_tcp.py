@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from shoal.collectives import mailbox as mailbox_module
+from shoal.collectives import mailbox_progress
 from shoal.collectives.mailbox import Mailbox
 from shoal.collectives.mailbox_letters import LETTER_BYTES, Kind, Letter, pack
 from shoal.collectives.mailbox_tcp import TcpLane
@@ -96,7 +96,7 @@ def test_a_connection_that_ends_in_the_middle_of_a_long_message_fails_it(ends: t
 def test_a_machine_that_does_not_answer_any_more_is_named(
     ends: tuple[Mailbox, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mailbox_module, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(mailbox_progress, "LOOK_SECONDS", 0.0)
     mailbox, _ = ends
     pending = mailbox.receive(torch.zeros(2), 1)
     assert not pending.wait(0.1)

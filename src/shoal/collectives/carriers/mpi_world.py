@@ -24,7 +24,7 @@ from shoal.errors import ShoalError, UsageError
 THREAD_SERIALIZED = 2  # MPI's number: several threads, one at a time
 CONNECT_SECONDS = 20  # for another world to connect
 SETTINGS = {  # of MPICH, for this one start; what the user has set stays
-    "MPIR_CVAR_CH4_NETMOD": "ofi",  # the other one, UCX, does not connect worlds of different network namespaces
+    "MPIR_CVAR_CH4_NETMOD": "ucx",  # the other one, OFI, hung with three worlds on one machine (MPICH 5.0.2)
     "MPIR_CVAR_CH4_COMM_CONNECT_TIMEOUT": str(CONNECT_SECONDS),
     "UCX_LOG_LEVEL": "fatal",  # a peer that died is reported by Shoal, not by every layer below
     "UCX_ERROR_SIGNALS": "",  # no handlers of its own for crashes of this process

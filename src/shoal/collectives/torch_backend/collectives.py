@@ -27,7 +27,7 @@ from torch._C._distributed_c10d import (
 
 from shoal.collectives.group import Group, Pending
 from shoal.collectives.torch_backend.calls import as_list, as_lists, in_torch_errors, options
-from shoal.collectives.torch_backend.layout import equal_parts, label_of, split_parts
+from shoal.collectives.torch_backend.layout import equal_parts, label_of, nothing_much, split_parts
 from shoal.collectives.torch_backend.reductions import reduction_of
 from shoal.collectives.torch_backend.sparse import sum_sparse
 from shoal.collectives.torch_backend.work import ShoalWork
@@ -181,7 +181,7 @@ class Collectives:
         limit = settings.timeout.total_seconds()
         is_limited = limit > 0  # torch's "none given" is below zero
         run = self._group if settings.asyncOp or is_limited else self._here
-        pending = run.all_reduce(torch.zeros(1), label="barrier")
+        pending = run.all_reduce(nothing_much(), label="barrier")
         if is_limited and not pending.wait(limit):
             self._run_out("", limit)
             pending.wait()

@@ -42,7 +42,7 @@ class _Forming:
         self._meeting = meeting
         self._host = host
         self._timeout = timeout
-        self._made: list[PeerListener | Lane | TcpMesh] = []
+        self._made: list[PeerListener | Lane | TcpMesh | socket.socket] = []
 
     def run(self) -> Formed:
         rank, size = self._meeting.rank, self._meeting.size
@@ -70,6 +70,8 @@ class _Forming:
         mesh = connect_mesh(listener, _generation(COLLECTIVES, members), rank, listener.token, self._timeout)
         self._made.append(mesh)
         sockets = connect_all(listener, _generation(POST, members), rank, listener.token, self._timeout)
+        self._made += sockets.values()
+        self._meeting.exchange(b"")  # whoever is still connecting would take a closed connection for a lost rank
         for neighbour in set(hood.host_of(rank)) - {rank}:
             sockets.pop(neighbour).close()
         vigil = Vigil(listener, {peer: members[peer].address for peer in sockets})

@@ -25,6 +25,11 @@ def label_of(tensor: torch.Tensor) -> str:
     return label
 
 
+def nothing_much() -> torch.Tensor:
+    """For meetings without a message. Not on the program's default device, nor of its default type."""
+    return torch.zeros(1, dtype=torch.float32, device="cpu")
+
+
 def equal_parts(whole: torch.Tensor, count: int, elements: int) -> list[torch.Tensor]:
     """The parts of `elements` each that lie one after the other in a tensor."""
     if whole.numel() != count * elements:

@@ -21,6 +21,7 @@ from shoal.collectives.torch_backend.calls import in_torch_errors
 from shoal.collectives.torch_backend.collectives import Collectives
 from shoal.collectives.torch_backend.deadlines import Deadline, deadlines
 from shoal.collectives.torch_backend.forming import form, host_towards
+from shoal.collectives.torch_backend.layout import nothing_much
 from shoal.collectives.torch_backend.monitored_barrier import MonitoredBarrier
 from shoal.collectives.torch_backend.point_to_point import PointToPoint
 from shoal.collectives.torch_backend.rendezvous import Meeting, prefixed
@@ -65,7 +66,7 @@ class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):  # type: ignor
         _open_groups.add(self)
         deadlines.add(self._deadline)
         try:
-            self._here.all_reduce(torch.zeros(1), label="torch group forms")
+            self._here.all_reduce(nothing_much(), label="torch group forms")
         except BaseException:
             self._release()
             raise

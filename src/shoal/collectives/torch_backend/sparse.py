@@ -28,9 +28,9 @@ def sum_sparse(group: Group, tensors: list[torch.Tensor], operator: ReduceOp) ->
 
 
 def _sum(group: Group, own: torch.Tensor) -> torch.Tensor:
-    counts = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size)]
+    counts = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in range(group.size)]
     label = f"torch sparse {tuple(own.shape)}"
-    group.all_gather(counts, torch.tensor([own._nnz()]), label=label)
+    group.all_gather(counts, torch.tensor([own._nnz()], device="cpu"), label=label)
     indices, values = own.indices(), own.values()
     found = [int(count) for count in counts]
     all_indices = [indices.new_empty(indices.shape[0], count) for count in found]

@@ -93,7 +93,6 @@ def ddp_hooks(rank: int, size: int) -> None:
     for hook, state in (
         (default_hooks.fp16_compress_hook, None),
         (powerSGD_hook.powerSGD_hook, powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=1)),
-        (powerSGD_hook.batched_powerSGD_hook, powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)),
     ):
         model = DistributedDataParallel(make_model())
         model.register_comm_hook(state, hook)

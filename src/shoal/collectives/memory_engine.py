@@ -47,11 +47,12 @@ class MemoryEngine(Engine):
         self._native: ModuleType | None = native if ways.is_native else None
         self._handle: object = None
         if self._native is not None:
-            spin = SPIN if team.size <= len(os.sched_getaffinity(0)) else 0
+            cores = len(os.sched_getaffinity(0))
+            spin = SPIN if team.size <= cores else 0
             limits = (team.limits.stopped, team.limits.late)
             piece = ways.piece if ways.reads_to_reduce else min(ways.piece, SLOT_BYTES // team.size // LINE * LINE)
             sizes = (ways.small, piece, ways.block)
-            settings = (spin, ways.reads_memory, ways.reads_to_reduce, *sizes, *limits)
+            settings = (cores, spin, ways.reads_memory, ways.reads_to_reduce, *sizes, *limits)
             self._handle = self._native.team(team.rank, team.addresses, team.processes, team.pidfds, settings)
 
     @property

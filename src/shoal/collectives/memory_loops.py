@@ -184,7 +184,7 @@ class MemoryLoops:
         self, operation: Operation, parts: Sequence[torch.Tensor], output: torch.Tensor, said: bytes
     ) -> Culprit | None:
         to, rank = memory_of(output), self._team.rank
-        culprit = self._meet_with_entries(said, parts)
+        culprit = self._meet_with_entries(said, parts, self._ways.reads_to_reduce)
         all_said = [self.said_by(peer) for peer in range(self._team.size)]
         for peer, other in enumerate(all_said):
             if culprit is None and (len(other.sizes) != self._team.size or other.sizes[rank] != to.nbytes):
@@ -226,7 +226,7 @@ class MemoryLoops:
         return self._read(peer, said.addresses[number] + at, like)
 
     def exchange(self, inputs: Sequence[torch.Tensor], outputs: Sequence[Output], said: bytes) -> Culprit | None:
-        culprit = self._meet_with_entries(said, inputs)
+        culprit = self._meet_with_entries(said, inputs, self._ways.reads_memory)
         all_said = [self.said_by(peer) for peer in range(self._team.size)]
         for peer, index, output in outputs:
             sizes = all_said[peer].sizes
@@ -267,10 +267,10 @@ class MemoryLoops:
         culprit = next(differing, None)
         return None if culprit is None else (culprit, -1)
 
-    def _meet_with_entries(self, said: bytes, entries: Sequence[torch.Tensor]) -> Culprit | None:
+    def _meet_with_entries(self, said: bytes, entries: Sequence[torch.Tensor], reads: bool) -> Culprit | None:
         share = SLOT_BYTES // max(1, len(entries)) // LINE * LINE
         sizes = [entry.nbytes for entry in entries]
-        is_staged = not self._ways.reads_memory or (max(sizes, default=0) <= share and sum(sizes) <= self._ways.small)
+        is_staged = not reads or (max(sizes, default=0) <= share and sum(sizes) <= self._ways.small)
         if is_staged:
             self._stage(entries, share, 0)
         return self._meet(said, entries, is_staged)

@@ -23,16 +23,16 @@ static void free_team(PyObject *capsule) {
 
 static Team *team_of(PyObject *capsule) { return PyCapsule_GetPointer(capsule, NAME); }
 
-/* team(rank, addresses, processes, pidfds, settings) with settings = (spin, reads_memory, reads_to_reduce, small,
-   piece, block, stop_limit, limit) */
+/* team(rank, addresses, processes, pidfds, settings) with settings = (cores, spin, reads_memory, reads_to_reduce,
+   small, piece, block, stop_limit, limit) */
 static PyObject *make_team(PyObject *self, PyObject *args) {
     (void)self;
-    int rank, spin, reads_memory, reads_to_reduce;
+    int rank, cores, spin, reads_memory, reads_to_reduce;
     Py_ssize_t small, piece, block;
     double stop_limit, limit;
     PyObject *addresses, *processes, *pidfds;
-    if (!PyArg_ParseTuple(args, "iO!O!O!(ippnnndd)", &rank, &PyList_Type, &addresses, &PyList_Type, &processes,
-                          &PyList_Type, &pidfds, &spin, &reads_memory, &reads_to_reduce, &small, &piece, &block, &stop_limit,
+    if (!PyArg_ParseTuple(args, "iO!O!O!(iippnnndd)", &rank, &PyList_Type, &addresses, &PyList_Type, &processes,
+                          &PyList_Type, &pidfds, &cores, &spin, &reads_memory, &reads_to_reduce, &small, &piece, &block, &stop_limit,
                           &limit))
         return NULL;
     Py_ssize_t size = PyList_GET_SIZE(addresses);
@@ -46,7 +46,7 @@ static PyObject *make_team(PyObject *self, PyObject *args) {
         free(t);
         return PyErr_NoMemory();
     }
-    t->rank = rank, t->size = (int)size, t->spin = spin;
+    t->rank = rank, t->size = (int)size, t->cores = cores, t->spin = spin;
     t->reads_memory = reads_memory, t->reads_to_reduce = reads_to_reduce;
     t->small = (size_t)small, t->piece = (size_t)piece, t->block = (size_t)block;
     t->stop_limit = stop_limit, t->limit = limit;

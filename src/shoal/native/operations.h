@@ -254,13 +254,13 @@ static size_t rounds_of(Team *t, int *anybody_reads) {
     return most ? most : 1;
 }
 
-/* Begin: entries that fit go into the slot with the notice, large ones stay where they are. */
-static int meet_with_entries(Team *t) {
+/* Begin: entries that fit go into the slot with the notice, large ones stay where they are if they are to be read. */
+static int meet_with_entries(Team *t, int reads) {
     Notice *mine = notice(t, t->rank);
     size_t longest = 0;
     for (uint32_t i = 0; i < mine->count; i++)
         if (mine->entries[i].bytes > longest) longest = mine->entries[i].bytes;
-    mine->staged = !t->reads_memory || (longest <= share(mine) && total(mine) <= t->small);
+    mine->staged = !reads || (longest <= share(mine) && total(mine) <= t->small);
     if (mine->staged) stage_entries(t, 0);
     return meet(t);
 }
@@ -278,10 +278,26 @@ static int next_round(Team *t, size_t round, size_t rounds) {
     return await_all(t, t->phase);
 }
 
+/* How many ranks take something from another one. An entry for each rank says for whom; one alone is for everybody. */
+static int readers_of(Team *t) {
+    int readers = 0;
+    for (int r = 0; r < t->size; r++)
+        for (int from = 0; from < t->size; from++) {
+            Notice *n = notice(t, from);
+            uint32_t index = n->count == (uint32_t)t->size ? (uint32_t)r : 0;
+            if (from != r && n->count > index && n->entries[index].bytes) {
+                readers++;
+                break;
+            }
+        }
+    return readers;
+}
+
 /* Take entries of peers as they are. */
 static int exchange(Team *t, const Output *outputs, size_t count) {
     int anybody_reads;
-    TRY(meet_with_entries(t));
+    TRY(meet_with_entries(t, t->reads_memory));
+    int readers = readers_of(t);
     for (size_t i = 0; i < count; i++) {
         Notice *n = notice(t, outputs[i].peer);
         if (outputs[i].index >= n->count || n->entries[outputs[i].index].bytes != outputs[i].bytes)
@@ -296,7 +312,7 @@ static int exchange(Team *t, const Output *outputs, size_t count) {
             if (o->peer == t->rank) {
                 if (!round) memmove(o->local, own(n, o->index, 0), o->bytes);
             } else if (!n->staged) {
-                if (!round) TRY(pull(t, o->peer, o->local, n->entries[o->index].address, o->bytes));
+                if (!round) TRY(pull_fast(t, o->peer, o->local, n->entries[o->index].address, o->bytes, readers));
             } else if (o->bytes > at)
                 memcpy(o->local + at, slot(t, o->peer) + o->index * part, lesser(part, o->bytes - at));
         }
@@ -326,7 +342,7 @@ static int reduce_entry(Team *t, const Kernel *k, char *to, size_t at, size_t by
 static int reduce_scatter(Team *t, const Kernel *k, char *to, size_t bytes) {
     int anybody_reads;
     Kernel used = *k;
-    TRY(meet_with_entries(t));
+    TRY(meet_with_entries(t, t->reads_to_reduce));
     for (int r = 0; r < t->size; r++) {
         Notice *n = notice(t, r);
         used.is_scaled |= n->scale != 1.0;

@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,6 +50,7 @@ typedef struct {
     /* Kept in this rank's arena between operations. The last two are counted alike on all ranks: they choose between
        two notices and between two slots. */
     uint32_t phase, operations, rounds;
+    int cores;                        /* that this process may use */
     int spin;                         /* looks at a word before sleeping on it; 0 where ranks outnumber cores */
     int reads_memory, reads_to_reduce; /* large tensors are read where they lie: to take them, to all-reduce them */
     size_t small, piece, block;       /* bytes: largest that goes through slots; of a rank's part of a chunk; of a read */
@@ -174,6 +176,24 @@ static int pull(Team *t, int peer, void *local, uint64_t remote, size_t bytes) {
         to += got, remote += (uint64_t)got, bytes -= (size_t)got;
     }
     return DONE;
+}
+
+typedef struct { Team *team; int peer; char *local; uint64_t remote; size_t bytes; int how; } Half;
+static void *pull_half(void *given) {
+    Half *half = given;
+    half->how = pull(half->team, half->peer, half->local, half->remote, half->bytes);
+    return NULL;
+}
+/* The same by two threads, where a core would be idle otherwise: one alone does not fill the memory's bandwidth. */
+static int pull_fast(Team *t, int peer, void *local, uint64_t remote, size_t bytes, int readers) {
+    pthread_t thread;
+    size_t first = bytes / 2 / 4096 * 4096;
+    Half half = {t, peer, (char *)local + first, remote + first, bytes - first, DONE};
+    if (t->cores < 2 * readers || bytes < (2 << 20) || pthread_create(&thread, NULL, pull_half, &half))
+        return pull(t, peer, local, remote, bytes);
+    int how = pull(t, peer, local, remote, first);
+    pthread_join(thread, NULL);
+    return how == DONE ? half.how : how;
 }
 
 /* Say what this rank does, wait until all have, and compare. */

@@ -75,7 +75,7 @@ def test_workers_on_one_gpu_hold_the_same_bits(tmp_path: Path, script: str, opti
 def test_a_killed_worker_is_replaced(tmp_path: Path, script: str) -> None:
     chaos = ("--chaos", "kill worker at step 40")
     # Long enough for a spare to come in, which has CUDA to start.
-    found = trained(tmp_path, "-n", "2", "--spares", "1", "--digest-every", "1", *chaos, script, "--epochs", "80")
+    found = trained(tmp_path, "-n", "2", "--spares", "1", "--digest-every", "1", *chaos, script, "--epochs", "25")
     assert [kind for kind, _, _ in found] == ["cuda", "cuda"]
     assert len({digest for _, digest, _ in found}) == 1
 

@@ -42,19 +42,19 @@ def exposed(typical: Mapping[str, float]) -> dict[str, float]:
 
 
 def ratios(typical: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Shoal's step and its exposed exchange, as parts of each DDP's."""
+    """Shoal's step and its exposed exchange, as parts of each DDP's; the latter only where that is above 0."""
     beyond = exposed(typical)
-    return {
-        name: {"step": typical[SHOAL] / typical[name], "exposed": beyond[SHOAL] / max(beyond[name], 1e-9)}
-        for name in beyond
-        if name != SHOAL
-    }
+    found = {name: {"step": typical[SHOAL] / typical[name]} for name in beyond if name != SHOAL}
+    for name, parts in found.items():
+        if beyond[name] > 0:  # less is noise
+            parts["exposed"] = beyond[SHOAL] / beyond[name]
+    return found
 
 
 def bounds(problem: str, typical: Mapping[str, float]) -> list[Bound]:
     against = ratios(typical)[DDP]
     judged = [Bound(f"{problem}: step, of that of DDP over gloo", against["step"], STEP[problem])]
-    if problem in EXPOSED:
+    if problem in EXPOSED and "exposed" in against:
         judged.append(Bound(f"{problem}: exposed exchange, of DDP's", against["exposed"], EXPOSED[problem]))
     return judged
 
@@ -70,8 +70,8 @@ def text(problem: str, result: Mapping[str, Any]) -> str:
     for name, seconds in typical.items():
         line = f"  {name:<34} {seconds * 1e3:6.1f} ms"
         line += f"  {beyond[name] * 1e3:6.1f} ms" if name in beyond else ""
-        line += f"  {against[name]['step']:.2f}, {against[name]['exposed']:.2f}" if name in against else ""
-        lines.append(line)
+        line += "  " + ", ".join(f"{part:.2f}" for part in against.get(name, {}).values())
+        lines.append(line.rstrip())
     lines += [
         f"  {'holds ' if bound.holds else 'MISSED'} {bound.what}: {bound.found:.3f}, at most {bound.limit:.3f}"
         for bound in bounds(problem, typical)

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-LEAST_BYTES = 1024 * 1024  # of a turn: shorter ones cost more in calls than they hide
+# Bytes of a turn, as measured (benchmarks/gpu.md): shorter ones cost more in calls than they hide, longer ones leave
+# more of the first way down and the last way up uncovered.
+LEAST_BYTES = 4 * 1024 * 1024
 MOST_BYTES = 8 * 1024 * 1024
 TURNS = 4  # that a middling operation is cut into
 

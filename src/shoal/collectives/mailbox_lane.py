@@ -20,13 +20,13 @@ class Recipient(Protocol):
     """What a lane calls while it collects."""
 
     def letter(self, source: int, letter: Letter, payload: int) -> None:
-        """Any but DATA; what follows it lies at address `payload` until this returns."""
+        """Any but DATA; what travels with it lies at address `payload` until this returns."""
 
-    def place(self, source: int, letter: Letter) -> Delivery:
-        """For DATA: the receive whose next bytes follow."""
+    def begin(self, source: int, letter: Letter) -> memoryview:
+        """The same before its bytes have come, and DATA: where they belong. Nothing else comes from there meanwhile."""
 
-    def placed(self, source: int, letter: Letter, delivery: Delivery) -> None:
-        """All bytes of that letter are there; `position` has been moved."""
+    def end(self, source: int, letter: Letter) -> None:
+        """They are there."""
 
     def posted(self, delivery: Delivery) -> None:
         """A send that had to wait has left: its memory is free to change."""
@@ -38,13 +38,17 @@ class Recipient(Protocol):
 class Lane(ABC):
     peers: Collection[int]  # ranks
     most_inline: int  # bytes of the longest message that travels with its letter
+    most_ahead: int  # bytes of a longer one that travel with its offer
     is_local: bool  # its peers are on this machine, and compete for its cores
     reads_memory: bool  # whether offers are read where they lie
     descriptor: int  # readable when `collect` has something to look at; what came into memory may not show there
 
     @abstractmethod
     def post(self, target: int, letter: Letter, delivery: Delivery | None = None) -> bool:
-        """Send a letter, and the bytes of a MESSAGE or DATA. False: it waits; a delivery is told of with `posted`."""
+        """Send a letter, and the bytes of the delivery that travel with it.
+
+        True: they have left. False: they wait; of a MESSAGE or DATA that is told with `posted` later.
+        """
 
     @abstractmethod
     def collect(self, recipient: Recipient, *, is_woken: bool) -> None:

@@ -1,8 +1,9 @@
 """What two mailboxes say to each other: the fixed header that precedes the bytes of a message. Pure.
 
-A message travels with its letter where it is short (MESSAGE). A long one is offered first (OFFER), so that one nobody
-receives yet costs its letter only; the receiver then reads it where it lies and says so (DONE), or asks for it (GO) and
-is sent it (DATA). Letters of one direction of a pair arrive in order. Not here: how they travel (`mailbox_lane`).
+A message travels with its letter where it is short (MESSAGE). A long one is offered (OFFER), with some of its bytes at
+most, so that one that nobody receives yet costs little; the receiver then reads it where it lies and says so (DONE), or
+asks for the rest (GO) and is sent it (DATA). Letters of one direction of a pair arrive in order. Not here: how they
+travel (`mailbox_lane`).
 """
 
 from __future__ import annotations
@@ -57,8 +58,10 @@ def unpack_from(memory: memoryview | bytearray, offset: int, *, most: int) -> Le
     letter = Letter._make(_LAYOUT.unpack_from(memory, offset))
     if not Kind.MESSAGE <= letter.kind <= Kind.TAKEN:
         raise WireError(f"a letter has {letter.kind} as its kind; known are {[kind.value for kind in Kind]}")
-    if letter.length > most and letter.kind != Kind.DATA:
-        raise WireError(f"a letter announces {letter.length} bytes; at most {most} are allowed")
+    if letter.kind == Kind.DATA:
+        return letter
+    if letter.length > min(most, letter.size) or (letter.kind == Kind.MESSAGE and letter.length < letter.size):
+        raise WireError(f"a letter announces {letter.length} bytes of {letter.size}; at most {most} are allowed")
     return letter
 
 

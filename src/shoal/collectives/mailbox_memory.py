@@ -48,6 +48,7 @@ DYING_SECONDS = 0.1  # a process whose memory is gone is seen to be dead within
 class MemoryLane(Lane):
     is_local = True
     most_inline = MOST_INLINE
+    most_ahead = 0  # a neighbour reads it where it lies, or asks at once
 
     def __init__(self, own: Arena, bell: Bell, neighbours: list[Neighbour], *, reads_memory: bool) -> None:
         """Arena, bell and neighbours belong to the lane from now on."""
@@ -185,9 +186,8 @@ class MemoryLane(Lane):
         end = reader.written
         while not neighbour.has_ended and (letter := reader.peek(end)) is not None:
             if letter.kind == Kind.DATA:
-                delivery = recipient.place(neighbour.rank, letter)
-                delivery.fill(reader.payload, letter.length)
-                recipient.placed(neighbour.rank, letter, delivery)
+                recipient.begin(neighbour.rank, letter)[:] = reader.view(letter.length)
+                recipient.end(neighbour.rank, letter)
             else:
                 recipient.letter(neighbour.rank, letter, reader.payload)
             reader.advance(letter)
@@ -197,7 +197,7 @@ class MemoryLane(Lane):
 
     def _write(self, neighbour: Neighbour, letter: Letter, delivery: Delivery | None) -> bool:
         if letter.kind != Kind.DATA:
-            return neighbour.writer.write(letter, 0 if delivery is None else delivery.address)
+            return neighbour.writer.write(letter, delivery.address if delivery is not None else 0)
         assert delivery is not None
         while delivery.position < delivery.size:
             length = min(PIECE_BYTES, delivery.size - delivery.position)
@@ -212,7 +212,7 @@ class MemoryLane(Lane):
             if not self._write(neighbour, letter, delivery):
                 return
             neighbour.waiting.popleft()
-            if delivery is not None:
+            if delivery is not None and letter.kind != Kind.OFFER:
                 recipient.posted(delivery)
         neighbour.crowded.set(0)
 

@@ -77,6 +77,7 @@ class Reader:
         self._written, self._read = written, read
         self._tail = 0
         self.payload = 0  # address of what follows the letter that was peeked at
+        self._start = 0  # the same as an offset in its arena
 
     @property
     def written(self) -> int:
@@ -96,7 +97,12 @@ class Reader:
             self._tail += RING_BYTES - position
             position = 0
         self.payload = place.address + position + LETTER_BYTES
+        self._start = place.offset + position + LETTER_BYTES
         return unpack_from(place.memory, place.offset + position, most=MOST_BYTES)
+
+    def view(self, length: int) -> memoryview:
+        """What follows the letter that was peeked at."""
+        return self._place.memory[self._start : self._start + length]
 
     def advance(self, letter: Letter) -> None:
         """It has been taken: its place may be written again."""

@@ -1,7 +1,8 @@
 """The lane to ranks of other machines: letters over one TCP connection per peer.
 
-Short messages travel with their letter; long ones are offered, asked for and then received where they belong, so a
-message that nobody receives yet never blocks those behind it. Connections are the lane's own: how they come about is in
+Short messages travel with their letter; of long ones the first bytes do, and the rest is asked for while they come, so
+a message that nobody receives yet never blocks those behind it. What is longer than a few packets is received where it
+belongs. Connections are the lane's own: how they come about is in
 `transport.tcp`. A closed connection is noticed at once; one whose packets vanish is noticed by `look`.
 """
 
@@ -20,8 +21,10 @@ from shoal.transport.arena import address_of
 from shoal.transport.ending import CUT_OFF, SILENT, Ending, pack_ending, unpack_ending
 from shoal.transport.tcp_mesh import UNREACHABLE
 
-MOST_INLINE = 32 * 1024
-BUFFER_BYTES = 4 * (LETTER_BYTES + MOST_INLINE)  # at least one letter that begins anywhere in it fits
+SHORT_BYTES = 32 * 1024  # what travels with a letter goes through a buffer up to this size
+BUFFER_BYTES = 4 * (LETTER_BYTES + SHORT_BYTES)  # at least one short letter that begins anywhere in it fits
+# Bytes that travel with a letter: while they do, the answer to an offer comes.
+MOST_AHEAD = 512 * 1024
 SEND_BYTES = 2 * 1024 * 1024  # most that one call hands to the kernel
 TURN_BYTES = 4 * 1024 * 1024  # most that is received from one peer before others have their turn
 
@@ -41,7 +44,7 @@ class _Stream:
         self.address = address_of(self.buffer)
         self.view = memoryview(self.buffer)
         self.start = self.end = 0  # of what was received and not taken yet
-        self.data: tuple[Letter, Delivery, int] | None = None  # a DATA letter, where it goes, and bytes still to come
+        self.incoming: tuple[Letter, memoryview] | None = None  # a letter, and where bytes go that are still to come
 
     def push(self) -> list[Delivery]:
         """Hand some of what is queued to the kernel; the sends that have left with it."""
@@ -72,44 +75,48 @@ class _Stream:
 
     def receive(self) -> int:
         """Some bytes, into the buffer or where they belong. 0: the stream has ended. OSError as the kernel says."""
-        if self.data is None:
-            if self.end + LETTER_BYTES + MOST_INLINE > BUFFER_BYTES:
-                rest = bytes(self.view[self.start : self.end])
-                self.view[: len(rest)] = rest
-                self.start, self.end = 0, len(rest)
-            count = self.socket.recv_into(self.view[self.end :])
-            self.end += count
+        if self.incoming is not None:
+            letter, place = self.incoming
+            count = self.socket.recv_into(place)
+            self.incoming = (letter, place[count:])
             return count
-        letter, delivery, left = self.data
-        count = self.socket.recv_into(delivery.rest[:left])
-        delivery.position += count
-        self.data = (letter, delivery, left - count)
+        if self.end + LETTER_BYTES + SHORT_BYTES > BUFFER_BYTES:
+            rest = bytes(self.view[self.start : self.end])
+            self.view[: len(rest)] = rest
+            self.start, self.end = 0, len(rest)
+        count = self.socket.recv_into(self.view[self.end :])
+        self.end += count
         return count
 
     def next_letter(self) -> Letter | None:
-        """The next whole one; of DATA the letter alone. It stays until `advance`."""
+        """The next one, if all is there that goes through the buffer. It stays until it is taken."""
         if self.end - self.start < LETTER_BYTES:
             return None
-        letter = unpack_from(self.buffer, self.start, most=MOST_INLINE)
-        is_whole = letter.kind == Kind.DATA or self.end - self.start >= LETTER_BYTES + letter.length
-        return letter if is_whole else None
+        letter = unpack_from(self.buffer, self.start, most=MOST_AHEAD)
+        is_there = _is_long(letter) or self.end - self.start >= LETTER_BYTES + letter.length
+        return letter if is_there else None
 
-    def begin_data(self, letter: Letter, delivery: Delivery) -> None:
-        """What has come of it goes to its place."""
+    def begin(self, letter: Letter, place: memoryview) -> None:
+        """A long one: what has come of it goes to its place, and what comes will."""
         self.start += LETTER_BYTES
-        length = min(letter.length, self.end - self.start)
-        delivery.fill(self.address + self.start, length)
-        self.start += length
-        self.data = (letter, delivery, letter.length - length)
+        count = min(letter.length, self.end - self.start)
+        place[:count] = self.view[self.start : self.start + count]
+        self.start += count
+        self.incoming = (letter, place[count:])
 
     @property
     def last_words(self) -> Ending:
         """What a stream that has ended says about it."""
-        return CUT_OFF if self.data is not None else unpack_ending(bytes(self.view[self.start : self.end]))
+        return CUT_OFF if self.incoming is not None else unpack_ending(bytes(self.view[self.start : self.end]))
+
+
+def _is_long(letter: Letter) -> bool:
+    return letter.kind == Kind.DATA or letter.length > SHORT_BYTES
 
 
 class TcpLane(Lane):
-    most_inline = MOST_INLINE
+    most_inline = MOST_AHEAD
+    most_ahead = MOST_AHEAD
     is_local = False
     reads_memory = False
 
@@ -135,11 +142,12 @@ class TcpLane(Lane):
         if stream.has_ended or stream.is_deaf:
             return False
         was_empty = not stream.outgoing
-        if delivery is None or not delivery.size:
-            stream.outgoing.append((memoryview(pack(letter)), delivery))
+        token = None if letter.kind == Kind.OFFER else delivery  # an offer that has left is not done
+        if delivery is None or not letter.length:
+            stream.outgoing.append((memoryview(pack(letter)), token))
         else:
-            stream.outgoing.append((memoryview(pack(letter._replace(length=delivery.size))), None))
-            stream.outgoing.append((delivery.rest, delivery))
+            stream.outgoing.append((memoryview(pack(letter)), None))
+            stream.outgoing.append((delivery.rest[: letter.length], token))
         if not was_empty:
             return False
         stream.push()
@@ -160,7 +168,7 @@ class TcpLane(Lane):
 
     @property
     def is_streaming(self) -> bool:
-        return any(stream.data is not None or stream.outgoing for stream in self._streams.values())
+        return any(stream.incoming is not None or stream.outgoing for stream in self._streams.values())
 
     def has_mail(self) -> bool:
         return bool(self._epoll.poll(0))
@@ -217,17 +225,18 @@ class TcpLane(Lane):
 
     def _take_letters(self, stream: _Stream, recipient: Recipient) -> None:
         while not stream.has_ended:
-            if stream.data is not None:
-                letter, delivery, left = stream.data
-                if left:
+            if stream.incoming is not None:
+                letter, missing = stream.incoming
+                if missing:
                     return
-                stream.data = None
-                recipient.placed(stream.peer, letter, delivery)
+                stream.incoming = None
+                recipient.end(stream.peer, letter)
+                continue
             following = stream.next_letter()
             if following is None:
                 return
-            if following.kind == Kind.DATA:
-                stream.begin_data(following, recipient.place(stream.peer, following))
+            if _is_long(following):
+                stream.begin(following, recipient.begin(stream.peer, following))
             else:
                 recipient.letter(stream.peer, following, stream.address + stream.start + LETTER_BYTES)
                 stream.start += LETTER_BYTES + following.length

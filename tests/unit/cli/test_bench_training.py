@@ -51,6 +51,12 @@ def test_shoal_is_compared_with_every_ddp() -> None:
     assert found[FAST_DDP] == pytest.approx({"step": 0.5, "exposed": 1 / 3})
 
 
+def test_nothing_is_said_about_parts_of_what_was_not_there() -> None:
+    noisy = {**SECONDS, DDP: 0.09}
+    assert "exposed" not in ratios(noisy)[DDP]
+    assert [bound.what for bound in bounds("mlp", noisy)] == ["mlp: step, of that of DDP over gloo"]
+
+
 @pytest.mark.parametrize(("step", "holds"), [(0.08, [True, True]), (0.12, [True, False]), (0.14, [False, False])])
 def test_bounds_hold_or_do_not(step: float, holds: list[bool]) -> None:
     assert [bound.holds for bound in bounds("mlp", {**SECONDS, SHOAL: step})] == holds

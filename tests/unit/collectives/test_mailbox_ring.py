@@ -71,7 +71,7 @@ def test_a_ring_that_is_full_takes_nothing_and_loses_nothing() -> None:
 
 @given(some.integers(1, 7), some.integers(0, 255), some.integers(-(2**63), 2**63 - 1), some.integers(0, 2**64 - 1))
 def test_a_letter_arrives_as_it_was_packed(kind: int, dtype: int, tag: int, number: int) -> None:
-    letter = Letter(kind, dtype, 12, tag, number, number, number)
+    letter = Letter(kind, dtype, 12, tag, number, 12, number)
     assert unpack_from(bytearray(pack(letter)), 0, most=12) == letter
     assert len(pack(letter)) == LETTER_BYTES
 

@@ -47,6 +47,8 @@ def test_a_message_that_comes_byte_by_byte_is_put_together(ends: tuple[Mailbox, 
         (bytes(LETTER_BYTES), "0 as its kind"),
         (b"GET / HTTP/1.1\r\nHost: somebody\r\nAccept: */*\r\n\r\n" + bytes(50), "71 as its kind"),
         (pack(Letter(Kind.MESSAGE, FLOAT32, 1 << 40, 0, 0, 1 << 40)), "announces 1099511627776 bytes"),
+        (pack(Letter(Kind.MESSAGE, FLOAT32, 4, 0, 0, 8)), "announces 4 bytes of 8"),
+        (pack(Letter(Kind.OFFER, FLOAT32, 9, 0, 0, 8)), "announces 9 bytes of 8"),
         (pack(Letter(Kind.DATA, FLOAT32, 4, 0, 7, 4)), "4 bytes of message 7: nobody asked"),
         (pack(Letter(Kind.GO, number=5)), "answers message 5, which this rank has not offered"),
     ],
@@ -91,6 +93,32 @@ def test_a_connection_that_ends_in_the_middle_of_a_long_message_fails_it(ends: t
     peer.close()
     with pytest.raises(PeerLost, match="in the middle of a transfer"):
         pending.wait()
+
+
+@pytest.mark.parametrize("is_awaited", [True, False], ids=["awaited", "early"])
+def test_an_offer_is_answered_before_what_travels_with_it_has_come(
+    ends: tuple[Mailbox, socket.socket], is_awaited: bool
+) -> None:
+    """And a receive that comes while it is on its way gets it too."""
+    mailbox, peer = ends
+    values, target = torch.arange(100_000, dtype=torch.float32), torch.zeros(100_000)
+    data = values.numpy().tobytes()
+    ahead = 4 * 50_000
+    offer = pack(Letter(Kind.OFFER, FLOAT32, ahead, 0, 0, len(data)))
+    if is_awaited:
+        pending = mailbox.receive(target, 1)
+        peer.sendall(offer)
+    else:
+        peer.sendall(offer + data[:1000])
+        assert not mailbox.receive(torch.zeros(1), 1, tag=1).wait(0.1)  # the offer has begun to arrive
+        pending = mailbox.receive(target, 1)
+        peer.sendall(data[1000:ahead])
+    assert peer.recv(LETTER_BYTES, socket.MSG_WAITALL) == pack(Letter(Kind.GO, number=0))
+    if is_awaited:
+        peer.sendall(data[:ahead])
+    peer.sendall(pack(Letter(Kind.DATA, length=len(data) - ahead, number=0)) + data[ahead:])
+    assert pending.wait(30.0)
+    assert torch.equal(target, values)
 
 
 def test_a_machine_that_does_not_answer_any_more_is_named(

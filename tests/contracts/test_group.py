@@ -14,7 +14,7 @@ from shoal.codecs.identity import Identity
 from shoal.collectives.group import Pending, Reduction
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import UsageError
-from support.collectives import MEMORY_KINDS, SCHEDULED_KINDS, groups, meshes
+from support.collectives import GROUP_KINDS, groups, meshes
 
 ADDABLE = [
     torch.bool,
@@ -34,7 +34,7 @@ FUNCTIONS = {Reduction.SUM: torch.add, Reduction.MAX: torch.maximum, Reduction.M
 few = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-@pytest.fixture(params=[*SCHEDULED_KINDS, *MEMORY_KINDS], ids="-".join)
+@pytest.fixture(params=GROUP_KINDS)
 def kind(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
     before = set(threading.enumerate())
     yield request.param

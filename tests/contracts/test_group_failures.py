@@ -13,13 +13,13 @@ from shoal.codecs.identity import Identity, memory_of
 from shoal.collectives.group import Pending, Reduction
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import Aborted, PeerLost, UsageError, WorkersDisagree
-from support.collectives import MEMORY_KINDS, SCHEDULED_KINDS, groups, in_threads, meshes
+from support.collectives import GROUP_KINDS, groups, in_threads, meshes
 
 Start = Callable[[ThreadedGroup], Pending]
 LARGE = 2_000_000  # elements: `auto` takes a ring
 
 
-@pytest.fixture(params=[*SCHEDULED_KINDS, *MEMORY_KINDS], ids="-".join)
+@pytest.fixture(params=GROUP_KINDS)
 def kind(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
     before = set(threading.enumerate())
     yield request.param

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+import pytest
+
 from shoal.codecs.codec import Codec
 from shoal.codecs.identity import Identity
 from shoal.collectives.schedule import Action, Program, Transfer
@@ -29,6 +31,21 @@ SCHEDULED_KINDS = [
     *(("tcp", schedule) for schedule in ("ring", "tree", "auto")),
 ]
 KINDS_OF_MEMORY = [name for name, _ in MEMORY_KINDS]
+# Each way of its own runs the group's contract every time; those that differ from one of them in a program or in a
+# setting only do so in the long run.
+_EVERY_TIME = [
+    ("in-process", "auto"),
+    ("in-process", "halving-doubling"),
+    ("tcp", "auto"),
+    ("memory", "auto"),
+    ("memory-slots", "auto"),
+    ("memory-python", "auto"),
+    ("two-level", "auto"),
+]
+GROUP_KINDS = [
+    pytest.param(kind, id="-".join(kind), marks=() if kind in _EVERY_TIME else pytest.mark.long)
+    for kind in (*SCHEDULED_KINDS, *MEMORY_KINDS)
+]
 PATIENCE = 60.0  # seconds before a test gives up on a thread; never reached when all is well
 
 Result = TypeVar("Result")

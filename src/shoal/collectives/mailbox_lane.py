@@ -7,8 +7,9 @@ left. All calls come with the mailbox's guard held, but for `has_mail` and `pull
 
 from __future__ import annotations
 
+import select
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from shoal.collectives.mailbox_delivery import Delivery
@@ -41,7 +42,6 @@ class Lane(ABC):
     most_ahead: int  # bytes of a longer one that travel with its offer
     is_local: bool  # its peers are on this machine, and compete for its cores
     reads_memory: bool  # whether offers are read where they lie
-    descriptor: int  # readable when `collect` has something to look at; what came into memory may not show there
 
     @abstractmethod
     def post(self, target: int, letter: Letter, delivery: Delivery | None = None) -> bool:
@@ -51,8 +51,12 @@ class Lane(ABC):
         """
 
     @abstractmethod
-    def collect(self, recipient: Recipient, *, is_woken: bool) -> None:
-        """Take in what has come and send what had to wait. `is_woken`: the descriptor was readable."""
+    def watch(self, epoll: select.epoll) -> None:
+        """Called once: what is slept on. Whatever needs `collect` wakes it, but what comes while nobody sleeps."""
+
+    @abstractmethod
+    def collect(self, recipient: Recipient, ready: Sequence[tuple[int, int]]) -> None:
+        """Take in what has come and send what had to wait. `ready`: what the epoll says, of all lanes."""
 
     @property
     @abstractmethod
@@ -61,11 +65,11 @@ class Lane(ABC):
 
     @abstractmethod
     def has_mail(self) -> bool:
-        """Something has come, as far as can be told at once."""
+        """Something has come that the epoll may not show."""
 
     @abstractmethod
     def sleep(self, is_asleep: bool) -> None:
-        """From now on somebody sleeps on the descriptor, or nobody does: peers need not ring then."""
+        """From now on somebody sleeps, or nobody does: peers need not ring then."""
 
     @abstractmethod
     def pull(self, source: int, there: int, here: int, size: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import msgspec
@@ -60,13 +60,8 @@ class MemoryLane(Lane):
         self._neighbours = {neighbour.rank: neighbour for neighbour in neighbours}
         self.peers = self._neighbours.keys()
         self._fence = threading.Lock()  # taken for its effect on the order of reads and writes only
-        self._epoll = select.epoll()
-        self.descriptor = self._epoll.fileno()
-        self._epoll.register(bell.descriptor, select.EPOLLIN)
+        self._epoll: select.epoll
         self._by_pidfd = {neighbour.pidfd: neighbour for neighbour in neighbours}
-        for neighbour in neighbours:
-            if neighbour.is_elsewhere:
-                self._epoll.register(neighbour.pidfd, select.EPOLLIN)
 
     @classmethod
     def form(cls, exchange: Exchange, rank: int, neighbourhood: Neighbourhood) -> Self | None:
@@ -113,8 +108,17 @@ class MemoryLane(Lane):
             neighbour.waiting.append((letter, delivery))
         return is_posted
 
-    def collect(self, recipient: Recipient, *, is_woken: bool) -> None:
-        dead = self._look_at_descriptors() if is_woken else ()
+    def watch(self, epoll: select.epoll) -> None:
+        self._epoll = epoll
+        epoll.register(self._bell.descriptor, select.EPOLLIN)
+        for neighbour in self._neighbours.values():
+            if neighbour.is_elsewhere:
+                epoll.register(neighbour.pidfd, select.EPOLLIN)
+
+    def collect(self, recipient: Recipient, ready: Sequence[tuple[int, int]]) -> None:
+        dead = [self._by_pidfd[descriptor] for descriptor, _ in ready if descriptor in self._by_pidfd]
+        if any(descriptor == self._bell.descriptor for descriptor, _ in ready):
+            self._bell.silence()
         for neighbour in self._neighbours.values():
             if neighbour.has_ended:
                 continue
@@ -172,7 +176,6 @@ class MemoryLane(Lane):
             self._ring(neighbour)
 
     def close(self) -> None:
-        self._epoll.close()
         for neighbour in self._neighbours.values():
             neighbour.close()
         self._bell.close()
@@ -224,16 +227,6 @@ class MemoryLane(Lane):
         """What was written before is seen by others before what is read afterwards is read."""
         with self._fence:
             pass
-
-    def _look_at_descriptors(self) -> list[Neighbour]:
-        """Silence the bell; who has died."""
-        dead = []
-        for descriptor, _ in self._epoll.poll(0):
-            if descriptor == self._bell.descriptor:
-                self._bell.silence()
-            else:
-                dead.append(self._by_pidfd[descriptor])
-        return dead
 
     def _end(self, neighbour: Neighbour, ending: Ending, why: str, recipient: Recipient) -> None:
         neighbour.has_ended = True

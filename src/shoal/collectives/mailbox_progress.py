@@ -44,13 +44,14 @@ class Progress:
         self._copying = 0  # threads that copy
         self._looked = time.monotonic()
         local = 1 + sum(len(lane.peers) for lane in lanes if lane.is_local)
+        self._is_polled = any(not lane.is_local for lane in lanes)  # what comes shows in the epoll only
         self._rings = local > 1  # neighbours wake this rank if it says that it sleeps; the kernel needs no telling
         self._has_cores = local <= len(os.sched_getaffinity(0))  # for every rank of this machine
         self._epoll = select.epoll()  # what a leader sleeps on
         self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # wakes the leader
         self._epoll.register(self._nudge, select.EPOLLIN)
         for lane in lanes:
-            self._epoll.register(lane.descriptor, select.EPOLLIN)
+            lane.watch(self._epoll)
         self._thread: threading.Thread | None = None
         self._background = select.epoll()  # what the background thread sleeps on: the above, while nobody leads
         self._is_attached = False  # whether it does
@@ -103,12 +104,15 @@ class Progress:
     # With the guard held
 
     def collect(self, *, is_woken: bool) -> None:
-        """Do what can be done now. `is_woken`: a lane's descriptor may have been readable."""
+        """Do what can be done now. `is_woken`: somebody who slept was."""
         if self._post.failure is not None:
             return
+        ready = self._epoll.poll(0) if is_woken or self._is_polled else ()
+        if any(descriptor == self._nudge for descriptor, _ in ready):
+            _clear(self._nudge)
         try:
             for lane in self._lanes:
-                lane.collect(self._post, is_woken=is_woken)
+                lane.collect(self._post, ready)
             now = time.monotonic()
             if self._post.open and now - self._looked >= LOOK_SECONDS:
                 self._looked = now
@@ -208,6 +212,8 @@ class Progress:
             return False  # that takes longer, and whoever copies needs Python's lock
         limit = time.perf_counter() + SPIN_SECONDS
         while time.perf_counter() < limit:
+            if self._is_polled and self._epoll.poll(0, 1):
+                return True
             for lane in self._lanes:
                 if lane.has_mail():
                     return True
@@ -220,12 +226,10 @@ class Progress:
                 self._sleep(True)
             self._progress(is_woken=False)  # what came before peers could see that we sleep
         left = SLICE if deadline is None else min(SLICE, max(0.0, deadline - time.monotonic()))
-        ready = [] if delivery.is_done else self._epoll.poll(left)
+        is_woken = not delivery.is_done and bool(self._epoll.poll(left, 1))
         with self.guard:
             self._sleep(False)
-            if any(descriptor == self._nudge for descriptor, _ in ready):
-                _clear(self._nudge)
-        return bool(ready)
+        return is_woken
 
     def _serve(self) -> None:
         """The background thread."""
@@ -249,7 +253,6 @@ class Progress:
                 is_needed = self._leader is None
                 if is_needed:
                     self._sleep(False)
-                    _clear(self._nudge)
             if is_needed:
                 self._progress(is_woken=True)
             else:

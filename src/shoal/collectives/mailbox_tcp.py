@@ -11,7 +11,7 @@ from __future__ import annotations
 import select
 import socket
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from shoal.collectives.mailbox_delivery import Delivery
 from shoal.collectives.mailbox_lane import Lane, Recipient
@@ -25,8 +25,8 @@ SHORT_BYTES = 32 * 1024  # what travels with a letter goes through a buffer up t
 BUFFER_BYTES = 4 * (LETTER_BYTES + SHORT_BYTES)  # at least one short letter that begins anywhere in it fits
 # Bytes that travel with a letter: while they do, the answer to an offer comes.
 MOST_AHEAD = 512 * 1024
-SEND_BYTES = 2 * 1024 * 1024  # most that one call hands to the kernel
-TURN_BYTES = 4 * 1024 * 1024  # most that is received from one peer before others have their turn
+SEND_BYTES = 8 * 1024 * 1024  # most that one call hands to the kernel
+TURN_BYTES = 8 * 1024 * 1024  # most that is received from one peer before others have their turn
 
 
 class _Stream:
@@ -73,20 +73,23 @@ class _Stream:
             self.outgoing[0] = (piece[sent:], delivery)
         return gone
 
-    def receive(self) -> int:
-        """Some bytes, into the buffer or where they belong. 0: the stream has ended. OSError as the kernel says."""
+    def receive(self) -> tuple[int, bool]:
+        """Some bytes, into the buffer or where they belong, and whether there may be more now.
+
+        0: the stream has ended. OSError as the kernel says.
+        """
         if self.incoming is not None:
             letter, place = self.incoming
             count = self.socket.recv_into(place)
             self.incoming = (letter, place[count:])
-            return count
+            return count, count == len(place)
         if self.end + LETTER_BYTES + SHORT_BYTES > BUFFER_BYTES:
             rest = bytes(self.view[self.start : self.end])
             self.view[: len(rest)] = rest
             self.start, self.end = 0, len(rest)
         count = self.socket.recv_into(self.view[self.end :])
         self.end += count
-        return count
+        return count, self.end == BUFFER_BYTES
 
     def next_letter(self) -> Letter | None:
         """The next one, if all is there that goes through the buffer. It stays until it is taken."""
@@ -129,13 +132,11 @@ class TcpLane(Lane):
         self._streams = {peer: _Stream(peer, connection) for peer, connection in connections.items()}
         self._by_descriptor = {stream.socket.fileno(): stream for stream in self._streams.values()}
         self.peers = self._streams.keys()
-        self._epoll = select.epoll()
-        self.descriptor = self._epoll.fileno()
+        self._epoll: select.epoll
         for stream in self._streams.values():
             stream.socket.setblocking(False)
             stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             silence.watch(stream.socket, silence_limit)
-            self._epoll.register(stream.socket, stream.mask)
 
     def post(self, target: int, letter: Letter, delivery: Delivery | None = None) -> bool:
         stream = self._streams[target]
@@ -154,11 +155,16 @@ class TcpLane(Lane):
         self._watch(stream)
         return not stream.outgoing and not stream.is_deaf
 
-    def collect(self, recipient: Recipient, *, is_woken: bool) -> None:  # noqa: ARG002  asking costs little
-        for descriptor, happened in self._epoll.poll(0):
-            stream = self._by_descriptor[descriptor]
-            if stream.has_ended:
-                continue  # all have, since what another one said
+    def watch(self, epoll: select.epoll) -> None:
+        self._epoll = epoll
+        for stream in self._streams.values():
+            epoll.register(stream.socket, stream.mask)
+
+    def collect(self, recipient: Recipient, ready: Sequence[tuple[int, int]]) -> None:
+        for descriptor, happened in ready:
+            stream = self._by_descriptor.get(descriptor)
+            if stream is None or stream.has_ended:  # all have, if one said so
+                continue
             if happened & select.EPOLLOUT:
                 for delivery in stream.push():
                     recipient.posted(delivery)
@@ -171,7 +177,7 @@ class TcpLane(Lane):
         return any(stream.incoming is not None or stream.outgoing for stream in self._streams.values())
 
     def has_mail(self) -> bool:
-        return bool(self._epoll.poll(0))
+        return False
 
     def sleep(self, is_asleep: bool) -> None:  # noqa: ARG002  the kernel wakes whoever sleeps
         return
@@ -197,7 +203,6 @@ class TcpLane(Lane):
                 stream.outgoing.clear()
 
     def close(self) -> None:
-        self._epoll.close()
         for stream in self._streams.values():
             stream.socket.close()
 
@@ -208,10 +213,10 @@ class TcpLane(Lane):
             self._epoll.modify(stream.socket, mask)
 
     def _receive(self, stream: _Stream, recipient: Recipient) -> None:
-        left = TURN_BYTES
-        while left > 0 and not stream.has_ended:
+        left, has_more = TURN_BYTES, True
+        while has_more and left > 0 and not stream.has_ended:
             try:
-                count = stream.receive()
+                count, has_more = stream.receive()
             except BlockingIOError:
                 return
             except OSError as error:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
 
 from shoal.collectives.carriers.beside import BesideEngine, exchange_by, have_one_each
-from shoal.collectives.carriers.carrier import Carrier, Work
+from shoal.collectives.carriers.carrier import Carrier, CarrierFailed, Work
 from shoal.collectives.engine import Engine, Operation
 from shoal.collectives.group import Reduction
 from shoal.errors import PeerLost, WorkersDisagree
@@ -19,12 +20,16 @@ from support.collectives import groups, in_threads, succeed
 SIZE = 3
 
 
-class Done(Work):
-    def __init__(self, is_done: bool) -> None:
-        self._is_done = is_done
+class Placed(Work):
+    def __init__(self, carrier: Table) -> None:
+        self._carrier = carrier
 
     def wait(self, seconds: float) -> bool:
-        return self._is_done
+        if self._carrier.is_aborted:
+            raise CarrierFailed("aborted")
+        if self._carrier.is_stuck:
+            time.sleep(seconds)
+        return not self._carrier.is_stuck
 
 
 class Table(Carrier):
@@ -36,7 +41,7 @@ class Table(Carrier):
     def __init__(self, rank: int, table: dict[int, torch.Tensor], all_are_here: threading.Barrier) -> None:
         self._rank, self._table, self._barrier = rank, table, all_are_here
         self.asked = 0
-        self.is_stuck = False
+        self.is_stuck = self.is_aborted = False
 
     def reduces(self, dtype: torch.dtype, reduction: Reduction) -> bool:
         return reduction is Reduction.SUM
@@ -48,19 +53,19 @@ class Table(Carrier):
             self._barrier.wait(30)
             tensor.copy_(torch.stack([self._table[rank] for rank in range(SIZE)]).sum(0))
             self._barrier.wait(30)
-        return Done(not self.is_stuck)
+        return Placed(self)
 
     def reduce_scatter(self, *given: object) -> Work:
         raise NotImplementedError
 
     def all_to_all(self, received: torch.Tensor, *given: object) -> Work:
         self.asked += 1
-        return Done(True)
+        return Placed(self)
 
     all_gather = broadcast = reduce_scatter
 
     def abort(self) -> None:
-        self.is_stuck = False
+        self.is_aborted = True
 
     def close(self) -> None:
         pass

@@ -78,7 +78,7 @@ class BesideEngine(Carried):
                     f"{theirs.tolist()}"
                 )
 
-    def _check(self) -> None:
+    def check(self) -> None:
         self._engine.check()
 
 

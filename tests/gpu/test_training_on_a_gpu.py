@@ -22,13 +22,14 @@ def train(run):
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--stop", type=int)
+    parser.add_argument("--loaders", type=int, default=0)
     options = parser.parse_args()
     data = torch.randn(960, 32, generator=torch.Generator().manual_seed(1))
     labels = data[:, :10].argmax(1)
     model = run.model(lambda: nn.Sequential(
         nn.Linear(32, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Dropout(0.1), nn.Linear(256, 10)))
     optimizer = run.optimizer(torch.optim.AdamW(model.parameters(), lr=1e-3))
-    for x, y in run.batches(TensorDataset(data, labels), batch_size=16, epochs=options.epochs):
+    for x, y in run.batches(TensorDataset(data, labels), batch_size=16, epochs=options.epochs, loaders=options.loaders):
         assert x.device == y.device == run.device == model[0].weight.device, (x.device, run.device)
         loss = F.cross_entropy(model(x), y)
         loss.backward()
@@ -62,9 +63,17 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("options", [(), ("--sync-batchnorm",)], ids=["plain", "sync-batchnorm"])
+WAYS = {
+    "memory": (),
+    "sync-batchnorm": ("--sync-batchnorm",),
+    "over-tcp": ("--schedule", "ring"),
+    "by-gloo": ("--carrier", "gloo"),
+}
+
+
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
 def test_workers_on_one_gpu_hold_the_same_bits(tmp_path: Path, script: str, options: tuple[str, ...]) -> None:
-    on_gpu = trained(tmp_path, "-n", "2", "--digest-every", "1", *options, script)
+    on_gpu = trained(tmp_path, "-n", "2", "--digest-every", "1", *options, script, "--loaders", "1")
     assert [kind for kind, _, _ in on_gpu] == ["cuda", "cuda"]
     assert len({digest for _, digest, _ in on_gpu}) == 1
     on_cpu = trained(tmp_path, "-n", "2", *options, script, variables=ON_CPU)
@@ -72,10 +81,16 @@ def test_workers_on_one_gpu_hold_the_same_bits(tmp_path: Path, script: str, opti
     assert on_gpu[0][2] == pytest.approx(on_cpu[0][2], abs=0.05)
 
 
+def test_nccl_wants_a_gpu_per_worker(tmp_path: Path, script: str) -> None:
+    outcome = shoal(tmp_path, "run", "-n", "2", "--carrier", "nccl", script)
+    assert outcome.code == 2, outcome.stderr
+    assert "2 ranks share 1: use --carrier shoal" in outcome.stderr
+
+
 def test_a_killed_worker_is_replaced(tmp_path: Path, script: str) -> None:
     chaos = ("--chaos", "kill worker at step 40")
     # Long enough for a spare to come in, which has CUDA to start.
-    found = trained(tmp_path, "-n", "2", "--spares", "1", "--digest-every", "1", *chaos, script, "--epochs", "25")
+    found = trained(tmp_path, "-n", "2", "--spares", "1", "--digest-every", "10", *chaos, script, "--epochs", "60")
     assert [kind for kind, _, _ in found] == ["cuda", "cuda"]
     assert len({digest for _, digest, _ in found}) == 1
 

@@ -218,8 +218,8 @@ class Watched(Operations):
 
 class WatchedGroup(Watched, ThreadedGroup):
     def watch(self, hub: Hub, worker: int) -> None:
-        self.here = WatchedHere(self)
-        for part in (self, self.here):
+        here = self._here = WatchedHere(self)
+        for part in (self, here):
             part.hub, part.worker = hub, worker
 
 

@@ -87,6 +87,9 @@ class Engine(ABC):
     def broadcast(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
         """Every rank's tensor becomes the source's."""
 
+    def is_awaited(self, awaited: bool) -> None:  # noqa: B027  most engines wait in one way
+        """From now on somebody waits for what this engine does, or it works beside others and leaves them time."""
+
     def missing(self) -> list[int]:
         """From any thread: the ranks that the running operation waits for, as far as this one can tell."""
         return []

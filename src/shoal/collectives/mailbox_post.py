@@ -22,7 +22,7 @@ from shoal.transport.ending import Ending
 
 # What travels with letters to one rank and was not received yet, in bytes: more is only offered, so that who receives
 # late keeps no more than this for every sender.
-WINDOW_BYTES = 1024 * 1024
+WINDOW_BYTES = 4 * 1024 * 1024
 _COST = 64  # bytes that a message costs besides its own
 
 

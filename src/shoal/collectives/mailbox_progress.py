@@ -26,8 +26,8 @@ LOOK_SECONDS = 0.5  # between two looks for peers that are stopped or out of rea
 # A waiting thread looks for itself so long before it sleeps, where there are cores for all: two short messages, there
 # and back, take about 40 us. Waking up costs twice that.
 SPIN_SECONDS = 50e-6
-PIECE_BYTES = 256 * 1024  # copied at least, and an eighth of a message, but no more than the next, before another look
-LONGEST_PIECE = 1024 * 1024
+# A message is copied in about eight pieces of these sizes; between two of them is a look whether to go on.
+SHORTEST_PIECE, LONGEST_PIECE = 256 * 1024, 1024 * 1024
 # A copy of this size is shared with the background thread, where there are cores for all: the sender only waits.
 # 16 MB take one thread 3.0 ms and two 1.4.
 SHARED_BYTES = 1024 * 1024
@@ -271,7 +271,7 @@ class Progress:
             is_leader = self._leader == threading.get_ident()
             if is_leader and self._has_cores and pull.delivery.size >= SHARED_BYTES:
                 os.eventfd_write(self._call, 1)
-        most = max(PIECE_BYTES, min(LONGEST_PIECE, pull.delivery.size // 8))
+        most = max(SHORTEST_PIECE, min(LONGEST_PIECE, pull.delivery.size // 8))
         # A leader that is helped makes the last piece itself: to be woken takes longer.
         last = most if pull.workers > 1 and not is_leader else 0
         try:

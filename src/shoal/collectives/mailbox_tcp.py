@@ -2,8 +2,8 @@
 
 Short messages travel with their letter; of long ones the first bytes do, and the rest is asked for while they come, so
 a message that nobody receives yet never blocks those behind it. What is longer than a few packets is received where it
-belongs. Connections are the lane's own: how they come about is in
-`transport.tcp`. A closed connection is noticed at once; one whose packets vanish is noticed by `look`.
+belongs. Connections are the lane's own: how they come about is in `transport.tcp`. A closed connection is noticed at
+once; one whose packets vanish is noticed by `look`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from shoal.transport.tcp_mesh import UNREACHABLE
 SHORT_BYTES = 32 * 1024  # what travels with a letter goes through a buffer up to this size
 BUFFER_BYTES = 4 * (LETTER_BYTES + SHORT_BYTES)  # at least one short letter that begins anywhere in it fits
 # Bytes that travel with a letter: while they do, the answer to an offer comes.
-MOST_AHEAD = 512 * 1024
+MOST_AHEAD = 1024 * 1024
+ENOUGH_BYTES = 1024 * 1024  # of a long message: fewer are not worth waking up for
 SEND_BYTES = 8 * 1024 * 1024  # most that one call hands to the kernel
 TURN_BYTES = 8 * 1024 * 1024  # most that is received from one peer before others have their turn
 
@@ -44,6 +45,7 @@ class _Stream:
         self.address = address_of(self.buffer)
         self.view = memoryview(self.buffer)
         self.start = self.end = 0  # of what was received and not taken yet
+        self.enough = 1  # bytes that have to be there before the kernel says so
         self.incoming: tuple[Letter, memoryview] | None = None  # a letter, and where bytes go that are still to come
 
     def push(self) -> list[Delivery]:
@@ -81,7 +83,7 @@ class _Stream:
         if self.incoming is not None:
             letter, place = self.incoming
             count = self.socket.recv_into(place)
-            self.incoming = (letter, place[count:])
+            self._expect(letter, place[count:])
             return count, count == len(place)
         if self.end + LETTER_BYTES + SHORT_BYTES > BUFFER_BYTES:
             rest = bytes(self.view[self.start : self.end])
@@ -105,7 +107,15 @@ class _Stream:
         count = min(letter.length, self.end - self.start)
         place[:count] = self.view[self.start : self.start + count]
         self.start += count
-        self.incoming = (letter, place[count:])
+        self._expect(letter, place[count:])
+
+    def _expect(self, letter: Letter, place: memoryview) -> None:
+        """The rest of a long one. Its receiver is woken when there is enough to be worth it."""
+        self.incoming = (letter, place)
+        enough = max(1, min(len(place), ENOUGH_BYTES))
+        if enough != self.enough:
+            self.enough = enough
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, enough)
 
     @property
     def last_words(self) -> Ending:

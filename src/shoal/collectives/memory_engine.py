@@ -27,7 +27,10 @@ from shoal.wire.frames import unpack
 
 # How the C loops end, as in `native/team.h`.
 DONE, ABORTED, LOST, DISAGREE, UNREADABLE, STOPPED, LATE = range(7)
-SPIN = 4000  # looks at a word before sleeping on it: about 20 us, less than waking up takes
+# Seconds of looking at a word before sleeping on it, where every rank has a core. Waking up takes 50 us and more on a
+# virtual machine. A thread that works beside the script's would take that time from it.
+SPIN = 200e-6
+SPIN_BESIDE = 20e-6
 _NATIVE_REDUCTIONS = (Reduction.SUM, Reduction.MAX, Reduction.MIN)
 _NATIVE_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64)
 _SCALED_TYPES = (torch.float32, torch.float64)
@@ -46,9 +49,11 @@ class MemoryEngine(Engine):
         self._loops = MemoryLoops(team, ways)
         self._native: ModuleType | None = native if ways.is_native else None
         self._handle: object = None
+        self._may_spin = False
         if self._native is not None:
             cores = len(os.sched_getaffinity(0))
-            spin = SPIN if team.size <= cores else 0
+            self._may_spin = team.size <= cores
+            spin = SPIN_BESIDE if self._may_spin else 0.0
             limits = (team.limits.stopped, team.limits.late)
             piece = ways.piece if ways.reads_to_reduce else min(ways.piece, SLOT_BYTES // team.size // LINE * LINE)
             sizes = (ways.small, piece, ways.block)
@@ -58,6 +63,10 @@ class MemoryEngine(Engine):
     @property
     def idle_seconds(self) -> float:  # type: ignore[override]  # counted where the waiting is
         return self._team.idle_seconds + (0.0 if self._native is None else self._native.idle(self._handle))
+
+    def is_awaited(self, awaited: bool) -> None:
+        if self._may_spin and self._native is not None:
+            self._native.spin(self._handle, SPIN if awaited else SPIN_BESIDE)
 
     def all_reduce(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> None:
         if operation.scale != 1.0 and operation.dtype not in _SCALED_TYPES:

@@ -58,6 +58,7 @@ class ThreadedGroup(Operations):
         self._failure: BaseException | None = None
         self._guard = threading.Lock()  # of _failure and _unfinished
         self._unfinished = 0  # operations that were started and are not done
+        self._awaited = False  # what the engine was told last
         self._running = threading.Lock()  # held while an operation runs, by whichever thread
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -182,7 +183,7 @@ class ThreadedGroup(Operations):
         else:
             pending = Pending(operation.label)
             with torch.inference_mode(), np.errstate(all="ignore"):
-                self._do(_Job(operation, pending, work))
+                self._do(_Job(operation, pending, work), awaited=True)
         pending.wait()
         return pending
 
@@ -193,8 +194,11 @@ class ThreadedGroup(Operations):
                 self._do(job)
                 del job  # tensors are not kept alive while waiting for the next
 
-    def _do(self, job: _Job) -> None:
+    def _do(self, job: _Job, *, awaited: bool = False) -> None:
         with self._running:
+            if awaited is not self._awaited and self._engine is not None:
+                self._engine.is_awaited(awaited)
+                self._awaited = awaited
             error = self._run(job)
         with self._guard:
             self._unfinished -= 1

@@ -27,11 +27,11 @@ static Team *team_of(PyObject *capsule) { return PyCapsule_GetPointer(capsule, N
    small, piece, block, stop_limit, limit) */
 static PyObject *make_team(PyObject *self, PyObject *args) {
     (void)self;
-    int rank, cores, spin, reads_memory, reads_to_reduce;
+    int rank, cores, reads_memory, reads_to_reduce;
     Py_ssize_t small, piece, block;
-    double stop_limit, limit;
+    double spin, stop_limit, limit;
     PyObject *addresses, *processes, *pidfds;
-    if (!PyArg_ParseTuple(args, "iO!O!O!(iippnnndd)", &rank, &PyList_Type, &addresses, &PyList_Type, &processes,
+    if (!PyArg_ParseTuple(args, "iO!O!O!(idppnnndd)", &rank, &PyList_Type, &addresses, &PyList_Type, &processes,
                           &PyList_Type, &pidfds, &cores, &spin, &reads_memory, &reads_to_reduce, &small, &piece, &block, &stop_limit,
                           &limit))
         return NULL;
@@ -169,6 +169,18 @@ static PyObject *py_trouble(PyObject *self, PyObject *capsule) {
     return t ? Py_BuildValue("ii", t->culprit, t->error) : NULL;
 }
 
+/* spin(team, seconds): how long to look at a word before sleeping on it, from now on */
+static PyObject *py_spin(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *capsule;
+    double spin;
+    if (!PyArg_ParseTuple(args, "Od", &capsule, &spin)) return NULL;
+    Team *t = team_of(capsule);
+    if (!t) return NULL;
+    t->spin = spin;
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_idle(PyObject *self, PyObject *capsule) {
     (void)self;
     Team *t = team_of(capsule);
@@ -217,6 +229,7 @@ static PyMethodDef methods[] = {
     {"reduce_scatter", py_reduce_scatter, METH_VARARGS, "The reduction of every rank's entry for this rank."},
     {"exchange", py_exchange, METH_VARARGS, "Take entries of peers as they are."},
     {"trouble", py_trouble, METH_O, "Rank and errno of the last failure."},
+    {"spin", py_spin, METH_VARARGS, "Seconds of looking before sleeping."},
     {"idle", py_idle, METH_O, "Seconds spent waiting."},
     {"wait", py_wait, METH_VARARGS, "Wait until a word changes."},
     {"read", py_read, METH_VARARGS, "Read another process's memory."},

@@ -51,7 +51,8 @@ typedef struct {
        two notices and between two slots. */
     uint32_t phase, operations, rounds;
     int cores;                        /* that this process may use */
-    int spin;                         /* looks at a word before sleeping on it; 0 where ranks outnumber cores */
+    double spin;                      /* most seconds of looking at a word before sleeping on it; 0: ranks outnumber cores */
+    double looking;                   /* the same, as it has paid off so far: in vain it takes time from whom we wait for */
     int reads_memory, reads_to_reduce; /* large tensors are read where they lie: to take them, to all-reduce them */
     size_t small, piece, block;       /* bytes: largest that goes through slots; of a rank's part of a chunk; of a read */
     double stop_limit, limit;         /* seconds: a stopped peer counts as lost; no operation may wait longer; 0: any */
@@ -149,10 +150,20 @@ static int sleep_until(Team *t, int peer, uint32_t target) {
 
 static int await(Team *t, int peer, uint32_t target) {
     uint32_t *phase = word(t, peer, PHASE);
-    for (int i = 0; i <= t->spin; i++) {
-        if ((int32_t)(__atomic_load_n(phase, __ATOMIC_ACQUIRE) - target) >= 0) return DONE;
+    double until = 0;
+    if ((int32_t)(__atomic_load_n(phase, __ATOMIC_ACQUIRE) - target) >= 0) return DONE;
+    for (unsigned i = 0; t->spin > 0; i++) {
+        if ((int32_t)(__atomic_load_n(phase, __ATOMIC_ACQUIRE) - target) >= 0) {
+            t->looking = t->looking * 2 < t->spin ? t->looking * 2 : t->spin;
+            return DONE;
+        }
+        if (i % 64 == 63) { /* asking for the time takes as long as some looks */
+            if (!until) until = seconds() + t->looking;
+            else if (seconds() > until) break;
+        }
         PAUSE();
     }
+    t->looking = t->looking / 2 > 10e-6 ? t->looking / 2 : 10e-6;
     return sleep_until(t, peer, target);
 }
 

@@ -14,6 +14,7 @@ from shoal.checkpoint.state_tree import Tree
 from shoal.events import Advised, StepVoided
 from shoal.membership.alignment import Taking
 from shoal.strategies.peers import Breakage, Peers
+from shoal.training.devices import own_device
 from shoal.training.regrouping import Regrouped, Regrouping
 from shoal.training.session import Past, Session, StartAgain
 from shoal.training.state import load_buffers, load_state, state_of
@@ -76,6 +77,7 @@ def enter(session: Session) -> None:
 
 def join_first(peers: Peers) -> Past | None:
     """Before the script runs: wait for the first generation. What its members have done, if they did anything."""
+    own_device()  # what carries tensors between GPUs asks torch which one is this process's
     # Whoever is in it from the start has nothing to give and nothing to take.
     done = Regrouping(peers, dict).run(Ready(generation=0), Standing(is_new=True))
     return None if done.payload is None else past_from(done.payload)

@@ -195,23 +195,52 @@ def test_complex_parameters() -> None:
         assert (alone - together).abs().max().item() < 1e-12
 
 
-def test_a_gradient_that_comes_twice_in_one_backward_is_named() -> None:
-    """As with the older kind of checkpointing, where a layer is used in two checkpointed places."""
+@pytest.mark.parametrize("bucket_mb", [4.0, 1e-5])
+def test_parameters_of_several_dtypes(bucket_mb: float) -> None:
+    start = nn.Sequential(nn.Linear(5, 6).double(), nn.Linear(6, 6), nn.Linear(6, 2).double())
 
-    def train(run: shoal.Run) -> None:
-        model = run.model(copy.deepcopy(nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 2))).double())
+    def train(run: shoal.Run, batch: int) -> dict[str, torch.Tensor]:
+        model = run.model(copy.deepcopy(start))
         optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
-        for x, y in run.batches(data(), batch_size=4):
-            hidden = x.requires_grad_(True)
-            for _ in range(2):
-                hidden = checkpoint(model[0], hidden, use_reentrant=True)
-            F.mse_loss(model[1](hidden), y).backward()
+        for x, y in run.batches(data(), batch_size=batch):
+            F.mse_loss(model[2](model[1](model[0](x).float()).double()), y).backward()
             optimizer.step()
             optimizer.zero_grad()
+        return copy.deepcopy(model.state_dict())
 
+    (alone,) = train_in_threads(1, lambda run: train(run, 12))
+    for together in train_in_threads(3, lambda run: train(run, 4), bucket_mb=bucket_mb):
+        for name, tensor in alone.items():
+            assert (tensor - together[name]).abs().max().item() < 1e-6, name
+
+
+TWICE = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 2)).double()
+
+
+def checkpointed_twice(run: shoal.Run, batch: int) -> torch.Tensor:
+    """With the older kind of checkpointing, a layer that is used in two checkpointed places gets two gradients."""
+    model = run.model(copy.deepcopy(TWICE))
+    optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+    for x, y in run.batches(data(), batch_size=batch):
+        hidden = x.requires_grad_(True)
+        for _ in range(2):
+            hidden = checkpoint(model[0], hidden, use_reentrant=True)
+        F.mse_loss(model[1](hidden), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model[0].weight.detach().clone()
+
+
+def test_a_gradient_that_comes_twice_before_its_group_leaves_is_added_up() -> None:
+    (alone,) = train_in_threads(1, lambda run: checkpointed_twice(run, 12))
+    for together in train_in_threads(3, lambda run: checkpointed_twice(run, 4)):
+        assert (alone - together).abs().max().item() < 1e-12
+
+
+def test_a_gradient_that_comes_again_after_its_group_has_left_is_named() -> None:
     text = r"'0\.(weight|bias)' of model 1 came twice in one backward.*use_reentrant=False"
     with pytest.raises(UsageError, match=text):
-        train_in_threads(2, train, bucket_mb=1e-5)
+        train_in_threads(2, lambda run: checkpointed_twice(run, 4), bucket_mb=1e-5)
 
 
 def test_an_order_that_was_seen_in_a_void_step_is_forgotten() -> None:

@@ -106,7 +106,8 @@ def combine(dtype: torch.dtype, reduction: Reduction) -> Combine:
 def _numpy_combine(kind: np.dtype[np.generic], function: np.ufunc) -> Combine:
     def into(target: memoryview, received: memoryview) -> None:
         place = np.frombuffer(target, kind)
-        function(place, np.frombuffer(received, kind), out=place)
+        with np.errstate(all="ignore"):  # reducing infinities is the user's business, not a warning in an exchange
+            function(place, np.frombuffer(received, kind), out=place)
 
     return into
 

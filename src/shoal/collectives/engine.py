@@ -12,16 +12,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import torch
 
 from shoal.collectives.group import Reduction
 from shoal.wire.frames import Kind
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(msgspec.Struct, frozen=True):
     """What all ranks must agree on. Engines compare it and name the difference."""
 
     kind: Kind
@@ -31,6 +30,7 @@ class Operation:
     elements: int  # of the whole operation
     reduction: Reduction | None = None
     scale: float = 1.0  # of this rank's contribution to a sum; ranks may differ
+    is_flat: bool = False  # this rank's tensors can be used as they are, by a thread that autograd watches too
 
     @property
     def words(self) -> str:

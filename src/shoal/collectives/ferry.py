@@ -8,8 +8,9 @@ ranks whose sizes differ find out at once. Not here: the copies themselves (`gpu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import msgspec
 import torch
 
 from shoal.collectives.engine import Engine, Operation
@@ -155,7 +156,7 @@ def _pieces(tensors: Flats, pieces: Sequence[Piece]) -> list[torch.Tensor]:
 
 
 def _part(operation: Operation, pieces: Sequence[Piece]) -> Operation:
-    return replace(operation, elements=sum(piece.stop - piece.start for piece in pieces))
+    return msgspec.structs.replace(operation, elements=sum(piece.stop - piece.start for piece in pieces))
 
 
 def _split(flat: torch.Tensor, like: Flats) -> list[torch.Tensor]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache, partial
 from types import ModuleType
 
+import msgspec
 import torch
 
 from shoal.collectives.agreement import disagreement, reduction_code
@@ -72,7 +72,7 @@ class MemoryEngine(Engine):
         if operation.scale != 1.0 and operation.dtype not in _SCALED_TYPES:
             for tensor in tensors:
                 tensor.mul_(operation.scale)
-            operation = replace(operation, scale=1.0)
+            operation = msgspec.structs.replace(operation, scale=1.0)
         self.bytes_sent += 2 * (self.size - 1) * operation.elements * operation.dtype.itemsize // self.size
         for start in range(0, len(tensors), MOST_ENTRIES):
             some = tensors[start : start + MOST_ENTRIES]
@@ -93,7 +93,7 @@ class MemoryEngine(Engine):
         is_native = self._native is not None and _has_loop(operation)
         if operation.scale != 1.0 and not (is_native and operation.dtype in _SCALED_TYPES):
             parts = [part * operation.scale for part in parts]
-            operation = replace(operation, scale=1.0)
+            operation = msgspec.structs.replace(operation, scale=1.0)
         if self._native is not None and is_native:
             ended = self._native.reduce_scatter(
                 self._handle,

@@ -51,7 +51,8 @@ class Operations(Group):
         self._check_reducible(given, label, reduction, scale, is_ready=is_ready)
         moment = None if is_ready else moment_of(given, label)
         elements = sum(tensor.numel() for tensor in given)
-        operation = self._operation(Kind.ALL_REDUCE, label, given[0].dtype, elements, reduction, scale)
+        dtype, number = given[0].dtype, self._number("collective")
+        operation = Operation(Kind.ALL_REDUCE, number, cut_label(label), dtype, elements, reduction, scale, is_ready)
 
         def work(engine: Engine) -> None:
             if is_ready:
@@ -211,6 +212,7 @@ class Operations(Group):
         for tensor in () if is_ready else tensors:
             staging.check(tensor, label=label)
         dtype = tensors[0].dtype
+        combine(dtype, reduction)
         if len(tensors) > 1 and any(tensor.dtype is not dtype for tensor in tensors):
             raise UsageError(f"{label!r}: all_reduce needs one dtype, not {dtype} and others")
         if scale != 1.0:

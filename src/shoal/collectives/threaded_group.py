@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-import numpy as np
 import torch
 
 from shoal.codecs.codec import Codec
@@ -29,6 +28,9 @@ from shoal.collectives.scheduled_engine import ScheduledEngine
 from shoal.errors import Aborted, PeerLost
 from shoal.links.plan import Plan
 from shoal.transport.mesh import Mesh
+
+_FINISHED = Pending("an operation that was done here")
+_FINISHED.finish()
 
 
 @dataclass(frozen=True)
@@ -180,47 +182,60 @@ class ThreadedGroup(Operations):
             self._unfinished += is_next
         if not is_next:
             pending = self._start(operation, work, alone)
-        else:
-            pending = Pending(operation.label)
-            with torch.inference_mode(), np.errstate(all="ignore"):
-                self._do(_Job(operation, pending, work), awaited=True)
-        pending.wait()
-        return pending
+            pending.wait()
+            return pending
+        try:
+            if operation.is_flat:  # the shortest way: for small tensors every microsecond shows
+                error = self._run(operation, work, awaited=True)
+            else:
+                with torch.inference_mode():
+                    error = self._run(operation, work, awaited=True)
+        except BaseException:  # Ctrl-C in the middle: what the others have of it is not known
+            self._fail(Aborted("an operation was interrupted"))
+            raise
+        finally:
+            with self._guard:
+                self._unfinished -= 1
+        if error is not None:
+            raise error
+        return _FINISHED
 
     def _serve(self) -> None:
-        # Reducing infinities is the user's business, not a warning in the middle of an exchange.
-        with torch.inference_mode(), np.errstate(all="ignore"):
+        with torch.inference_mode():
             while (job := self._jobs.get()) is not None:
                 self._do(job)
                 del job  # tensors are not kept alive while waiting for the next
 
-    def _do(self, job: _Job, *, awaited: bool = False) -> None:
-        with self._running:
-            if awaited is not self._awaited and self._engine is not None:
-                self._engine.is_awaited(awaited)
-                self._awaited = awaited
-            error = self._run(job)
+    def _do(self, job: _Job) -> None:
+        error = self._run(job.operation, job.work)
         with self._guard:
             self._unfinished -= 1
         job.pending.finish(error)
 
-    def _run(self, job: _Job) -> BaseException | None:
+    def _run(
+        self, operation: Operation, work: Callable[[Engine], None], *, awaited: bool = False
+    ) -> BaseException | None:
         """What made it fail, or None."""
-        if self._failure is None:
+        with self._running:
+            if self._failure is not None:
+                return self._failure
             assert self._engine is not None
-            self.current, self.current_label, self._began = job.operation, job.pending.label, time.monotonic()
+            if awaited is not self._awaited:
+                self._engine.is_awaited(awaited)
+                self._awaited = awaited
+            self.current, self.current_label, self._began = operation, operation.label, time.monotonic()
             try:
                 if self.brake is not None:
-                    self.brake(job.operation)
-                job.work(self._engine)
+                    self.brake(operation)
+                work(self._engine)
                 return None
             except PeerLost as lost:
-                self._fail(self._named(lost, job.operation), blamed=lost.peer)
+                self._fail(self._named(lost, operation), blamed=lost.peer)
             except Exception as error:
                 self._fail(error)
             finally:
                 self.current, self.current_label, self._began = None, "", None
-        return self._failure
+            return self._failure
 
     def _named(self, lost: PeerLost, operation: Operation) -> PeerLost:
         """The same loss with who and where and in which operation."""

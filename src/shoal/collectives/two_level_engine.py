@@ -7,8 +7,8 @@ they have is taken over inside. All-to-all has different bytes for every pair, s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+import msgspec
 import torch
 
 from shoal.collectives import staging
@@ -45,7 +45,7 @@ class TwoLevelEngine(Engine):
     def all_reduce(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> None:
         if self._inside is not None:
             self._inside.all_reduce(operation, tensors)
-            operation = replace(operation, scale=1.0)
+            operation = msgspec.structs.replace(operation, scale=1.0)
         if self._leaders is not None:
             self._leaders.all_reduce(operation, tensors)
         self._take_over(operation, tensors)
@@ -57,7 +57,7 @@ class TwoLevelEngine(Engine):
         elif operation.scale != 1.0:
             for copy in copies:
                 copy.mul_(operation.scale)
-        operation = replace(operation, scale=1.0)
+        operation = msgspec.structs.replace(operation, scale=1.0)
         if self._leaders is not None:
             by_host = [[copies[rank] for rank in host] for host in self._hosts]
             self._leaders.reduce_scatter_in_place(operation, by_host)

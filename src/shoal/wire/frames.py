@@ -68,6 +68,8 @@ class FrameHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 def cut_label(label: str) -> str:
     """The label as it arrives: at most 64 bytes of UTF-8, cut between characters; surrogates become '?'."""
+    if len(label) <= LABEL_BYTES and label.isascii():
+        return label
     encoded = label.encode("utf-8", "replace")
     if len(encoded) <= LABEL_BYTES:
         return encoded.decode("utf-8")

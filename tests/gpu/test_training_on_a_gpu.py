@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 ON_CPU = {"CUDA_VISIBLE_DEVICES": ""}
 # Everything that has state on a GPU: BatchNorm's buffers, dropout's generator, moments of the optimizer.
 SCRIPT = """
-import argparse, hashlib, torch, torch.nn.functional as F
+import argparse, hashlib, time, torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import TensorDataset
 import shoal
@@ -23,6 +23,7 @@ def train(run):
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--stop", type=int)
     parser.add_argument("--loaders", type=int, default=0)
+    parser.add_argument("--pause", type=float, default=0.0)
     options = parser.parse_args()
     data = torch.randn(960, 32, generator=torch.Generator().manual_seed(1))
     labels = data[:, :10].argmax(1)
@@ -36,6 +37,7 @@ def train(run):
         optimizer.step()
         optimizer.zero_grad()
         run.log(loss=loss)
+        time.sleep(options.pause)
         if run.step == options.stop:
             run.stop("enough")
     digest = hashlib.sha256()
@@ -89,8 +91,8 @@ def test_nccl_wants_a_gpu_per_worker(tmp_path: Path, script: str) -> None:
 
 def test_a_killed_worker_is_replaced(tmp_path: Path, script: str) -> None:
     chaos = ("--chaos", "kill worker at step 40")
-    # Long enough for a spare to come in, which has CUDA to start.
-    found = trained(tmp_path, "-n", "2", "--spares", "1", "--digest-every", "10", *chaos, script, "--epochs", "60")
+    long_enough = ("--epochs", "40", "--pause", "0.01")  # for a spare to come in, which has CUDA to start
+    found = trained(tmp_path, "-n", "2", "--spares", "1", "--digest-every", "10", *chaos, script, *long_enough)
     assert [kind for kind, _, _ in found] == ["cuda", "cuda"]
     assert len({digest for _, digest, _ in found}) == 1
 

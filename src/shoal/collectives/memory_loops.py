@@ -58,7 +58,7 @@ class MemoryWays:
 
 def small_for(size: int) -> int:
     """Up to how many bytes every rank of such a team adds everything up: one phase, but n times the work."""
-    return min(SLOT_BYTES, max(64 * 1024, 4 * 1024 * 1024 // size**2 // LINE * LINE))
+    return min(SLOT_BYTES, max(64 * 1024, 2 * 1024 * 1024 // size**2 // LINE * LINE))
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,12 @@ def processes(size: int, schedule: str) -> Iterator[list[Rank]]:
             rank.end()
 
 
-@pytest.mark.parametrize("schedule", ["auto", "memory", "memory-python"])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "schedule", [pytest.param("auto", marks=LONG), "memory", pytest.param("memory-python", marks=LONG)]
+)
 def test_processes_get_the_same_bits_and_end_cleanly(schedule: str) -> None:
     with processes(3, schedule) as ranks:  # small and large ones take different ways
         for elements in (1, 1000, 1_000_003):
@@ -69,7 +74,13 @@ def test_processes_get_the_same_bits_and_end_cleanly(schedule: str) -> None:
 
 @pytest.mark.parametrize(
     ("schedule", "elements"),
-    [("ring", 4_000_000), ("tree", 100), ("memory", 4_000_000), ("memory", 100), ("memory-python", 4_000_000)],
+    [
+        ("ring", 4_000_000),
+        pytest.param("tree", 100, marks=LONG),
+        ("memory", 4_000_000),
+        pytest.param("memory", 100, marks=LONG),
+        pytest.param("memory-python", 4_000_000, marks=LONG),
+    ],
 )
 def test_every_survivor_names_the_process_that_was_killed(schedule: str, elements: int) -> None:
     with processes(3, schedule) as ranks:
@@ -85,7 +96,7 @@ def test_every_survivor_names_the_process_that_was_killed(schedule: str, element
                 assert "rank 1 is process 1 of the test" in answer["text"]
 
 
-@pytest.mark.parametrize("schedule", ["memory", "memory-python"])
+@pytest.mark.parametrize("schedule", ["memory", pytest.param("memory-python", marks=LONG)])
 def test_a_stopped_process_is_named_after_the_limit_and_leaves_others_alone_when_it_wakes_up(schedule: str) -> None:
     with processes(3, schedule) as ranks:
         for rank in ranks:

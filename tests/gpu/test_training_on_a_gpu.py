@@ -104,6 +104,16 @@ def test_a_job_that_was_stopped_and_resumed_ends_where_the_other_does(tmp_path: 
     assert {digest for _, digest, _ in resumed} == {digest for _, digest, _ in straight}
 
 
+@pytest.mark.parametrize(("first", "second"), [({}, ON_CPU), (ON_CPU, {})], ids=["to-the-cpu", "to-the-gpu"])
+def test_a_job_goes_on_with_another_kind_of_device(
+    tmp_path: Path, script: str, first: dict[str, str], second: dict[str, str]
+) -> None:
+    trained(tmp_path, "-n", "2", "--run-dir", "out", script, "--stop", "30", variables=first)
+    resumed = trained(tmp_path, "-n", "2", "--resume", "out", script, variables=second)
+    assert len({digest for _, digest, _ in resumed}) == 1
+    assert resumed[0][2] > 0.7
+
+
 @pytest.mark.parametrize(
     ("example", "arguments", "says"),
     [

@@ -36,6 +36,7 @@ def test_an_unknown_option_of_a_benchmark_is_one_line(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_checkpoint_benchmark_compares_with_torch_in_one_run(tmp_path: Path) -> None:
     outcome = shoal(
         tmp_path,

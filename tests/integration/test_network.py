@@ -99,6 +99,7 @@ def test_a_stopped_process_on_a_machine_that_answers_is_not_taken_for_a_cut_link
     assert ranks.lost(0)[0] == 1
 
 
+@pytest.mark.long
 def test_a_short_cut_is_survived(network: Network) -> None:
     ranks = Ranks(network)
     ranks.exchange()
@@ -109,6 +110,7 @@ def test_a_short_cut_is_survived(network: Network) -> None:
     assert all(process.poll() is None for process in ranks.processes)
 
 
+@pytest.mark.long
 def test_a_slow_link_is_no_cut_link(network: Network) -> None:
     network.slow_down(1, "10mbit")
     ranks = Ranks(network, 2_000_000)  # 1.6 s for each message at this rate

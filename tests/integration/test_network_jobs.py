@@ -234,6 +234,7 @@ def test_a_minority_publishes_nothing_while_the_others_go_on(network: Network, t
     check_the_record(job, {2})
 
 
+@pytest.mark.long
 def test_of_two_groups_only_the_one_with_the_coordinator_goes_on(network: Network, tmp_path: Path) -> None:
     """Workers 1 and 2 are the larger part, and cut off: nothing that they do may count, and they finish nothing."""
     job = NetworkJob(network, tmp_path, **{"checkpoint-every": "4"})

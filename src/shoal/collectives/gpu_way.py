@@ -1,7 +1,7 @@
 """Which way the tensors of GPUs take in one group: NCCL where every rank has a GPU of one machine to itself, else
 through pinned host memory.
 
-Decided in the first operation on a GPU: all ranks are in it together, and a job that uses no GPU pays nothing.
+Decided in the first collective on a GPU: all ranks are in it together, and a job that uses no GPU pays nothing.
 Whichever way, an operation starts after what the caller's stream had been given before the call, and when it is done
 no stream has to wait for it any more.
 """
@@ -36,8 +36,13 @@ class GpuWay:
         """Beside those that the engine counts."""
         return 0 if self._nccl is None else self._nccl.bytes_sent
 
+    def send_or_receive(self, moment: Moment, work: Work, engine: Engine) -> None:
+        """Do work that stages its tensor by itself. The other rank's may be in memory, and it decides nothing."""
+        with copies_after(moment):
+            work(engine)
+
     def run(self, moment: Moment, work: Work, engine: Engine) -> None:
-        """Do the work on an engine that takes tensors of that moment's GPU."""
+        """Do a collective's work on an engine that takes tensors of that moment's GPU. All ranks have theirs on one."""
         with copies_after(moment) as copies:
             if not self._is_decided:
                 self._decide(engine, moment)

@@ -146,7 +146,7 @@ class Operations(Group):
             assert self._post is not None
             self._post.send(operation, Staged(tensor).flat, target)
 
-        return self._start(operation, self._placed(moment, work), alone=lambda: None)
+        return self._start(operation, self._posted(moment, work), alone=lambda: None)
 
     def receive(self, tensor: torch.Tensor, source: int, *, label: str) -> Pending:
         moment = moment_of([tensor], label)
@@ -158,11 +158,15 @@ class Operations(Group):
             self._post.receive(operation, staged.flat, source)
             staged.write_back()
 
-        return self._start(operation, self._placed(moment, work), alone=lambda: None)
+        return self._start(operation, self._posted(moment, work), alone=lambda: None)
 
     def _placed(self, moment: Moment | None, work: Work) -> Work:
         """The work, for where its tensors are: on a GPU it begins after that moment."""
         return work if moment is None or self._gpu is None else partial(self._gpu.run, moment, work)
+
+    def _posted(self, moment: Moment | None, work: Work) -> Work:
+        """The same for a send or a receive, which not all ranks are in."""
+        return work if moment is None or self._gpu is None else partial(self._gpu.send_or_receive, moment, work)
 
     @property
     def collectives_started(self) -> int:

@@ -19,7 +19,7 @@ from shoal.collectives.group import Group
 from shoal.errors import ModelsDiffer, UsageError
 from shoal.values import Generation
 
-_Entry = tuple[str, str, tuple[int, ...], str]  # kind, name, shape, dtype
+_Entry = tuple[str, str, tuple[int, ...], str]  # kind, name, shape, dtype and device
 _decoder: msgspec.msgpack.Decoder[list[_Entry]] = msgspec.msgpack.Decoder(list[_Entry])
 
 
@@ -33,8 +33,14 @@ def describe(model: nn.Module) -> list[_Entry]:
                 "or use layers that are not lazy"
             )
     for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
-        entries += [(kind, name, tuple(tensor.shape), str(tensor.dtype)[6:]) for name, tensor in tensors]
+        entries += [(kind, name, tuple(tensor.shape), _type_text(tensor)) for name, tensor in tensors]
     return entries
+
+
+def _type_text(tensor: torch.Tensor) -> str:
+    """Its dtype, and where it is unless that is memory: workers with and without a GPU cannot exchange tensors."""
+    dtype = str(tensor.dtype)[6:]
+    return dtype if tensor.is_cpu else f"{dtype} on {tensor.device.type}"
 
 
 def first_difference(left: list[_Entry], right: list[_Entry]) -> tuple[str, str] | None:

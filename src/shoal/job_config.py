@@ -61,7 +61,9 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     ] = "shoal"
     seed: Annotated[int, Meta(description="seed of the sample order and of every step's random generators")] = 0
     sync_batchnorm: Annotated[bool, Meta(description="BatchNorm statistics over all workers' samples")] = False
-    bucket_mb: Annotated[float, Meta(description="gradients travel in groups of about this many megabytes")] = 4.0
+    bucket_mb: Annotated[
+        float, Meta(description="gradients travel in groups of about this many MB, eight times that on a GPU")
+    ] = 4.0
     threads: Annotated[int, Meta(description="torch threads per worker; 0 divides the cores evenly")] = 0
     address: Annotated[str, Meta(description="where the coordinator listens, HOST:PORT; port 0 is any free one")] = (
         "127.0.0.1:0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,10 @@ def test_forty_groups_one_after_the_other_leave_no_descriptor_and_no_thread() ->
     before = held()
     for _ in range(40):
         form_and_use()
-    assert all(now <= then for now, then in zip(held(), before, strict=True)), (before, held())
+    patience = time.monotonic() + 10.0  # gloo's own threads end a moment after their group
+    while any(now > then for now, then in zip(held(), before, strict=True)):
+        assert time.monotonic() < patience, (before, held())
+        time.sleep(0.05)
 
 
 def test_an_unknown_carrier_is_refused_and_the_mesh_closed() -> None:

@@ -167,7 +167,7 @@ def test_a_newer_generation_ends_connecting_and_exchanging_in_the_older_one(clus
         cluster.form(3, 0, 1)
 
     error = in_threads(lambda: total(cluster.peers[0]), more_news)[0]
-    assert isinstance(error, Aborted)
+    assert isinstance(error, Aborted | PeerLost)  # worker 1 may hear it first, and give up its part
 
 
 def test_a_generation_that_is_over_before_this_worker_gets_to_it_is_not_connected(cluster: Cluster) -> None:

@@ -41,11 +41,9 @@ class MemoryEngine(Engine):
         """The team belongs to the engine from now on. `ranks`: the group's, by place in the team; for errors."""
         self.rank, self.size = team.rank, team.size
         self.bytes_sent = 0
-        self.why = ""  # these ways, for people
         self._team = team
         self._ranks = list(range(team.size) if ranks is None else ranks)
         self._generation = generation
-        self._reads_memory = ways.reads_memory
         self._loops = MemoryLoops(team, ways)
         self._native: ModuleType | None = native if ways.is_native else None
         self._handle: object = None
@@ -115,8 +113,16 @@ class MemoryEngine(Engine):
         self._exchange(operation, inputs, [(peer, self.rank, output) for peer, output in enumerate(outputs)])
 
     def broadcast(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
-        is_source = self.rank == source
-        self._exchange(operation, [tensor] if is_source else [], [] if is_source else [(source, 0, tensor)], source)
+        self.broadcast_all(operation, [tensor], source)
+
+    def broadcast_all(self, operation: Operation, tensors: Sequence[torch.Tensor], source: int) -> None:
+        """Several tensors in one operation."""
+        for start in range(0, len(tensors), MOST_ENTRIES):
+            some = tensors[start : start + MOST_ENTRIES]
+            if self.rank == source:
+                self._exchange(operation, some, [], source)
+            else:
+                self._exchange(operation, [], [(source, index, tensor) for index, tensor in enumerate(some)], source)
 
     def _exchange(
         self,

@@ -87,7 +87,7 @@ class ThreadedGroup(Operations):
     @property
     def why(self) -> str:
         """What was found out about the ways that bytes can take, for people."""
-        return getattr(self._engine, "why", "")
+        return "" if self._engine is None else self._engine.why
 
     @property
     def bytes_sent(self) -> int:

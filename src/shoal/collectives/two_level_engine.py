@@ -13,6 +13,7 @@ import torch
 
 from shoal.collectives import staging
 from shoal.collectives.engine import Engine, Operation
+from shoal.collectives.memory_engine import MemoryEngine
 from shoal.collectives.scheduled_engine import ScheduledEngine
 
 
@@ -20,7 +21,7 @@ class TwoLevelEngine(Engine):
     def __init__(
         self,
         hosts: Sequence[Sequence[int]],
-        inside: Engine | None,
+        inside: MemoryEngine | None,
         leaders: ScheduledEngine | None,
         everybody: ScheduledEngine,
     ) -> None:
@@ -95,8 +96,11 @@ class TwoLevelEngine(Engine):
     def _take_over(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> None:
         """What the leader of this machine has."""
         if self._inside is not None:
-            for tensor in tensors:
-                self._inside.broadcast(operation, tensor, 0)
+            self._inside.broadcast_all(operation, tensors, 0)
+
+    def is_awaited(self, awaited: bool) -> None:
+        if self._inside is not None:
+            self._inside.is_awaited(awaited)
 
     def missing(self) -> list[int]:
         inside = [] if self._inside is None else self._inside.missing()

@@ -141,7 +141,7 @@ def killed_and_resumed(folder: Path, workers: int, point: int) -> dict[str, obje
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_a_job_killed_as_a_whole_goes_on_as_if_nothing_had_been(workers: int, tmp_path: Path) -> None:
-    write_script(tmp_path, pause=0.03)
+    write_script(tmp_path, pause=0.03 * workers)
     found = killed_and_resumed(tmp_path, workers, point=workers)
     assert shoal(tmp_path, "run", "-n", str(workers), "script.py").code == 0
     assert_same(result(tmp_path), found)
@@ -160,7 +160,7 @@ def test_ten_kills_at_random_moments(workers: int, tmp_path: Path) -> None:
     for point in range(10):
         folder = tmp_path / str(point)
         folder.mkdir()
-        write_script(folder, pause=0.03)
+        write_script(folder, pause=0.03 * workers)  # more workers need fewer steps; it must not be over too soon
         assert_same(expected, killed_and_resumed(folder, workers, point=100 * workers + point))
 
 

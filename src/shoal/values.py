@@ -54,6 +54,41 @@ class Generation(msgspec.Struct, frozen=True):
         return next((member.rank for member in self.members if member.worker == worker), None)
 
 
+class Server(msgspec.Struct, frozen=True):
+    """One process of a server group."""
+
+    number: int  # counts from 0; never given again
+    address: Address  # where workers and other servers reach it
+    host: str  # for people
+    process: int
+
+
+class ServerMap(msgspec.Struct, frozen=True):
+    """A numbered membership of a server group. Where a block is follows from it by hashing: see `parameters.hash_ring`.
+
+    While blocks move (`before` is not `after`) every update goes to the holders of both placements, and reads are
+    answered by those of `before`. Servers that are named in a placement and are not in `servers` are dead.
+    """
+
+    version: int  # counts from 1
+    servers: tuple[Server, ...]  # that are alive, by number; the first one is home: it gives updates their order
+    before: tuple[int, ...]  # numbers whose placement holds every block
+    after: tuple[int, ...]  # numbers of the placement that is being made
+    replicas: int  # servers that hold each block
+    reason: str = ""  # why this version was made, for people
+
+    @property
+    def is_settled(self) -> bool:
+        return self.before == self.after
+
+    @property
+    def home(self) -> Server:
+        return self.servers[0]
+
+    def server(self, number: int) -> Server | None:
+        return next((server for server in self.servers if server.number == number), None)
+
+
 class Cursor(msgspec.Struct, frozen=True, order=True):
     """How far the job is in one loop over its data."""
 

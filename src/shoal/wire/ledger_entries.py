@@ -1,0 +1,126 @@
+"""What a job's ledger is made of: entries that workers propose and the home server puts in one order, and answers.
+
+The same entries in the same order make the same ledger on every server: see `parameters.ledger`. An entry names the
+worker that proposed it and the number of its request, so that one that is proposed again is recognised.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from shoal.wire.tables import LoopTerms, PushId, PushTerms, Range
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="entry"):
+    """Base of all entries."""
+
+
+class Begin(Entry, frozen=True, tag="begin"):
+    """Home's own: a version of the server map begins. Pushes staged under earlier ones are void from here on."""
+
+    view: int
+
+
+class Proposal(Entry, frozen=True, kw_only=True):
+    """Base of those that workers propose."""
+
+    worker: int
+    request: int  # counts up in the worker's process, one at a time
+
+
+class Enrol(Proposal, frozen=True, tag="enrol"):
+    """The workers of a generation. Leases and open pushes of all others are void. Each member says it; once counts."""
+
+    generation: int
+    workers: tuple[int, ...]
+    mode: str  # synchronous or asynchronous
+    staleness: int | None = None  # most clocks between a worker and the slowest; None: no bound
+    scaling: str = "lr"  # what staleness scales: lr, gradient or none
+
+
+class PlanLoop(Proposal, frozen=True, tag="plan-loop"):
+    """A loop over data begins, or goes on in a resumed job."""
+
+    generation: int
+    terms: LoopTerms
+
+
+class Lease(Proposal, frozen=True, tag="lease"):
+    """The worker wants positions. Answered when there are some, when all are used, or when a meeting is called."""
+
+    generation: int
+    updates: int  # how many updates' worth it would like
+
+
+class Push(Proposal, frozen=True, tag="push"):
+    """Everything of this push is staged everywhere: may it be applied? Synchronous: with those of all members."""
+
+    generation: int
+    view: int  # version of the map that it was staged under
+    push: PushId
+    terms: PushTerms
+    step: int = 0  # synchronous: which step it is for
+    used: tuple[Range, ...] = ()  # asynchronous: the leased positions that it used up
+
+
+class Assign(Proposal, frozen=True, tag="assign"):
+    """What is staged as this push replaces values and state: first weights, or those of a checkpoint."""
+
+    generation: int
+    view: int
+    push: PushId
+    updates: int  # how many updates the new values stand for
+
+
+class Call(Proposal, frozen=True, tag="call"):
+    """All workers should meet at the end of their present update: to save, to let somebody in, to stop."""
+
+    generation: int
+    reason: str
+
+
+class Withdraw(Proposal, frozen=True, tag="withdraw"):
+    """Was this step's push applied? If not it never will be. Synchronous, when the group broke."""
+
+    generation: int
+    step: int
+
+
+AnyEntry = Begin | Enrol | PlanLoop | Lease | Push | Assign | Call | Withdraw
+
+
+# Answers, to the worker that proposed
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer"):
+    request: int
+    number: int  # of the entry that led to the answer: reads "at least" this see what the answer speaks of
+    updates: int = 0  # applied so far
+    meetings: int = 0  # that were called so far
+    calling: str = ""  # why the newest one was
+
+
+class Done(Answer, frozen=True, tag="done"):
+    """It is so: enrolled, planned, assigned, called."""
+
+
+class Granted(Answer, frozen=True, tag="granted"):
+    lease: Range | None  # None: there is nothing to do now
+    is_over: bool = False  # every position of the loop is used, for good
+
+
+class Committed(Answer, frozen=True, tag="committed"):
+    """The push is applied, with this number of updates before it that its gradient did not know."""
+
+    staleness: int = 0
+    factor: float = 1.0  # what its learning rates were multiplied by
+
+
+class Void(Answer, frozen=True, tag="void"):
+    """The push will never be applied."""
+
+    reason: str
+    restage: bool = False  # the servers have changed: stage it again, by the present map
+
+
+AnyAnswer = Done | Granted | Committed | Void

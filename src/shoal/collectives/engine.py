@@ -66,6 +66,7 @@ class Engine(ABC):
     bytes_sent: int  # so far, to all peers: what a link would have carried
     idle_seconds: float  # time spent waiting for a peer to get here
     takes_gpu = False  # also tensors of GPUs, on the current stream
+    needs_a_core = False  # its operations compute all the time, rather than wait for bytes that travel
     why: str = ""  # what was found out about the ways that bytes can take, for people
 
     @abstractmethod

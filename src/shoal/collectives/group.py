@@ -82,6 +82,11 @@ class Group(ABC):
         """The same group for callers that would wait at once: it may work in their thread."""
         return self
 
+    @property
+    def needs_a_core(self) -> bool:
+        """All ranks are on this machine and operations take as long as a core of it: nothing waits for a link."""
+        return False
+
     @abstractmethod
     def all_reduce(
         self,

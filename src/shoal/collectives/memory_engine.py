@@ -37,6 +37,8 @@ _SCALED_TYPES = (torch.float32, torch.float64)
 
 
 class MemoryEngine(Engine):
+    needs_a_core = True
+
     def __init__(self, team: Team, ways: MemoryWays, generation: int, ranks: Sequence[int] | None = None) -> None:
         """The team belongs to the engine from now on. `ranks`: the group's, by place in the team; for errors."""
         self.rank, self.size = team.rank, team.size

@@ -85,6 +85,10 @@ class ThreadedGroup(Operations):
         return self._here
 
     @property
+    def needs_a_core(self) -> bool:
+        return self._engine is not None and self._engine.needs_a_core
+
+    @property
     def why(self) -> str:
         """What was found out about the ways that bytes can take, for people."""
         return "" if self._engine is None else self._engine.why

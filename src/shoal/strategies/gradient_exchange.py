@@ -5,7 +5,8 @@
     end of that backward            missing gradients become zeros, the rest leaves, the script waits for all
 
 Until then the group's own thread does the work. What is left at the end is done in the script's thread, which has
-nothing else to do: of a small model's exchange that is all, note included.
+nothing else to do. That is all, note included, of a model that fits into one group, and where a thread beside backward
+would take its core away: ranks that share memory and have one core each at most.
 
 The first exchange also learns in which order gradients come: rank 0 tells all, and who joins later takes the order over
 with the state. A failed round marks the iteration as broken and does not raise. Not here: what is exchanged
@@ -14,6 +15,7 @@ with the state. A failed round marks the iteration as broken and does not raise.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +26,7 @@ from torch import nn
 
 from shoal.collectives.group import Group, Pending
 from shoal.errors import ExchangeFailed, ReplicasDiffer, UsageError
+from shoal.strategies.autograd_node import accumulator
 from shoal.strategies.buffers import BufferAverage
 from shoal.strategies.gradient_groups import GradientGroups, Scales
 from shoal.strategies.model_walk import modules_of, parameters_of
@@ -68,6 +71,7 @@ class GradientExchange:
         self._knows_order = False  # `order` is about the parameters that are watched
         self._iteration: Iteration | None = None
         self._group: Group | None = None
+        self._works_beside = True  # whether groups leave before the end of a backward
         self._round: _Round | None = None
         self._known = {id(parameter): (entry, parameter) for entry, parameter in model.named_parameters()}
         for key in self._known:
@@ -78,6 +82,8 @@ class GradientExchange:
         if iteration.is_first:
             self._groups.reset()
         is_alone = group.size == 1 and iteration.is_first and iteration.is_last
+        if group is not self._group:
+            self._works_beside = not group.needs_a_core or _has_spare_core(group.size)
         self._iteration, self._group = (None if is_alone else iteration), group
         watched = [parameter for parameter in parameters_of(modules_of(self._model)) if self._is_watched(parameter)]
         layout = [(id(parameter), parameter.dtype, parameter.shape) for parameter in watched]
@@ -140,7 +146,7 @@ class GradientExchange:
         for index, parameter in enumerate(watched):
             required = parameter.requires_grad  # False for one that is frozen at the moment
             parameter.requires_grad_(True)
-            node = _accumulator(parameter)
+            node = accumulator(parameter)
             self._nodes.append(node)
             self._handles.append(node.register_prehook(partial(self._before, index, parameter)))
             register: Callable[[Callable[[torch.Tensor], None]], Any] = parameter.register_post_accumulate_grad_hook
@@ -180,7 +186,8 @@ class GradientExchange:
         operation = f"exchange {iteration.exchanges} of {self.name}"
         label = f"step {iteration.step}, {operation}"
         sent = None
-        if iteration.is_last and self._groups.leave_early:
+        works_beside = self._works_beside or self._groups.is_on_gpu  # a GPU computes while a core exchanges
+        if iteration.is_last and works_beside and self._groups.leave_early:
             sent = self._send_note(iteration, group, label)
         scale = iteration.weight / iteration.step_samples if iteration.step_samples else 0.0
         if iteration.is_first and iteration.is_last and scale:
@@ -237,9 +244,6 @@ class GradientExchange:
         iteration.exchanges += 1
 
 
-def _accumulator(parameter: torch.Tensor) -> Any:
-    """The autograd node that adds into `parameter.grad`."""
-    with torch.enable_grad():
-        edge = parameter.view_as(parameter).grad_fn
-    assert edge is not None
-    return edge.next_functions[0][0]
+def _has_spare_core(ranks: int) -> bool:
+    """Whether this machine has more than a core for each of its ranks."""
+    return len(os.sched_getaffinity(0)) > ranks

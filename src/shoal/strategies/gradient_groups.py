@@ -36,8 +36,8 @@ class GradientGroups:
         self.parameters = list(parameters)
         self._layouts = [GradientLayout(parameter) for parameter in self.parameters]
         self._sizes = [GradientSize((p.dtype, p.device), p.numel() * p.element_size()) for p in self.parameters]
-        is_on_gpu = any(parameter.is_cuda for parameter in self.parameters)
-        self._group_bytes = group_bytes * (GPU_FACTOR if is_on_gpu else 1)
+        self.is_on_gpu = any(parameter.is_cuda for parameter in self.parameters)
+        self._group_bytes = group_bytes * (GPU_FACTOR if self.is_on_gpu else 1)
         # Gradients that this backward has made, as autograd made them, in the order in which they came. They are not
         # in `.grad`: if backward raises, an optimizer must not find what no other worker has.
         self.arrived: dict[int, torch.Tensor | None] = {}

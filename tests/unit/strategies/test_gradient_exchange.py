@@ -20,7 +20,8 @@ from shoal.checkpoint.local_store import LocalStore
 from shoal.checkpoint.publisher import StorePublisher
 from shoal.errors import UsageError
 from shoal.events import StepVoided
-from support.training import Crew, Hub, train_in_threads
+from shoal.strategies import gradient_exchange
+from support.training import Crew, Hub, WatchedGroup, train_in_threads
 
 WIDTH = 64
 
@@ -92,6 +93,28 @@ def test_gradients_leave_in_the_order_of_backward_whatever_the_order_of_registra
     for first, *later in train_in_threads(2, train, hub=hub, bucket_mb=0.0001):
         assert first <= 1, "next to nothing can leave: the first layer's gradients come last and were registered last"
         assert later and all(left >= 3 for left in later)
+
+
+@pytest.mark.parametrize("has_spare_core", [False, True])
+def test_where_every_core_computes_groups_wait_for_the_end_of_backward(
+    has_spare_core: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WatchedGroup, "needs_a_core", True)
+    monkeypatch.setattr(gradient_exchange, "_has_spare_core", lambda _ranks: has_spare_core)
+    hub = Hub(2)
+
+    def train(run: shoal.Run) -> list[bool]:
+        model, left = run.model(copy.deepcopy(START)), []
+
+        def last_gradient(_gradient: torch.Tensor) -> None:
+            left.append(any(label.startswith(f"step {run.step},") for label in hub.labels[run.rank]))
+
+        model.first.weight.register_hook(last_gradient)
+        loop(run, model)
+        return left
+
+    for left in train_in_threads(2, train, hub=hub, bucket_mb=0.0001):
+        assert left and set(left) == {has_spare_core}
 
 
 def order_of(run: shoal.Run) -> list[str]:

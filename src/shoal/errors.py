@@ -11,12 +11,16 @@
     ├── AddressUnavailable       exit 6    a port is in use or an address cannot be listened on or reached
     ├── RunDirectoryExists       exit 7    the run directory is already there
     ├── Refused                  exit 8    the other side turned us away: wrong token, version, generation
+    │   └── ServerRefused                  a parameter server: no room, over its quota, a table it cannot hold
     ├── CheckpointUnusable       exit 9    no checkpoint can be used: none there, damaged, or of another model
+    ├── ServersLost              exit 10   no parameter server can be reached any more
     ├── Interrupted              exit 130  Ctrl-C
     ├── WireError                exit 8    bytes from outside that are not what the protocol allows
     └── ExchangeFailed           never reaches user code: it makes the step void
         ├── PeerLost                       a peer's connection closed
         ├── ReplicasDiffer                 the workers' parameters are not the same, bit for bit
+        ├── MeetingCalled                  a server holds a read back: all workers are called to meet
+        ├── ParametersLost                 no living parameter server holds some of the values any more
         └── Aborted                        the group was aborted from this side
 
 `docs/exit-codes.md` is the page for users; a test keeps it equal to this tree.
@@ -71,12 +75,24 @@ class Refused(ShoalError):
     exit_code = 8
 
 
+class ServerRefused(Refused):
+    """`kind` is the server's word for what it is about: version, quota, memory, rule, table, ..."""
+
+    def __init__(self, reason: str, *, kind: str = "") -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
 class WireError(ShoalError):
     exit_code = 8
 
 
 class CheckpointUnusable(ShoalError):
     exit_code = 9
+
+
+class ServersLost(ShoalError):
+    exit_code = 10
 
 
 class Interrupted(ShoalError):
@@ -96,6 +112,19 @@ class PeerLost(ExchangeFailed):
 
 
 class ReplicasDiffer(ExchangeFailed):
+    pass
+
+
+class MeetingCalled(ExchangeFailed):
+    """`meetings` counts those that were called so far, `calling` says why the newest one was."""
+
+    def __init__(self, reason: str, *, meetings: int = 0, calling: str = "") -> None:
+        super().__init__(reason)
+        self.meetings = meetings
+        self.calling = calling
+
+
+class ParametersLost(ExchangeFailed):
     pass
 
 

@@ -266,9 +266,10 @@ class FaultInjected(Event, frozen=True, tag="fault-injected"):
     """A fault on purpose (`--chaos`)."""
 
     fault: str  # kill, stop, cut, slow, fill-disk or kill-coordinator
-    worker: int | None  # None: the coordinator, or the disk
+    worker: int | None  # None: the coordinator, the disk or a server
     seconds: float | None  # how long it lasts; None: it is no lasting one
     reason: str
+    server: int | None = None
 
 
 class WorkerLeft(Event, frozen=True, tag="worker-left"):
@@ -296,6 +297,64 @@ class WorkerDied(Event, frozen=True, tag="worker-died"):
     reason: str
 
 
+class ServerJoined(Event, frozen=True, tag="server-joined"):
+    """A parameter server is in its group. This and what follows about servers is the launcher's."""
+
+    server: int
+    host: str
+    process: int
+    address: str
+
+
+class ServerLost(Event, frozen=True, tag="server-lost"):
+    server: int
+    reason: str
+
+
+class ServersChanged(Event, frozen=True, tag="servers-changed"):
+    """The group has a new map: who serves, and whether blocks are on their way."""
+
+    version: int
+    servers: tuple[int, ...]  # that serve
+    is_settled: bool  # every block is on all servers where it should be
+    seconds: float  # since what brought it about: a loss, a request, the beginning of the move
+    size: int  # bytes that were moved for it, where it is settled
+    reason: str
+
+
+class ParametersGone(Event, frozen=True, tag="parameters-gone"):
+    """No living server has some blocks any more: they come from the newest checkpoint."""
+
+    server: int  # that should hold them now
+    blocks: int
+    size: int  # bytes
+    reason: str
+
+
+class ServerLoad(msgspec.Struct, frozen=True, array_like=True):
+    """What one server has done since it started; the difference of two of them is what it did between."""
+
+    server: int
+    seconds: float  # since its start
+    bytes_in: int
+    bytes_out: int
+    requests: int
+    updates: int  # applied
+    queue_seconds: float  # that requests waited before they were looked at, in sum
+    busy_seconds: float
+    held_bytes: int  # of parameters, state and staged pushes
+    limit_bytes: int
+
+
+class ServersMeasured(Event, frozen=True, tag="servers-measured"):
+    """Every few seconds."""
+
+    version: int  # of the map
+    loads: tuple[ServerLoad, ...]
+    staleness: tuple[int, ...] = ()  # updates so far by how many others came between read and push: 0, 1, 2, ...
+    clocks: tuple[tuple[int, int], ...] = ()  # (worker, its updates)
+
+
 class Advised(Event, frozen=True, tag="advised"):
     """Something works but costs more than it needs to, or was chosen for a reason worth telling."""
 
@@ -311,40 +370,15 @@ class JobEnded(Event, frozen=True, tag="job-ended"):
 
 
 AnyEvent = (
-    JobStarted
-    | WorkerJoined
-    | GenerationFormed
-    | ScheduleChosen
-    | LoopStarted
-    | StepsApplied
-    | StepVoided
-    | BatchChosen
-    | ProgressResumed
-    | ReplicaDiffered
-    | UndoKept
-    | StateCopied
-    | EpochEnded
-    | Evaluated
-    | StopRequested
-    | StopAgreed
-    | CheckpointStarted
-    | CheckpointDeferred
-    | CheckpointPublished
-    | CheckpointLost
-    | CheckpointRefused
-    | Resumed
-    | WorkerReturned
-    | WorkerExpelled
-    | WorkerStarted
-    | Waiting
-    | CoordinatorReturned
-    | FaultInjected
-    | WorkerLeft
-    | WorkerFailed
-    | WorkerDied
-    | Advised
-    | JobEnded
-)
+    JobStarted | WorkerJoined | GenerationFormed | ScheduleChosen | LoopStarted | StepsApplied | StepVoided
+    | BatchChosen | ProgressResumed | ReplicaDiffered | UndoKept | StateCopied | EpochEnded | Evaluated
+    | StopRequested | StopAgreed
+    | CheckpointStarted | CheckpointDeferred | CheckpointPublished | CheckpointLost | CheckpointRefused | Resumed
+    | WorkerReturned | WorkerExpelled | WorkerStarted | Waiting | CoordinatorReturned | FaultInjected
+    | WorkerLeft | WorkerFailed | WorkerDied
+    | ServerJoined | ServerLost | ServersChanged | ParametersGone | ServersMeasured
+    | Advised | JobEnded
+)  # fmt: skip  # one line per kind would fill a page
 
 
 class Record(msgspec.Struct, frozen=True):

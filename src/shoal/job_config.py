@@ -1,7 +1,8 @@
 """What a user may set about a job: one flat set of names for Python, the command line and TOML files.
 
 `workers` in Python is `--workers` on the command line and `workers` in a file; `run_dir` is `--run-dir` and `run-dir`.
-Values are checked once, here, with the checks between fields; an unknown name is answered with the nearest known one.
+Values are checked once, here; an unknown name is answered with the nearest known one. Not here: which settings go with
+which strategy (`cli.strategy_settings`), as they may come from a file and a command line.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from msgspec import Meta
 
 from shoal.environment import parse_address
 from shoal.errors import UsageError
+from shoal.values import Address
 
-STRATEGIES = ("all-reduce",)
+STRATEGIES = ("all-reduce", "parameter-server")
+CONSISTENCIES = ("synchronous", "asynchronous")
+SCALINGS = ("lr", "gradient", "none")
 SCHEDULES = ("auto", "ring", "tree", "double-tree", "halving-doubling", "hierarchical")
 CODECS = ("identity",)
 CARRIERS = ("shoal", "gloo", "nccl", "mpi")
@@ -31,6 +35,10 @@ PROGRESS = ("auto", "live", "plain", "none")
 
 MOST_WORKERS = 10_000  # of a job
 MOST_LOCAL = 256  # processes that one machine starts and watches
+MOST_STALENESS = 10**9
+NUMBERS_IN_TEXT = ("checkpoint-every", "servers", "staleness")  # the plainest way to write them in Python and TOML
+UNITS = {"": 1, "B": 1} | {f"{letter}B": 1000 ** (power + 1) for power, letter in enumerate("KMGT")}
+UNITS |= {f"{letter}iB": 1024 ** (power + 1) for power, letter in enumerate("KMGT")}
 
 
 class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
@@ -44,7 +52,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     resize: Annotated[
         str, Meta(description="what stays when workers come and go: global-batch, worker-batch or worker-batch-and-lr")
     ] = "global-batch"
-    strategy: Annotated[str, Meta(description="how replicas agree: all-reduce")] = "all-reduce"
+    strategy: Annotated[str, Meta(description="how replicas agree: all-reduce or parameter-server")] = "all-reduce"
     schedule: Annotated[
         str,
         Meta(
@@ -64,6 +72,33 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     bucket_mb: Annotated[
         float, Meta(description="gradients travel in groups of about this many MB, eight times that on a GPU")
     ] = 4.0
+    servers: Annotated[
+        str, Meta(description="parameter servers: how many to start, or HOST:PORT of a group that runs")
+    ] = ""
+    servers_token: Annotated[
+        str, Meta(description="file with the token of that group, as `shoal servers start` names it")
+    ] = ""
+    replicas: Annotated[int, Meta(description="servers that hold each parameter; one less of them may die at once")] = 1
+    consistency: Annotated[
+        str, Meta(description="synchronous (all workers' gradients make one update) or asynchronous (each its own)")
+    ] = "synchronous"
+    staleness: Annotated[
+        str, Meta(description="updates by which a worker may be ahead of the slowest; implies asynchronous")
+    ] = ""
+    staleness_scaling: Annotated[
+        str, Meta(description="what a late update is scaled down in: lr (the learning rate), gradient or none")
+    ] = "lr"
+    noise: Annotated[
+        float, Meta(description="standard deviation of noise that each asynchronous push adds to its gradient")
+    ] = 0.0
+    normalize: Annotated[bool, Meta(description="asynchronous pushes have their gradient scaled to norm 1")] = False
+    server_memory: Annotated[
+        str, Meta(description="what each server may hold, such as 2GB; default 90% of what is free, divided evenly")
+    ] = ""
+    server_quota: Annotated[
+        str,
+        Meta(description="what the job may hold on all servers, parameters and state, such as 4GB; default no limit"),
+    ] = ""
     threads: Annotated[int, Meta(description="torch threads per worker; 0 divides the cores evenly")] = 0
     address: Annotated[str, Meta(description="where the coordinator listens, HOST:PORT; port 0 is any free one")] = (
         "127.0.0.1:0"
@@ -125,7 +160,55 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
             raise UsageError(f"--keep-checkpoints is {self.keep_checkpoints}; it should be from 1 to 1000000")
         parse_address(self.address, named="--address")
         _ = self.checkpoints
+        self._check_server_values()
         return self
+
+    def _check_server_values(self) -> None:
+        _one_of("consistency", self.consistency, CONSISTENCIES)
+        _one_of("staleness-scaling", self.staleness_scaling, SCALINGS)
+        address = self.server_group
+        if self.servers and address is None and not 1 <= self.server_count <= MOST_LOCAL:
+            raise UsageError(f"--servers is {self.servers}; one machine starts from 1 to {MOST_LOCAL}")
+        if address is not None and not address.port:
+            raise UsageError(
+                f"--servers is {self.servers!r}; it should be a number of servers to start (3), or HOST:PORT of a "
+                "group that runs, as `shoal servers start` prints it"
+            )
+        if not 1 <= self.replicas <= MOST_LOCAL:
+            raise UsageError(f"--replicas is {self.replicas}; it should be from 1 to {MOST_LOCAL}")
+        if self.staleness and (
+            not re.fullmatch(r"[0-9]{1,10}", self.staleness) or int(self.staleness) > MOST_STALENESS
+        ):
+            raise UsageError(
+                f"--staleness is {self.staleness!r}; it should be a whole number of updates, 0 or more: 0 lets no "
+                "worker ahead of another, and --consistency asynchronous without --staleness has no bound"
+            )
+        if not 0 <= self.noise <= 1e6:  # nan is not either
+            raise UsageError(f"--noise is {self.noise}; it should be a standard deviation of 0 (none) or more")
+        size_of(self.server_memory or "1B", named="--server-memory")
+        size_of(self.server_quota or "1B", named="--server-quota")
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether all workers' gradients make one update."""
+        return self.consistency == "synchronous"
+
+    @property
+    def staleness_bound(self) -> int | None:
+        """Updates by which a worker may be ahead of the slowest one; None: no bound."""
+        return int(self.staleness) if self.staleness else None
+
+    @property
+    def server_count(self) -> int:
+        """How many parameter servers the job starts itself."""
+        return int(self.servers) if re.fullmatch(r"[0-9]{1,9}", self.servers) else 0
+
+    @property
+    def server_group(self) -> Address | None:
+        """Where the group of servers is reached that runs already."""
+        if not self.servers or re.fullmatch(r"[0-9]{1,9}", self.servers):
+            return None
+        return parse_address(self.servers, named="--servers")
 
     def _check_carrier(self) -> None:
         if self.carrier != "shoal" and (self.schedule, self.codec) != ("auto", "identity"):
@@ -172,6 +255,15 @@ def checkpoint_rhythm(text: str) -> CheckpointRhythm:
     )
 
 
+def size_of(text: str, *, named: str) -> int:
+    """Bytes of a text such as 2GB, 512MiB or 1000."""
+    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([A-Za-z]*)", text.strip())
+    unit = {name.lower(): size for name, size in UNITS.items()}.get(match[2].lower()) if match else None
+    if match is None or unit is None or float(match[1]) * unit < 1:
+        raise UsageError(f"{named} is {text!r}; it should be a size such as 2GB, 512MB or 1.5GiB")
+    return int(float(match[1]) * unit)
+
+
 def _toml(value: object) -> str:
     """JSON's numbers, booleans and strings are TOML's too, but for one control character that JSON leaves as it is."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -206,8 +298,11 @@ def from_mapping(values: Mapping[str, Any], *, origin: str) -> JobConfig:
             raise UsageError(f"{origin} sets {name!r}, which is no setting; {nearest(name, field_names())}")
     if isinstance(workers := renamed.get("workers"), str):
         renamed |= _workers_range(workers)
-    if type(steps := renamed.get("checkpoint-every")) is int:  # the plainest way to write it in Python and TOML
-        renamed["checkpoint-every"] = str(steps)
+    for name in NUMBERS_IN_TEXT:
+        if type(number := renamed.get(name)) is int:
+            renamed[name] = str(number)
+    if renamed.get("staleness"):
+        renamed.setdefault("consistency", "asynchronous")
     try:
         return msgspec.convert(renamed, JobConfig).validate()
     except msgspec.ValidationError as error:

@@ -22,9 +22,10 @@ from shoal.transport.mesh import Mesh
 from shoal.transport.tcp import PeerListener, connect_mesh
 from shoal.values import Address, Generation, Member
 from support.memory_groups import MEMORY_KINDS, memory_groups
+from support.relays import relay_meshes
 
 TOKEN = "a token for tests"
-TRANSPORTS = ("in-process", "tcp")
+TRANSPORTS = ("in-process", "tcp", "relay")
 # Every schedule runs every contract; those that differ in their programs only do it without sockets.
 SCHEDULED_KINDS = [
     *(("in-process", schedule) for schedule in SCHEDULES),
@@ -104,6 +105,10 @@ def tcp_meshes(size: int) -> list[Mesh]:
 
 @contextmanager
 def meshes(transport: str, size: int) -> Iterator[list[Mesh]]:
+    if transport == "relay":
+        with relay_meshes(size) as ends:
+            yield list(ends)
+        return
     made = tcp_meshes(size) if transport == "tcp" else list(in_process_meshes(size))
     try:
         yield made

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.job_config import JobConfig, field_names, from_mapping, from_toml, read_toml
+from shoal.job_config import JobConfig, field_names, from_mapping, from_toml, read_toml, size_of
+from shoal.values import Address
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,21 @@ from shoal.job_config import JobConfig, field_names, from_mapping, from_toml, re
         ({"max_failures": 0}, "--max-failures is 0"),
         ({"digest_every": -1}, "--digest-every is -1"),
         ({"schedule": "rings"}, "--schedule is 'rings'; did you mean 'ring'"),
-        ({"strategy": "gossip"}, "--strategy is 'gossip'; there is all-reduce"),
+        ({"strategy": "gossip"}, "--strategy is 'gossip'; there is all-reduce, parameter-server"),
+        ({"consistency": "synchron"}, "--consistency is 'synchron'; did you mean 'synchronous'"),
+        ({"staleness": "-1"}, "--staleness is '-1'; it should be a whole number of updates, 0 or more"),
+        ({"staleness": -1}, "--staleness is '-1'"),
+        ({"staleness": "1.5"}, "--staleness is '1.5'"),
+        ({"staleness_scaling": "learning"}, "--staleness-scaling is 'learning'; there is lr, gradient, none"),
+        ({"servers": 0}, "--servers is 0; one machine starts from 1 to 256"),
+        ({"servers": "257"}, "--servers is 257; one machine starts from 1 to 256"),
+        ({"servers": "rack"}, "--servers is 'rack'; it should be a number of servers to start"),
+        ({"servers": "rack:port"}, "--servers is 'rack:port'; it should be HOST:PORT"),
+        ({"replicas": 0}, "--replicas is 0"),
+        ({"noise": -0.1}, "--noise is -0.1"),
+        ({"noise": float("nan")}, "--noise is nan"),
+        ({"server_memory": "much"}, "--server-memory is 'much'; it should be a size such as 2GB"),
+        ({"server_quota": "0GB"}, "--server-quota is '0GB'"),
         ({"codec": "int8"}, "--codec is 'int8'"),
         ({"seed": -1}, "--seed is -1"),
         ({"bucket_mb": 0}, "--bucket-mb is 0"),
@@ -50,6 +65,31 @@ def test_a_range_of_workers_is_two_settings() -> None:
     ranged = from_mapping({"workers": "2:8"}, origin="x")
     assert ranged == from_mapping({"workers": 8, "min_workers": 2}, origin="x")
     assert (ranged.fewest, from_mapping({"workers": "8"}, origin="x").fewest) == (2, 1)
+
+
+def test_staleness_says_that_updates_are_asynchronous() -> None:
+    assert from_mapping({}, origin="x").is_synchronous
+    bounded = from_mapping({"staleness": 0}, origin="x")
+    assert (bounded.is_synchronous, bounded.staleness_bound) == (False, 0)
+    free = from_mapping({"consistency": "asynchronous"}, origin="x")
+    assert (free.is_synchronous, free.staleness_bound) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("servers", "count", "group"),
+    [("", 0, None), (3, 3, None), ("3", 3, None), ("rack:7100", 0, Address("rack", 7100))],
+)
+def test_servers_are_a_number_or_an_address(servers: object, count: int, group: Address | None) -> None:
+    config = from_mapping({"servers": servers}, origin="x")
+    assert (config.server_count, config.server_group) == (count, group)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1000", 1000), ("2GB", 2_000_000_000), ("2 gb", 2_000_000_000), ("1.5MiB", 1_572_864), ("8KB", 8000)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert size_of(text, named="it") == size
 
 
 def test_both_spellings_are_the_same_setting() -> None:

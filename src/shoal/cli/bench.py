@@ -9,6 +9,7 @@ from shoal.cli.commands import Command, dispatch
 BENCHMARKS: dict[str, Command] = {
     "training": Command("shoal.cli.bench_training", "a training step on 2 processes against DDP over gloo"),
     "collectives": Command("shoal.cli.bench_collectives", "every collective against gloo, from 8 bytes to 400 MB"),
+    "parameter-server": Command("shoal.cli.bench_parameter_server", "push and pull against torch RPC; slow workers"),
     "links": Command("shoal.cli.bench_links", "latency and bandwidth between every two of N processes"),
     "recovery": Command("shoal.cli.bench_recovery", "kills of workers: recovery times, goodput, cost without faults"),
     "checkpoint": Command("shoal.cli.bench_checkpoint", "a checkpoint against torch.save and distributed checkpoint"),

@@ -23,14 +23,15 @@ NOT_ALL_HAVE = {"for": "how long it lasts", "to": "a rate"}  # parts that only s
 
 @dataclass(frozen=True)
 class Verb:
-    has_target: bool  # it strikes workers
+    has_target: bool  # it strikes processes
+    servers: bool = False  # also parameter servers
     seconds: float | None = None  # how long it lasts unless said; None: it is no lasting one
     rate: float | None = None  # bytes per second, unless said; None: it has none
 
 
 VERBS = {
-    "kill": Verb(has_target=True),
-    "stop": Verb(has_target=True, seconds=8.0),
+    "kill": Verb(has_target=True, servers=True),
+    "stop": Verb(has_target=True, servers=True, seconds=8.0),
     "cut": Verb(has_target=True, seconds=5.0),
     "slow": Verb(has_target=True, seconds=5.0, rate=1e6),
     "fill-disk": Verb(has_target=False, seconds=5.0),
@@ -44,8 +45,9 @@ class Clause:
 
     text: str  # as it was given
     verb: str  # a key of `VERBS`
-    count: int = 1  # how many workers at once
-    worker: int | None = None  # this one and no other
+    target: str = "worker"  # what it strikes, where it strikes processes: worker or server
+    count: int = 1  # how many of them at once
+    number: int | None = None  # this one and no other
     every: float | None = None  # seconds; of the three, one is given
     at: float | None = None  # seconds after the first generation was formed
     step: int | None = None  # as soon as so many steps are applied
@@ -60,15 +62,21 @@ def parse(text: str) -> tuple[Clause, ...]:
     return tuple(_Reader(" ".join(part.split())).clause() for part in re.split(r"[;,]", text))
 
 
-def doubts(clauses: Sequence[Clause], *, workers: int) -> tuple[str, ...]:
-    """What is no mistake and may still not be meant, a line each, for a job that starts with so many workers."""
-    return tuple(
-        f"--chaos: {clause.text!r} strikes nobody until there is a worker {clause.worker}: "
-        f"the job starts with {'worker 0' if workers == 1 else f'workers 0 to {workers - 1}'}, "
-        "and higher numbers are those of replacements"
-        for clause in clauses
-        if clause.worker is not None and clause.worker >= workers
-    )
+def doubts(clauses: Sequence[Clause], *, workers: int, servers: int = 0) -> tuple[str, ...]:
+    """What is no mistake and may still not be meant, a line each, for a job that starts with so many processes."""
+    found = []
+    for clause in clauses:
+        there = workers if clause.target == "worker" else servers
+        if clause.number is not None and clause.number >= there > 0:
+            one = clause.target
+            found.append(
+                f"--chaos: {clause.text!r} strikes nobody until there is a {one} {clause.number}: "
+                f"the job starts with {f'{one} 0' if there == 1 else f'{one}s 0 to {there - 1}'}, "
+                "and higher numbers are those of replacements"
+            )
+        elif there == 0:
+            found.append(f"--chaos: {clause.text!r} strikes nobody: the job starts no servers itself (--servers 2)")
+    return tuple(found)
 
 
 class _Reader:
@@ -84,7 +92,7 @@ class _Reader:
         if name not in VERBS:
             raise self._wrong(name, nearest(name, tuple(VERBS)))
         verb = VERBS[name]
-        count, worker = self._target() if verb.has_target else (1, None)
+        target, count, number = self._target(verb) if verb.has_target else ("worker", 1, None)
         found: dict[str, float] = {}
         while self._place < len(self._words):
             self._part(name, found)
@@ -97,8 +105,9 @@ class _Reader:
         return Clause(
             text=self._text,
             verb=name,
+            target=target,
             count=count,
-            worker=worker,
+            number=number,
             every=found.get("every"),
             at=found.get("at"),
             step=int(found["step"]) if "step" in found else None,
@@ -106,24 +115,25 @@ class _Reader:
             rate=found.get("to", verb.rate),
         )
 
-    def _target(self) -> tuple[int, int | None]:
-        """`worker`, `worker 2` or `2 workers`."""
+    def _target(self, verb: Verb) -> tuple[str, int, int | None]:
+        """`worker`, `worker 2` or `2 workers`, and the same of servers."""
+        nouns = {name + end: name for name in ("worker", *(("server",) if verb.servers else ())) for end in ("", "s")}
         word = self._take("`worker` or `2 workers`")
         if word.isascii() and word.isdigit():
             if not 1 <= int(word) <= MOST_VICTIMS:
                 raise self._wrong(word, f"it should be from 1 to {MOST_VICTIMS}")
             noun = self._take("`workers`")
-            if noun not in ("worker", "workers"):
-                raise self._wrong(noun, "it should be `workers`")
-            return int(word), None
-        if word not in ("worker", "workers"):
-            raise self._wrong(word, "it should be `worker`, `worker 2` or `2 workers`")
+            if noun not in nouns:
+                raise self._wrong(noun, f"it should be {_either(nouns, 's')}")
+            return nouns[noun], int(word), None
+        if word not in nouns:
+            raise self._wrong(word, f"it should be {_either(nouns)}, `worker 2` or `2 workers`")
         if self._place < len(self._words) and self._words[self._place].isascii():
             number = self._words[self._place]
             if number.isdigit() and len(number) < 10:
                 self._place += 1
-                return 1, int(number)
-        return 1, None
+                return nouns[word], 1, int(number)
+        return nouns[word], 1, None
 
     def _part(self, name: str, found: dict[str, float]) -> None:
         verb = VERBS[name]
@@ -172,3 +182,8 @@ class _Reader:
 
     def _wrong(self, word: str, instead: str) -> UsageError:
         return UsageError(f"--chaos: {word!r} in {self._text!r}: {instead}")
+
+
+def _either(nouns: dict[str, str], end: str = "") -> str:
+    """'`worker` or `server`'."""
+    return " or ".join(f"`{noun}{end}`" for noun in dict.fromkeys(nouns.values()))

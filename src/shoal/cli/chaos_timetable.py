@@ -22,11 +22,12 @@ class Fault:
     """One fault, now."""
 
     verb: str  # a key of `chaos.VERBS`
-    worker: int | None  # None: the coordinator, or every worker's disk
+    worker: int | None  # None: the coordinator, every worker's disk, or a server
     seconds: float | None
     peer: int | None  # at the other end of the link
     rate: float | None  # bytes per second
     reason: str  # the clause
+    server: int | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Present:
     here: tuple[int, ...]  # members of the current generation whose processes run on this machine
     members: tuple[int, ...]  # all its members
     step: int  # applied steps
+    servers: tuple[int, ...] = ()  # parameter servers whose processes run on this machine
 
 
 class Timetable:
@@ -89,9 +91,13 @@ class Timetable:
         clause, draws = self._clauses[index], self._draws(index, -number)
         if not VERBS[clause.verb].has_target:
             return [Fault(clause.verb, None, clause.seconds, None, clause.rate, clause.text)]
-        candidates = [worker for worker in sorted(present.here) if clause.worker in (None, worker)]
+        there = present.servers if clause.target == "server" else present.here
+        candidates = [one for one in sorted(there) if clause.number in (None, one)]
         faults = []
         for victim in draws.sample(candidates, min(clause.count, len(candidates))):
+            if clause.target == "server":
+                faults.append(Fault(clause.verb, None, clause.seconds, None, clause.rate, clause.text, server=victim))
+                continue
             peer = None
             if clause.verb in BETWEEN_TWO:
                 others = [worker for worker in sorted(present.members) if worker != victim]

@@ -53,6 +53,8 @@ def parser() -> Parser:
         help="inherited lock of the run directory; without it, it is taken",
         **shared,
     )
+    for name in ("servers-at", "servers-space"):  # from `shoal run`, which has the group's token
+        group.add_argument(f"--{name}", dest=name, help=argparse.SUPPRESS, **shared)
     made.add_argument("script", nargs="?", default="", metavar="SCRIPT", help="the job's script, for the record")
     made.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's arguments")
     return made
@@ -64,6 +66,11 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("--listen-fd and --address are both given; the socket is one or the other")
     is_restart = _is_under_way(given.get("run-dir"))
     config = config_from(parsed, _recorded(given["run-dir"])) if is_restart else config_from(parsed)
+    if config.strategy == "parameter-server" and not {"servers-at", "servers-space"} <= given.keys():
+        raise UsageError(
+            "--strategy parameter-server needs `shoal run`, which starts the servers or opens a name space in a group; "
+            "add workers from other machines with `shoal join`"
+        )
     token = read_token(Path(given["token-file"])) if "token-file" in given else ""
     run_dir = Path(config.run_dir) if config.run_dir else None
     is_restart = _is_under_way(config.run_dir)
@@ -84,6 +91,8 @@ def main(arguments: Sequence[str]) -> int:
                 publisher=kept.publisher,
                 after_generation=kept.after_generation,
                 shares=kept.shares,
+                servers=given.get("servers-at", ""),
+                space=given.get("servers-space", ""),
             )
         )
 

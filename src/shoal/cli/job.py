@@ -9,6 +9,7 @@ import contextlib
 import socket
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 
@@ -16,11 +17,21 @@ import msgspec
 
 from shoal.cli import chaos, checkpoint_place, run_directory
 from shoal.cli.aftermath import put_in_order, record_size
+from shoal.cli.job_servers import check_group, open_servers, space_name
 from shoal.cli.last_report import leave_report
 from shoal.cli.launcher import Equipment, Launcher
 from shoal.cli.line import CoordinatorLine
 from shoal.cli.orders import Finish
-from shoal.cli.plan import Job, check_script, check_size, coordinator_process, free_port, worker_processes
+from shoal.cli.plan import (
+    Job,
+    check_script,
+    check_size,
+    coordinator_process,
+    free_port,
+    public,
+    reachable,
+    worker_processes,
+)
 from shoal.cli.screen import Screen
 from shoal.cli.signals import caught_signals
 from shoal.cli.token_file import token_file
@@ -40,8 +51,10 @@ def run_job(config: JobConfig, script: str, arguments: tuple[str, ...]) -> int:
     """Run the job and return its exit code. Mistakes that can be seen before anything starts raise `ShoalError`."""
     check_script(script)
     check_size(config)
-    for doubt in chaos.doubts(chaos.parse(config.chaos), workers=config.workers):
+    clauses = chaos.parse(config.chaos)
+    for doubt in chaos.doubts(clauses, workers=config.workers, servers=config.server_count):
         print(f"shoal: {doubt}", file=sys.stderr)
+    check_group(config)
     worker_environment()  # a misspelt variable is said once here rather than by every worker
     with contextlib.ExitStack() as stack:
         held = _earlier_run(config, stack)
@@ -60,9 +73,10 @@ def run_job(config: JobConfig, script: str, arguments: tuple[str, ...]) -> int:
             arguments=arguments,
             run_dir=directory.path,
             token_file=private,
-            coordinator=_reachable(_bound(listener)),
+            coordinator=reachable(_bound(listener)),
             master_port=free_port(),
             record_start=record_size(directory.path),
+            space=space_name(directory.path) if config.strategy == "parameter-server" else "",
         )
         stack.enter_context(_way_in(job, _bound(listener)))
         finish = _start_and_see_to(job, listener, directory.lock, stack, token)
@@ -86,11 +100,9 @@ def _earlier_run(config: JobConfig, stack: contextlib.ExitStack) -> FileIO | Non
 @contextlib.contextmanager
 def _way_in(job: Job, bound: Address) -> Iterator[None]:
     """While the block runs, the run directory says how to add a worker to the job."""
-    anywhere = ("0.0.0.0", "::")  # noqa: S104  compared only
-    address = Address(socket.gethostname(), bound.port) if bound.host in anywhere else bound
     path = job.run_dir / run_directory.JOIN
     with contextlib.suppress(OSError):  # what cannot be written is said elsewhere
-        path.write_text(f"shoal join {address} --token-file {job.token_file}\n", encoding="utf-8")
+        path.write_text(f"shoal join {public(bound)} --token-file {job.token_file}\n", encoding="utf-8")
     try:
         yield
     finally:
@@ -104,6 +116,8 @@ def _start_and_see_to(
     """Start the processes and wait for the end of the job."""
     signals = stack.enter_context(caught_signals())
     engine = stack.enter_context(contextlib.closing(LocalEngine((job.token_file,))))
+    servers, keeper = open_servers(job, engine, token, stack)
+    job = replace(job, servers=keeper)
     coordinator = coordinator_process(job, listener, lock)
     engine.start(coordinator)
     for spec in worker_processes(job):
@@ -112,7 +126,7 @@ def _start_and_see_to(
     stack.callback(screen.close)
     line = CoordinatorLine(lambda: WatcherClient.connect(job.coordinator, token, timeout=CONNECT_TIMEOUT))
     stack.callback(line.close)
-    launcher = Launcher(job, Equipment(engine, screen, signals, line, coordinator))
+    launcher = Launcher(job, Equipment(engine, screen, signals, line, coordinator, servers))
     finish = launcher.run()
     screen.conclude(finish, job, launcher.last_lines(finish.lost_worker))
     return finish
@@ -121,9 +135,3 @@ def _start_and_see_to(
 def _bound(listener: socket.socket) -> Address:
     host, port = listener.getsockname()[:2]
     return Address(host=host, port=port)
-
-
-def _reachable(bound: Address) -> Address:
-    """Where processes on this machine find the coordinator."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound.host, bound.host)  # noqa: S104  compared only
-    return Address(host=host, port=bound.port)

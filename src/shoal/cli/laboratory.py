@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from shoal.cli.chaos import Clause
 from shoal.cli.chaos_timetable import Fault, Present, Timetable
 from shoal.cli.line import CoordinatorLine
-from shoal.cli.plan import COORDINATOR, worker_name
+from shoal.cli.plan import COORDINATOR, server_name, worker_name
 from shoal.engines.engine import Engine
 from shoal.events import Event, FaultInjected, GenerationFormed, StepsApplied
 from shoal.membership.watcher import WatcherClient
 from shoal.wire.messages import Inject
+
+
+@dataclass(frozen=True)
+class Running:
+    """Whose processes run here."""
+
+    workers: frozenset[int]
+    servers: tuple[int, ...] = ()
 
 
 class Laboratory:
@@ -45,12 +54,21 @@ class Laboratory:
         elif isinstance(event, StepsApplied):
             self._step = max(self._step, event.step)
 
-    def act(self, running: Iterable[int], report: Callable[[FaultInjected], None], now: float) -> None:
-        """Strike and wake up whoever is due. `running` are the workers whose processes run here."""
+    def act(self, running: Running, report: Callable[[FaultInjected], None], now: float) -> None:
+        """Strike and wake up whoever is due."""
         self._wake(now)
-        here = tuple(worker for worker in self._members if worker in set(running))
-        for fault in self._timetable.take_due(now, Present(here=here, members=self._members, step=self._step)):
-            report(FaultInjected(fault=fault.verb, worker=fault.worker, seconds=fault.seconds, reason=fault.reason))
+        here = tuple(worker for worker in self._members if worker in running.workers)
+        present = Present(here=here, members=self._members, step=self._step, servers=running.servers)
+        for fault in self._timetable.take_due(now, present):
+            report(
+                FaultInjected(
+                    fault=fault.verb,
+                    worker=fault.worker,
+                    seconds=fault.seconds,
+                    reason=fault.reason,
+                    server=fault.server,
+                )
+            )
             self._strike(fault, now)
 
     def cease(self) -> None:
@@ -60,10 +78,9 @@ class Laboratory:
     def _strike(self, fault: Fault, now: float) -> None:
         if fault.verb == "kill-coordinator":
             self._engine.send_signal(COORDINATOR, signal.SIGKILL)
-        elif fault.verb == "kill" and fault.worker is not None:
-            self._engine.send_signal(worker_name(fault.worker), signal.SIGKILL)
-        elif fault.verb == "stop" and fault.worker is not None:
-            name = worker_name(fault.worker)
+        elif fault.verb == "kill" and (name := _process(fault)) is not None:
+            self._engine.send_signal(name, signal.SIGKILL)
+        elif fault.verb == "stop" and (name := _process(fault)) is not None:
             self._engine.send_signal(name, signal.SIGSTOP)
             self._stopped[name] = max(self._stopped.get(name, 0.0), now + (fault.seconds or 0.0))
         else:
@@ -81,6 +98,13 @@ class Laboratory:
         for name in [name for name, until in self._stopped.items() if until <= now]:
             del self._stopped[name]
             self._engine.send_signal(name, signal.SIGCONT)
+
+
+def _process(fault: Fault) -> str | None:
+    """Name of the one process that it strikes."""
+    if fault.server is not None:
+        return server_name(fault.server)
+    return None if fault.worker is None else worker_name(fault.worker)
 
 
 def _ask(asked: Inject, client: WatcherClient) -> None:

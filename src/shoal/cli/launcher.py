@@ -13,23 +13,23 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 
 from shoal.cli import chaos, line, orders
 from shoal.cli.aftermath import EVENTS
-from shoal.cli.laboratory import Laboratory
+from shoal.cli.laboratory import Laboratory, Running
 from shoal.cli.line import CoordinatorLine
 from shoal.cli.orders import Finish
 from shoal.cli.plan import COORDINATOR, Job, worker_name, worker_process
 from shoal.cli.screen import Screen
+from shoal.cli.server_side import ServerSide, Source
 from shoal.cli.signals import Signals
 from shoal.cli.spares import Spares
 from shoal.cli.supervision import Supervisor
 from shoal.engines.engine import Engine, Exited, Happening, Printed, ProcessSpec, Working, describe_exit
 from shoal.errors import ShoalError, all_errors
-from shoal.events import Event, FaultInjected, JobEnded, Record, StepsApplied, WorkerStarted
+from shoal.events import AnyEvent, Event, FaultInjected, JobEnded, Record, StepsApplied, WorkerStarted
 from shoal.membership.watcher import WatcherClient
 from shoal.wire.messages import Ended, Enlisted, Happened
 
@@ -47,6 +47,7 @@ class Equipment:
     signals: Signals
     line: CoordinatorLine
     coordinator: ProcessSpec  # as it is started, and started again
+    servers: ServerSide
 
 
 class Launcher:
@@ -58,6 +59,7 @@ class Launcher:
         self._signals = equipment.signals
         self._line = equipment.line
         self._coordinator = equipment.coordinator
+        self._servers = equipment.servers
         self._supervisor = Supervisor(job.config.workers)
         self._spares = Spares(job, self._engine)
         self._has_steps = False  # spares are started then: they must not slow the start down
@@ -66,7 +68,7 @@ class Launcher:
         )
         self._running = {worker_name(worker): worker for worker in range(job.config.workers)}
         self._last: dict[int, tuple[str, ...]] = {}  # last lines of workers that ended
-        self._unreported: list[WorkerStarted | FaultInjected] = []  # until the coordinator is back
+        self._unreported: list[AnyEvent] = []  # until the coordinator is back
         self._was_up = False  # the coordinator has answered once
         self._coordinator_runs = True
         self._finish: Finish | None = None
@@ -78,6 +80,7 @@ class Launcher:
             self._wait()
             self._look_around()
         self._line.close()  # a coordinator that is still there ends the record now
+        self._servers.cease()
         self._take(self._engine.stop(grace=self._finish.grace))
         self._spares.close()
         return self._finish
@@ -89,10 +92,12 @@ class Launcher:
 
     def _wait(self) -> None:
         due = [self._supervisor.deadline]
+        due.append(self._servers.next_due)
         if not self._supervisor.is_ending:
             due += [self._laboratory.next_due, self._spares.next_due if self._has_steps else None]
         first = min((one for one in due if one is not None), default=math.inf)
-        _wait_for((self._engine, self._signals, self._line), min(max(0.0, first - time.monotonic()), LOOK_SECONDS))
+        sources: tuple[Source, ...] = (self._engine, self._signals, self._line, *self._servers.sources)
+        _wait_for(sources, min(max(0.0, first - time.monotonic()), LOOK_SECONDS))
 
     def _look_around(self) -> None:
         for number in self._signals.take():
@@ -101,14 +106,29 @@ class Launcher:
         self._read_news()
         if self._screen.lost_reader():
             self._decide(orders.Signalled(signal.SIGPIPE))
+        self._look_at_servers()
         self._decide(orders.Tick())
         if self._supervisor.is_ending:
             self._laboratory.cease()
             return
         now = time.monotonic()
-        self._laboratory.act(self._running.values(), self._report, now)
+        running = Running(frozenset(self._running.values()), self._servers.running)
+        self._laboratory.act(running, self._report, now)
         if self._has_steps:
             self._spares.refill(now)
+
+    def _look_at_servers(self) -> None:
+        if self._supervisor.has_ended or self._finish is not None:
+            self._servers.cease()
+        seen = self._servers.look(time.monotonic())
+        if seen.lines:
+            self._screen.say(*seen.lines)
+        for measured in seen.shown:
+            self._screen.show(measured, time.time())
+        for event in seen.events:
+            self._report(event)
+        if seen.failure:
+            self._decide(orders.ServersFailed(seen.failure))
 
     def _take(self, happenings: tuple[Happening, ...]) -> None:
         for happened in happenings:
@@ -120,6 +140,8 @@ class Launcher:
                     self._spares.printed(happened.name, happened.lines)
                 elif isinstance(happened, Exited):
                     self._spares.exited(happened.name, time.monotonic())
+            elif self._servers.owns(happened.name):
+                self._servers.take(happened, time.monotonic())
             elif happened.name in self._running:
                 self._from_worker(self._running[happened.name], happened)
 
@@ -196,7 +218,7 @@ class Launcher:
                     error = next((kind.__name__ for kind in all_errors() if code and kind.exit_code == code), "")
                     self._decide(Ended(exit_code=code, error=error, text=record.event.reason))
 
-    def _report(self, event: WorkerStarted | FaultInjected) -> None:
+    def _report(self, event: AnyEvent) -> None:
         """For the record. A coordinator that is about to be killed would lose it."""
         is_its_end = isinstance(event, FaultInjected) and event.fault == "kill-coordinator"
         self._unreported.append(event)
@@ -264,11 +286,7 @@ class Launcher:
         self._line.open()
 
 
-class _Source(Protocol):
-    def fileno(self) -> int: ...
-
-
-def _wait_for(sources: Sequence[_Source], seconds: float) -> None:
+def _wait_for(sources: Sequence[Source], seconds: float) -> None:
     """`select` would refuse descriptors from 1024 on, which a program that calls `shoal.launch` may well have."""
     poll = select.poll()
     for source in sources:

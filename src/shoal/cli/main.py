@@ -20,6 +20,7 @@ COMMANDS = {
     "checkpoints": Command("shoal.cli.checkpoints", "list, check and mark a run's checkpoints"),
     "export": Command("shoal.cli.export", "write a run's model to a file"),
     "import": Command("shoal.cli.import_", "make a run from a model's file"),
+    "servers": Command("shoal.cli.servers", "run parameter servers for many jobs, and see to them"),
     "coordinator": Command("shoal.cli.coordinator", "run a job's coordinator by itself"),
     "bench": Command("shoal.cli.bench", "measure this machine"),
 }

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from shoal.cli import strategy_settings
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig, from_mapping, nearest, read_toml
 
@@ -25,6 +26,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *("resize", "strategy", "schedule", "deterministic", "codec", "carrier", "seed"),
         *("sync-batchnorm", "bucket-mb", "digest-every"),
     ),
+    "parameter servers": strategy_settings.OWN["parameter-server"],
     "coordinator": ("address", "heartbeat-limit", "hang-limit", "lease", "max-failures"),
     "faults on purpose": ("chaos",),
     "checkpoints": ("checkpoint-every", "checkpoint-to", "keep-checkpoints", "resume"),
@@ -157,4 +159,5 @@ def merge(
     named = {name.replace("_", "-"): value for name, value in given.items()}
     if ":" in str(named.get("workers", "")) and "min-workers" in named:
         raise UsageError(f"{origin} sets --workers {named['workers']} and --min-workers; leave one of the minimums out")
-    return from_mapping({**base, **from_file, **named}, origin=origin)
+    on_top = {**from_file, **named}
+    return strategy_settings.check(from_mapping({**strategy_settings.fitting(base, on_top), **on_top}, origin=origin))

@@ -31,6 +31,13 @@ class CoordinatorBack:
 
 
 @dataclass(frozen=True)
+class ServersFailed:
+    """The parameter servers cannot be kept running."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Signalled:
     number: signal.Signals
 
@@ -40,7 +47,7 @@ class Tick:
     """Time has passed."""
 
 
-Fact = WorkerExited | CoordinatorExited | CoordinatorBack | Signalled | Tick | Enlisted | Ended | Event
+Fact = WorkerExited | CoordinatorExited | CoordinatorBack | ServersFailed | Signalled | Tick | Enlisted | Ended | Event
 
 
 # Instructions

@@ -32,6 +32,8 @@ class Job:
     threads: int = 0  # of each worker, where the settings are not to say so
     master_port: int = 0  # on this machine, for torch's own store, which only plain torch scripts use
     record_start: int = 0  # bytes that earlier runs of a resumed job have left in events.jsonl
+    servers: str = ""  # where workers find the keeper of the parameter servers; empty: there are none
+    space: str = ""  # the job's name there
 
 
 def check_size(config: JobConfig) -> None:
@@ -56,12 +58,17 @@ def worker_name(worker: int) -> str:
     return f"worker {worker}"
 
 
+def server_name(server: int) -> str:
+    return f"server {server}"
+
+
 def coordinator_process(job: Job, listener: socket.socket, lock: FileIO) -> ProcessSpec:
     """It inherits the listening socket, and the lock of the run directory, which is free when both are gone."""
     # -P: the current folder may hold a module with a name of the standard library's.
     command = (
         *(sys.executable, "-P", "-m", "shoal", "coordinator", f"--listen-fd={listener.fileno()}"),
         *(f"--lock-fd={lock.fileno()}", f"--token-file={job.token_file}", f"--config={job.run_dir / 'config.toml'}"),
+        *((f"--servers-at={job.servers}", f"--servers-space={job.space}") if job.servers else ()),
         *("--", job.script, *job.arguments),
     )
     return ProcessSpec(
@@ -86,6 +93,32 @@ def worker_process(job: Job, worker: int, *, place: int, log: Path | None = None
         command=(sys.executable, job.script, *job.arguments),
         variables=_variables(job, worker, place),
         log=log or job.run_dir / "logs" / f"worker-{worker}.log",
+    )
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """What the parameter servers of one group have in common."""
+
+    keeper: Address  # where they find it on this machine
+    token_file: Path
+    logs: Path | None  # folder; None: what they print is kept nowhere
+    listen: str  # host
+    memory: int  # bytes that each may hold
+
+
+def server_process(plan: ServerPlan, server: int) -> ProcessSpec:
+    """One thread each: a server is a loop that many wait for, and the others need the cores."""
+    command = (
+        *(sys.executable, "-P", "-m", "shoal", "server", f"--keeper={plan.keeper}"),
+        *(f"--token-file={plan.token_file}", f"--number={server}", f"--listen={plan.listen}"),
+        f"--memory={plan.memory}",
+    )
+    return ProcessSpec(
+        name=server_name(server),
+        command=command,
+        variables={**process_variables(1), "OMP_NUM_THREADS": "1"},
+        log=Path(os.devnull) if plan.logs is None else plan.logs / f"server-{server}.log",
     )
 
 
@@ -130,3 +163,16 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
     return port
+
+
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  where to find, on the same machine, who listens there
+
+
+def reachable(bound: Address) -> Address:
+    """Where processes on this machine find who listens there."""
+    return Address(host=ANYWHERE.get(bound.host, bound.host), port=bound.port)
+
+
+def public(bound: Address) -> Address:
+    """Where processes on any machine that may come find who listens there."""
+    return Address(socket.gethostname(), bound.port) if bound.host in ANYWHERE else bound

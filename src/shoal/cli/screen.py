@@ -32,8 +32,8 @@ class Screen:
     def show(self, event: Event, time: float) -> None:
         self._write(lambda: self._display.show(event, time))
 
-    def say(self, text: str) -> None:
-        self._write(lambda: self._display.print(text))
+    def say(self, *lines: str) -> None:
+        self._write(lambda: self._display.print(*lines))
 
     def worker_lines(self, worker: int, lines: Sequence[str]) -> None:
         if self._held is not None:

@@ -23,6 +23,7 @@ from shoal.cli.orders import (
     KillCoordinator,
     RestartCoordinator,
     Say,
+    ServersFailed,
     Signalled,
     StartWorker,
     TellExit,
@@ -30,7 +31,7 @@ from shoal.cli.orders import (
 )
 from shoal.cli.places import Places
 from shoal.engines.engine import describe_exit
-from shoal.errors import Interrupted, ScriptFailed, ShoalError, WorkerLost
+from shoal.errors import Interrupted, ScriptFailed, ServersLost, ShoalError, WorkerLost
 from shoal.events import (
     CheckpointLost,
     CheckpointPublished,
@@ -110,6 +111,9 @@ class Supervisor:
         """Take in a fact at time `now` (seconds, any origin) and say what to do."""
         if self._finished:
             return ()
+        if isinstance(fact, ServersFailed):
+            self._finished = True
+            return (Finish(ServersLost.exit_code, SOFT_STOP, ServersLost.__name__, fact.text),)
         out = self._take_in(fact, now)
         out += self._conclude(fact, now)
         self._finished = any(isinstance(instruction, Finish) for instruction in out)

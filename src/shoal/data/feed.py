@@ -42,8 +42,11 @@ class Feed(ABC):
     drop_last: bool  # an incomplete last batch over all workers is left out
 
     @abstractmethod
-    def batches(self, cursor: Cursor, dealing: Dealing) -> Generator[Batch, None, None]:
-        """From the cursor to the end of its epoch. Closing the generator ends the processes that load for it."""
+    def batches(self, cursor: Cursor, dealing: Dealing, stop: int | None = None) -> Generator[Batch, None, None]:
+        """From the cursor to the end of its epoch, or up to position `stop`, where data can be entered anywhere.
+
+        Closing the generator ends the processes that load for it.
+        """
 
     @abstractmethod
     def close(self) -> None:

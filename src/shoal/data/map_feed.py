@@ -102,8 +102,10 @@ class MapFeed(Feed):
         self._shuffle = shuffle
         self._loader = Loader(MapAssembler(source, settings, seed=seed), settings)
 
-    def batches(self, cursor: Cursor, dealing: Dealing) -> Generator[Batch, None, None]:
+    def batches(self, cursor: Cursor, dealing: Dealing, stop: int | None = None) -> Generator[Batch, None, None]:
         check_enough(self.samples, dealing)
+        if stop is not None:
+            return self._batches(cursor, dealing, stop)
         if cursor.position > self.samples:
             raise DataError(
                 f"the job has used {cursor.position} samples of epoch {cursor.epoch}, but the data set has only "

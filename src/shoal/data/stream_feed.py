@@ -111,7 +111,12 @@ class StreamFeed(Feed):
         self._assembler = StreamAssembler(stream, settings, seed=seed)
         self._loader = Loader(self._assembler, settings)
 
-    def batches(self, cursor: Cursor, dealing: Dealing) -> Generator[Batch, None, None]:
+    def batches(self, cursor: Cursor, dealing: Dealing, stop: int | None = None) -> Generator[Batch, None, None]:
+        if stop is not None:
+            raise UsageError(
+                "a stream was to be entered in the middle, as workers that run free do; use --consistency synchronous, "
+                "or data with __getitem__ and __len__"
+            )
         works = (StreamWork(cursor=cursor, dealing=dealing, number=number) for number in count())
         loaded = self._loader.run(works)
         try:

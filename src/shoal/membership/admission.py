@@ -1,4 +1,4 @@
-"""Whether a newcomer may join or watch the job, and why not. Pure.
+"""Whether a newcomer may join or watch the job, and why not; what a watcher may report. Pure.
 
 Holding the job's token has been proved before this is asked (`coordinator`).
 """
@@ -7,9 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
+from shoal import events
 from shoal.membership import reasons
 from shoal.membership.roster import Fate, Worker
 from shoal.wire.messages import PROTOCOL_VERSION, ClientMessage, Join, Watch
+
+REPORTED = (
+    *(events.WorkerStarted, events.FaultInjected, events.ServerJoined, events.ServerLost, events.ServersChanged),
+    *(events.ParametersGone, events.ServersMeasured),
+)
 
 
 def objection(message: ClientMessage) -> str:

@@ -65,6 +65,8 @@ class CoordinatorSettings:
     publisher: Publisher | None = None  # None: checkpoints are all lost
     after_generation: int = 0  # the first one is the next; above every generation of a job that goes on
     shares: tuple[int, ...] = ()  # recorded ones, by rank; used where the number of workers is the same
+    servers: str = ""  # HOST:PORT of the keeper of the job's parameter servers, for workers
+    space: str = ""  # the job's name there
 
 
 def open_listener(address: Address, token: str) -> socket.socket:
@@ -153,7 +155,7 @@ class _Coordinator:
             now=self._loop.time(),
             past=Past(generation=settings.after_generation, shares=settings.shares),
             remembered=remembered,
-            program=Program(started.script, started.arguments),
+            program=Program(started.script, started.arguments, self._settings.servers, self._settings.space),
         )
 
     async def _serve(self) -> None:

@@ -67,7 +67,6 @@ OWN_EVENTS = (
     events.CheckpointLost,
     events.JobEnded,
 )
-WATCHERS_EVENTS = (events.WorkerStarted, events.FaultInjected)  # what watchers may report
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,8 @@ class Program:
 
     script: str = ""
     arguments: tuple[str, ...] = ()
+    servers: str = ""  # HOST:PORT of the keeper of its parameter servers
+    space: str = ""  # its name there
 
 
 class MembershipCore:
@@ -220,6 +221,8 @@ class MembershipCore:
                 is_member=is_member,
                 script=self._program.script,
                 arguments=self._program.arguments,
+                servers=self._program.servers,
+                space=self._program.space,
             ),
         )
 
@@ -256,7 +259,7 @@ class MembershipCore:
         elif isinstance(message, Inject):
             if (victim := self._workers.get(message.worker)) is not None and victim.client is not None:
                 self._audience.send((victim.client,), message)
-        elif isinstance(message, Report) and all(isinstance(event, WATCHERS_EVENTS) for event in message.events):
+        elif isinstance(message, Report) and all(isinstance(event, admission.REPORTED) for event in message.events):
             for event in message.events:
                 self._audience.note(event)
         else:

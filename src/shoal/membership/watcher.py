@@ -12,7 +12,7 @@ import time
 from typing import Self
 
 from shoal.errors import AddressUnavailable, ShoalError
-from shoal.events import FaultInjected, WorkerStarted
+from shoal.events import AnyEvent
 from shoal.membership import channel
 from shoal.values import Address
 from shoal.wire.messages import (
@@ -83,8 +83,8 @@ class WatcherClient:
         """Ask for the number of one more worker, whose process will be started here; `Enlisted` is the answer."""
         self._send(Enlist())
 
-    def report(self, event: WorkerStarted | FaultInjected) -> None:
-        """For the job's record: what was done to processes here."""
+    def report(self, event: AnyEvent) -> None:
+        """For the job's record: one of `admission.REPORTED`, about processes here."""
         self._send(Report(events=(event,)))
 
     def inject(self, fault: Inject) -> None:

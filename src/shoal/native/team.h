@@ -38,7 +38,9 @@ typedef struct {
     uint32_t count;      /* of entries */
     uint32_t staged;     /* the bytes are in the slot; otherwise they are read from their addresses */
     double scale;        /* of this rank's contribution to a sum */
-    uint64_t spare[6];
+    uint32_t apart;      /* number, from 1, of the entry that this rank takes itself and leaves out of the slot; 0: none */
+    uint32_t unused;     /* keeps the rest aligned */
+    uint64_t spare[5];
     Entry entries[MOST_ENTRIES];
 } Notice;
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import torch
 from torch import nn
 
-from shoal.checkpoint.peer_copy import broadcast_bytes
-from shoal.strategies.buffers import BufferAverage
 from shoal.strategies.gradient_exchange import GradientExchange, Shared
-from shoal.strategies.model_check import broadcast_model, check_same_model, digest
-from shoal.strategies.notes import DIGEST_LIMIT, NoteBoard
+from shoal.strategies.meeting import MeetingStrategy
+from shoal.strategies.model_check import broadcast_model, check_same_model
 from shoal.strategies.peers import Peers
-from shoal.strategies.strategy import Agreement, Iteration, Strategy, Votes
+from shoal.strategies.strategy import Iteration
 
 
 @dataclass(frozen=True)
@@ -23,18 +20,14 @@ class AllReduceConfig:
     bucket_bytes: int  # gradients travel in groups of about this size
 
 
-class AllReduce(Strategy):
+class AllReduce(MeetingStrategy):
     def __init__(self, peers: Peers, config: AllReduceConfig) -> None:
-        self._peers = peers
-        self.votes = Votes()
-        self._board = NoteBoard(peers, self.votes)
-        self._buffers = BufferAverage()
+        super().__init__(peers)
         self._shared = Shared(self._board, self._buffers, owners={}, group_bytes=config.bucket_bytes)
-        self._models: list[nn.Module] = []
         self._exchanges: list[GradientExchange] = []
 
     def attach(self, model: nn.Module, name: str) -> None:
-        self._models.append(model)
+        self._models[name] = model
         self._buffers.add(model)
         self._exchanges.append(GradientExchange(model, name, self._shared))
 
@@ -56,56 +49,10 @@ class AllReduce(Strategy):
         owner = self._shared.owners.get(id(parameter))
         return owner is not None and owner.watches(parameter)
 
-    def agree(self, point: str, *, compare: bool = False) -> Agreement:
-        group = self._peers.group
-        self._buffers.refresh()
-        self._meet(point, self._buffers.changed())
-        if compare and group.size > 1:
-            note = self._board.write(0.0, [], digest(self._models, with_buffers=True) % DIGEST_LIMIT)
-            group.all_reduce(note.vector, label=f"{point}, comparison").wait()
-            self._board.read(note)
-        return Agreement(stop=self._stop_reason() if self.votes.stop_seen else None)
-
-    def _meet(self, point: str, changed: list[bool]) -> None:
-        """Exchange votes; buffers that changed since the last exchange are averaged, each worker counting once."""
-        group = self._peers.group
-        note = self._board.write(1.0, changed)
-        group.all_reduce(note.vector, label=point).wait()
-        reading = self._board.read(note)
-        if group.size > 1:
-            with torch.no_grad():
-                self._buffers.launch(group, reading.changed, weight=1.0 / group.size, label=point).finish()
-
-    def _stop_reason(self) -> str:
-        """Some worker votes for a stop and all know it: take the reason of the lowest rank that has one."""
-        group = self._peers.group
-        mine = self.votes.stop or self._peers.stop_wish()
-        has_reason = torch.zeros(group.size, dtype=torch.uint8)
-        has_reason[group.rank] = mine is not None
-        group.all_reduce(has_reason, label="who wants to stop").wait()
-        source = int(has_reason.argmax().item())
-        data = broadcast_bytes(msgspec.msgpack.encode(mine or ""), source, group, label="reason for stopping")
-        return msgspec.msgpack.decode(data, type=str)
-
-    def digest(self) -> int:
-        return digest(self._models) % DIGEST_LIMIT
-
     def rebind(self) -> None:
-        # A vote that was seen may have come from a worker that is gone, and not all may have seen it.
-        self.votes.stop_seen = self.votes.regroup_seen = self.votes.leaving = False
-        self.votes.leaving_seen = 0
+        super().rebind()
         for exchange in self._exchanges:
             exchange.rebind()
-
-    def state_replaced(self) -> None:
-        self._buffers.refresh()
-        self._buffers.remember()
-
-    def is_changed(self, buffer: torch.Tensor) -> bool:
-        return self._buffers.is_changed(buffer)
-
-    def forget(self, buffer: torch.Tensor) -> None:
-        self._buffers.forget(buffer)
 
     def orders(self) -> dict[str, list[str]]:
         return {exchange.name: exchange.order for exchange in self._exchanges}
@@ -115,8 +62,8 @@ class AllReduce(Strategy):
             exchange.follow(orders.get(exchange.name, ()))
 
     def detach(self) -> None:
+        super().detach()
         for exchange in self._exchanges:
             exchange.detach()
-        self._exchanges, self._models = [], []
-        self._buffers = BufferAverage()
+        self._exchanges = []
         self._shared.owners.clear()

@@ -10,6 +10,8 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,11 +20,13 @@ from shoal.collectives.assembly import GroupConfig, group_over
 from shoal.collectives.carriers.making import make_engine
 from shoal.collectives.group import Group
 from shoal.collectives.threaded_group import ThreadedGroup
-from shoal.environment import WorkerEnvironment
+from shoal.environment import WorkerEnvironment, parse_address
 from shoal.errors import Aborted, Refused, ShoalError
 from shoal.events import AnyEvent
 from shoal.links.survey import survey, told
 from shoal.membership.client import CoordinatorClient
+from shoal.parameters.client import ClientConfig, ParameterClient
+from shoal.parameters.relay_mesh import RelayConfig, RelayMesh
 from shoal.strategies.brake import Brake
 from shoal.strategies.peers import JobOver, Peers, Traffic
 from shoal.strategies.stand_in_group import StandInGroup, stand_in_generation
@@ -59,6 +63,7 @@ class ClusterPeers(Peers):
         self._mesh: TcpMesh | None = None  # of the newest group, or of the one that is being put together
         self._team: Team | None = None  # of a group that is being put together
         self._told_to_leave: str | None = None  # this process was, by a signal
+        self._interrupt: Callable[[str], None] | None = None  # ends what the script waits for besides the group
         self._connecting = 0  # number of the newest generation that this worker has tried to connect in
         join = Join(
             version=PROTOCOL_VERSION,
@@ -81,6 +86,14 @@ class ClusterPeers(Peers):
         self.client.stalled = self._stalled
         self.client.on_fault = self._suffer
         self.client.on_interrupt = self.abandon
+        self.servers = self._connect_servers()
+
+    def _connect_servers(self) -> ParameterClient | None:
+        welcome = self.client.welcome
+        if not welcome.servers:
+            return None
+        keeper = parse_address(welcome.servers, named="the address of the servers' keeper")
+        return ParameterClient(ClientConfig(keeper=keeper, token=self._token, job=welcome.space, worker=self.worker))
 
     def _stand_in(self, current: Generation | None) -> None:
         rank = 0 if current is None else current.size
@@ -103,7 +116,7 @@ class ClusterPeers(Peers):
 
     def tell(self, notice: Ready | ExchangeBroken) -> None:
         generation = self.client.left_out_by
-        if isinstance(notice, Ready) and generation is not None:
+        if isinstance(notice, Ready) and generation is not None and self.servers is None:
             self._reach_members(generation)
         self.client.tell(notice)
 
@@ -131,20 +144,38 @@ class ClusterPeers(Peers):
         self._connecting = generation.number
         if (news := self.client.interruption(generation.number)) is not None:
             raise Aborted(news)  # from before there was something to interrupt; what comes later ends the connecting
-        timeout = max(LEAST_CONNECT_SECONDS, self.client.settings.heartbeat_limit)
-        mesh = connect_mesh(self._listener, generation, rank, self._token, timeout)
-        with self._lock:
-            self._mesh = mesh
-        try:
-            group = self._put_together(mesh, generation)
-        except BaseException:
-            mesh.close()
-            raise
+        group = self._direct_group(generation, rank) if self.servers is None else self._relayed_group(generation, rank)
         self.generation = generation
         with self._lock:
             self._current = self.group = group
         if (news := self.client.interruption(generation.number)) is not None:  # it came in between
             group.abort(news)
+
+    def _direct_group(self, generation: Generation, rank: int) -> ThreadedGroup:
+        timeout = max(LEAST_CONNECT_SECONDS, self.client.settings.heartbeat_limit)
+        mesh = connect_mesh(self._listener, generation, rank, self._token, timeout)
+        with self._lock:
+            self._mesh = mesh
+        try:
+            return self._put_together(mesh, generation)
+        except BaseException:
+            mesh.close()
+            raise
+
+    def _relayed_group(self, generation: Generation, rank: int) -> ThreadedGroup:
+        """Workers that have servers talk to nobody else: the first server passes on what they say to each other."""
+        assert self.servers is not None
+        mesh = None
+        if generation.size > 1:
+            relay = RelayConfig(
+                server=self.servers.await_map().home,
+                job=self.client.welcome.space,
+                token=self._token,
+                generation=generation.number,
+                workers=tuple(member.worker for member in generation.members),
+            )
+            mesh = RelayMesh(relay, rank)
+        return ThreadedGroup.over(mesh, generation.number, generation.schedule, codec_by_name(generation.codec))
 
     def _put_together(self, mesh: TcpMesh, generation: Generation) -> ThreadedGroup:
         if (news := self.client.interruption(generation.number)) is not None:
@@ -198,6 +229,22 @@ class ClusterPeers(Peers):
                 if team is not None:
                     team.give_up(reason)
             self._listener.give_up(self._connecting if formed is None else min(self._connecting, formed - 1), reason)
+
+        if (interrupt := self._interrupt) is not None and (formed is None or self.generation.number < formed):
+            interrupt(reason)
+
+    def interruption(self) -> str | None:
+        return self.client.interruption(self.generation.number)
+
+    @contextmanager
+    def interrupting(self, interrupt: Callable[[str], None]) -> Iterator[None]:
+        self._interrupt = interrupt
+        try:
+            if (news := self.interruption()) is not None:  # it came before
+                raise Aborted(news)
+            yield
+        finally:
+            self._interrupt = None
 
     # Wishes, and the leave to go on
 
@@ -259,6 +306,8 @@ class ClusterPeers(Peers):
             group, self._current = self._current, None
         if group is not None:
             group.close()
+        if self.servers is not None:
+            self.servers.close()
         self.client.close()
         self._listener.close()
 

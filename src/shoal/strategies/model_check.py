@@ -6,7 +6,7 @@ The check travels as a digest; only when digests differ are the lists compared a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 from itertools import zip_longest
 
 import msgspec
@@ -88,7 +88,7 @@ def broadcast_model(model: nn.Module, name: str, group: Group) -> None:
             pending.wait()
 
 
-def digest(models: Sequence[nn.Module], *, with_buffers: bool = False) -> int:
+def digest(models: Iterable[nn.Module], *, with_buffers: bool = False) -> int:
     """A number that differs, almost surely, where any bit of any parameter (or buffer) differs."""
     total = 0
     for model in models:

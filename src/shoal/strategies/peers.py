@@ -7,11 +7,14 @@ A strategy asks it for the current group; after a failure it asks for the next g
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from shoal.collectives.group import Group
 from shoal.errors import ShoalError
 from shoal.events import AnyEvent
+from shoal.parameters.client import ParameterClient
 from shoal.values import Generation
 from shoal.wire.messages import ExchangeBroken, PartFailed, PartWritten, Ready
 
@@ -52,6 +55,7 @@ class Peers(ABC):
     is_new: bool  # it has not been in a generation yet: its group stands for the one to come, and can do nothing
     group: Group  # of the current generation
     generation: Generation
+    servers: ParameterClient | None = None  # of the job, where it has parameter servers
 
     # Into the next generation: see `membership.member`
 
@@ -87,6 +91,15 @@ class Peers(ABC):
 
         `at_end`: a result is about to be final, so it must have been heard of within the heartbeat limit.
         """
+
+    def interruption(self) -> str | None:
+        """Why the present generation is over, where the coordinator has said so already."""
+        return None
+
+    @contextmanager
+    def interrupting(self, interrupt: Callable[[str], None]) -> Iterator[None]:  # noqa: ARG002  some are never interrupted
+        """Inside, `interrupt` is called, from another thread, when the present generation is over."""
+        yield
 
     @abstractmethod
     def report(self, *events: AnyEvent) -> None:

@@ -96,10 +96,21 @@ def waiting(iteration: Iteration, peers: Peers) -> Iterator[None]:
         iteration.idle += min(waited, peers.traffic().idle_seconds - idle)
 
 
+@dataclass(frozen=True)
+class Stepping:
+    """One call of `optimizer.step()` in an iteration that may update."""
+
+    optimizer: torch.optim.Optimizer
+    factor: float  # what learning rates are multiplied by, against those that the script set
+    clip_norm: float | None
+
+
 class Strategy(ABC):
     """How replicas agree on the model."""
 
     votes: Votes
+    is_free = False  # workers of a loop do not wait for each other: see `training.free_loop`
+    updates_elsewhere = False  # `update` does what `optimizer.step()` is to do
 
     @abstractmethod
     def attach(self, model: nn.Module, name: str) -> None:
@@ -155,6 +166,28 @@ class Strategy(ABC):
     @abstractmethod
     def follow(self, orders: Mapping[str, Sequence[str]]) -> None:
         """Take over what `orders` gave on a member, or in the job that is resumed."""
+
+    def prepare(  # noqa: B027  most need not
+        self, optimizers: Sequence[torch.optim.Optimizer], *, step: int, holds_state: bool
+    ) -> None:
+        """A loop is about to begin, or a newcomer is about to be let into it: what is optimized is known now.
+
+        `step`: applied so far. `holds_state`: this worker's state is the job's, not that of a newcomer. Raises
+        ExchangeFailed.
+        """
+
+    def update(self, stepping: Stepping) -> None:  # noqa: B027  most leave it to the optimizer
+        """The script calls `optimizer.step()`; only where updates are done elsewhere."""
+
+    def finish(self, iteration: Iteration) -> None:  # noqa: B027  most have done it in backward
+        """The script asks for the next batch: what is left of this one's exchange is done now."""
+
+    def settle(self) -> None:  # noqa: B027  most have nothing under way
+        """Parameters become what all applied updates have made them: somebody looks at them outside `forward`."""
+
+    def optimizer_states(self) -> list[dict[str, dict[str, torch.Tensor]]] | None:
+        """By optimizer and parameter's name, where it is not the optimizers that have them."""
+        return None
 
     @abstractmethod
     def detach(self) -> None:

@@ -98,7 +98,11 @@ def _wind_back(tree: dict[str, Any], end: LoopEnd) -> None:
 
 
 def _begin(session: Session, cursor: Cursor, *, reason: str, mark: str = "", is_last: bool = False) -> None:
-    tree = {**state_of(session, cursor), "results": list(session.results), "keys": state_dict_keys(session)}
+    tree = {
+        **state_of(session, cursor, is_whole=True),
+        "results": list(session.results),
+        "keys": state_dict_keys(session),
+    }
     tree["changed"] = changed_buffers(session)
     if session.loop_end is not None:
         _wind_back(tree, session.loop_end)

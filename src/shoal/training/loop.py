@@ -24,6 +24,7 @@ from shoal.training.recovery import enter, recover, tell_batch, undo_void
 from shoal.training.session import HandedOver, Past, Session
 from shoal.training.state import forget_changed, load_state
 from shoal.values import Cursor, TimeShares
+from shoal.wire.tables import Range
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Loop:
         self._last_epoch = plan.first_epoch + plan.epochs - 1
         self._weight = 0.0  # of the batches of the current step before the current one
         self._is_step_start = True
+        self._is_in_gap = False  # the present step's positions are before the cursor
         self._mark = time.perf_counter()  # end of the last iteration
         self._own_samples = 0  # of this worker in the current step so far
         self._input = 0.0  # seconds that the current batch was waited for
@@ -117,6 +119,7 @@ class Loop:
         elif past.in_loop:
             self.cursor = take_past(session)
             self.first_step = past.first_step
+            self._prepare(holds_state=False)
             session.points += 1
             session.reporter.restart_clock()
             session.saver.restart_clock()
@@ -206,6 +209,7 @@ class Loop:
     def _start(self, point: str) -> None:
         session, feed, dealing = self._session, self._plan.feed, self.dealing()
         session.agree(point)
+        self._prepare(holds_state=True)
         if session.peers.group.rank == 0:
             session.peers.report(
                 LoopStarted(
@@ -221,6 +225,10 @@ class Loop:
             )
         session.reporter.restart_clock()
         session.saver.restart_clock()
+
+    def _prepare(self, *, holds_state: bool) -> None:
+        session = self._session
+        session.strategy.prepare(session.watched.optimizers, step=session.step, holds_state=holds_state)
 
     def _end_step(self, dealing: Dealing) -> int | None:
         """Applied steps at the loop's end, if the number of workers stays what it is."""
@@ -241,6 +249,8 @@ class Loop:
 
     def _epoch(self) -> Generator[Any, None, None]:
         """From the cursor to the end of its epoch, through any number of regroupings."""
+        while self._session.gaps and not self._is_done and self._session.stopped is None:
+            yield from self._gap()
         started, epoch, samples = time.perf_counter(), self.cursor.epoch, self.cursor.position
         before = samples
         while self.cursor.epoch == epoch and not self._is_done and self._session.stopped is None:
@@ -262,6 +272,32 @@ class Loop:
                 batches.close()
         if self.cursor.epoch > epoch:
             self._report_epoch(epoch, samples, samples - before, time.perf_counter() - started)
+
+    def _gap(self) -> Generator[Any, None, None]:
+        """Positions before the cursor that workers which ran free had not used when the checkpoint was made."""
+        gap, self._is_in_gap = self._session.gaps[0], True
+        batches = self._plan.feed.batches(Cursor(gap.epoch, gap.start), self.dealing(), gap.stop)
+        self._is_step_start, self._weight = True, 0.0
+        self._mark = time.perf_counter()
+        try:
+            for batch in batches:
+                iteration = self._begin(batch)
+                begun = time.perf_counter()
+                yield moved(batch.data, self._session.device)
+                if self._end(batch, iteration, begun) or self._is_done or self._session.stopped is not None:
+                    break
+        finally:
+            self._is_in_gap = False
+            batches.close()
+
+    def _advance(self, batch: Batch) -> None:
+        """A step is applied: its positions are used."""
+        if not self._is_in_gap:
+            self.cursor = batch.cursor_after
+            return
+        gap, *rest = self._session.gaps
+        left = Range(gap.epoch, batch.cursor_after.position, gap.stop)
+        self._session.gaps = (left, *rest) if left.size else tuple(rest)
 
     def _begin(self, batch: Batch) -> Iteration:
         iteration = Iteration(
@@ -287,7 +323,7 @@ class Loop:
         self._weight = 0.0 if batch.is_last else iteration.step_weight
         self._is_step_start = batch.is_last
         if batch.is_last and not iteration.is_void:
-            self.cursor = batch.cursor_after
+            self._advance(batch)
         if session.strategy.votes.stop_seen and batch.is_last and iteration.breakage is None:
             self._agree_to_stop(iteration)
         if session.saver.is_asked_now and batch.is_last and iteration.breakage is None:
@@ -303,6 +339,12 @@ class Loop:
                 session.saver.owe()
         elif batch.is_last:
             save_after_step(session, self.cursor)
+        self._account(batch, iteration, begun=begun, resumed=resumed, held_up=held_up)
+        return iteration.breakage is not None
+
+    def _account(self, batch: Batch, iteration: Iteration, *, begun: float, resumed: float, held_up: float) -> None:
+        """Where the time of an iteration went. `held_up`: seconds in its body, by a checkpoint."""
+        session = self._session
         now = time.perf_counter()
         body = resumed - begun
         waited = min(iteration.waited, body)
@@ -322,7 +364,6 @@ class Loop:
         # A checkpoint must not be ahead of the record: a resumed job would leave out the steps between.
         session.reporter.send(step=session.step, now=session.saver.last_step == session.step)
         self._mark = time.perf_counter()
-        return iteration.breakage is not None
 
     def _report_epoch(self, epoch: int, samples: int, timed: int, seconds: float) -> None:
         self._session.reporter.send(step=self._session.step, now=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from shoal.collectives.group import Group
-from shoal.errors import CheckpointUnusable, ExchangeFailed
+from shoal.errors import CheckpointUnusable, ExchangeFailed, UsageError
 from shoal.strategies.peers import Breakage
 from shoal.training.recovery import enter, recover, take_place
 from shoal.training.session import Session, StartAgain, is_step
@@ -70,6 +70,12 @@ def take_past(session: Session) -> Cursor:
 def gather(session: Session, operation: str, action: Callable[[Group, str], T], *, alone: T) -> T:
     """A collective of the script: in an iteration, where a failure makes it void, or as a meeting with a result."""
     if session.iteration is not None:
+        if session.strategy.is_free:
+            call = "run.evaluate" if operation == "evaluation" else "run.mean"
+            raise UsageError(
+                f"{call} was called inside a loop whose workers run free, each in another update; call it after the "
+                "loop (for every epoch: run.epochs), or use --consistency synchronous"
+            )
         return session.collective(operation, action, alone=alone)
     if is_past(session):
         return cast(T, recorded(session))

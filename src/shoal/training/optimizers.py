@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from shoal.errors import UsageError
-from shoal.strategies.strategy import Iteration, Strategy
+from shoal.strategies.strategy import Iteration, Stepping, Strategy
 
 Closure = Callable[[], Any]
 
@@ -86,6 +86,7 @@ class OptimizerSteps:
         average_loss: Callable[[Any], Any],
         before_update: Callable[[], float],
     ) -> None:
+        self._strategy = strategy
         self._votes = strategy.votes  # counts optimizer steps, so that all workers can compare
         self._is_watched = strategy.watches
         self._can_fail = can_fail  # whether an exchange can fail at all: not while the worker is alone
@@ -144,6 +145,9 @@ class OptimizerSteps:
         if not iteration.may_update:
             return None if closure is None else closure()
         self._check_watched(optimizer)
+        if self._strategy.updates_elsewhere:
+            self._update_elsewhere(Stepping(optimizer, factor, clip), closure)
+            return None
         is_last_expected = iteration.updates + 1 >= self._usual
         if self._can_fail() and (closure is not None or not is_last_expected):
             self._undo.append(UndoCopy(optimizer))
@@ -158,6 +162,17 @@ class OptimizerSteps:
         iteration.updates += 1
         self._votes.updates += 1
         return result
+
+    def _update_elsewhere(self, stepping: Stepping, closure: Closure | None) -> None:
+        if closure is not None:
+            raise UsageError(
+                "optimizer.step(closure) was called where servers do the updates; call backward() before step(), or "
+                "use --strategy all-reduce"
+            )
+        assert self._iteration is not None
+        self._strategy.update(stepping)
+        self._iteration.updates += 1
+        self._votes.updates += 1
 
     def _check_watched(self, optimizer: torch.optim.Optimizer) -> None:
         """A gradient that was not exchanged would pull this worker's replica away from the others'."""

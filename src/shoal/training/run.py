@@ -19,6 +19,7 @@ from shoal.job_config import nearest
 from shoal.training.checkpointing import save_here
 from shoal.training.devices import placed
 from shoal.training.evaluation import evaluate
+from shoal.training.free_loop import FreeLoop
 from shoal.training.loop import Batches, Loop, LoopPlan, epoch_numbers
 from shoal.training.meetings import gather, is_past, meet, settle
 from shoal.training.session import Session
@@ -156,7 +157,8 @@ class Run:
             accumulate=options.accumulate,
             steps=options.steps,
         )
-        return Batches(Loop(self._session, plan))
+        kind = FreeLoop if self._session.strategy.is_free else Loop
+        return Batches(kind(self._session, plan))
 
     def _feed_options(self, options: BatchOptions) -> FeedOptions:
         return FeedOptions(

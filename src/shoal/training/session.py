@@ -30,6 +30,7 @@ from shoal.training.reporter import Reporter
 from shoal.training.saving import Saver
 from shoal.training.snapshot import Kept, StepSnapshot
 from shoal.values import Cursor, Standing
+from shoal.wire.tables import Range
 
 T = TypeVar("T")
 OUTSIDE_KEY = 6  # see `data.order`: keys for different uses start from different numbers
@@ -105,6 +106,8 @@ class Session:
         self.device = devices.own_device()
         self.watched = Watched()
         self.step = 0  # applied steps so far, over all loops
+        self.agreed_step = 0  # where workers run free: the updates that all knew of when they last met
+        self.gaps: tuple[Range, ...] = ()  # positions before the loop's cursor that are still to be used
         self.points = 0  # meetings of all workers outside loops that were passed, in program order
         self.in_loop = False  # the current loop's start was passed, and its end was not
         self.has_begun = False  # a loop's start was passed since the script last ran from the top
@@ -168,7 +171,8 @@ class Session:
     def _compare_now(self, iteration: Iteration) -> None:
         """From time to time the step's exchange compares the replicas. One alone is like all there are."""
         every = self.config.digest_every
-        self._compares = bool(every) and iteration.is_last and iteration.step % every == 0
+        is_due = bool(every) and iteration.is_last and iteration.step % every == 0
+        self._compares = is_due and not self.strategy.is_free  # replicas of workers that run free differ all the time
         if self._compares and self.peers.group.size > 1:
             started = time.perf_counter()
             iteration.digest = self.strategy.digest()
@@ -190,7 +194,9 @@ class Session:
         iteration = self.iteration
         assert iteration is not None
         self.saver.fence()  # also of an iteration without an update, such as one that a scaler skips
-        if iteration.is_last and iteration.exchanges == 0 and iteration.breakage is None and self.peers.group.size > 1:
+        self.strategy.finish(iteration)
+        must_meet = self.peers.group.size > 1 and not self.strategy.is_free
+        if iteration.is_last and iteration.exchanges == 0 and iteration.breakage is None and must_meet:
             self._meet_without_backward(iteration)
         self.conclude(iteration, counts=iteration.is_last)
 
@@ -303,16 +309,17 @@ class Session:
 
     def standing(self) -> Standing:
         """Where this worker is, for the others to compare. Between iterations."""
+        is_free = self.strategy.is_free  # then the servers have the state, and workers differ
         return Standing(
             generation=self.holds,
-            step=self.step,
+            step=self.agreed_step if is_free else self.step,
             points=self.points,
             loop=self.loops if self.has_begun else 0,
             in_loop=self.in_loop,
             is_doubtful=self.is_doubtful,
             is_stopped=self.stopped is not None,
             is_new=self.peers.is_new,
-            digest=self.strategy.digest(),
+            digest=0 if is_free else self.strategy.digest(),
         )
 
     def _mean_loss(self, loss: Any) -> Any:

@@ -6,7 +6,9 @@ from shoal.checkpoint.store import Store
 from shoal.data.order import key_of
 from shoal.job_config import JobConfig
 from shoal.strategies.all_reduce import AllReduce, AllReduceConfig
+from shoal.strategies.parameter_server import ParameterServer, ParameterServerConfig
 from shoal.strategies.peers import Peers
+from shoal.strategies.strategy import Strategy
 from shoal.training import devices
 from shoal.training.session import Session
 
@@ -16,7 +18,20 @@ def start_session(peers: Peers, config: JobConfig, store: Store | None = None) -
 
     Checkpoints go to `store`; without one there are none.
     """
-    strategy = AllReduce(peers, AllReduceConfig(bucket_bytes=int(config.bucket_mb * 2**20)))
-    session = Session(peers, strategy, config, store)
+    session = Session(peers, _strategy(peers, config), config, store)
     devices.seed(session.device, key_of(config.seed))
     return session
+
+
+def _strategy(peers: Peers, config: JobConfig) -> Strategy:
+    if peers.servers is None:  # also of a script that runs alone, whatever it is set to
+        return AllReduce(peers, AllReduceConfig(bucket_bytes=int(config.bucket_mb * 2**20)))
+    settings = ParameterServerConfig(
+        is_synchronous=config.is_synchronous,
+        staleness=config.staleness_bound,
+        scaling=config.staleness_scaling,
+        noise=config.noise,
+        normalize=config.normalize,
+        seed=config.seed,
+    )
+    return ParameterServer(peers, peers.servers, settings)

@@ -16,13 +16,18 @@ from torch import nn
 from shoal.errors import CheckpointUnusable
 from shoal.training.session import Session
 from shoal.values import Cursor
+from shoal.wire.tables import Range
 
 MOST_NAMED = 4  # tensors that an error names of each kind of difference
 
 
-def state_of(session: Session, cursor: Cursor) -> dict[str, Any]:
-    """A tree of numbers, strings and tensors; the tensors are the live ones."""
+def state_of(session: Session, cursor: Cursor, *, is_whole: bool = False) -> dict[str, Any]:
+    """A tree of numbers, strings and tensors; the tensors are the live ones.
+
+    `is_whole`: with the state of optimizers that servers have.
+    """
     names = parameter_names(session)
+    served = session.strategy.optimizer_states() if is_whole else None
     return {
         "step": session.step,
         "updates": session.strategy.votes.updates,
@@ -32,7 +37,11 @@ def state_of(session: Session, cursor: Cursor) -> dict[str, Any]:
             name: {entry: _gradient_entry(p.grad) for entry, p in model.named_parameters() if p.grad is not None}
             for name, model in session.watched.models.items()
         },
-        "optimizers": [_by_name(optimizer, names) for optimizer in session.watched.optimizers],
+        "optimizers": [
+            _by_name(optimizer, names) | ({} if served is None else {"state": served[number]})
+            for number, optimizer in enumerate(session.watched.optimizers)
+        ],
+        "gaps": [[gap.epoch, gap.start, gap.stop] for gap in session.gaps],
         "kept": {name: thing.state_dict() for name, thing in session.watched.kept.items()},
         "orders": session.strategy.orders(),
     }
@@ -123,6 +132,8 @@ def load_state(session: Session, state: Mapping[str, Any]) -> Cursor:
     session.strategy.follow(state.get("orders", {}))
     session.step = state["step"]
     session.strategy.votes.updates = state["updates"]
+    session.agreed_step = session.step
+    session.gaps = tuple(Range(*gap) for gap in state.get("gaps", ()))
     epoch, position = state["cursor"]
     return Cursor(epoch=epoch, position=position)
 

@@ -13,6 +13,7 @@ import msgspec
 
 from shoal import events
 from shoal.values import TimeShares
+from shoal.watch.servers import Servers
 
 MEMORY = 3.0  # seconds after which a measured rate has lost two thirds of its weight
 CALM = 10.0  # seconds between two notices of a kind that may come many times a minute
@@ -107,6 +108,7 @@ class Board:
     last_checkpoint: str = ""  # name of the one that the job's end waits for
     lost: frozenset[str] = frozenset()  # names of checkpoints that could not be written whole
     told: Mapping[type[events.Event], float] = field(default_factory=dict)  # by kind: time of the last notice
+    servers: Servers = field(default_factory=Servers)
     ended: events.JobEnded | None = None
 
     @property
@@ -176,7 +178,7 @@ class Board:
     def apply(self, event: events.Event, time: float) -> Board:
         if isinstance(event, events.JobStarted):  # a job that is resumed goes on in the same record
             return Board(began=time, now=time)
-        board = replace(self, now=max(self.now, time))
+        board = replace(self, now=max(self.now, time), servers=self.servers.apply(event, time))
         if isinstance(event, CALM_KINDS) and self.is_calm(event, time):
             board = replace(board, told={**self.told, type(event): time})
         return board._after(event)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from shoal import events
+from shoal.watch import server_words
 from shoal.watch.incident import Counts, Incident
 from shoal.watch.wording import fault_words, first_line, shortly, some_workers
 
@@ -39,6 +40,7 @@ class Incidents:
         self._batch = 0  # samples of a step
         self._is_over = True  # the last go has an end that was meant
         self._current: Incident | None = None  # the last that broke an exchange
+        self._servers_lost: Incident | None = None  # the last that cost a server, until it is made up for
         self._last_loss: Incident | None = None  # the last that cost a member
         self._is_anew = False  # nobody of the generation before is left, and no step was applied since
         self._is_from_top = False  # the same, and no checkpoint was taken up
@@ -217,6 +219,8 @@ class Incidents:
 
     def _note(self, event: events.Event, time: float) -> None:
         match event:
+            case events.ServerLost() | events.ServersChanged() | events.ParametersGone():
+                self._note_servers(event, time)
             case events.ReplicaDiffered():
                 incident = self._linked(time, event.worker) or self._new(time)
                 who = "of workers" if event.worker is None else f"of worker {event.worker}"
@@ -289,6 +293,18 @@ class Incidents:
             self._kept.remove(incident)
             self._current = None
         self._close()
+
+    def _note_servers(
+        self, event: events.ServerLost | events.ServersChanged | events.ParametersGone, time: float
+    ) -> None:
+        """Training may go on all the time: then the incident has cost nothing."""
+        if isinstance(event, events.ServerLost):
+            self._servers_lost = self._stopped() or self._linked(time, None) or self._new(time)
+            self._servers_lost.happen(f"server {event.server} was lost: {first_line(event.reason)}")
+        elif self._servers_lost is not None:
+            self._servers_lost.decide(str(server_words.notice(event)))
+            if isinstance(event, events.ServersChanged) and event.is_settled:
+                self._servers_lost = None
 
     # Which incident something belongs to
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.events import Event, StepsApplied
+from shoal.watch import server_words
 from shoal.watch.board import Board
 from shoal.watch.display import Display
 from shoal.watch.notices import LOUD, notices
@@ -72,8 +73,11 @@ class Live(Display):
         if not board.workers:
             return Text(f"{len(board.joined)} of {self._workers} workers are here", style="dim")
         numbers = board.in_sight
-        fitting = max(1, self._console.height - SPARE_LINES)
-        lines: list[RenderableType] = [self._job_line(), *(_worker_line(board, worker) for worker in numbers[:fitting])]
+        lines: list[RenderableType] = [self._job_line()]
+        if serving := server_words.progress(board.servers):
+            lines.append(Text(f"  {serving}", style="dim", no_wrap=True, overflow="ellipsis"))
+        fitting = max(1, self._console.height - SPARE_LINES - len(lines) + 1)
+        lines += [_worker_line(board, worker) for worker in numbers[:fitting]]
         if len(numbers) > fitting:
             lines.append(Text(f"  and {len(numbers) - fitting} more workers", style="dim"))
         return Group(*lines)

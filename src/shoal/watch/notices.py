@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shoal import events
+from shoal.watch import server_words
 from shoal.watch.board import CALM_KINDS, Board
 from shoal.watch.wording import (
     amount,
@@ -25,6 +26,8 @@ LOUD = (  # what people must not overlook
     events.WorkerFailed,
     events.ReplicaDiffered,
     events.Waiting,
+    events.ServerLost,
+    events.ParametersGone,
 )
 BACK = 30.0  # seconds after a coordinator's return in which workers that come back to it need no words
 
@@ -138,4 +141,4 @@ def _notice_of_faults(event: events.Event) -> str | None:
         case events.FaultInjected():
             return f"fault on purpose: {fault_words(event)} ({first_line(event.reason)})"
         case _:
-            return None
+            return server_words.notice(event)

@@ -23,6 +23,7 @@ from shoal.watch.markup import Markup, join, readable, tag, trusted
 from shoal.watch.record import read_record
 from shoal.watch.report_charts import ChartData, Reported, as_script_text, chart_data
 from shoal.watch.report_incidents import incidents
+from shoal.watch.report_servers import servers
 from shoal.watch.report_workers import breakdown, patterns
 from shoal.watch.series import read_curves
 
@@ -30,6 +31,7 @@ CONTENTS = (
     ("curves", "Curves"),
     ("speed-section", "Speed"),
     ("incidents", "What went wrong"),
+    ("servers", "Servers"),
     ("time", "Time"),
     ("timeline", "Timeline"),
     ("checkpoints", "Checkpoints"),
@@ -97,7 +99,8 @@ def report_page(runs: Sequence[Reported], defaults: Mapping[str, object]) -> Mar
 
 def _top(runs: Sequence[Reported], title: str) -> Markup:
     theme = tag("button", "Theme: system", type="button", id="theme")
-    links = tag("nav", *(tag("a", text, href=f"#{name}") for name, text in CONTENTS), theme, aria_label="Contents")
+    shown = [(name, text) for name, text in CONTENTS if name != "servers" or _have_servers(runs)]
+    links = tag("nav", *(tag("a", text, href=f"#{name}") for name, text in shown), theme, aria_label="Contents")
     if len(runs) > 1:
         return tag("header", links, tag("h1", title), sections.compared(runs))
     record = runs[0].record
@@ -124,11 +127,22 @@ def _sections(runs: Sequence[Reported], data: ChartData, defaults: Mapping[str, 
             "What went wrong, and what it cost",
             *_each(runs, lambda run, _: incidents(run.record, run.cost)),
         ),
+        *_servers(runs),
         sections.section("time", "Time per worker", *_each(runs, lambda run, _: breakdown(run.record))),
         sections.section("timeline", "Timeline", *_each(runs, lambda run, name: sections.timeline(run.record, name))),
         sections.section("checkpoints", "Checkpoints", *_each(runs, lambda run, _: sections.checkpoints(run.record))),
         sections.section("configuration", "Configuration", sections.configuration(runs, defaults)),
     ]
+
+
+def _have_servers(runs: Sequence[Reported]) -> bool:
+    return any(run.record.story.board.servers.is_known for run in runs)
+
+
+def _servers(runs: Sequence[Reported]) -> list[Markup]:
+    if not _have_servers(runs):
+        return []
+    return [sections.section("servers", "Servers", *_each(runs, lambda run, _: servers(run.record)))]
 
 
 def _tools(*, has_marks: bool) -> Markup:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from shoal import events
+from shoal.watch.server_words import changed
 from shoal.watch.wording import (
     amount,
     batch_words,
@@ -23,10 +24,13 @@ from shoal.watch.wording import (
     steps_redone,
 )
 
-Category = Literal["job", "faults", "members", "void steps", "checkpoints", "epochs", "advice"]
+Category = Literal["job", "faults", "members", "void steps", "checkpoints", "servers", "epochs", "advice"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 # Kinds of happenings that a strip over the job's time shows, in its order.
-LANES = ("faults on purpose", "lost", "expelled", "handed over", "joined", "generations", "coordinator", "differed")
+LANES = (
+    *("faults on purpose", "lost", "expelled", "handed over", "joined", "generations", "coordinator", "differed"),
+    "servers lost",
+)
 MOST_ENTRIES = 400  # of a category; the newest are kept
 
 
@@ -98,7 +102,7 @@ def entry_of(event: events.Event, time: float) -> Entry | None:
             return Entry(time, "advice", said + event.text)
         case _:
             found = _of_job(event, time) or _of_faults(event, time)
-            return found or _of_members(event, time) or _of_checkpoints(event, time)
+            return found or _of_members(event, time) or _of_checkpoints(event, time) or _of_servers(event, time)
 
 
 def _lane(event: events.Event) -> str:
@@ -119,6 +123,8 @@ def _lane(event: events.Event) -> str:
             return "coordinator"
         case events.ReplicaDiffered():
             return "differed"
+        case events.ServerLost() | events.ParametersGone():
+            return "servers lost"
         case _:
             return ""
 
@@ -221,5 +227,21 @@ def _of_checkpoints(event: events.Event, time: float) -> Entry | None:
         case events.CheckpointRefused():
             title = f"{event.checkpoint} cannot be used"
             return Entry(time, "checkpoints", title, event.reason, is_problem=True)
+        case _:
+            return None
+
+
+def _of_servers(event: events.Event, time: float) -> Entry | None:
+    match event:
+        case events.ServerJoined():
+            return Entry(time, "servers", f"server {event.server} joined from {event.host}, process {event.process}")
+        case events.ServerLost():
+            return Entry(time, "servers", f"server {event.server} was lost", event.reason, is_problem=True)
+        case events.ServersChanged():
+            title = f"version {event.version}: {changed(event).partition(': ')[0]}"
+            return Entry(time, "servers", title, event.reason)
+        case events.ParametersGone():
+            title = f"{event.blocks:,} blocks of parameters ({amount(event.size)}) are on no server any more"
+            return Entry(time, "servers", title, event.reason, is_problem=True)
         case _:
             return None

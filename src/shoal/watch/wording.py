@@ -99,7 +99,8 @@ def batch_words(event: events.BatchChosen) -> str:
 
 def fault_words(event: events.FaultInjected) -> str:
     """'kill worker 2', 'stop worker 1 for 8.0 s', 'fill-disk for 5.0 s'."""
-    whom = "" if event.worker is None else f" worker {event.worker}"
+    whom = f" worker {event.worker}" if event.worker is not None else ""
+    whom = f" server {event.server}" if event.server is not None else whom
     lasts = "" if event.seconds is None else f" for {span(event.seconds)}"
     return f"{event.fault}{whom}{lasts}"
 

@@ -50,6 +50,9 @@ class Lease(Proposal, frozen=True, tag="lease"):
 
     generation: int
     updates: int  # how many updates' worth it would like
+    loop: int = 0  # which loop it speaks of; one that is past is over
+    meetings: int = 0  # that the worker has attended
+    holds: tuple[Range, ...] = ()  # of its earlier leases, what it will still use; the rest it gives back
 
 
 class Push(Proposal, frozen=True, tag="push"):
@@ -77,6 +80,7 @@ class Call(Proposal, frozen=True, tag="call"):
 
     generation: int
     reason: str
+    meetings: int = 0  # that the worker has attended: one that was called since serves it as well
 
 
 class Withdraw(Proposal, frozen=True, tag="withdraw"):
@@ -86,7 +90,11 @@ class Withdraw(Proposal, frozen=True, tag="withdraw"):
     step: int
 
 
-AnyEntry = Begin | Enrol | PlanLoop | Lease | Push | Assign | Call | Withdraw
+class Ask(Proposal, frozen=True, tag="ask"):
+    """Where is the loop? Asked in a meeting, where nobody has an update under way."""
+
+
+AnyEntry = Begin | Enrol | PlanLoop | Lease | Push | Assign | Call | Withdraw | Ask
 
 
 # Answers, to the worker that proposed
@@ -123,4 +131,14 @@ class Void(Answer, frozen=True, tag="void"):
     restage: bool = False  # the servers have changed: stage it again, by the present map
 
 
-AnyAnswer = Done | Granted | Committed | Void
+class Told(Answer, frozen=True, tag="told"):
+    """Where the loop is: every position before (epoch, position) is used or in `open`, none after it is."""
+
+    loop: int = 0  # number of the planned loop; 0: none
+    epoch: int = 0
+    position: int = 0
+    open: tuple[Range, ...] = ()  # leased and not used yet, or given back
+    is_over: bool = False
+
+
+AnyAnswer = Done | Granted | Committed | Void | Told

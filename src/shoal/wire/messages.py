@@ -159,6 +159,8 @@ class Welcome(Message, frozen=True, tag="welcome"):
     is_member: bool = False  # the receiver is in it: it came back after a broken connection, and goes on
     script: str = ""
     arguments: tuple[str, ...] = ()
+    servers: str = ""  # HOST:PORT of the keeper of the job's parameter servers; empty: it has none
+    space: str = ""  # the job's name there
 
 
 class Enlisted(Message, frozen=True, tag="enlisted"):

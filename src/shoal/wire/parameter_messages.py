@@ -83,6 +83,7 @@ class Stage(Note, frozen=True, tag="stage"):
     last: int  # one past the last
     place: int = -1  # where the bytes are in the sender's arena; -1: they follow as payload
     is_state: bool = False
+    state: bytes = b""  # is_state: what the bytes hold of each block (`parameters.block_state`)
 
 
 class StageEnd(Note, frozen=True, tag="stage-end"):
@@ -113,6 +114,7 @@ class Pull(Note, frozen=True, tag="pull"):
     by_value: bool = False  # as payload even where memory is shared
     is_bounded: bool = True  # wait while the sender is too far ahead of the slowest; False for reads of a checkpoint
     with_state: bool = False  # whole blocks with their optimizer's state, as payload
+    meetings: int = 0  # that the sender has attended: if more were called, a pull that would wait is held instead
 
 
 class Relay(Note, frozen=True, tag="relay"):
@@ -149,6 +151,12 @@ class StageDone(Note, frozen=True, tag="stage-done"):
     request: int
     push: PushId
     applied: int  # number of the last entry applied here
+
+
+class Released(Note, frozen=True, tag="released"):
+    """The sender needs the places of this push in the worker's arena no more: it is applied here, or dropped."""
+
+    push: PushId
 
 
 class Answered(Note, frozen=True, tag="answered"):
@@ -228,6 +236,7 @@ class Fetch(Note, frozen=True, tag="fetch"):
     job: str
     view: int
     blocks: tuple[int, ...]
+    at_least: int = 0  # number of an entry that must be applied to them before: the sender keeps no update up to it
 
 
 class Fetched(Note, frozen=True, tag="fetched"):
@@ -292,6 +301,7 @@ class Filled(Note, frozen=True, tag="filled"):
     """The sender holds every block of `after` that is its."""
 
     view: int
+    size: int = 0  # bytes that it has fetched for that
 
 
 class Lost(Note, frozen=True, tag="lost"):
@@ -343,6 +353,12 @@ class ChangeServers(Note, frozen=True, tag="change-servers"):
     more: int = 0
 
 
+class StopGroup(Note, frozen=True, tag="stop-group"):
+    """An administrator's: whoever started the group should end it."""
+
+    request: int
+
+
 class Agreed(Note, frozen=True, tag="agreed"):
     """A request to the keeper is met."""
 
@@ -362,10 +378,10 @@ class GroupStatus(Note, frozen=True, tag="group-status"):
 
 AnyNote = (
     Hello | Welcome | Refusal | Define | KeyList | Stage | StageEnd | Propose | Pull | Relay | RelayJoin | RelayLost
-    | Defined | StageDone | Answered | Part | Held | Moved
+    | Defined | StageDone | Released | Answered | Part | Held | Moved
     | Record | Recorded | ViewState | LedgerCopy | Fetch | Fetched | PartialNorm | TotalNorm
     | ServerJoin | GroupNews | WatchGroup | Filled | Lost | ServerBeat
-    | OpenSpace | CloseSpace | ChangeServers | Agreed | GroupStatus
+    | OpenSpace | CloseSpace | ChangeServers | StopGroup | Agreed | GroupStatus
 )  # fmt: skip  # one line per kind would fill a page
 
 _encoder = msgspec.msgpack.Encoder()

@@ -71,7 +71,8 @@ class LoopTerms(msgspec.Struct, frozen=True):
 class PushTerms(msgspec.Struct, frozen=True):
     """What belongs to a push besides its gradients."""
 
-    groups: tuple[tuple[dict[str, Number], ...], ...]  # by optimizer: the present values of its groups
+    # By optimizer: the present values of its groups; none for one that took no step. Without any no gradient counts.
+    groups: tuple[tuple[dict[str, Number], ...], ...]
     scale: float = 1.0  # what servers multiply the gradient by: weights, clipping by the worker's own norm
     clip_norms: tuple[float | None, ...] = ()  # by optimizer: servers clip the sum to this (synchronous only)
     read: int = 0  # updates that were in the parameters it was computed with

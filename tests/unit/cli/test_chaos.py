@@ -18,7 +18,10 @@ ALL = Present(here=(0, 1, 2, 3), members=(0, 1, 2, 3), step=0)
     [
         ("kill worker every 15s", Clause("", "kill", every=15.0)),
         ("KILL  2 workers every 500ms", Clause("", "kill", count=2, every=0.5)),
-        ("kill worker 3 at step 100", Clause("", "kill", worker=3, step=100)),
+        ("kill server every 15s", Clause("", "kill", target="server", every=15.0)),
+        ("kill 2 servers at step 100", Clause("", "kill", target="server", count=2, step=100)),
+        ("stop server 1 at 3s for 2s", Clause("", "stop", target="server", number=1, at=3.0, seconds=2.0)),
+        ("kill worker 3 at step 100", Clause("", "kill", number=3, step=100)),
         ("stop worker at 2min for 1.5s", Clause("", "stop", at=120.0, seconds=1.5)),
         ("stop worker at 10s", Clause("", "stop", at=10.0, seconds=8.0)),
         ("cut worker every 30s for 5s", Clause("", "cut", every=30.0, seconds=5.0)),
@@ -49,8 +52,9 @@ def test_several_clauses() -> None:
         ("kil worker every 15s", "'kil' in 'kil worker every 15s': did you mean 'kill'?"),
         ("explode", "there is kill, stop, cut"),
         ("kill", "ends too early: there should be `worker` or `2 workers`"),
-        ("kill server every 15s", "'server' in"),
-        ("kill 2 servers every 15s", "it should be `workers`"),
+        ("kill 2 nodes every 15s", "it should be `workers` or `servers`"),
+        ("kill node every 15s", "it should be `worker` or `server`, `worker 2` or `2 workers`"),
+        ("cut server every 15s", "'server' in 'cut server every 15s': it should be `worker`"),
         ("kill 0 workers every 15s", "from 1 to 256"),
         ("kill worker", "says nothing about when"),
         ("kill worker every 15s at 3s", "says more than once about when"),
@@ -87,6 +91,25 @@ def test_a_worker_that_the_job_does_not_start_with_is_doubted() -> None:
     assert "workers 0 to 3" in first
     assert "'stop worker 4 at 9s'" in second
     assert doubts(clauses, workers=10) == ()
+
+
+def test_servers_that_the_job_does_not_start_are_doubted() -> None:
+    clauses = parse("kill server every 5s; kill server 2 at 5s; kill worker every 5s")
+    assert ["strikes nobody: the job starts no servers itself" in doubt for doubt in doubts(clauses, workers=1)] == [
+        True,
+        True,
+    ]
+    [doubt] = doubts(clauses, workers=1, servers=2)
+    assert "strikes nobody until there is a server 2: the job starts with servers 0 to 1" in doubt
+    assert doubts(clauses, workers=1, servers=3) == ()
+
+
+def test_servers_are_struck_like_workers() -> None:
+    present = Present(here=(0, 1), members=(0, 1), step=0, servers=(4, 6))
+    faults = [fault for _, fault in struck("kill server every 1s", seed=1, present=present)]
+    assert {fault.server for fault in faults} == {4, 6}
+    assert {fault.worker for fault in faults} == {None}
+    assert struck("kill server every 1s", seed=1) == []
 
 
 @given(st.text(max_size=60) | st.lists(st.sampled_from([*VERBS, "worker", "2", "every", "at", "5s"])).map(" ".join))

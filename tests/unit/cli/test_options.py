@@ -30,6 +30,16 @@ OPTIONS: list[tuple[tuple[str, ...], object]] = [
     (("--sync-batchnorm", "--no-sync-batchnorm"), False),
     (("--bucket-mb",), 4.0),
     (("--digest-every",), 100),
+    (("--servers",), ""),
+    (("--servers-token",), ""),
+    (("--replicas",), 1),
+    (("--consistency",), "synchronous"),
+    (("--staleness",), ""),
+    (("--staleness-scaling",), "lr"),
+    (("--noise",), 0.0),
+    (("--normalize", "--no-normalize"), False),
+    (("--server-memory",), ""),
+    (("--server-quota",), ""),
     (("--address",), "127.0.0.1:0"),
     (("--heartbeat-limit",), 5.0),
     (("--hang-limit",), 600.0),
@@ -67,7 +77,7 @@ def test_every_setting_is_in_one_group() -> None:
 
 
 def test_commands() -> None:
-    every = "run join simulate runs show report checkpoints export import coordinator bench"
+    every = "run join simulate runs show report checkpoints export import servers coordinator server bench"
     assert list(COMMANDS) == every.split()
 
 
@@ -126,6 +136,9 @@ def test_values_arrive_typed(arguments: tuple[str, ...], name: str, value: objec
         (("--keep-checkpoints", "0", "train.py"), "--keep-checkpoints is 0; it should be from 1"),
         (("--keep", "2", "train.py"), "there is no option --keep;"),
         (("--resume", "missing"), "there is no run 'missing'"),
+        (("--strategy", "parameter-server", "train.py"), "has no servers: give --servers 2"),
+        (("--servers", "2", "train.py"), "--servers 2 is for --strategy parameter-server"),
+        (("--strategy", "parameter-server", "--servers=2", "--staleness=-1", "train.py"), "--staleness is '-1'"),
         (("-n",), "-n/--workers"),
         ((), "no script given"),
         (("-n", "2"), "no script given"),

@@ -17,6 +17,7 @@ from shoal.cli.orders import (
     Instruction,
     InterruptWorkers,
     Say,
+    ServersFailed,
     Signalled,
     StartWorker,
     TellExit,
@@ -51,6 +52,11 @@ from support.supervision import (
     saving,
     unsaved,
 )
+
+
+def test_a_job_without_servers_cannot_go_on() -> None:
+    finish = finishes([joined(0), ServersFailed("5 in a row ended")])
+    assert (finish.exit_code, finish.error, finish.text) == (10, "ServersLost", "5 in a row ended")
 
 
 def test_job_is_over_when_it_is_ended_and_every_script_has_exited() -> None:

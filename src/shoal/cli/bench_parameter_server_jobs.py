@@ -1,0 +1,100 @@
+"""Whole jobs of `shoal bench parameter-server`: one slow worker among four, and time to a held-out loss."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import statistics
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal.cli.launch import launch
+from shoal.errors import ScriptFailed
+
+SCRIPT = Path(__file__).with_name("bench_parameter_server_script.py")
+WORKERS = 4
+SLOWER = 4  # times
+PAUSE = 0.05  # seconds that a batch of a fast worker takes
+BATCHES = 800
+ALONE = 100
+TURNS = 3
+SERVED: Mapping[str, object] = {"strategy": "parameter-server", "servers": "1"}
+FREE: Mapping[str, object] = {**SERVED, "consistency": "asynchronous"}
+
+
+def slow() -> dict[str, float]:
+    """Batches per second, all workers together: their own speeds added up, asynchronous, and all-reduce."""
+    speeds: dict[str, list[float]] = {"own": [], "asynchronous": [], "all-reduce": []}
+    for _ in range(TURNS):
+        fast = _speed(1, 0, ALONE, FREE)
+        slowed = _speed(1, 1, ALONE // SLOWER, FREE)
+        speeds["own"].append((WORKERS - 1) * fast + slowed)
+        speeds["asynchronous"].append(_speed(WORKERS, 1, BATCHES, FREE))
+        speeds["all-reduce"].append(_speed(WORKERS, 1, BATCHES // SLOWER, {}))
+    return {way: statistics.median(found) for way, found in speeds.items()}
+
+
+def _speed(workers: int, slow_ones: int, batches: int, settings: Mapping[str, object]) -> float:
+    """Batches per second of a job, from the moment when all its workers are at work to that when the first one ends."""
+    with tempfile.TemporaryDirectory() as folder:
+        counts = ("--batches", str(batches), "--slow", str(slow_ones), "--pause", str(PAUSE), "--slower", str(SLOWER))
+        _run(Path(folder), SCRIPT, counts, {"workers": workers, **settings})
+        times = [sorted(map(float, path.read_text().split())) for path in Path(folder).glob("times-*")]
+    if len(times) != workers or min(map(len, times)) < 3:
+        raise ScriptFailed(f"of {workers} workers {len(times)} left their times; the benchmark needs them all")
+    began, ended = max(each[0] for each in times), min(each[-1] for each in times)
+    count = sum(1 for each in times for moment in each if began < moment <= ended)
+    return count / (ended - began)
+
+
+EXAMPLES: Mapping[str, tuple[str, float]] = {"digits.py": ("loss", 0.15), "gpt.py": ("loss", 2.5)}
+MODES: Mapping[str, Mapping[str, object]] = {
+    "all-reduce": {},
+    "parameter server, synchronous": SERVED,
+    "parameter server, staleness 4": {**SERVED, "staleness": "4"},
+    "parameter server, asynchronous": FREE,
+}
+
+
+def losses() -> dict[str, dict[str, Any]]:
+    """By example and mode: seconds from the first step until the held-out loss is at most the limit, and the best."""
+    folder = Path(__file__).parents[3] / "examples"
+    if not folder.is_dir():
+        raise ScriptFailed(f"the examples are not at {folder}; run this part from a checkout of the project")
+    found: dict[str, dict[str, Any]] = {}
+    for example, (score, limit) in EXAMPLES.items():
+        found[example] = {}
+        for mode, settings in MODES.items():
+            with tempfile.TemporaryDirectory() as place:
+                arguments = ("--epochs", "12") if example == "digits.py" else ("--rounds", "12", "--steps", "50")
+                run_dir = _run(Path(place), folder / example, arguments, {"workers": 2, **settings})
+                found[example][mode] = _time_to(run_dir, score, limit)
+    return found
+
+
+def _time_to(run_dir: Path, score: str, limit: float) -> dict[str, float | None]:
+    started, reached, best = None, None, float("inf")
+    for line in (run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        event = record["event"]
+        if event["type"] == "loop-started" and started is None:
+            started = record["time"]
+        if event["type"] == "evaluated" and event["scores"].get(score) is not None:
+            best = min(best, event["scores"][score])
+            if reached is None and event["scores"][score] <= limit and started is not None:
+                reached = record["time"] - started
+    return {"seconds": reached, "best": best}
+
+
+def _run(folder: Path, script: Path, arguments: tuple[str, ...], settings: Mapping[str, Any]) -> Path:
+    run_dir = folder / "run"
+    said = io.StringIO()
+    place = ("--times", str(folder)) if script == SCRIPT else ()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = launch(script, *arguments, *place, run_dir=str(run_dir), progress="none", **settings)
+    if code:
+        raise ScriptFailed(f"a job of the benchmark ended with exit code {code}: {said.getvalue().strip()[-500:]}")
+    return run_dir

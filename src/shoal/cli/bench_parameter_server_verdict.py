@@ -1,0 +1,92 @@
+"""What the measurements of `shoal bench parameter-server` come to: medians, ratios and bounds. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SOCKETS, SHARED, SENT = "two sockets", "Shoal, shared", "Shoal, sent"
+
+LEAST_OF_RPC = 2.5  # times as fast as torch RPC at its fastest, on one machine
+LEAST_OF_SOCKETS = 0.75  # of the speed of two plain sockets, over TCP
+LEAST_FREE = 0.90  # of the sum of the workers' own speeds, asynchronous
+MOST_TOGETHER = 0.50  # of it, all-reduce
+
+
+@dataclass(frozen=True)
+class Bound:
+    what: str
+    found: float
+    limit: float
+    is_least: bool = True  # else the most
+
+    @property
+    def holds(self) -> bool:
+        return self.found >= self.limit if self.is_least else self.found < self.limit
+
+    @property
+    def rule(self) -> str:
+        return f"at least {self.limit:.2f}" if self.is_least else f"below {self.limit:.2f}"
+
+
+def medians(seconds: Mapping[str, list[float]]) -> dict[str, float]:
+    return {way: statistics.median(values) for way, values in seconds.items()}
+
+
+def fastest_rpc(typical: Mapping[str, float]) -> float:
+    return min(value for way, value in typical.items() if way.startswith("torch RPC"))
+
+
+def bounds(results: Mapping[str, Any]) -> list[Bound]:
+    found = []
+    if "transfer" in results:
+        typical = medians(results["transfer"])
+        found.append(Bound("one machine, times torch RPC", fastest_rpc(typical) / typical[SHARED], LEAST_OF_RPC))
+        found.append(Bound("over TCP, of two sockets", typical[SOCKETS] / typical[SENT], LEAST_OF_SOCKETS))
+    if "slow" in results:
+        free, together = (results["slow"][way] / results["slow"]["own"] for way in ("asynchronous", "all-reduce"))
+        found.append(Bound("one slow worker, asynchronous, of the sum of speeds", free, LEAST_FREE))
+        found.append(
+            Bound("one slow worker, all-reduce, of the sum of speeds", together, MOST_TOGETHER, is_least=False)
+        )
+    return found
+
+
+def transfer_text(seconds: Mapping[str, list[float]]) -> str:
+    typical = medians(seconds)
+    rpc = fastest_rpc(typical)
+    lines = [f"  {'':<24} {'median':>9}  {'torch RPC':>9}  {'sockets':>8}   (times as fast)"]
+    lines += [
+        f"  {way:<24} {value * 1e3:6.1f} ms  {rpc / value:8.2f}x  {typical[SOCKETS] / value:7.2f}x"
+        for way, value in typical.items()
+    ]
+    return "\n".join(lines)
+
+
+def servers_text(by_count: Mapping[int, Mapping[str, list[float]]]) -> str:
+    lines = [f"  {'servers':<9} {'shared':>9}  {'sent':>9}"]
+    for count, seconds in by_count.items():
+        typical = medians(seconds)
+        lines.append(f"  {count:<9} {typical[SHARED] * 1e3:6.1f} ms  {typical[SENT] * 1e3:6.1f} ms")
+    return "\n".join(lines)
+
+
+def slow_text(found: Mapping[str, float]) -> str:
+    lines = [f"  {'sum of their own speeds':<24} {found['own']:7.1f} batches/s"]
+    lines += [
+        f"  {way:<24} {found[way]:7.1f} batches/s  {found[way] / found['own']:6.1%}"
+        for way in ("asynchronous", "all-reduce")
+    ]
+    return "\n".join(lines)
+
+
+def loss_text(found: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = []
+    for example, modes in found.items():
+        lines.append(f"  {example}")
+        for mode, result in modes.items():
+            reached = "not reached" if result["seconds"] is None else f"{result['seconds']:6.1f} s"
+            lines.append(f"    {mode:<28} {reached:>12}   best {result['best']:.3f}")
+    return "\n".join(lines)

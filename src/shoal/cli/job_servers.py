@@ -1,0 +1,91 @@
+"""Which parameter servers a job has: none, its own, or a name space in a group that runs.
+
+Imports of the server group are made only by jobs that have one. Not here: what happens to them while the job runs
+(`own_servers`, `borrowed_servers`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import socket
+from pathlib import Path
+
+from shoal.cli.plan import Job, public
+from shoal.cli.server_side import NoServers, ServerSide
+from shoal.cli.token_file import read_token
+from shoal.engines.engine import Engine
+from shoal.environment import parse_address
+from shoal.errors import UsageError
+from shoal.job_config import JobConfig, size_of
+from shoal.values import Address
+
+CHECK_SECONDS = 10.0  # for a group to answer before anything is started
+
+
+def check_group(config: JobConfig) -> None:
+    """A group that cannot be reached, or turns this job away, is said before anything is made or started."""
+    if (address := config.server_group) is None:
+        return
+    from shoal.parameters.keeper_client import KeeperClient
+
+    with KeeperClient(address, _group_token(config), CHECK_SECONDS) as client:
+        client.status()
+
+
+def space_name(run_dir: Path) -> str:
+    """The job's name among the jobs of a group: of one run directory always the same, of two never."""
+    where = f"{socket.gethostname()}:{run_dir.resolve()}"
+    return f"{run_dir.resolve().name[:80]}-{hashlib.blake2b(where.encode(errors='replace'), digest_size=4).hexdigest()}"
+
+
+def open_servers(job: Job, engine: Engine, token: str, stack: contextlib.ExitStack) -> tuple[ServerSide, str]:
+    """The job's servers, which `stack` closes, and where workers find their keeper."""
+    config = job.config
+    if config.strategy != "parameter-server":
+        return NoServers(), ""
+    if config.server_group is not None:
+        return _borrowed(job, config.server_group, token, stack), str(config.server_group)
+    from shoal.cli.own_servers import OwnServers, OwnServersConfig
+    from shoal.parameters.keeper import KeeperConfig
+    from shoal.wire.parameter_messages import Space
+
+    host = parse_address(config.address, named="--address").host
+    servers = OwnServers(
+        OwnServersConfig(
+            keeper=KeeperConfig(
+                listen=Address(host, 0),
+                token=token,
+                expected=config.server_count,
+                replicas=config.replicas,
+                spaces=(Space(job=job.space, token=token, quota=0),),
+            ),
+            token_file=job.token_file,
+            logs=job.run_dir / "logs",
+            memory=config.server_memory,
+            space=job.space,
+        ),
+        engine,
+    )
+    stack.callback(servers.close)
+    return servers, str(public(servers.keeper.address))
+
+
+def _borrowed(job: Job, keeper: Address, token: str, stack: contextlib.ExitStack) -> ServerSide:
+    from shoal.cli.borrowed_servers import BorrowedServers, BorrowedServersConfig
+    from shoal.wire.parameter_messages import Space
+
+    quota = size_of(job.config.server_quota, named="--server-quota") if job.config.server_quota else 0
+    space = Space(job=job.space, token=token, quota=quota)
+    servers = BorrowedServers(BorrowedServersConfig(keeper, _group_token(job.config), space))
+    stack.callback(servers.close)
+    return servers
+
+
+def _group_token(config: JobConfig) -> str:
+    try:
+        return read_token(Path(config.servers_token))
+    except UsageError:
+        raise UsageError(
+            f"--servers-token {config.servers_token} cannot be read as a token; `shoal servers start` names the file"
+        ) from None

@@ -1,0 +1,94 @@
+"""What a group of parameter servers says, as events of a job. Pure.
+
+Covers the keeper's own events, its figures, and, for a group that somebody else keeps, what two of its maps differ in.
+"""
+
+from __future__ import annotations
+
+from shoal.events import (
+    AnyEvent,
+    ParametersGone,
+    ServerJoined,
+    ServerLoad,
+    ServerLost,
+    ServersChanged,
+    ServersMeasured,
+)
+from shoal.parameters import group_events
+from shoal.values import Server, ServerMap
+from shoal.wire.parameter_messages import GroupStatus
+
+MOST_STALENESS = 64  # columns of the histogram; the last one holds all that are staler
+
+
+def event_of(news: group_events.GroupEvent, space: str) -> AnyEvent | None:
+    """None for what is no business of this job."""
+    match news:
+        case group_events.ServerJoined(server=server):
+            return _joined(server)
+        case group_events.ServerLost(number=number, reason=reason):
+            return ServerLost(server=number, reason=reason)
+        case group_events.MapMade():
+            return _changed(news.map, news.seconds, news.size)
+        case group_events.BlocksLost() if news.job == space:
+            reason = "all servers that held them are lost"
+            return ParametersGone(server=news.number, blocks=news.blocks, size=news.size, reason=reason)
+        case _:
+            return None
+
+
+def differences(before: ServerMap | None, after: ServerMap | None, seconds: float) -> list[AnyEvent]:
+    """What happened between two maps, the later of which came `seconds` after the earlier was last seen."""
+    if after is None or (before is not None and before.version >= after.version):
+        return []
+    known = {} if before is None else {server.number: server for server in before.servers}
+    present = {server.number for server in after.servers}
+    gone = [number for number in known if number not in present]
+    told: list[AnyEvent] = [ServerLost(server=number, reason=after.reason) for number in gone]
+    told += [_joined(server) for server in after.servers if server.number not in known]
+    return [*told, _changed(after, seconds, 0)]
+
+
+def measured(status: GroupStatus, space: str) -> ServersMeasured | None:
+    """None before there is anything to tell."""
+    spoken = [(number, figures) for number, figures in sorted(status.figures) if figures.seconds > 0]
+    if status.map is None or not spoken:
+        return None
+    staleness = next((counts for job, counts in status.staleness if job == space), ())
+    if len(staleness) > MOST_STALENESS:
+        staleness = (*staleness[: MOST_STALENESS - 1], sum(staleness[MOST_STALENESS - 1 :]))
+    return ServersMeasured(
+        version=status.map.version,
+        loads=tuple(
+            ServerLoad(
+                server=number,
+                seconds=figures.seconds,
+                bytes_in=figures.bytes_in,
+                bytes_out=figures.bytes_out,
+                requests=figures.requests,
+                updates=figures.updates,
+                queue_seconds=figures.queue_seconds,
+                busy_seconds=figures.busy_seconds,
+                held_bytes=figures.held_bytes,
+                limit_bytes=figures.limit_bytes,
+            )
+            for number, figures in spoken
+        ),
+        staleness=staleness,
+        clocks=next((tuple(sorted(clocks)) for job, clocks in status.clocks if job == space), ()),
+    )
+
+
+def _joined(server: Server) -> ServerJoined:
+    return ServerJoined(server=server.number, host=server.host, process=server.process, address=str(server.address))
+
+
+def _changed(made: ServerMap, seconds: float, size: int) -> ServersChanged:
+    return ServersChanged(
+        version=made.version,
+        servers=tuple(server.number for server in made.servers),
+        is_settled=made.is_settled,
+        seconds=seconds,
+        size=size,
+        reason=made.reason,
+    )

@@ -1,0 +1,56 @@
+"""Clocks of workers, and who may read on under a bound on staleness. Pure.
+
+A worker's clock counts its updates. It may read while it is at most `staleness` ahead of the slowest worker that is *at
+work*: one that holds positions, or is about to push. A worker that waits for positions, is told that there are none, or
+has not begun yet holds nobody back: no update of it is missing. When it gets positions its clock goes on from the
+slowest of those at work, so that nobody waits for what it did not do meanwhile. Clocks never go back, which is why a
+server that lags behind in the ledger may judge by what it has: it allows less, never more.
+
+Not here: meetings, which release who waits (`ledger`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+
+class Clock(msgspec.Struct):
+    count: int = 0  # updates
+    is_at_work: bool = False
+
+
+class Clocks(msgspec.Struct):
+    """Clocks of a generation's members."""
+
+    by_worker: dict[int, Clock] = msgspec.field(default_factory=dict)
+
+    def enrol(self, workers: Sequence[int]) -> None:
+        """Others are forgotten; a newcomer starts at the smallest clock, and binds nobody until it gets positions."""
+        kept = {worker: clock for worker, clock in self.by_worker.items() if worker in workers}
+        start = min((clock.count for clock in kept.values()), default=0)
+        self.by_worker = {worker: kept.get(worker) or Clock(start) for worker in workers}
+
+    def tick(self, worker: int) -> None:
+        self.by_worker[worker].count += 1
+
+    def rest(self, worker: int) -> None:
+        """It has no positions to work on."""
+        self.by_worker[worker].is_at_work = False
+
+    def work(self, worker: int) -> None:
+        """It got positions."""
+        own = self.by_worker[worker]
+        if own.is_at_work:
+            return
+        busy = [clock.count for clock in self.by_worker.values() if clock.is_at_work]
+        # With nobody at work there is nobody to wait for: from the fastest on, or the next to begin would be held up.
+        level = min(busy) if busy else max(clock.count for clock in self.by_worker.values())
+        own.count = max(own.count, level)
+        own.is_at_work = True
+
+    def allows(self, worker: int, staleness: int) -> bool:
+        """No update of a worker at work is missing that is more than `staleness` clocks old for this one."""
+        own = self.by_worker[worker].count
+        return all(own - clock.count <= staleness for clock in self.by_worker.values() if clock.is_at_work)

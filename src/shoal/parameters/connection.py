@@ -1,0 +1,302 @@
+"""One connection of a server group: a socket that does not block, the token handshake on it, then notes both ways.
+
+Used by servers, the keeper and workers alike; a `Switchboard` turns all connections of a thread. Outgoing notes and the
+memory of their payloads queue up and leave with as few calls as possible; incoming payloads are received straight into
+memory that the owner chooses. Nothing here raises for what the other end does: `Hearer.closed` hears of it, once. Not
+here: what notes mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import selectors
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Protocol
+
+from shoal.errors import Refused, WireError
+from shoal.parameters.note_reader import NoteReader
+from shoal.parameters.proving import AnyProof, ConnectorProof, Key, ListenerProof
+from shoal.values import Address
+from shoal.wire.parameter_messages import AnyNote, Note, Refusal, encode_note
+
+SOCKET_BYTES = 4 * 1024 * 1024  # buffers that the kernel is asked for, each way
+UNACKNOWLEDGED_MS = 30_000  # a connection whose bytes nobody acknowledged for so long is dead
+TURN_BYTES = 8 * 1024 * 1024  # read from one connection before the others have their turn
+LAST_BYTES = 1024 * 1024  # of a connection that is given up, which are read and thrown away
+MOST_PARTS = 64  # per call of sendmsg
+MAX_UNREAD_NOTES = 64 * 1024 * 1024  # bytes of heads and bodies that wait for an end that does not read
+PAUSE_BYTES = 256 * 1024 * 1024  # of output waiting: nothing more is read from an end that only asks (`pauses`)
+
+
+class Hearer(Protocol):
+    """Who owns a connection hears through this what happens on it. Called in `Switchboard.turn` only."""
+
+    def proved(self, connection: Connection) -> None:
+        """Both ends hold the token; notes may be sent."""
+
+    def room(self, connection: Connection, note: AnyNote, size: int) -> memoryview | None:
+        """Where the note's payload goes: exactly `size` writable bytes. None: it is read and thrown away."""
+
+    def arrived(self, connection: Connection, note: AnyNote, payload: memoryview | None) -> None:
+        """A whole note; `payload` is what `room` gave, or empty where the note has none."""
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """It is gone, not by `close`."""
+
+
+class _Part:
+    """Bytes that wait to be sent. `key` names memory that its owner may want back: see `Connection.detach`."""
+
+    __slots__ = ("bytes", "is_note", "key")
+
+    def __init__(self, data: memoryview, key: object, is_note: bool) -> None:
+        self.bytes = data
+        self.key = key
+        self.is_note = is_note
+
+
+class Connection:
+    """Made by `accepted` or `connecting`; `Switchboard.add` makes it work."""
+
+    def __init__(self, endpoint: socket.socket, proof: AnyProof, hearer: Hearer, *, is_connected: bool) -> None:
+        endpoint.setblocking(False)
+        self.socket = endpoint
+        self.label: object = None  # the owner's
+        self.is_proved = False
+        self.is_closed = False
+        self.was_refused = False  # the handshake ended so: another token, or a job that is not known there
+        self.pauses = False  # read no more requests while much of the output is unsent; never for both ends of one
+        self.is_held = False  # by the owner, who calls `touched` when that changes: read nothing for now
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.unsent = 0  # bytes in the queue
+        self._hearer = hearer
+        self._proof = proof
+        self._proof_bytes = bytearray()
+        self._is_connected = is_connected
+        self._parts: deque[_Part] = deque()
+        self._unread_notes = 0  # bytes of notes among `unsent`
+        self._held: list[tuple[Note, memoryview | None, object]] = []  # sent before it was proved
+        self._is_ending = False  # close when everything is sent
+        self._reader = NoteReader(
+            lambda note, size: hearer.room(self, note, size),
+            lambda note, payload: hearer.arrived(self, note, payload),
+        )
+        self.touched: Callable[[Connection], None] = lambda _: None  # the switchboard's: something to send, or closed
+        if first := proof.first():
+            self._queue(first)
+
+    @classmethod
+    def accepted(cls, endpoint: socket.socket, keys: Callable[[], Iterable[Key]], hearer: Hearer) -> Connection:
+        """Of a socket that `accept` gave. `OSError`: it is gone already."""
+        _prepare(endpoint)
+        return cls(endpoint, ListenerProof(keys), hearer, is_connected=True)
+
+    @classmethod
+    def connecting(cls, address: Address, key: Key, hearer: Hearer) -> Connection:
+        """To whoever listens there. `OSError`: it cannot even be tried."""
+        family, kind, protocol, _, place = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+        endpoint = socket.socket(family, kind, protocol)
+        try:
+            _prepare(endpoint)
+            endpoint.setblocking(False)
+            code = endpoint.connect_ex(place)
+            if code not in (0, errno.EINPROGRESS):
+                raise OSError(code, os.strerror(code))
+            return cls(endpoint, ConnectorProof(key), hearer, is_connected=False)
+        except BaseException:
+            endpoint.close()
+            raise
+
+    @property
+    def purpose(self) -> bytes:
+        """What it is for; known to a listener once it is proved."""
+        return self._proof.purpose
+
+    # Sending
+
+    def send(self, note: Note, payload: memoryview | bytes | None = None, key: object = None) -> None:
+        """Queue a note. The payload's memory is read until it is sent, or `detach(key)` copies what is left of it.
+
+        Before the connection is proved, it waits. On a closed one nothing happens: `Hearer.closed` says so.
+        """
+        view = None if payload is None else memoryview(payload).cast("B")
+        if self.is_closed or self._is_ending:
+            return
+        if not self.is_proved:
+            self._held.append((note, view, key))
+            return
+        self._queue(encode_note(note, len(view) if view is not None else 0))
+        if view is not None and len(view):
+            self._parts.append(_Part(view, key, is_note=False))
+            self.unsent += len(view)
+        if self._unread_notes > MAX_UNREAD_NOTES:
+            self._fail(f"it has not read {self._unread_notes} bytes")
+
+    def detach(self, key: object) -> None:
+        """The memory of payloads sent under `key` is about to change: what is unsent of them is copied now."""
+        for part in self._parts:
+            if part.key is not None and part.key == key:
+                part.bytes = memoryview(bytes(part.bytes))
+                part.key = None
+
+    def _queue(self, data: bytes) -> None:
+        self._parts.append(_Part(memoryview(data), None, is_note=True))
+        self.unsent += len(data)
+        self._unread_notes += len(data)
+        self.touched(self)
+
+    def flush(self) -> None:
+        """Send what the kernel takes now."""
+        try:
+            while self._parts and self._is_connected and not self.is_closed:
+                sent = self.socket.sendmsg([part.bytes for part in islice(self._parts, MOST_PARTS)])
+                self._release(sent)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._fail(error.strerror or str(error))
+            return
+        if self._is_ending and not self._parts:
+            self.close()
+
+    def _release(self, sent: int) -> None:
+        self.bytes_out += sent
+        self.unsent -= sent
+        while sent:
+            part = self._parts[0]
+            here = min(sent, len(part.bytes))
+            sent -= here
+            if part.is_note:
+                self._unread_notes -= here
+            if here == len(part.bytes):
+                self._parts.popleft()
+            else:
+                part.bytes = part.bytes[here:]
+
+    # Receiving
+
+    def receive(self) -> None:
+        """Read what is there, up to `TURN_BYTES`."""
+        limit = self.bytes_in + TURN_BYTES
+        try:
+            while not self.is_closed and self.bytes_in < limit and self._wants_read:
+                if not (self._read_notes() if self.is_proved else self._read_proof()):
+                    return
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._fail(error.strerror or str(error))
+        except Refused as refusal:
+            self.was_refused = True
+            self._fail(str(refusal))
+        except WireError as error:
+            self._turn_away(str(error))
+
+    def _read_notes(self) -> bool:
+        """Whether there may be more."""
+        target = self._reader.target()
+        count = self.socket.recv_into(target)
+        if not count:
+            self._fail("it closed the connection")
+            return False
+        self.bytes_in += count
+        self._reader.took(count)
+        return count == len(target)
+
+    def _read_proof(self) -> bool:
+        """No more is read than belongs to the handshake: what follows are notes."""
+        data = self.socket.recv(self._proof.wanted - len(self._proof_bytes))
+        if not data:
+            self._fail("it closed the connection before it proved anything")
+            return False
+        self.bytes_in += len(data)
+        self._proof_bytes += data
+        if len(self._proof_bytes) < self._proof.wanted:
+            return True
+        outcome = self._proof.take(bytes(self._proof_bytes))
+        self._proof_bytes.clear()
+        if outcome.answer:
+            self._queue(outcome.answer)
+        if outcome.is_refused:
+            self.end()
+            return False
+        if outcome.is_proved:
+            self._prove()
+        return True
+
+    def _prove(self) -> None:
+        self.is_proved = True
+        held, self._held = self._held, []
+        for note, payload, key in held:
+            self.send(note, payload, key)
+        self._hearer.proved(self)
+
+    def _turn_away(self, reason: str) -> None:
+        """What came is no note of ours: say so, and end. Another version at the other end reads this one's, and why."""
+        if self.is_proved:
+            self.send(Refusal(kind="bad-request", reason=reason))
+            self.flush()
+            with contextlib.suppress(OSError):  # closing on unread bytes could destroy what was sent
+                self.socket.recv(LAST_BYTES)
+        self._fail(reason)
+
+    # Its life
+
+    @property
+    def _wants_read(self) -> bool:
+        return not (self._is_ending or self.is_held) and not (self.pauses and self.unsent > PAUSE_BYTES)
+
+    @property
+    def mask(self) -> int:
+        """What a selector should wait for."""
+        wanted = selectors.EVENT_READ if self._is_connected and self._wants_read else 0
+        return wanted | (selectors.EVENT_WRITE if self._parts or not self._is_connected else 0)
+
+    def ready(self, events: int) -> None:
+        """The selector says so."""
+        if not self._is_connected:
+            code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                self._fail(os.strerror(code))
+                return
+            self._is_connected = True
+        if events & selectors.EVENT_READ:
+            self.receive()
+        if events & selectors.EVENT_WRITE and not self.is_closed:
+            self.flush()
+
+    def end(self) -> None:
+        """Close once what was sent is out; nothing more is read."""
+        self._is_ending = True
+        self._reader.stop()
+        self.touched(self)
+
+    def close(self) -> None:
+        """At once. Nothing more is heard of it."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._reader.stop()
+        self._parts.clear()
+        self._held.clear()
+        self.unsent = self._unread_notes = 0
+        self.touched(self)
+
+    def _fail(self, reason: str) -> None:
+        if not self.is_closed:
+            self.close()
+            self._hearer.closed(self, reason)
+
+
+def _prepare(endpoint: socket.socket) -> None:
+    endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
+    endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)
+    if endpoint.family in (socket.AF_INET, socket.AF_INET6):
+        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)

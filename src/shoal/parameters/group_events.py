@@ -1,0 +1,61 @@
+"""What can happen in a server group, as its keeper tells whoever started it. Frozen; no I/O, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.values import Server, ServerMap
+
+
+@dataclass(frozen=True)
+class ServerJoined:
+    server: Server
+
+
+@dataclass(frozen=True)
+class ServerLost:
+    """It died, went silent, or is cut off. Its number is never used again."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class ServerRemoved:
+    """It left as it was asked to, and what it held has moved: it ends by itself and needs no replacement."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class MapMade:
+    """A version of the map. One that is settled ends the moves of those before it."""
+
+    map: ServerMap
+    seconds: float  # since the change that made the last settled map invalid; 0.0 for the first map
+    size: int  # bytes that servers fetched from each other since then; known when it is settled
+
+
+@dataclass(frozen=True)
+class BlocksLost:
+    """A server should hold blocks that no living server has: they have to come from a checkpoint."""
+
+    number: int
+    job: str
+    blocks: int
+    size: int  # bytes
+
+
+@dataclass(frozen=True)
+class MoreWanted:
+    """An administrator asks for more servers."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class StopWanted:
+    """An administrator asks for the end of the group."""
+
+
+GroupEvent = ServerJoined | ServerLost | ServerRemoved | MapMade | BlocksLost | MoreWanted | StopWanted

@@ -1,0 +1,96 @@
+"""What a server holds of one job under one version of the map: its blocks, and pushes that are staged for them.
+
+A new version is begun with a new one, which takes over the blocks that it needs of the one before. Not here: what is
+done with it (`space`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from shoal.parameters.memory_budget import MemoryBudget
+from shoal.parameters.part_layout import PartLayout
+from shoal.parameters.placement import Placement, keys_digest
+from shoal.parameters.shard import Shard
+from shoal.parameters.staging import Staging
+from shoal.parameters.table_blocks import blocks_of
+from shoal.values import ServerMap
+from shoal.wire.tables import TableSpec
+
+
+class Holding:
+    def __init__(
+        self, table: TableSpec, servers: ServerMap, me: int, budget: MemoryBudget, older: Holding | None = None
+    ) -> None:
+        """`older` is used up. What it has no blocks for is absent."""
+        self.table = table
+        self.map = servers
+        self.placement = Placement(table, servers)
+        self.layout = PartLayout(table, self.placement.keys(me))
+        self.shard: Shard
+        self.keys = keys_digest(table.digest, self.layout.blocks)
+        self._me = me
+        if older is not None and older.layout.blocks == self.layout.blocks:
+            self.shard = older.shard  # workers that read from its memory go on doing so
+        else:
+            self.shard = Shard(table, self.layout, is_shared=True)
+            if older is not None:
+                for number in range(len(self.layout.units)):
+                    self.shard.take_unit(older.shard, number)
+                older.close()
+        self.staging = Staging(table, self.layout, budget)
+
+    @property
+    def view(self) -> int:
+        return self.map.version
+
+    @property
+    def held_bytes(self) -> int:
+        return self.shard.held_bytes + self.staging.held_bytes
+
+    @property
+    def offer(self) -> bytes:
+        """Of the arena that the values are in."""
+        offer = self.shard.memory.offer
+        return b"" if offer is None else msgspec.msgpack.encode(offer)
+
+    def fetches(self) -> dict[int, tuple[int, ...]]:
+        """Blocks that have to come from other servers, by who has them."""
+        absent = set(self.shard.absent())
+        every = self.placement.fetches(self._me)
+        found = {source: tuple(each for each in blocks if each in absent) for source, blocks in every.items()}
+        return {source: blocks for source, blocks in found.items() if blocks}
+
+    def present(self, blocks: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of them that are here and have values."""
+        here = set(self.layout.blocks) - set(self.shard.absent())
+        return tuple(block for block in blocks if block in here)
+
+    def lost(self) -> tuple[int, ...]:
+        """Blocks that this server should hold and nobody has."""
+        absent = set(self.shard.absent())
+        return tuple(block for block in self.placement.lost_to(self._me) if block in absent)
+
+    def size_of(self, blocks: tuple[int, ...]) -> int:
+        """Bytes of their values."""
+        every = blocks_of(self.table)
+        return sum(every[block].size for block in blocks)
+
+    def lacks_for_reader(self, first: int, last: int) -> bool:
+        """A block of the key list that workers read from this server has no values."""
+        return any(
+            not self.shard.has(place, place + 1) and self._is_reader(self.layout.blocks[place])
+            for place in range(first, last)
+        )
+
+    def answers_for(self, living: ServerMap) -> frozenset[int]:
+        """Blocks that this server is the first holder of, among those that are alive in a newer map too."""
+        both = tuple(server for server in self.map.servers if living.server(server.number) is not None)
+        return frozenset(Placement(self.table, msgspec.structs.replace(self.map, servers=both)).reads(self._me))
+
+    def close(self) -> None:
+        self.shard.close()
+
+    def _is_reader(self, block: int) -> bool:
+        reader = self.placement.reader(block)
+        return self._me == (self.placement.writers(block)[0] if reader is None else reader)

@@ -1,0 +1,156 @@
+"""The keeper of a server group: a thread that servers and workers are connected to, and that tells them the map.
+
+It runs in whoever started the servers. A server whose connection closes is lost at once, one that is silent a little
+later. Whoever connects has to prove that it holds the group's token (servers, administrators) or a job's (workers);
+until it has said what it wants it is a stranger, and there are only so many of those. Not here: decisions
+(`server_group`), bytes (`connection`), the blocking client (`keeper_client`). No torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shoal.errors import AddressUnavailable, UsageError
+from shoal.parameters.connection import Connection
+from shoal.parameters.group_events import GroupEvent
+from shoal.parameters.keeper_desk import KeeperDesk
+from shoal.parameters.proving import KEEPER_PURPOSE, Key, keeper_job_purpose
+from shoal.parameters.server_group import GroupSettings, ServerGroup
+from shoal.parameters.switchboard import Switchboard
+from shoal.values import Address
+from shoal.wire.parameter_messages import GroupStatus, Space
+
+TICK = 0.25  # seconds between looks at who is silent
+BACKLOG = 512
+
+
+@dataclass(frozen=True)
+class KeeperConfig:
+    listen: Address  # port 0: any free one
+    token: str  # the group's: servers and administrators hold it
+    expected: int  # servers that the first map waits for
+    replicas: int = 1
+    spaces: tuple[Space, ...] = ()  # jobs that may use the group from the start
+    silence_limit: float = 1.5  # seconds; servers send something twice per second
+
+
+class Keeper:
+    """Listens from its construction on; serves from `start` to `close`. `on_event` is called in its thread."""
+
+    def __init__(self, config: KeeperConfig, on_event: Callable[[GroupEvent], None]) -> None:
+        if not config.token:
+            raise UsageError("a server group needs a token; see --token-file")
+        group = ServerGroup(GroupSettings(config.expected, config.replicas))
+        for space in config.spaces:
+            group.open(space)
+        self._group = group
+        self._token = config.token
+        self._desk = KeeperDesk(group, on_event, config.silence_limit)
+        self._listener = _listen(config.listen)
+        self.address = Address(config.listen.host, self._listener.getsockname()[1])
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._losses: deque[tuple[int, str]] = deque()  # that other threads told of
+        self._full_until: float | None = None  # when to try again to accept, after there was no room
+        self._is_ending = False
+        self._is_closed = False
+        self._board = Switchboard()
+        self._thread = threading.Thread(target=self._serve, name="shoal-keeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """All connections too. Safe to call twice, and without `start`."""
+        if self._is_closed:
+            return
+        self._is_closed = self._is_ending = True
+        self._ring()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._board.close()
+        self._listener.close()
+        os.close(self._bell)
+
+    def status(self) -> GroupStatus:
+        """From any thread: the map, the jobs and what servers last said of themselves."""
+        return self._desk.status
+
+    def lose(self, number: int, reason: str) -> None:
+        """From any thread: the server is gone, whatever its connection says."""
+        if not self._is_closed:
+            self._losses.append((number, reason))
+            self._ring()
+
+    def _ring(self) -> None:
+        os.eventfd_write(self._bell, 1)
+
+    # The thread
+
+    def _serve(self) -> None:
+        self._board.watch(self._bell, self._answer_bell)
+        self._board.watch(self._listener, self._accept)
+        looked = time.monotonic()
+        while not self._is_ending:
+            self._board.turn(TICK)
+            now = time.monotonic()
+            while self._losses:
+                self._desk.lose(*self._losses.popleft(), now)
+            # What was late because this thread did not run, or the whole machine, is nobody's silence.
+            self._desk.look(now, late=max(0.0, now - looked - 2 * TICK))
+            looked = now
+            if self._full_until is not None and now >= self._full_until:
+                self._full_until = None
+                self._board.watch(self._listener, self._accept)
+
+    def _answer_bell(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+
+    def _accept(self) -> None:
+        try:
+            endpoint, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return  # gone again
+        except OSError:
+            # No descriptor is left: the stranger that waits longest makes room, and the next one waits for a tick.
+            self._desk.drop_oldest_stranger()
+            self._board.unwatch(self._listener)
+            self._full_until = time.monotonic() + TICK
+            return
+        try:
+            connection = Connection.accepted(endpoint, self._keys, self._desk)
+        except OSError:
+            endpoint.close()
+            return
+        self._board.add(connection)
+        self._desk.welcome(connection, time.monotonic())
+
+    def _keys(self) -> list[Key]:
+        jobs = [Key(keeper_job_purpose(space.job), space.token) for space in self._group.spaces.values()]
+        return [Key(KEEPER_PURPOSE, self._token), *jobs]
+
+
+def _listen(address: Address) -> socket.socket:
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise AddressUnavailable(f"the servers' keeper cannot listen on {address}: {error.strerror}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise AddressUnavailable(
+            f"the servers' keeper cannot listen on {address}: {error.strerror}; choose another address or port"
+        ) from None
+    listener.setblocking(False)
+    return listener

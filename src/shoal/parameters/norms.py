@@ -1,0 +1,110 @@
+"""How servers agree on the norm of a gradient that lies in parts on all of them, before they clip and apply it. Pure.
+
+Each sends the squares of its part to home, which sends the sum back to all when it has everybody's. When the map
+changes meanwhile everybody says it again, to all: one that has applied the update already knows the sum and tells it.
+A sum that is known is never made anew, as it could differ in its last bit. Not here: the squares (`shard`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+KEPT = 16  # sums that are kept for those who ask again; updates that clip follow each other one by one
+
+
+@dataclass(frozen=True)
+class Tell:
+    """To other servers."""
+
+    servers: tuple[int, ...]
+    view: int  # of who asks
+    number: int  # of the update's entry
+    squares: tuple[float, ...]  # by optimizer
+    is_total: bool
+
+
+class NormExchange:
+    """One server's part in it, for one job."""
+
+    def __init__(self, me: int) -> None:
+        self._me = me
+        self._view = 0
+        self._servers: tuple[int, ...] = ()  # of the map, by number; the first is home
+        self._has_changed = False  # the map has, since the last sum: ask everybody
+        self._totals: dict[int, tuple[float, ...]] = {}  # by number of the update's entry
+        self._parts: dict[tuple[int, int], dict[int, tuple[float, ...]]] = {}  # by (view, number): squares by server
+        self._needed: dict[int, frozenset[int]] = {}  # by number: whose squares make the sum
+
+    def total(self, number: int) -> tuple[float, ...] | None:
+        return self._totals.get(number)
+
+    def new_view(self, view: int, servers: Iterable[int]) -> None:
+        """What was asked is to be asked again: see `needs_part`."""
+        self._view, self._servers = view, tuple(servers)
+        self._has_changed = True
+        self._parts = {key: parts for key, parts in self._parts.items() if key[0] >= view}
+        self._needed = {}
+
+    def needs_part(self, number: int) -> bool:
+        """This server has not said its squares in this view, and nobody has told it the sum."""
+        return number not in self._totals and number not in self._needed
+
+    def offer(self, number: int, squares: tuple[float, ...], contributors: Iterable[int]) -> list[Tell]:
+        """This server's squares. `contributors`: servers that have a part of this update; dead ones do not count."""
+        self._needed[number] = frozenset(contributors) & frozenset(self._servers)
+        self._parts.setdefault((self._view, number), {})[self._me] = squares
+        others = tuple(server for server in self._servers if server != self._me)
+        told: list[Tell] = []
+        if self._has_changed and others:
+            told.append(Tell(others, self._view, number, squares, is_total=False))
+        elif self._servers[0] != self._me:
+            told.append(Tell(self._servers[:1], self._view, number, squares, is_total=False))
+        return told + self._sum(number)
+
+    def heard_part(self, sender: int, view: int, number: int, squares: tuple[float, ...]) -> list[Tell]:
+        if number in self._totals:
+            return [Tell((sender,), view, number, self._totals[number], is_total=True)]
+        if view < self._view:
+            return []
+        self._parts.setdefault((view, number), {})[sender] = squares
+        return self._sum(number)
+
+    def heard_total(self, view: int, number: int, squares: tuple[float, ...]) -> list[Tell]:
+        """One of an older view is not for this server any more: it has said its part in a newer one."""
+        if view < self._view or number in self._totals:
+            return []
+        # Those who ask in a view that this server does not know yet count on its part, which they will never get.
+        asking = [
+            Tell((sender,), later, number, squares, is_total=True)
+            for (later, asked), parts in self._parts.items()
+            for sender in parts
+            if asked == number and later > self._view
+        ]
+        self._totals[number] = squares
+        self._tidy(number)
+        return asking
+
+    def repeat(self) -> None:
+        """A connection broke, and with it what was on its way: say it again, to all."""
+        self._has_changed = True
+        self._needed = {}
+
+    def _sum(self, number: int) -> list[Tell]:
+        """Home, once it has all parts."""
+        parts: Mapping[int, tuple[float, ...]] = self._parts.get((self._view, number), {})
+        needed = self._needed.get(number)
+        if self._servers[:1] != (self._me,) or needed is None or not needed <= parts.keys() or number in self._totals:
+            return []
+        ordered = [parts[server] for server in sorted(needed)]
+        self._totals[number] = tuple(sum(each) for each in zip(*ordered, strict=True))
+        self._tidy(number)
+        others = tuple(server for server in self._servers if server != self._me)
+        return [Tell(others, self._view, number, self._totals[number], is_total=True)] if others else []
+
+    def _tidy(self, number: int) -> None:
+        self._has_changed = False
+        self._parts = {key: parts for key, parts in self._parts.items() if key[1] > number}
+        self._needed.pop(number, None)
+        while len(self._totals) > KEPT:
+            del self._totals[min(self._totals)]

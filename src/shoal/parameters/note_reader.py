@@ -1,0 +1,121 @@
+"""Bytes in, messages out: cuts a stream into notes, and has the raw bytes of each go straight into their place.
+
+No socket: the owner asks `target` where the next bytes should go and says with `took` how many came. Not here: what
+notes look like (`wire.parameter_messages`), and sending (`connection`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shoal.errors import WireError
+from shoal.wire.parameter_messages import HEAD_BYTES, AnyNote, decode_body, decode_head
+
+BUFFER_BYTES = 64 * 1024  # many small notes arrive in one read; of a large payload at most this much is copied once
+EMPTY = memoryview(b"")
+
+Room = Callable[[AnyNote, int], memoryview | None]
+Arrived = Callable[[AnyNote, memoryview | None], None]
+
+
+class NoteReader:
+    """One stream. `room` gives the memory for a payload of so many bytes, or None: then it is read and thrown away."""
+
+    def __init__(self, room: Room, arrived: Arrived) -> None:
+        self._room = room
+        self._arrived = arrived
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = 0  # of what is unread in the buffer
+        self._end = 0
+        self._note: AnyNote | None = None  # whose payload is on its way
+        self._payload: memoryview | None = None  # where it goes; None: nowhere
+        self._filled = 0  # bytes of it that came
+        self._size = 0  # bytes that it has
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Nothing more is handed over, also of what came already."""
+        self._is_stopped = True
+        self._payload = None
+
+    @property
+    def wanted(self) -> int:
+        """Bytes of the present payload that have not come."""
+        return self._size - self._filled
+
+    def target(self) -> memoryview:
+        """Where the next bytes go. Never empty."""
+        if self._note is None:
+            return self._view[self._end :]
+        if self._payload is None:
+            return self._view[: min(self.wanted, len(self._view))]
+        return self._payload[self._filled :]
+
+    def took(self, count: int) -> None:
+        """So many bytes are in `target` now. `WireError`: whatever sends this does not speak our language."""
+        if self._note is not None:
+            self._filled += count
+            self._finish()
+        else:
+            self._end += count
+        while not self._is_stopped and self._note is None and self._read_note():
+            self._finish()
+        self._compact()
+
+    def _read_note(self) -> bool:
+        """Whether there was a whole head and body; of its payload what is there already is moved to its place."""
+        if self._end - self._start < HEAD_BYTES:
+            return False
+        body, payload = decode_head(self._view[self._start : self._start + HEAD_BYTES])
+        begin = self._start + HEAD_BYTES
+        if self._end - begin < body:
+            self._make_room(HEAD_BYTES + body)
+            return False
+        note = decode_body(self._view[begin : begin + body])
+        self._start = begin + body
+        self._note, self._size, self._filled = note, payload, 0
+        self._payload = self._room_for(note, payload) if payload else EMPTY
+        here = min(payload, self._end - self._start)
+        if here and self._payload is not None:
+            self._payload[:here] = self._view[self._start : self._start + here]
+        self._start += here
+        self._filled = here
+        return True
+
+    def _room_for(self, note: AnyNote, size: int) -> memoryview | None:
+        room = self._room(note, size)
+        if room is None:
+            return None
+        room = room.cast("B") if room.format != "B" or room.ndim != 1 else room
+        if len(room) != size:
+            raise WireError(f"{type(note).__name__} comes with {size} bytes, and there should be {len(room)}")
+        return room
+
+    def _finish(self) -> None:
+        """Hand the note over, if all of its payload came."""
+        if self._note is None or self._filled < self._size or self._is_stopped:
+            return
+        note, payload = self._note, self._payload
+        self._note = self._payload = None
+        self._size = self._filled = 0
+        self._arrived(note, payload)
+
+    def _make_room(self, size: int) -> None:
+        if size > len(self._buffer):
+            grown = bytearray(size + BUFFER_BYTES)
+            grown[: self._end - self._start] = self._view[self._start : self._end]
+            self._buffer, self._view = grown, memoryview(grown)
+            self._start, self._end = 0, self._end - self._start
+
+    def _compact(self) -> None:
+        """What is unread moves to the front; a buffer that one large body needed is given back."""
+        if self._start == self._end:
+            self._start = self._end = 0
+            if len(self._buffer) > BUFFER_BYTES and self._note is None:
+                self._buffer = bytearray(BUFFER_BYTES)
+                self._view = memoryview(self._buffer)
+        elif self._start:
+            rest = bytes(self._view[self._start : self._end])
+            self._view[: len(rest)] = rest
+            self._start, self._end = 0, len(rest)

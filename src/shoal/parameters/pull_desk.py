@@ -1,0 +1,88 @@
+"""Workers' requests for values: which of them can be answered now, which wait, and the answers.
+
+A pull waits until its entry is in the unit that it asks about, and while its worker is too far ahead of the slowest.
+Values are sent from where they lie, or left in shared memory with their seal. Not here: who may ask by which map
+(`worker_desk`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.errors import ServerRefused
+from shoal.parameters.effects import Reading
+from shoal.parameters.holding import Holding
+from shoal.parameters.job_state import JobState
+from shoal.parameters.worker_link import WorkerLink, refuse
+from shoal.wire.parameter_messages import Held, Moved, Part, Pull
+
+
+@dataclass
+class _Waiting:
+    link: WorkerLink
+    note: Pull
+    unit: int
+    at_least: int  # entry that must be in the unit; rises when a bounded read becomes due
+
+
+class PullDesk:
+    def __init__(self, state: JobState) -> None:
+        self._state = state
+        self._waiting: dict[int, list[_Waiting]] = {}  # by unit
+
+    def ask(self, link: WorkerLink, note: Pull) -> None:
+        """Of the map that has begun here. `ServerRefused`: it makes no sense."""
+        holding = self._state.holding
+        assert holding is not None, "pulls are taken when there is something"
+        if not 0 <= note.first < note.last <= len(holding.layout.blocks):
+            raise ServerRefused(
+                f"blocks {note.first} to {note.last} of a list of {len(holding.layout.blocks)}", kind="bad-request"
+            )
+        unit = holding.layout.unit_of(note.first)
+        if note.last > holding.layout.units[unit].last:
+            raise ServerRefused(f"blocks {note.first} to {note.last} are in several units", kind="bad-request")
+        waiting = _Waiting(link, note, unit, note.at_least)
+        if not self._try(holding, waiting):
+            self._waiting.setdefault(unit, []).append(waiting)
+
+    def forget(self, link: WorkerLink) -> None:
+        for unit, several in tuple(self._waiting.items()):
+            self._waiting[unit] = [waiting for waiting in several if waiting.link is not link]
+
+    def look(self) -> None:
+        """Entries or blocks have come."""
+        for unit in tuple(self._waiting):
+            self.look_at(unit)
+
+    def look_at(self, unit: int) -> None:
+        """Something was applied to this unit."""
+        several = self._waiting.pop(unit, None)
+        holding = self._state.holding
+        if not several or holding is None:
+            return
+        left = [waiting for waiting in several if not self._try(holding, waiting)]
+        if left:
+            self._waiting[unit] = left
+
+    def _try(self, holding: Holding, waiting: _Waiting) -> bool:
+        """Whether it is answered."""
+        note, link, state = waiting.note, waiting.link, self._state
+        if note.view != holding.view:
+            assert state.map is not None, "a holding is by a map"
+            link.connection.send(Moved(request=note.request, map=state.map))
+            return True
+        if state.queue.unit_applied(waiting.unit, state.newest) < waiting.at_least:
+            return False
+        if note.is_bounded and not self._is_due(waiting):
+            return waiting.note is not note  # it was held
+        if state.queue.unit_applied(waiting.unit, state.newest) < waiting.at_least:
+            return False
+        if holding.lacks_for_reader(note.first, note.last):
+            reason = (
+                f"server {state.server} should have blocks of job {state.job} that nobody has assigned, or that were "
+                "lost with other servers: assign them, from a checkpoint where there is one"
+            )
+            refuse(link, ServerRefused(reason, kind="lost"), note.request)
+            return True
+        self._answer(holding, waiting)
+        return True

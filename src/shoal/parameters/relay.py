@@ -1,0 +1,130 @@
+"""Bytes between the workers of a generation that only talk to servers: who gets what, and who is told of a loss. Pure.
+
+Every member of a generation joins it on a connection ("link") of its own. What is sent to a member that has not joined
+yet waits, up to a limit for each pair. Events in, deliveries out; the server does the sending (`server`). A link is
+anything that can be a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from shoal.wire.parameter_messages import Relay, RelayJoin, RelayLost
+
+MAX_WAITING = 64 * 1024 * 1024  # bytes from one member to another that has not joined yet
+KEPT_GENERATIONS = 4  # the newest of a job; a member of an older one is told that it is over
+
+Link = Hashable
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """To be sent on a link, in order."""
+
+    link: Link
+    note: Relay | RelayLost
+    payload: memoryview | None = None
+
+
+@dataclass
+class _Generation:
+    workers: frozenset[int]
+    links: dict[int, Link] = field(default_factory=dict)  # of the members that have joined, by worker
+    gone: dict[int, str] = field(default_factory=dict)  # members that had joined and are lost, with the reason
+    waiting: dict[int, list[tuple[int, memoryview]]] = field(default_factory=dict)  # by receiver: (sender, bytes)
+    waiting_bytes: dict[tuple[int, int], int] = field(default_factory=dict)  # by (sender, receiver)
+
+
+class RelayHub:
+    """The relay of one job."""
+
+    def __init__(self) -> None:
+        self._generations: dict[int, _Generation] = {}
+        self._places: dict[Link, tuple[int, int]] = {}  # generation and worker of each link
+        self._newest = 0
+
+    def join(self, link: Link, worker: int, note: RelayJoin) -> tuple[Delivery, ...]:
+        """It gets what has waited for it, and hears of members that are lost already."""
+        number = note.generation
+        if worker not in note.workers or number <= self._newest - KEPT_GENERATIONS:
+            reason = f"generation {number} is over" if worker in note.workers else f"worker {worker} is not in it"
+            return _all_lost(link, worker, note, reason)
+        here = self._generations.setdefault(number, _Generation(frozenset(note.workers)))
+        if here.workers != frozenset(note.workers):
+            return _all_lost(link, worker, note, f"others say that generation {number} has other workers")
+        self._advance(number)
+        if worker in here.gone:
+            return _all_lost(link, worker, note, f"worker {worker} was lost in generation {number} already")
+        older = here.links.pop(worker, None)
+        if older is not None:
+            self._places.pop(older, None)
+        here.links[worker] = link
+        self._places[link] = (number, worker)
+        frames = [
+            Delivery(link, Relay(generation=number, peer=sender), data) for sender, data in here.waiting.pop(worker, ())
+        ]
+        here.waiting_bytes = {pair: size for pair, size in here.waiting_bytes.items() if pair[1] != worker}
+        losses = [
+            Delivery(link, RelayLost(generation=number, peer=peer, reason=why)) for peer, why in here.gone.items()
+        ]
+        return (*frames, *losses)
+
+    def frame(self, link: Link, note: Relay, data: memoryview) -> tuple[Delivery, ...]:
+        """Bytes from a member. To one that is lost nothing goes: the sender has been told."""
+        place = self._places.get(link)
+        if place is None or place[0] != note.generation:
+            why = "the sender has not joined that generation"
+            return (Delivery(link, RelayLost(generation=note.generation, peer=note.peer, reason=why)),)
+        number, worker = place
+        here = self._generations[number]
+        if note.peer in here.links:
+            return (Delivery(here.links[note.peer], Relay(generation=number, peer=worker), data),)
+        if note.peer in here.gone:
+            return ()
+        if note.peer not in here.workers or note.peer == worker:
+            why = f"worker {note.peer} is not one of its peers"
+            return (Delivery(link, RelayLost(generation=number, peer=note.peer, reason=why)),)
+        pair = (worker, note.peer)
+        size = here.waiting_bytes.get(pair, 0) + len(data)
+        if size > MAX_WAITING:
+            why = f"it has not joined generation {number}, and {size} bytes wait for it"
+            return (Delivery(link, RelayLost(generation=number, peer=note.peer, reason=why)),)
+        here.waiting_bytes[pair] = size
+        here.waiting.setdefault(note.peer, []).append((worker, data))
+        return ()
+
+    def lost(self, link: Link, reason: str) -> tuple[Delivery, ...]:
+        """A link is closed: those who have joined its generation hear it, and those who do so later."""
+        place = self._places.pop(link, None)
+        if place is None:
+            return ()
+        number, worker = place
+        here = self._generations[number]
+        del here.links[worker]
+        here.gone[worker] = reason
+        here.waiting.pop(worker, None)
+        note = RelayLost(generation=number, peer=worker, reason=reason)
+        return tuple(Delivery(other, note) for other in here.links.values())
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        return tuple(self._places)
+
+    @property
+    def waiting_bytes(self) -> int:
+        return sum(sum(here.waiting_bytes.values()) for here in self._generations.values())
+
+    def _advance(self, number: int) -> None:
+        self._newest = max(self._newest, number)
+        for old in [old for old in self._generations if old <= self._newest - KEPT_GENERATIONS]:
+            for link in self._generations.pop(old).links.values():
+                self._places.pop(link, None)
+
+
+def _all_lost(link: Link, worker: int, note: RelayJoin, reason: str) -> tuple[Delivery, ...]:
+    return tuple(
+        Delivery(link, RelayLost(generation=note.generation, peer=peer, reason=reason))
+        for peer in note.workers
+        if peer != worker
+    )

@@ -1,0 +1,98 @@
+"""How the tensors of a table are cut into blocks, the smallest things that servers hold and move. Pure.
+
+A block is a run of elements of one tensor and never crosses tensors, so it has one dtype and one optimizer's group.
+Blocks are numbered in the order of the table; every process cuts the same table in the same way. Not here: which
+server holds a block (`hash_ring`, `placement`), where it is in a server's memory (`part_layout`). No torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+
+import msgspec
+
+from shoal.errors import UsageError
+from shoal.wire.tables import TableSpec, TensorSpec
+
+GRAIN = 4096  # bytes; blocks are cut at multiples of it, which is one of every dtype's size
+LARGEST_BLOCK = 1 << 20  # bytes
+USUAL_BLOCKS = 1024  # per table: enough for 16 servers to get even shares, few enough for short key lists
+
+# By torch's names; what a parameter that is trained may be made of.
+ITEM_BYTES = {
+    "complex128": 16,
+    "complex64": 8,
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+}
+
+
+class Block(msgspec.Struct, frozen=True, gc=False):
+    """Elements `start` to `stop` of one tensor as it lies flat."""
+
+    number: int  # counts from 0 over the whole table
+    tensor: int  # number in the table
+    start: int  # first element
+    stop: int  # one past the last element
+    size: int  # bytes
+    dtype: str
+    optimizer: int
+    group: int
+
+    @property
+    def item_bytes(self) -> int:
+        return ITEM_BYTES[self.dtype]
+
+
+def block_bytes_for(total: int) -> int:
+    """How large blocks should be in a table of `total` bytes; what `TableSpec.block_bytes` is to be."""
+    wanted = min(max(total // USUAL_BLOCKS, GRAIN), LARGEST_BLOCK)
+    return -(-wanted // GRAIN) * GRAIN
+
+
+def table_bytes(tensors: Iterable[TensorSpec]) -> int:
+    return sum(math.prod(tensor.shape) * item_bytes(tensor) for tensor in tensors)
+
+
+def item_bytes(tensor: TensorSpec) -> int:
+    try:
+        return ITEM_BYTES[tensor.dtype]
+    except KeyError:
+        raise UsageError(
+            f"a parameter server cannot hold {tensor.name}: its dtype is {tensor.dtype}, and servers know "
+            f"{', '.join(ITEM_BYTES)}; use one of these, or --strategy all-reduce"
+        ) from None
+
+
+@functools.lru_cache(maxsize=16)
+def _cut(tensors: tuple[TensorSpec, ...], block_bytes: int) -> tuple[Block, ...]:
+    found: list[Block] = []
+    for number, tensor in enumerate(tensors):
+        item = item_bytes(tensor)
+        count, step = math.prod(tensor.shape), block_bytes // item
+        for start in range(0, count, step):
+            stop = min(start + step, count)
+            found.append(
+                Block(
+                    number=len(found),
+                    tensor=number,
+                    start=start,
+                    stop=stop,
+                    size=(stop - start) * item,
+                    dtype=tensor.dtype,
+                    optimizer=tensor.optimizer,
+                    group=tensor.group,
+                )
+            )
+    return tuple(found)
+
+
+def blocks_of(table: TableSpec) -> tuple[Block, ...]:
+    """All blocks in order. A tensor without elements has none."""
+    if table.block_bytes < GRAIN or table.block_bytes % GRAIN:
+        raise UsageError(f"blocks of {table.block_bytes} bytes: a multiple of {GRAIN} is needed")
+    return _cut(table.tensors, table.block_bytes)

@@ -1,0 +1,194 @@
+"""Gradients on their way to servers: hooks that hand each one over as soon as backward has made it.
+
+In the batches of a step before the last, gradients are kept here and added up. In the last one each leaves when it is
+there; those that never come are zeros, and leave when the update is asked for. A gradient that the script changes after
+it has left is noticed then. Not here: what becomes of them (`parameters.client`), and when an update is asked for
+(`parameter_server`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from shoal.data.order import key_of
+from shoal.errors import UsageError
+from shoal.parameters.client_push import OutgoingPush
+from shoal.strategies.autograd_node import accumulator
+from shoal.strategies.parameter_table import Entry
+from shoal.strategies.strategy import Iteration
+
+NOISE_KEY = 9  # see `data.order`: keys for different uses start from different numbers
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Gaussian noise on every gradient: the same again for the same seed, worker and push."""
+
+    deviation: float
+    seed: int
+    worker: int
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """What happens to gradients before they leave."""
+
+    noise: Noise | None = None
+    wants_norm: bool = False  # their norm is needed: to clip, or to normalize
+
+
+@dataclass(frozen=True)
+class _Sent:
+    gradient: torch.Tensor
+    version: int  # torch's counter of changes in place
+
+
+class GradientOutbox:
+    """One per worker, for all models. `open_push` begins what a step's gradients are put into."""
+
+    def __init__(self, entries: Sequence[Entry], open_push: Callable[[], OutgoingPush], treatment: Treatment) -> None:
+        self._entries = entries
+        self._open_push = open_push
+        self._noise = treatment.noise
+        self._wants_norm = treatment.wants_norm
+        self._pushes = 0  # begun so far
+        self._generator = torch.Generator()
+        self._iteration: Iteration | None = None
+        self._push: OutgoingPush | None = None  # of the present step, once its first gradient is there
+        self._sent: dict[int, _Sent] = {}  # by number of the entry
+        self._held: dict[int, torch.Tensor] = {}  # sums over the batches before the last
+        self._aside: dict[int, torch.Tensor] = {}  # gradients from before this backward
+        self._came: set[int] = set()  # in this iteration
+        self._squares = 0.0  # of what has left
+        self._is_open = False  # a backward is going on
+        self._nodes = [accumulator(entry.parameter) for entry in entries]  # torch keeps them only while referred to
+        self._handles: list[Any] = []
+        for number, (entry, node) in enumerate(zip(entries, self._nodes, strict=True)):
+            self._handles.append(node.register_prehook(partial(self._before, number)))
+            register: Any = entry.parameter.register_post_accumulate_grad_hook
+            self._handles.append(register(partial(self._after, number)))
+
+    def begin(self, iteration: Iteration) -> None:
+        self._iteration = iteration
+        self._came.clear()
+        if iteration.is_first:
+            self._reset()
+
+    def end(self) -> None:
+        """The batch is over; a push that was not taken is of no use."""
+        iteration, self._iteration = self._iteration, None
+        self._is_open = False
+        if iteration is None or iteration.is_last or iteration.is_void:
+            self._reset()
+
+    def detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._nodes = [], []
+        self._reset()
+
+    def take(self, *, is_needed: bool = False) -> tuple[OutgoingPush, float] | None:
+        """The step's push with everything in it, and the norm of its gradient.
+
+        None: there was no backward. Where a push `is_needed` all the same, it is one of zeros.
+        """
+        if self._push is None and not self._held and not is_needed:
+            return None
+        for number, entry in enumerate(self._entries):
+            if number not in self._sent:
+                held = self._held.pop(number, None)
+                self._put(number, entry, torch.zeros_like(entry.parameter) if held is None else held, scale=1.0)
+            else:
+                self._check_unchanged(number, entry)
+        push, self._push = self._push, None
+        assert push is not None
+        norm = self._squares**0.5
+        self._reset()
+        return push, norm
+
+    def _reset(self) -> None:
+        self._push, self._squares = None, 0.0  # one that is not committed is given up by the next
+        self._sent.clear()
+        self._held.clear()
+        self._aside.clear()
+
+    # In backward
+
+    def _before(self, number: int, _gradients: tuple[torch.Tensor, ...]) -> None:
+        """What is there from an earlier batch of the step has been counted. What the script left there has not."""
+        iteration, parameter = self._iteration, self._entries[number].parameter
+        if iteration is None or parameter.grad is None or number in self._sent:
+            return
+        if not iteration.is_first or number in self._came:
+            self._aside[number], parameter.grad = parameter.grad, None
+
+    def _after(self, number: int, parameter: torch.Tensor) -> None:
+        iteration = self._iteration
+        if iteration is None:
+            return  # backward outside a loop: the script's own business
+        if not self._is_open:
+            self._is_open = True
+            queue: Any = torch.autograd.Variable._execution_engine.queue_callback
+            queue(self._finish)
+        entry = self._entries[number]
+        if number in self._sent:
+            raise UsageError(
+                f"{entry.name} got a second gradient in step {iteration.step}, after the first was sent to the "
+                "servers; add the losses up and call backward() once, use run.batches(accumulate=...), or --strategy "
+                "all-reduce"
+            )
+        gradient, scale = parameter.grad, self._scale(iteration)
+        assert gradient is not None
+        self._came.add(number)
+        if not iteration.is_last:
+            held = self._held.get(number)
+            part = gradient.detach() * scale
+            self._held[number] = part if held is None else held.add_(part)
+            return
+        held = self._held.pop(number, None)
+        if held is None:
+            self._put(number, entry, gradient, scale=scale)
+        else:
+            self._put(number, entry, held.add_(gradient.detach(), alpha=scale), scale=1.0)
+        self._sent[number] = _Sent(gradient, gradient._version)
+
+    def _scale(self, iteration: Iteration) -> float:
+        return iteration.weight / iteration.step_samples if iteration.step_samples else 0.0
+
+    @torch.no_grad()
+    def _put(self, number: int, entry: Entry, gradient: torch.Tensor, *, scale: float) -> None:
+        if self._push is None:
+            self._push, self._pushes = self._open_push(), self._pushes + 1
+        dense = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
+        if self._noise is not None:
+            key = key_of(NOISE_KEY, self._noise.seed, self._noise.worker, self._pushes, number)
+            self._generator.manual_seed(key)
+            drawn = torch.randn(dense.shape, generator=self._generator, dtype=torch.float32).to(dense)
+            dense, scale = dense * scale + drawn * self._noise.deviation, 1.0
+        if self._wants_norm:
+            self._squares += (float(torch.linalg.vector_norm(dense, dtype=torch.float32)) * scale) ** 2
+        self._push.put(entry.name, dense.to("cpu"), scale=scale)
+
+    def _finish(self) -> None:
+        """End of a backward: what was set aside is added to what came, as the script expects."""
+        self._is_open = False
+        for number, before in self._aside.items():
+            parameter = self._entries[number].parameter
+            parameter.grad = before if parameter.grad is None else before.add_(parameter.grad)
+            if number in self._sent:
+                self._sent[number] = _Sent(parameter.grad, parameter.grad._version)
+        self._aside.clear()
+
+    def _check_unchanged(self, number: int, entry: Entry) -> None:
+        sent, present = self._sent[number], entry.parameter.grad
+        if present is not None and (present is not sent.gradient or present._version != sent.version):
+            raise UsageError(
+                f"the gradient of {entry.name} was changed after backward(), when it had left for the servers; to "
+                "clip, write run.optimizer(..., clip_norm=...); for anything else change the loss, or use --strategy "
+                "all-reduce"
+            )

@@ -1,0 +1,376 @@
+"""The parameter-server strategy: servers hold the parameters and apply updates; workers send gradients and get values.
+
+    backward            each gradient leaves for its servers as soon as it is there
+    optimizer.step()    the servers are asked to apply them: with those of all workers, or at once
+    forward             the new values are taken in
+
+Synchronous: the workers exchange their note first, as in all-reduce, and the ledger on the servers says whether the
+step counts. Asynchronous (`is_free`): a worker meets the others only when it is called to; its samples are leased.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from shoal.collectives.group import Group
+from shoal.errors import Aborted, ExchangeFailed, MeetingCalled, ReplicasDiffer, UsageError
+from shoal.parameters.client import EnrolTerms, OutgoingPush, ParameterClient
+from shoal.strategies.gradient_outbox import GradientOutbox, Noise, Treatment
+from shoal.strategies.meeting import MeetingStrategy
+from shoal.strategies.model_check import broadcast_model, check_same_model
+from shoal.strategies.parameter_inbox import ParameterInbox
+from shoal.strategies.parameter_table import Entry, entries_of, group_values, table_of
+from shoal.strategies.peers import Peers
+from shoal.strategies.strategy import Agreement, Iteration, Stepping, waiting
+from shoal.wire.ledger_entries import Answer, Committed, Granted, Told, Void
+from shoal.wire.tables import Number, PushTerms, Range
+
+Heard = TypeVar("Heard", bound=Answer)
+TINY = 1e-12  # added to a norm that something is divided by
+
+
+@dataclass(frozen=True)
+class ParameterServerConfig:
+    is_synchronous: bool
+    staleness: int | None  # most clocks that a worker may be ahead of the slowest; None: any number
+    scaling: str  # what staleness scales: lr, gradient or none
+    noise: float  # deviation of the noise on gradients; 0: none
+    normalize: bool  # gradients are divided by their norm
+    seed: int
+
+
+class ParameterServer(MeetingStrategy):
+    updates_elsewhere = True
+
+    def __init__(self, peers: Peers, client: ParameterClient, config: ParameterServerConfig) -> None:
+        super().__init__(peers)
+        self.client = client
+        self._config = config
+        self.is_free = not config.is_synchronous
+        self._optimizers: list[torch.optim.Optimizer] = []
+        self._clips: dict[int, float | None] = {}  # by number of the optimizer
+        self._entries: tuple[Entry, ...] = ()
+        self._outbox: GradientOutbox | None = None  # from the first loop on
+        self._inbox: ParameterInbox | None = None
+        self._iteration: Iteration | None = None
+        self._steps: dict[int, tuple[dict[str, Number], ...]] = {}  # values of optimizers that stepped in this batch
+        self._is_asked = False  # the servers were asked about this batch's gradients
+        self._enrolled = 0  # newest generation that the servers were told of by this worker
+        self._seen = 0  # number of the newest entry of the ledger that this worker knows of
+        self._has_values = False  # the servers have this script's values
+        self._known_digest: int | None = None  # of the parameters when a loop ended, as the servers have them
+        self._meetings = self._attended = 0  # that workers were called to, and those that this one has been in
+        self.updates = 0  # applied by all workers, as far as this one knows
+        self.using: tuple[Range, ...] = ()  # leased positions that the present step uses up
+
+    # Models, and loops that begin
+
+    def attach(self, model: nn.Module, name: str) -> None:
+        if self._outbox is not None:
+            raise UsageError(
+                f"{name} was handed to run.model after a loop over batches had begun; with --strategy parameter-server "
+                "hand over all models before the first loop, or use --strategy all-reduce"
+            )
+        self._models[name] = model
+        self._buffers.add(model)
+
+    def unify(self, model: nn.Module, name: str) -> None:
+        check_same_model(model, name, self._peers.group, self._peers.generation)
+        broadcast_model(model, name, self._peers.group)
+        self.state_replaced()
+
+    def prepare(self, optimizers: Sequence[torch.optim.Optimizer], *, step: int, holds_state: bool) -> None:
+        if self._outbox is None:
+            self._define(optimizers)
+        elif list(optimizers) != self._optimizers:
+            raise UsageError(
+                "an optimizer was handed to run.optimizer after the first loop over batches; with --strategy "
+                "parameter-server hand over all of them before it, or use --strategy all-reduce"
+            )
+        self.enrol()
+        if holds_state:
+            self._give_values(step)
+        self._has_values = True
+        for optimizer in optimizers:  # it is on the servers from now on
+            optimizer.state.clear()
+        self.catch_up()
+
+    def _define(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._optimizers = list(optimizers)
+        self._entries = entries_of(self._models, optimizers)
+        if not self._entries:
+            raise UsageError("no optimizer with trainable parameters was handed to run.optimizer before the loop")
+        self.client.define(table_of(self._entries, optimizers))
+        noise = Noise(self._config.noise, self._config.seed, self._peers.worker) if self._config.noise else None
+        treatment = Treatment(noise, wants_norm=self.is_free)
+        self._outbox = GradientOutbox(self._entries, self.client.begin_push, treatment)
+        lazily = self.is_free and self._config.staleness is None
+        self._inbox = ParameterInbox(self._entries, self._models.values(), lazily=lazily)
+
+    def _give_values(self, step: int) -> None:
+        """All members are here: the servers get values if they have none of this script, or if the script changed them.
+
+        The first member that has used the servers before knows; where none has, the job begins, or begins again.
+        """
+        group = self._peers.group
+        has_used = torch.zeros(group.size, dtype=torch.int64)
+        has_used[group.rank] = self._has_values
+        group.all_reduce(has_used, label="who has used the servers").wait()
+        source = int(has_used.argmax().item())
+        number = torch.zeros(1, dtype=torch.int64)
+        if group.rank == source and (not self._has_values or self.digest() != self._known_digest):
+            states = self._served_states() if self._has_values else self._local_states()
+            values = {entry.name: entry.parameter.detach() for entry in self._entries}
+            number[0] = self.client.assign(values, states, updates=step)
+        group.broadcast(number, source, label="values for the servers").wait()
+        self._seen = max(self._seen, int(number.item()))
+
+    def _local_states(self) -> dict[str, dict[str, torch.Tensor | float]]:
+        """Of a resumed job, or of one that was trained without servers before."""
+        return {
+            entry.name: {name: value for name, value in state.items() if isinstance(value, torch.Tensor | int | float)}
+            for entry in self._entries
+            if (state := self._optimizers[entry.optimizer].state.get(entry.parameter))
+        }
+
+    def _served_states(self) -> dict[str, dict[str, torch.Tensor | float]]:
+        found = self.client.read_state(at_least=self._seen)
+        return {name: {key: value for key, value in parts.items() if key} for name, parts in found.items()}
+
+    def enrol(self) -> None:
+        """The servers must know who is in the present generation before anything of it counts."""
+        generation = self._peers.generation
+        if self._enrolled == generation.number:
+            return
+        terms = EnrolTerms(
+            generation=generation.number,
+            workers=tuple(sorted(member.worker for member in generation.members)),
+            mode="asynchronous" if self.is_free else "synchronous",
+            staleness=self._config.staleness,
+            scaling=self._config.scaling,
+        )
+        done = self.client.enrol(terms)
+        self._enrolled = generation.number
+        self._heard(done)
+
+    # A batch
+
+    def begin(self, iteration: Iteration) -> None:
+        self._buffers.refresh()
+        self._iteration = iteration
+        self._steps, self._is_asked = {}, False
+        if self._outbox is not None:
+            self._check_frozen()
+            self._outbox.begin(iteration)
+
+    def _check_frozen(self) -> None:
+        known = {id(entry.parameter) for entry in self._entries}
+        for optimizer in self._optimizers:
+            for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+                if parameter.requires_grad and id(parameter) not in known:
+                    raise UsageError(
+                        f"a parameter of shape {list(parameter.shape)} was thawed, or added to an optimizer, after the "
+                        "first loop had begun, and no server has it; thaw it before, or use --strategy all-reduce"
+                    )
+
+    def end(self) -> None:
+        self._iteration = None
+        self.using = ()
+        if self._outbox is not None:
+            self._outbox.end()
+
+    def watches(self, parameter: torch.Tensor) -> bool:
+        return any(entry.parameter is parameter for entry in self._entries)
+
+    def update(self, stepping: Stepping) -> None:
+        iteration = self._iteration
+        assert iteration is not None
+        number = next(n for n, optimizer in enumerate(self._optimizers) if optimizer is stepping.optimizer)
+        if self._is_asked or number in self._steps:
+            raise UsageError(
+                f"optimizer {number + 1} takes a second step in step {iteration.step}; with --strategy "
+                "parameter-server an iteration makes one update: call backward() and step() once, or use --strategy "
+                "all-reduce"
+            )
+        self._steps[number] = group_values(stepping.optimizer, stepping.factor)
+        self._clips[number] = stepping.clip_norm
+        if len(self._steps) == len(self._optimizers):
+            self._ask(iteration)
+
+    def finish(self, iteration: Iteration) -> None:
+        if iteration.is_last and not self._is_asked and not iteration.is_void:
+            self._ask(iteration)
+        if self.is_free:
+            self.votes.updates = 0  # workers that run free take different numbers of steps
+
+    def _ask(self, iteration: Iteration) -> None:
+        """Have the servers apply this step's gradients."""
+        assert self._outbox is not None
+        taken = self._outbox.take(is_needed=self.is_free)
+        if taken is None:
+            return
+        self._is_asked = True
+        push, norm = taken
+        try:
+            with torch.no_grad(), waiting(iteration, self._peers):
+                scale = (
+                    self._free_scale(norm) if self.is_free else self._meet_in_step(iteration, self._peers.group.here)
+                )
+                answer = self._commit(iteration, push, self._terms(scale))
+        except ExchangeFailed as failure:
+            iteration.mark_void("update on the servers", failure)
+            return
+        if isinstance(answer, Void):
+            iteration.mark_void("update on the servers", Aborted(answer.reason))
+            return
+        self._heard(answer)
+        iteration.exchanges += 1
+        self._pull()
+        if not self.is_free:
+            with waiting(iteration, self._peers):
+                self.settle()
+
+    def _terms(self, scale: float) -> PushTerms:
+        assert self._inbox is not None
+        numbers = range(len(self._optimizers))
+        return PushTerms(
+            groups=tuple(self._steps.get(number, ()) for number in numbers) if self._steps else (),
+            scale=scale,
+            clip_norms=() if self.is_free else tuple(self._clips.get(number) for number in numbers),
+            read=self._inbox.updates,
+        )
+
+    def _free_scale(self, norm: float) -> float:
+        """What the gradient is multiplied by so that it is clipped, or normalized, by this worker's own norm."""
+        if self._config.normalize:
+            return 1.0 / (norm + TINY)
+        limits = [clip for clip in self._clips.values() if clip is not None]
+        return min(1.0, min(limits) / (norm + TINY)) if limits else 1.0
+
+    def _meet_in_step(self, iteration: Iteration, group: Group) -> float:
+        """All workers' notes, and their buffers; returns what the sum of gradients is to be multiplied by."""
+        label = f"step {iteration.step}, note"
+        own_digest, iteration.digest = iteration.digest, None
+        note = self._board.write(iteration.step_weight, self._buffers.changed(), own_digest=own_digest)
+        group.all_reduce(note.vector, label=label).wait()
+        reading = self._board.read(note)
+        if len(set(reading.digests)) > 1:
+            raise ReplicasDiffer(f"the workers' parameters differ before step {iteration.step}")
+        share = iteration.step_weight / reading.weight if reading.weight else 0.0
+        self._buffers.launch(group, reading.changed, weight=share, label=label).finish()
+        return iteration.step_samples / reading.weight if reading.weight else 1.0
+
+    def _commit(self, iteration: Iteration, push: OutgoingPush, terms: PushTerms) -> Committed | Void:
+        self.enrol()
+        if self.is_free:
+            return self.client.commit(push, terms, used=self.using)
+        try:
+            with self._peers.interrupting(self.client.interrupt):
+                return self.client.commit(push, terms, step=iteration.step)
+        except Aborted:  # the group broke: whether the step counts is for the ledger to say, once and for all
+            self.client.resume()
+            return self.client.withdraw(iteration.step)
+
+    # Values
+
+    def _pull(self) -> None:
+        assert self._inbox is not None
+        self._inbox.expect(self.client.pull(at_least=self._seen, order=self._inbox.order))
+
+    def catch_up(self) -> None:
+        """Take in what the servers have now."""
+        self._pull()
+        self.settle()
+
+    def settle(self) -> None:
+        if self._inbox is not None:
+            self._inbox.settle()
+
+    def agree(self, point: str, *, compare: bool = False) -> Agreement:
+        agreement = super().agree(point, compare=compare)
+        if compare:
+            self._known_digest = self.digest()
+        return agreement
+
+    # Where workers run free: see `training.free_loop`
+
+    def lease(self, updates: int) -> Granted:
+        self.enrol()
+        with self._peers.interrupting(self.client.interrupt):
+            return self._heard(self.client.lease(updates))
+
+    def ask(self) -> Told:
+        return self._heard(self.client.ask())
+
+    def call(self, reason: str) -> None:
+        self._heard(self.client.call(reason))
+
+    @property
+    def is_called(self) -> bool:
+        """All workers are to meet, and this one has not been there."""
+        return self._meetings > self._attended
+
+    def attended(self) -> None:
+        """This worker is in the meeting to which all were called."""
+        self._attended = self._meetings
+        self.client.attended = self._attended
+
+    def look(self, told: Told) -> None:
+        """In a meeting: take in the values as they are now."""
+        self._heard(told)
+        self.catch_up()
+
+    def await_turn(self) -> None:
+        """Before an update: wait while this worker is too far ahead of others. Raises MeetingCalled."""
+        if self._config.staleness is not None:
+            try:
+                with self._peers.interrupting(self.client.interrupt):
+                    self.settle()
+            except MeetingCalled as called:
+                self._meetings = max(self._meetings, called.meetings)
+                raise
+
+    def _heard(self, answer: Heard) -> Heard:
+        self._seen, self.updates = max(self._seen, answer.number), max(self.updates, answer.updates)
+        self._meetings = max(self._meetings, answer.meetings)
+        return answer
+
+    def optimizer_states(self) -> list[dict[str, dict[str, torch.Tensor]]] | None:
+        if self._outbox is None:
+            return None
+        found = self.client.read_state(at_least=self._seen)
+        states: list[dict[str, dict[str, torch.Tensor]]] = [{} for _ in self._optimizers]
+        for entry in self._entries:
+            parts = {key: value for key, value in found[entry.name].items() if key}
+            if parts:
+                states[entry.optimizer][entry.name] = parts
+        return states
+
+    def rebind(self) -> None:
+        super().rebind()
+        self.client.resume()
+        self._iteration = None
+        if self._outbox is not None:
+            self._outbox.end()
+
+    # The order of gradients is the servers' business
+
+    def orders(self) -> dict[str, list[str]]:
+        return {}
+
+    def follow(self, orders: Mapping[str, Sequence[str]]) -> None:
+        pass
+
+    def detach(self) -> None:
+        super().detach()
+        if self._outbox is not None:
+            self._outbox.detach()
+        if self._inbox is not None:
+            self._inbox.detach()
+        self._outbox = self._inbox = None
+        self._entries, self._optimizers = (), []

@@ -1,0 +1,97 @@
+"""Relay meshes between threads: the server's part is its own relay, behind a listening socket in a thread."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shoal.parameters.connection import Connection
+from shoal.parameters.proving import Key, job_purpose
+from shoal.parameters.relay import Delivery, RelayHub
+from shoal.parameters.relay_mesh import RelayConfig, RelayMesh
+from shoal.parameters.switchboard import Switchboard
+from shoal.values import Address, Server
+from shoal.wire.parameter_messages import AnyNote, Hello, Relay, RelayJoin, Welcome
+
+TOKEN = "a token for relays"
+JOB = "relayed"
+
+
+class RelayServer:
+    """What a home server does for meshes, and nothing else."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setblocking(False)
+        self._hub = RelayHub()
+        self._board = Switchboard()
+        self._board.watch(self._listener, self._accept)
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+        self._board.watch(self._wake, lambda: None)
+        self._is_ending = False
+        self._thread = threading.Thread(target=self._run, name="relay-server")
+        self._thread.start()
+        self.server = Server(
+            number=7, address=Address("127.0.0.1", self._listener.getsockname()[1]), host="here", process=os.getpid()
+        )
+
+    def close(self) -> None:
+        if not self._is_ending:
+            self._is_ending = True
+            os.eventfd_write(self._wake, 1)
+            self._thread.join()
+            self._board.close()
+            self._listener.close()
+            os.close(self._wake)
+
+    def _run(self) -> None:
+        while not self._is_ending:
+            self._board.turn(None)
+
+    def _accept(self) -> None:
+        endpoint, _ = self._listener.accept()
+        self._board.add(Connection.accepted(endpoint, lambda: [Key(job_purpose(JOB), TOKEN)], self))
+
+    def _deliver(self, deliveries: tuple[Delivery, ...]) -> None:
+        for delivery in deliveries:
+            assert isinstance(delivery.link, Connection)
+            delivery.link.send(delivery.note, delivery.payload)
+
+    def proved(self, connection: Connection) -> None:
+        pass
+
+    def room(self, connection: Connection, note: AnyNote, size: int) -> memoryview:
+        return memoryview(bytearray(size))
+
+    def arrived(self, connection: Connection, note: AnyNote, payload: memoryview | None) -> None:
+        if isinstance(note, Hello):
+            connection.label = note.worker
+            connection.send(Welcome(server=7, view=1))
+        elif isinstance(note, RelayJoin):
+            assert isinstance(connection.label, int)
+            self._deliver(self._hub.join(connection, connection.label, note))
+        elif isinstance(note, Relay):
+            assert payload is not None
+            self._deliver(self._hub.frame(connection, note, payload))
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        self._deliver(self._hub.lost(connection, reason))
+
+
+@contextmanager
+def relay_meshes(size: int) -> Iterator[list[RelayMesh]]:
+    """Workers are numbered unlike ranks, so that the one is never taken for the other."""
+    server = RelayServer()
+    made: list[RelayMesh] = []
+    try:
+        workers = tuple(10 + rank for rank in range(size))
+        config = RelayConfig(server=server.server, job=JOB, token=TOKEN, generation=3, workers=workers)
+        made = [RelayMesh(config, rank) for rank in range(size)]
+        yield made
+    finally:
+        for mesh in made:
+            mesh.close()
+        server.close()

@@ -1,0 +1,65 @@
+"""A stand-in for a parameter server's process, as far as the keeper of its group is concerned."""
+
+from __future__ import annotations
+
+import socket
+from typing import Self
+
+from shoal.parameters.proving import KEEPER_PURPOSE, ConnectorProof, Key
+from shoal.values import Address
+from shoal.wire.parameter_messages import (
+    HEAD_BYTES,
+    PARAMETER_VERSION,
+    AnyNote,
+    GroupNews,
+    Note,
+    ServerJoin,
+    decode_body,
+    decode_head,
+    encode_note,
+)
+
+
+class StandInServer:
+    """Joins when it is made; says and hears what a test wants, and blocks for ten seconds at most."""
+
+    def __init__(self, keeper: Address, token: str, number: int) -> None:
+        self._socket = socket.create_connection((keeper.host, keeper.port), timeout=10)
+        proof = ConnectorProof(Key(KEEPER_PURPOSE, token))
+        while not (outcome := proof.take(self._read(proof.wanted))).is_proved:
+            self._socket.sendall(outcome.answer)
+        self.send(
+            ServerJoin(
+                version=PARAMETER_VERSION, number=number, address=Address("127.0.0.1", 9), host="here", process=1
+            )
+        )
+
+    def send(self, note: Note) -> None:
+        self._socket.sendall(encode_note(note))
+
+    def receive(self) -> AnyNote:
+        body, _ = decode_head(self._read(HEAD_BYTES))
+        return decode_body(self._read(body))
+
+    def await_map(self, version: int) -> GroupNews:
+        while True:
+            news = self.receive()
+            if isinstance(news, GroupNews) and news.map is not None and news.map.version >= version:
+                return news
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self._socket.recv(size - len(data))
+            assert more, "the keeper closed the connection"
+            data += more
+        return data

@@ -3,6 +3,7 @@
 python examples/gpt.py --steps 200                      one process
 shoal run -n 2 examples/gpt.py --steps 200              two workers
 shoal run -n 2 examples/gpt.py --width 256 --layers 6   a larger one
+shoal run -n 2 examples/gpt.py --rounds 5 --steps 60    the held-out loss after every 60 steps
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def train(run: shoal.Run) -> None:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--batch", type=int, default=8, help="windows per worker and step")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=300, help="per round, at most one pass over the source")
+    parser.add_argument("--rounds", type=int, default=1, help="how often to train and then look at the held-out loss")
     parser.add_argument("--bytes", type=int, default=4_000_000, help="how much source to read")
     arguments = parser.parse_args()
 
@@ -103,23 +105,24 @@ def train(run: shoal.Run) -> None:
     windows, held_out = Windows(text[:split], arguments.context), Windows(text[split:], arguments.context)
     model = run.model(lambda: GPT(width=arguments.width, layers=arguments.layers, context=arguments.context))
     optimizer = run.optimizer(torch.optim.AdamW(model.parameters(), lr=1e-3), clip_norm=1.0)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=arguments.steps)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=arguments.rounds * arguments.steps)
     run.keep(schedule=schedule)
 
     def loss_of(batch: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
 
-    for batch in run.batches(windows, batch_size=arguments.batch, steps=arguments.steps):
-        loss = loss_of(batch)
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        run.log(loss=loss)
-
-    scores = run.evaluate(lambda batch: {"loss": loss_of(batch)}, held_out, batch_size=16)
+    for round_ in run.epochs(arguments.rounds):
+        for batch in round_.batches(windows, batch_size=arguments.batch, steps=arguments.steps):
+            loss = loss_of(batch)
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            run.log(loss=loss)
+        scores = run.evaluate(lambda batch: {"loss": loss_of(batch)}, held_out, batch_size=16)
+        if run.is_first:
+            print(f"held-out loss {scores['loss']:.3f} nats per byte after {run.step} steps")
     if run.is_first:
-        print(f"held-out loss {scores['loss']:.3f} nats per byte after {run.step} steps")
         print(model.eval().write(b"def ", 200))
 
 

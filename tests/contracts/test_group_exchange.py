@@ -6,12 +6,19 @@ meets every way. Not here: sums (`test_group`).
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
+
+from shoal.collectives.engine import Operation
+from shoal.collectives.memory_engine import MemoryEngine
+from shoal.transport.in_process import in_process_meshes
+from shoal.wire.frames import Kind
 from support.collectives import succeed
-from support.memory_groups import WAYS, memory_groups
+from support.memory_groups import WAYS, memory_groups, neighbourhoods
 
 # Elements of a float32: none, one, a slot, more than one, several of them, and large enough to pass by the cache.
 SIZES = (0, 1, 1 << 18, (1 << 18) + 5, 700_001, (1 << 20) + 3)
@@ -59,6 +66,22 @@ def test_a_part_stays_where_it_is_if_it_is_given_and_taken_in_one_place(way: str
         )
         assert torch.equal(parts[0], part(0, 0, elements))
         assert torch.equal(taken, part(0, 1, elements))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_as_many_tensors_as_ranks_are_all_for_everybody(way: str) -> None:
+    """An entry for each rank looks the same, but there one of them is for its owner alone."""
+    hoods = neighbourhoods(list(in_process_meshes(2)), [[0, 1]])
+    engines = [MemoryEngine(hood.team, WAYS[way], 1) for hood in hoods if hood.team is not None]
+    tensors = [[part(rank, index, 300_001) for index in range(2)] for rank in range(2)]
+    operation = Operation(Kind.BROADCAST, 0, "both", torch.float32, 600_002)
+    try:
+        succeed(*(partial(engine.broadcast_all, operation, tensors[rank], 1) for rank, engine in enumerate(engines)))
+    finally:
+        for engine in engines:
+            engine.close()
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*tensors, strict=True))
+    assert torch.equal(tensors[0][1], part(1, 1, 300_001))
 
 
 def exchange_all(way: str, lengths: list[list[int]]) -> None:

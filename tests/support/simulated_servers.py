@@ -133,6 +133,7 @@ class WaitingPull:
     at_least: int
     meetings: int
     answer: Callable[[Reading], None]
+    is_wanted: Callable[[], bool]  # its worker still waits for this one
 
 
 class SimulatedServer(Node):
@@ -221,7 +222,7 @@ class SimulatedServer(Node):
             if reading is Reading.WAIT:
                 self._pulls.append(pull)
                 continue
-            if reading is Reading.NOW:
+            if reading is Reading.NOW and pull.is_wanted():
                 self.group.check_read(pull.worker)
             pull.answer(reading)
 

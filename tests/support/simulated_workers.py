@@ -79,6 +79,7 @@ class SimulatedWorker(Node):
         self._attended = 0
         self._staged: set[tuple[PushId, int]] = set()
         self._holds: list[Range] = []
+        self._reading: list[Reading] | None = None  # what the pull that it waits for will bring
         self._open_step: tuple[int, int] | None = None  # (generation, step) of a push whose outcome it does not know
         self._pace = job.network.rng.choice((0.02, 0.05, 0.2))  # seconds of an update
         self._life = self._live()
@@ -152,9 +153,9 @@ class SimulatedWorker(Node):
         loop = self.job.terms.loop
         yield from self._must(Done, lambda: PlanLoop(**self._who(), generation=self.generation, terms=loop))
         while True:
+            yield from self._perhaps_call()
             if self._known > self._attended:
                 yield from self._attend()
-            yield from self._perhaps_call()
             if not self._holds or self.network.rng.random() < 0.1:
                 granted = yield from self._lease()
                 if granted.is_over:
@@ -230,15 +231,21 @@ class SimulatedWorker(Node):
         """False: a meeting was called instead."""
         while True:
             view, found = self.map.version, []
+            self._reading, taken = found, self._taken
             server = self.job.group.servers[self.network.rng.choice(self.map.servers).number]
             pull = WaitingPull(
-                self.number, self._number, self._attended, lambda r, s=server, f=found: self._reply(s, f, r)
+                self.number,
+                self._number,
+                self._attended,
+                answer=lambda reading, server=server, found=found: self._reply(server, found, reading),
+                is_wanted=lambda found=found, taken=taken: self._reading is found and self.order is taken,
             )
             self.network.send(self, server, lambda server=server, pull=pull: server.pull(pull))
             yield from self._wait(lambda view=view, found=found: bool(found) or self.map.version > view)
             if found and found[0] is Reading.MEET:
                 self._known = max(self._known, self._attended + 1)
             if found:
+                self._reading = None
                 return found[0] is Reading.NOW
 
     def _reply(self, server: SimulatedServer, found: list[Reading], reading: Reading) -> None:

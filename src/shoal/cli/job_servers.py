@@ -13,10 +13,9 @@ from pathlib import Path
 
 from shoal.cli.plan import Job, public
 from shoal.cli.server_side import NoServers, ServerSide
-from shoal.cli.token_file import read_token
+from shoal.cli.token_file import read_group_token
 from shoal.engines.engine import Engine
 from shoal.environment import parse_address
-from shoal.errors import UsageError
 from shoal.job_config import JobConfig, size_of
 from shoal.values import Address
 
@@ -83,9 +82,4 @@ def _borrowed(job: Job, keeper: Address, token: str, stack: contextlib.ExitStack
 
 
 def _group_token(config: JobConfig) -> str:
-    try:
-        return read_token(Path(config.servers_token))
-    except UsageError:
-        raise UsageError(
-            f"--servers-token {config.servers_token} cannot be read as a token; `shoal servers start` names the file"
-        ) from None
+    return read_group_token(Path(config.servers_token), named="--servers-token")

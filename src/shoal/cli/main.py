@@ -22,6 +22,7 @@ COMMANDS = {
     "import": Command("shoal.cli.import_", "make a run from a model's file"),
     "servers": Command("shoal.cli.servers", "run parameter servers for many jobs, and see to them"),
     "coordinator": Command("shoal.cli.coordinator", "run a job's coordinator by itself"),
+    "server": Command("shoal.cli.server", "run one parameter server of a group"),
     "bench": Command("shoal.cli.bench", "measure this machine"),
 }
 

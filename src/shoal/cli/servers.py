@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shoal.cli.options import Parser
 from shoal.cli.tables import columns
-from shoal.cli.token_file import read_token
+from shoal.cli.token_file import read_group_token
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.job_config import nearest
@@ -59,7 +59,9 @@ def _ask(name: str, arguments: Sequence[str]) -> int:
     made.add_argument("address", metavar="ADDRESS", help="HOST:PORT of the group, as `shoal servers start` prints it")
     parsed = made.parse_all(arguments)
     address = parse_address(parsed.address, named="ADDRESS")
-    token = read_token(Path(parsed.token_file))
+    token = read_group_token(Path(parsed.token_file), named="--token-file")
+    if name == "add" and parsed.number < 1:
+        raise UsageError(f"N is {parsed.number}; it should be a number of servers to add, 1 or more")
     with KeeperClient(address, token, ANSWER_SECONDS) as client:
         if name == "status":
             print("\n".join(describe(client.status())))
@@ -67,8 +69,6 @@ def _ask(name: str, arguments: Sequence[str]) -> int:
             client.stop_group()
             print("the group ends")
         elif name == "add":
-            if parsed.number < 1:
-                raise UsageError(f"N is {parsed.number}; it should be a number of servers to add, 1 or more")
             client.change_servers(more=parsed.number)
             print(f"{parsed.number} more will be started; `shoal servers status {address}` shows them")
         else:

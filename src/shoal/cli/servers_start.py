@@ -19,7 +19,7 @@ from shoal.cli.own_servers import OwnServers, OwnServersConfig
 from shoal.cli.plan import public
 from shoal.cli.server_side import Source
 from shoal.cli.signals import Signals, caught_signals
-from shoal.cli.token_file import read_token, token_file
+from shoal.cli.token_file import read_group_token, token_file
 from shoal.engines.local import LocalEngine
 from shoal.environment import parse_address
 from shoal.errors import ServersLost, UsageError
@@ -71,7 +71,12 @@ def main(arguments: Sequence[str]) -> int:
         file = stack.enter_context(_token(parsed.token_file))
         signals = stack.enter_context(caught_signals())
         engine = stack.enter_context(contextlib.closing(LocalEngine(() if parsed.token_file else (file,))))
-        keeper = KeeperConfig(listen=address, token=read_token(file), expected=parsed.count, replicas=parsed.replicas)
+        keeper = KeeperConfig(
+            listen=address,
+            token=read_group_token(file, named="--token-file"),
+            expected=parsed.count,
+            replicas=parsed.replicas,
+        )
         servers = OwnServers(OwnServersConfig(keeper, file, logs, memory=parsed.memory), engine)
         stack.callback(servers.close)
         print(f"server group at {public(servers.keeper.address)}, token in {file}", flush=True)

@@ -41,6 +41,16 @@ def read_token(path: Path) -> str:
     return token
 
 
+def read_group_token(path: Path, *, named: str) -> str:
+    """Of a group of parameter servers."""
+    try:
+        return read_token(path)
+    except UsageError:
+        raise UsageError(
+            f"{named} {path} cannot be read as a token; `shoal servers start` names the file of a group that runs"
+        ) from None
+
+
 def _trouble(error: OSError | UnicodeDecodeError) -> str:
     match error:
         case FileNotFoundError() | NotADirectoryError():

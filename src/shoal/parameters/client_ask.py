@@ -139,7 +139,7 @@ class Asking:
         pieces = layout.pieces[server]
         piece = pieces[number]
         link = self._core.links.links.get(server)
-        if link is None or not link.arena or self._terms.with_state:
+        if link is None or not link.sees_arena or self._terms.with_state:
             return Asked(server, piece.first, piece.last, (number,))
         span = layout.parts[server].units[piece.unit]
         members = tuple(other for other, one in enumerate(pieces) if one.unit == piece.unit)
@@ -166,7 +166,7 @@ class Asking:
                 first=asked.first,
                 last=asked.last,
                 at_least=self._terms.at_least,
-                by_value=not link.arena or (asked.server, unit) in self._by_value,
+                by_value=not link.sees_arena or (asked.server, unit) in self._by_value,
                 is_bounded=self._terms.is_bounded,
                 with_state=self._terms.with_state,
                 meetings=self._terms.meetings,

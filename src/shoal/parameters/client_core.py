@@ -16,7 +16,7 @@ from shoal.parameters.client_layout import ClientLayout
 from shoal.parameters.client_memory import StagingMemory
 from shoal.parameters.client_servers import ClientConfig, Link, ServerLinks
 from shoal.parameters.client_thread import ClientThread
-from shoal.wire.parameter_messages import Answered, AnyNote, KeyList, Moved, Refusal, Released
+from shoal.wire.parameter_messages import Answered, AnyNote, KeyList, Moved, Refusal, Released, StageEnd
 from shoal.wire.tables import TableSpec
 
 LOOK_SECONDS = 0.25  # how often a wait looks for what nobody tells: that too much time has passed
@@ -87,6 +87,7 @@ class ClientCore:
         """What `look` finds, as soon as it does. Raises when it cannot be waited for any longer."""
         with self.thread.changed:
             epoch = self.epoch
+            self.check(epoch)
             while True:
                 found = look()
                 if found is not None:
@@ -144,7 +145,10 @@ class ClientCore:
         self._pump()
 
     def link_ready(self, link: Link) -> None:
-        del link
+        # What it said on an earlier connection may be lost: whether it still reads what was staged there.
+        for slot in self.memory.owed_by(link.server.number) if self.memory is not None else ():
+            if slot.push is not None and slot.layout is self.layout and self.layout is not None:
+                link.send(StageEnd(request=0, push=slot.push, view=self.layout.version, size=0))
         self._pump()
 
     def room(self, link: Link, note: AnyNote, size: int) -> memoryview | None:

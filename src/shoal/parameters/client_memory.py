@@ -69,6 +69,17 @@ class StagingMemory:
                 slot.readers.discard(server)
                 slot.free_if_over()
 
+    def owed_by(self, server: int) -> list[Slot]:
+        """Slots that a server may still read, though nothing here needs them any more."""
+        return [slot for slot in self._slots if slot.is_over and server in slot.readers]
+
+    def begun(self, server: int, version: int) -> None:
+        """A server goes by this version of the map: what was staged by earlier ones is applied there, or dropped."""
+        for slot in self._slots:
+            if slot.layout is not None and slot.layout.version < version:
+                slot.readers.discard(server)
+                slot.free_if_over()
+
     def keep_readers(self, living: set[int]) -> None:
         """Servers that are gone read nothing."""
         for slot in self._slots:

@@ -117,6 +117,8 @@ class Staging:
         progress = self._progress.get(link.server.number)
         if isinstance(note, StageDone) and progress is not None and note.request == progress.request:
             progress.is_done = True
+            if self.core.memory is not None:
+                self.core.memory.begun(link.server.number, self.layout.version)
 
     def forget(self, link: Link, request: int) -> None:
         progress = self._progress.get(link.server.number)
@@ -140,11 +142,12 @@ class OutgoingPush(Staging):
         number = self.layout.names.get(name)
         if number is None:
             raise UsageError(f"{name!r} is not in the table that was defined; it has {len(self.layout.names)} tensors")
+        flat = self._flat(number, gradient)
         with self.core.thread.changed:
             if name not in self._missing:
                 raise ShoalError(f"the gradient of {name} was put into push {self.id.number} before")
             self._missing.remove(name)
-        self._copy(number, self._flat(number, gradient), scale)
+        self._copy(number, flat, scale)
         self._filled(number)
 
     def put_zeros(self) -> None:

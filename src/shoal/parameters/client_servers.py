@@ -82,8 +82,8 @@ class Link:
     connection: Connection | None = None
     is_ready: bool = False
     has_values: bool = False  # the table had values there when this worker defined it
-    sees_arena: bool = False  # the server reads this worker's arena
-    arena: bytes = b""  # offer of the server's own
+    sees_arena: bool = False  # the server reads this worker's arena: it is on the same machine
+    arena: bytes = b""  # offer of the server's own, the newest that it told
     key_lists: set[bytes] = field(default_factory=set)  # digests that were sent on this connection
     tries: int = 0  # that failed in a row
 
@@ -273,9 +273,9 @@ class ServerLinks:
         if isinstance(note, Welcome):
             assert self._table is not None
             link.sees_arena = note.sees_arena
-            link.arena = note.arena if self._config.shares_memory else b""
+            link.arena = note.arena
             link.send(Define(request=0, table=self._table))
-        elif isinstance(note, Defined):
+        elif isinstance(note, Defined) and not note.request:
             link.is_ready, link.has_values, link.tries = True, note.has_values, 0
             self._mend()
             self._owner.link_ready(link)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from shoal.errors import ServerRefused
 from shoal.parameters.effects import Reading
 from shoal.parameters.holding import Holding
@@ -22,7 +24,8 @@ class _Waiting:
     link: WorkerLink
     note: Pull
     unit: int
-    at_least: int  # entry that must be in the unit; rises when a bounded read becomes due
+    at_least: int  # entry that must be in the unit
+    is_due: bool = False  # its worker is not too far ahead
 
 
 class PullDesk:
@@ -71,18 +74,59 @@ class PullDesk:
             assert state.map is not None, "a holding is by a map"
             link.connection.send(Moved(request=note.request, map=state.map))
             return True
-        if state.queue.unit_applied(waiting.unit, state.newest) < waiting.at_least:
-            return False
-        if note.is_bounded and not self._is_due(waiting):
-            return waiting.note is not note  # it was held
-        if state.queue.unit_applied(waiting.unit, state.newest) < waiting.at_least:
+        if not waiting.is_due and self._look_at_clocks(waiting) is Reading.MEET:
+            assert state.sequencer.ledger is not None, "it has clocks"
+            meetings, calling = state.sequencer.ledger.meetings, state.sequencer.ledger.calling
+            link.connection.send(Held(request=note.request, meetings=meetings, calling=calling))
+            return True
+        if not waiting.is_due or state.queue.unit_applied(waiting.unit, state.newest) < waiting.at_least:
             return False
         if holding.lacks_for_reader(note.first, note.last):
             reason = (
-                f"server {state.server} should have blocks of job {state.job} that nobody has assigned, or that were "
-                "lost with other servers: assign them, from a checkpoint where there is one"
+                f"server {state.server} has no values of some blocks of job {state.job}: nobody has assigned them, or "
+                "they were lost with other servers; assign them, from a checkpoint where there is one"
             )
             refuse(link, ServerRefused(reason, kind="lost"), note.request)
-            return True
-        self._answer(holding, waiting)
+        else:
+            self._answer(holding, waiting)
         return True
+
+    def _look_at_clocks(self, waiting: _Waiting) -> Reading:
+        ledger, note = self._state.sequencer.ledger, waiting.note
+        if not note.is_bounded or ledger is None or ledger.staleness is None:
+            waiting.is_due = True
+            return Reading.NOW
+        if ledger.number < note.at_least:
+            return Reading.WAIT  # the worker's own clock is not up to date here
+        reading = ledger.may_read(waiting.link.worker, note.meetings)
+        if reading is Reading.NOW:
+            # The clocks are those of the ledger, so all that it has must be in the values.
+            waiting.is_due, waiting.at_least = True, max(waiting.at_least, ledger.number)
+        return reading
+
+    def _answer(self, holding: Holding, waiting: _Waiting) -> None:
+        note, link, queue = waiting.note, waiting.link, self._state.queue
+        part = Part(
+            request=note.request,
+            first=note.first,
+            last=note.last,
+            applied=queue.unit_applied(waiting.unit, self._state.newest),
+            updates=queue.unit_updates(waiting.unit),
+        )
+        if note.with_state:
+            blocks = holding.layout.blocks[note.first : note.last]
+            state, payload = holding.shard.extract(blocks)
+            link.connection.send(msgspec.structs.replace(part, state=state), payload)
+        elif note.by_value or link.arena is None:
+            link.connection.send(part, holding.shard.read(note.first, note.last), key=waiting.unit)
+        else:
+            offer, memory = holding.offer, holding.shard.memory
+            link.connection.send(
+                msgspec.structs.replace(
+                    part,
+                    place=memory.place(holding.layout.offset(note.first)),
+                    seal=memory.seal_place(waiting.unit),
+                    arena=offer if offer != link.told_offer else b"",
+                )
+            )
+            link.told_offer = offer

@@ -107,10 +107,12 @@ class ShardUpdate:
         dtype = torch_type(unit.dtype)
         if self._sum is not None:
             place = self._sum[unit.start : unit.stop].view(dtype)
-            if number not in self._summed:
+            if number in self._summed:
+                return place
+            found = _sum(summands, place)
+            if found.data_ptr() == place.data_ptr():
                 self._summed.add(number)
-                place.copy_(_sum(summands, place))
-            return place
+            return found
         assert scratch is not None, "a sum that is clipped must be kept"
         return _sum(summands, scratch[: unit.size].view(dtype))
 
@@ -136,6 +138,9 @@ def _sum(summands: Sequence[tuple[torch.Tensor, float]], place: torch.Tensor) ->
 
 
 def _square(gradient: torch.Tensor) -> float:
-    if gradient.is_complex():
-        gradient = torch.view_as_real(gradient)
-    return float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2 if gradient.numel() else 0.0
+    """Of its norm, computed in float32 as torch's own clipping does, or better."""
+    if not gradient.numel():
+        return 0.0
+    plain = torch.view_as_real(gradient) if gradient.is_complex() else gradient
+    dtype = torch.float64 if plain.dtype == torch.float64 else torch.float32
+    return float(torch.linalg.vector_norm(plain, dtype=dtype)) ** 2

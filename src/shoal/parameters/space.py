@@ -17,13 +17,13 @@ from shoal.parameters.byte_views import bytes_of
 from shoal.parameters.effects import Begun, Drop, Replace, Update
 from shoal.parameters.filling import Filling, Portion
 from shoal.parameters.holding import Holding
+from shoal.parameters.job_state import JobState
 from shoal.parameters.norms import NormExchange, Tell
-from shoal.parameters.sequencer import AnyRecord, Answer, Installed, Instruction, Redirect, Send, Sequencer
+from shoal.parameters.sequencer import Answer, AnyRecord, Installed, Instruction, Redirect, Send
 from shoal.parameters.site import Site
 from shoal.parameters.table_blocks import blocks_of
 from shoal.parameters.update_rules import check_table, needed_bytes
 from shoal.parameters.updating import Updating
-from shoal.parameters.work_queue import WorkQueue
 from shoal.parameters.worker_desk import WorkerDesk
 from shoal.values import ServerMap
 from shoal.wire import parameter_messages as wire
@@ -37,13 +37,9 @@ KEPT_MAPS = 8  # versions; a server hears of each, and begins them soon
 class Space:
     def __init__(self, terms: wire.Space, site: Site) -> None:
         self.terms = terms
-        self.site = site
-        self.map: ServerMap | None = None  # the newest
-        self.table: TableSpec | None = None
-        self.holding: Holding | None = None
-        self.sequencer = Sequencer(terms.job, site.number)
-        self.queue = WorkQueue()
-        self.desk = WorkerDesk(self)
+        self.state = JobState(terms.job, site.number)
+        self.desk = WorkerDesk(self.state, self._define, self._propose)
+        self._site = site
         self.applied_updates = 0  # since this server has the space
         self._maps: dict[int, ServerMap] = {}
         self._norms = NormExchange(site.number)
@@ -57,19 +53,14 @@ class Space:
         return self.terms.job
 
     @property
-    def newest(self) -> int:
-        """Number of the last entry of the ledger."""
-        return max(self.sequencer.number, 0)
-
-    @property
     def held_bytes(self) -> int:
         updating = 0 if self._updating is None else self._updating.held_bytes
-        return updating + (0 if self.holding is None else self.holding.held_bytes)
+        return updating + (0 if self.state.holding is None else self.state.holding.held_bytes)
 
     @property
     def is_filled(self) -> bool:
         """It has begun the newest map and has all blocks of its own that anybody has."""
-        return self.is_begun and (self._filling is None or self._filling.is_over)
+        return self.state.is_begun and (self._filling is None or self._filling.is_over)
 
     @property
     def filled_bytes(self) -> int:
@@ -77,81 +68,70 @@ class Space:
 
     # The table
 
-    def define(self, table: TableSpec) -> None:
+    def _define(self, table: TableSpec) -> None:
         """`ServerRefused`: it cannot be held here, or is not the one that others have defined."""
-        if self.table is not None:
-            if self.table.digest != table.digest:
+        if self.state.table is not None:
+            if self.state.table.digest != table.digest:
                 raise ServerRefused(
                     f"job {self.job} has another table already: workers must have the same models and optimizers",
                     kind="table",
                 )
             return
         check_table(table)
-        assert self.map is not None and self.is_begun, "workers are heard when the map has begun"
+        assert self.state.map is not None and self.state.is_begun, "workers are heard when the map has begun"
         self._check_quota(table)
-        holding = Holding(table, self.map, self.site.number, self.site.budget)
+        holding = Holding(table, self.state.map, self._site.number, self._site.budget)
         try:
-            self.site.budget.check(needed_bytes(table, holding.layout.blocks), f"its part of job {self.job}")
+            self._site.budget.check(needed_bytes(table, holding.layout.blocks), f"its part of job {self.job}")
         except ServerRefused:
             holding.close()
             raise
         self._hold(table, holding)
 
-    @property
-    def is_begun(self) -> bool:
-        """The newest map has begun here, in the ledger and for the blocks."""
-        ledger = self.sequencer.ledger
-        return (
-            ledger is not None
-            and self.map is not None
-            and ledger.view == self.map.version
-            and not any(isinstance(work, Begun) for work in self.queue)
-        )
-
     def _check_quota(self, table: TableSpec) -> None:
-        assert self.map is not None, "workers come after the map"
+        assert self.state.map is not None, "workers come after the map"
         every = range(len(blocks_of(table)))
-        needed = needed_bytes(table, every) * min(self.map.replicas, len(self.map.servers))
+        needed = needed_bytes(table, every) * min(self.state.map.replicas, len(self.state.map.servers))
         if self.terms.quota and needed > self.terms.quota:
             raise ServerRefused(
                 f"job {self.job} needs {needed} bytes on the servers for parameters and optimizers' state, "
-                f"{self.map.replicas} replicas included; its quota is {self.terms.quota}: raise --server-quota, or use "
-                "fewer replicas or an optimizer with less state",
+                f"{self.state.map.replicas} replicas included; its quota is {self.terms.quota}: raise --server-quota, "
+                "or use fewer replicas or an optimizer with less state",
                 kind="quota",
             )
 
     # What other servers say
 
     def new_map(self, servers: ServerMap) -> None:
-        self.map = servers
+        self.state.map = servers
         self._maps[servers.version] = servers
         for old in [version for version in self._maps if version <= servers.version - KEPT_MAPS]:
             del self._maps[old]
         self._norms.new_view(servers.version, (server.number for server in servers.servers))
         self.desk.new_map()
-        self.carry_out(self.sequencer.new_map(servers))
+        self._carry_out(self.state.sequencer.new_map(servers))
 
     def connected(self, server: int) -> None:
         """There is a new connection to another server: what was sent to it before may be lost."""
-        self.carry_out(self.sequencer.connected(server))
+        self._carry_out(self.state.sequencer.connected(server))
         self._norms.repeat()
         if self._filling is not None and (portion := self._filling.asked(server)) is not None:
             self._ask(portion)
 
     def recorded(self, sender: int, note: AnyRecord, payload: memoryview | None) -> None:
-        if isinstance(note, LedgerCopy) and note.table is not None and self.table is None:
-            self.table = note.table
-        self.carry_out(self.sequencer.heard(sender, note, bytes(payload or b"")))
+        if isinstance(note, LedgerCopy) and note.table is not None and self.state.table is None:
+            self.state.table = note.table
+        self._carry_out(self.state.sequencer.heard(sender, note, bytes(payload or b"")))
 
-    def proposed(self, entry: AnyEntry, view: int) -> None:
-        self.carry_out(self.sequencer.proposed(entry, view))
+    def _propose(self, entry: AnyEntry, view: int) -> None:
+        self._carry_out(self.state.sequencer.proposed(entry, view))
 
-    def carry_out(self, instructions: Sequence[Instruction]) -> None:
+    def _carry_out(self, instructions: Sequence[Instruction]) -> None:
         for each in instructions:
             if isinstance(each, Send):
                 self._send(each)
             elif isinstance(each, Answer):
-                self.site.crash_at("answer")
+                self._site.crash_at("answer")
                 self.desk.answer(each.worker, each.answer)
             elif isinstance(each, Redirect):
                 self.desk.redirect(each.worker, each.request)
@@ -161,7 +141,7 @@ class Space:
                 for push in each.pushes:
                     self.release(push)
             elif isinstance(each, Update | Replace | Begun):
-                self.queue.add(each)
+                self.state.queue.add(each)
         if instructions:
             self._forget_strangers()
             self.desk.look()
@@ -170,27 +150,27 @@ class Space:
     def _send(self, order: Send) -> None:
         note = order.note
         if isinstance(note, LedgerCopy):
-            note = msgspec.structs.replace(note, table=self.table)
+            note = msgspec.structs.replace(note, table=self.state.table)
         if isinstance(note, wire.Recorded):
-            self.site.crash_at("recorded")
-        self.site.to_server(order.server, note, order.payload or None)
+            self._site.crash_at("recorded")
+        self._site.to_server(order.server, note, order.payload or None)
         if isinstance(note, wire.Record):
-            self.site.crash_at("record")
+            self._site.crash_at("record")
 
     def _install(self, installed: Installed) -> None:
         if installed.had_one:
-            raise ShoalError(f"server {self.site.number} has missed entries of job {self.job} and must not go on")
-        assert self.sequencer.ledger is not None, "it was just installed"
-        self.queue.clear(self.sequencer.ledger.updates)
+            raise ShoalError(f"server {self._site.number} has missed entries of job {self.job} and must not go on")
+        assert self.state.sequencer.ledger is not None, "it was just installed"
+        self.state.queue.clear(self.state.sequencer.ledger.updates)
 
     def _forget_strangers(self) -> None:
         """What workers have staged that are in the generation no more will never be applied."""
-        ledger = self.sequencer.ledger
-        if ledger is None or ledger.generation == self._generation or self.holding is None:
+        ledger = self.state.sequencer.ledger
+        if ledger is None or ledger.generation == self._generation or self.state.holding is None:
             return
         self._generation = ledger.generation
-        needed = {push for work in self.queue for push in _pushes(work)}
-        for push in self.holding.staging.all():
+        needed = {push for work in self.state.queue for push in _pushes(work)}
+        for push in self.state.holding.staging.all():
             if push.worker not in ledger.workers and push not in needed:
                 self.release(push)
 
@@ -198,21 +178,21 @@ class Space:
 
     @property
     def has_work(self) -> bool:
-        head = self.queue.head
+        head = self.state.queue.head
         if head is None or isinstance(head, Begun) or self._updating is None or not self._updating.needs_norms:
             return head is not None
         return self._norms.needs_part(head.number) or self._norms.total(head.number) is not None
 
     def work(self) -> None:
         """A little of it: one unit."""
-        head = self.queue.head
+        head = self.state.queue.head
         if isinstance(head, Begun):
             self._begin(head)
         elif head is not None:
             if self._updating is None:
-                if self.holding is None:
+                if self.state.holding is None:
                     raise ShoalError(f"entry {head.number} of job {self.job} changes blocks, and there are none here")
-                self._updating = Updating(self.holding, head)
+                self._updating = Updating(self.state.holding, head)
             if self._updating.needs_norms:
                 self._agree_on_norm(head.number, self._updating)
             else:
@@ -223,27 +203,27 @@ class Space:
         if total is not None:
             updating.clip(total)
         elif self._norms.needs_part(number):
-            assert self.holding is not None and self.map is not None, "an update is under way"
-            squares = updating.square_unit(self.holding.answers_for(self.map))
+            assert self.state.holding is not None and self.state.map is not None, "an update is under way"
+            squares = updating.square_unit(self.state.holding.answers_for(self.state.map))
             if squares is not None:
-                contributors = [server.number for server in self.holding.map.servers]
+                contributors = [server.number for server in self.state.holding.map.servers]
                 self._tell(self._norms.offer(number, squares, contributors))
 
     def _apply(self, updating: Updating) -> None:
-        unit = self.queue.done
+        unit = self.state.queue.done
         if unit < updating.units:
             self.desk.detach(unit)
             updating.apply_unit(unit)
-            self.queue.done += 1
-            self.site.crash_at("unit")
-        if self.queue.done >= updating.units:
+            self.state.queue.done += 1
+            self._site.crash_at("unit")
+        if self.state.queue.done >= updating.units:
             updating.close()
             self._updating = None
-            self.queue.finish()
+            self.state.queue.finish()
             self.applied_updates += 1
             for push in updating.pushes:
                 self.release(push)
-            self.site.crash_at("applied")
+            self._site.crash_at("applied")
             self._serve_fetches()
             self.desk.look()
         else:
@@ -251,8 +231,8 @@ class Space:
 
     def release(self, push: PushId) -> None:
         """It is applied, or never will be."""
-        if self.holding is not None:
-            staged = self.holding.staging.drop(push)
+        if self.state.holding is not None:
+            staged = self.state.holding.staging.drop(push)
             self.desk.decided(push, tell=staged is not None and staged.uses_arena)
 
     # Norms
@@ -262,7 +242,7 @@ class Space:
             kind = TotalNorm if tell.is_total else PartialNorm
             note = kind(job=self.job, view=tell.view, number=tell.number, squares=tell.squares)
             for server in tell.servers:
-                self.site.to_server(server, note)
+                self._site.to_server(server, note)
 
     def heard_norm(self, sender: int, note: PartialNorm | TotalNorm) -> None:
         if isinstance(note, TotalNorm):
@@ -275,20 +255,23 @@ class Space:
     def _begin(self, begun: Begun) -> None:
         """Everything before it is applied: the layout of the new version, with what is here of it."""
         servers = self._maps.get(begun.view)
-        if self.holding is not None:
-            for push in self.holding.staging.all():
+        if self.state.holding is not None:
+            for push in self.state.holding.staging.all():
                 self.release(push)
-        self.queue.finish()
+        self.state.queue.finish()
         self._filling = None
-        if self.table is not None and servers is not None and servers.server(self.site.number) is not None:
-            self._hold(self.table, Holding(self.table, servers, self.site.number, self.site.budget, self.holding))
-        self.site.crash_at("begun")
+        if self.state.table is not None and servers is not None and servers.server(self._site.number) is not None:
+            self._hold(
+                self.state.table,
+                Holding(self.state.table, servers, self._site.number, self._site.budget, self.state.holding),
+            )
+        self._site.crash_at("begun")
         self.desk.look()
-        self.site.filled()
+        self._site.filled()
 
     def _hold(self, table: TableSpec, holding: Holding) -> None:
-        self.table, self.holding = table, holding
-        ledger = self.sequencer.ledger
+        self.state.table, self.state.holding = table, holding
+        ledger = self.state.sequencer.ledger
         if ledger is None or not ledger.has_values:
             return
         fetches = holding.fetches()
@@ -297,22 +280,22 @@ class Space:
         self._filling = Filling(fetches, sizes)
         if lost := holding.lost():
             size = holding.size_of(lost)
-            self.site.to_keeper(Lost(view=holding.view, job=self.job, blocks=len(lost), size=size))
+            self._site.to_keeper(Lost(view=holding.view, job=self.job, blocks=len(lost), size=size))
         for portion in self._filling.due():
             self._ask(portion)
         self._serve_fetches()
 
     def _ask(self, portion: Portion) -> None:
-        assert self.holding is not None, "a holding is filled"
-        self.holding.shard.ask(portion.blocks)
+        assert self.state.holding is not None, "a holding is filled"
+        self.state.holding.shard.ask(portion.blocks)
         note = Fetch(
             request=portion.request,
             job=self.job,
-            view=self.holding.view,
+            view=self.state.holding.view,
             blocks=portion.blocks,
-            at_least=self.queue.touched(self.newest),
+            at_least=self.state.queue.touched(self.state.newest),
         )
-        self.site.to_server(portion.source, note)
+        self._site.to_server(portion.source, note)
 
     def fetch(self, sender: int, note: Fetch) -> None:
         """Another server wants blocks. It is answered when this one is as far as it is, and has begun that map."""
@@ -322,9 +305,9 @@ class Space:
 
     def _serve_fetches(self) -> None:
         """Between two entries only, so that all blocks are after the same one."""
-        if self.queue.done or self.holding is None:
+        if self.state.queue.done or self.state.holding is None:
             return
-        applied, holding = self.queue.applied(self.newest), self.holding
+        applied, holding = self.state.queue.applied(self.state.newest), self.state.holding
         waiting = []
         for sender, note in self._fetches:
             if note.view > holding.view or (note.view == holding.view and note.at_least > applied):
@@ -335,33 +318,38 @@ class Space:
                 answer = Fetched(
                     request=note.request, job=self.job, view=note.view, blocks=here, applied=applied, state=state
                 )
-                self.site.crash_at("fetch")
-                self.site.to_server(sender, answer, payload)
+                self._site.crash_at("fetch")
+                self._site.to_server(sender, answer, payload)
         self._fetches = waiting
 
     def room_for_fetched(self, note: Fetched, size: int) -> memoryview | None:
-        if self.holding is None or note.view != self.holding.view:
+        if self.state.holding is None or note.view != self.state.holding.view:
             return None
         return bytes_of(torch.empty(size, dtype=torch.uint8))
 
     def fetched(self, sender: int, note: Fetched, payload: memoryview | None) -> None:
-        if self.holding is None or self._filling is None or note.view != self.holding.view or payload is None:
+        if (
+            self.state.holding is None
+            or self._filling is None
+            or note.view != self.state.holding.view
+            or payload is None
+        ):
             return
         if not self._filling.arrived(sender, note.request, note.blocks):
             return
-        self.holding.shard.insert(note.blocks, note.state, payload, note.applied)
-        self.site.crash_at("fetched")
+        self.state.holding.shard.insert(note.blocks, note.state, payload, note.applied)
+        self._site.crash_at("fetched")
         for portion in self._filling.due():
             self._ask(portion)
         self.desk.look()
-        self.site.filled()
+        self._site.filled()
 
     def close(self) -> None:
         self.desk.close()
         if self._updating is not None:
             self._updating.close()
-        if self.holding is not None:
-            self.holding.close()
+        if self.state.holding is not None:
+            self.state.holding.close()
 
 
 def _pushes(work: Update | Replace | Begun) -> tuple[PushId, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+import time
 from collections.abc import Callable
 
 from shoal.parameters.connection import Connection
@@ -20,6 +21,8 @@ class Switchboard:
         self._selector = selectors.DefaultSelector()
         self._masks: dict[Connection, int] = {}  # what the selector waits for; 0: it does not know the connection
         self._touched: dict[Connection, None] = {}
+        self.idle_seconds = 0.0  # spent waiting
+        self._closed_in = self._closed_out = 0  # bytes of connections that are gone
 
     def add(self, connection: Connection) -> None:
         self._masks[connection] = 0
@@ -34,10 +37,20 @@ class Switchboard:
         with contextlib.suppress(KeyError):
             self._selector.unregister(file)
 
+    @property
+    def bytes_in(self) -> int:
+        return self._closed_in + sum(connection.bytes_in for connection in self._masks)
+
+    @property
+    def bytes_out(self) -> int:
+        return self._closed_out + sum(connection.bytes_out for connection in self._masks)
+
     def turn(self, timeout: float | None) -> bool:
         """Send what is queued, wait for something to happen (None: for ever), hear it. Whether anything did."""
         self._settle()
+        start = time.monotonic()
         ready = self._selector.select(timeout)
+        self.idle_seconds += time.monotonic() - start
         for key, events in ready:
             if isinstance(key.data, Connection):
                 if not key.data.is_closed:
@@ -82,4 +95,6 @@ class Switchboard:
             self._masks[connection] = mask
         if connection.is_closed:
             del self._masks[connection]
+            self._closed_in += connection.bytes_in
+            self._closed_out += connection.bytes_out
             connection.socket.close()

@@ -11,7 +11,8 @@ from shoal.errors import ServerRefused
 from shoal.parameters.byte_views import tensor_over
 from shoal.parameters.connection import Connection
 from shoal.transport.arena import Offer, PeerArena
-from shoal.wire.parameter_messages import Hello, KeyList
+from shoal.transport.neighbours import shares_network
+from shoal.wire.parameter_messages import Hello, KeyList, Refusal
 from shoal.wire.tables import PushId
 
 KEPT_LISTS = 16  # of keys; each version of the map has one
@@ -49,10 +50,16 @@ class WorkerLink:
             self._peer_arena = None
 
 
+def refuse(link: WorkerLink, refusal: ServerRefused, request: int) -> None:
+    """`request` 0: it had no number."""
+    link.connection.send(Refusal(kind=refusal.kind or "bad-request", reason=str(refusal), request=request))
+
+
 def _open(offer: bytes) -> PeerArena | None:
     if not offer:
         return None
     try:
-        return PeerArena.open(msgspec.msgpack.decode(offer, type=Offer))
+        found = msgspec.msgpack.decode(offer, type=Offer)
     except msgspec.MsgspecError:
         raise ServerRefused("the offer of shared memory is not one of ours", kind="bad-request") from None
+    return PeerArena.open(found) if shares_network(found.process) else None

@@ -8,6 +8,7 @@ it has left is noticed then. Not here: what becomes of them (`parameters.client`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,14 +36,6 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class Treatment:
-    """What happens to gradients before they leave."""
-
-    noise: Noise | None = None
-    wants_norm: bool = False  # their norm is needed: to clip, or to normalize
-
-
-@dataclass(frozen=True)
 class _Sent:
     gradient: torch.Tensor
     version: int  # torch's counter of changes in place
@@ -51,11 +44,10 @@ class _Sent:
 class GradientOutbox:
     """One per worker, for all models. `open_push` begins what a step's gradients are put into."""
 
-    def __init__(self, entries: Sequence[Entry], open_push: Callable[[], OutgoingPush], treatment: Treatment) -> None:
+    def __init__(self, entries: Sequence[Entry], open_push: Callable[[], OutgoingPush], noise: Noise | None) -> None:
         self._entries = entries
         self._open_push = open_push
-        self._noise = treatment.noise
-        self._wants_norm = treatment.wants_norm
+        self._noise = noise
         self._pushes = 0  # begun so far
         self._generator = torch.Generator()
         self._iteration: Iteration | None = None
@@ -64,7 +56,7 @@ class GradientOutbox:
         self._held: dict[int, torch.Tensor] = {}  # sums over the batches before the last
         self._aside: dict[int, torch.Tensor] = {}  # gradients from before this backward
         self._came: set[int] = set()  # in this iteration
-        self._squares = 0.0  # of what has left
+        self._left: list[tuple[torch.Tensor, float]] = []  # what has left, and what it was multiplied by
         self._is_open = False  # a backward is going on
         self._nodes = [accumulator(entry.parameter) for entry in entries]  # torch keeps them only while referred to
         self._handles: list[Any] = []
@@ -92,10 +84,10 @@ class GradientOutbox:
         self._handles, self._nodes = [], []
         self._reset()
 
-    def take(self, *, is_needed: bool = False) -> tuple[OutgoingPush, float] | None:
-        """The step's push with everything in it, and the norm of its gradient.
+    def take(self, *, is_needed: bool = False) -> OutgoingPush | None:
+        """The step's push with everything in it. None: there was no backward.
 
-        None: there was no backward. Where a push `is_needed` all the same, it is one of zeros.
+        Where a push `is_needed` all the same, it is one of zeros.
         """
         if self._push is None and not self._held and not is_needed:
             return None
@@ -105,14 +97,16 @@ class GradientOutbox:
                 self._put(number, entry, torch.zeros_like(entry.parameter) if held is None else held, scale=1.0)
             else:
                 self._check_unchanged(number, entry)
-        push, self._push = self._push, None
-        assert push is not None
-        norm = self._squares**0.5
-        self._reset()
-        return push, norm
+        assert self._push is not None
+        return self._push
+
+    def norm(self) -> float:
+        """Of everything in the push that was taken."""
+        return math.hypot(*(float(torch.linalg.vector_norm(gradient)) * scale for gradient, scale in self._left))
 
     def _reset(self) -> None:
-        self._push, self._squares = None, 0.0  # one that is not committed is given up by the next
+        self._push = None  # one that is not committed is given up by the next
+        self._left.clear()
         self._sent.clear()
         self._held.clear()
         self._aside.clear()
@@ -170,8 +164,7 @@ class GradientOutbox:
             self._generator.manual_seed(key)
             drawn = torch.randn(dense.shape, generator=self._generator, dtype=torch.float32).to(dense)
             dense, scale = dense * scale + drawn * self._noise.deviation, 1.0
-        if self._wants_norm:
-            self._squares += (float(torch.linalg.vector_norm(dense, dtype=torch.float32)) * scale) ** 2
+        self._left.append((dense, scale))
         self._push.put(entry.name, dense.to("cpu"), scale=scale)
 
     def _finish(self) -> None:

@@ -20,7 +20,7 @@ from torch import nn
 from shoal.collectives.group import Group
 from shoal.errors import Aborted, ExchangeFailed, MeetingCalled, ReplicasDiffer, UsageError
 from shoal.parameters.client import EnrolTerms, OutgoingPush, ParameterClient
-from shoal.strategies.gradient_outbox import GradientOutbox, Noise, Treatment
+from shoal.strategies.gradient_outbox import GradientOutbox, Noise
 from shoal.strategies.meeting import MeetingStrategy
 from shoal.strategies.model_check import broadcast_model, check_same_model
 from shoal.strategies.parameter_inbox import ParameterInbox
@@ -107,8 +107,7 @@ class ParameterServer(MeetingStrategy):
             raise UsageError("no optimizer with trainable parameters was handed to run.optimizer before the loop")
         self.client.define(table_of(self._entries, optimizers))
         noise = Noise(self._config.noise, self._config.seed, self._peers.worker) if self._config.noise else None
-        treatment = Treatment(noise, wants_norm=self.is_free)
-        self._outbox = GradientOutbox(self._entries, self.client.begin_push, treatment)
+        self._outbox = GradientOutbox(self._entries, self.client.begin_push, noise)
         lazily = self.is_free and self._config.staleness is None
         self._inbox = ParameterInbox(self._entries, self._models.values(), lazily=lazily)
 
@@ -211,16 +210,13 @@ class ParameterServer(MeetingStrategy):
     def _ask(self, iteration: Iteration) -> None:
         """Have the servers apply this step's gradients."""
         assert self._outbox is not None
-        taken = self._outbox.take(is_needed=self.is_free)
-        if taken is None:
+        push = self._outbox.take(is_needed=self.is_free)
+        if push is None:
             return
         self._is_asked = True
-        push, norm = taken
         try:
             with torch.no_grad(), waiting(iteration, self._peers):
-                scale = (
-                    self._free_scale(norm) if self.is_free else self._meet_in_step(iteration, self._peers.group.here)
-                )
+                scale = self._free_scale() if self.is_free else self._meet_in_step(iteration, self._peers.group.here)
                 answer = self._commit(iteration, push, self._terms(scale))
         except ExchangeFailed as failure:
             iteration.mark_void("update on the servers", failure)
@@ -245,12 +241,13 @@ class ParameterServer(MeetingStrategy):
             read=self._inbox.updates,
         )
 
-    def _free_scale(self, norm: float) -> float:
+    def _free_scale(self) -> float:
         """What the gradient is multiplied by so that it is clipped, or normalized, by this worker's own norm."""
+        assert self._outbox is not None
         if self._config.normalize:
-            return 1.0 / (norm + TINY)
+            return 1.0 / (self._outbox.norm() + TINY)
         limits = [clip for clip in self._clips.values() if clip is not None]
-        return min(1.0, min(limits) / (norm + TINY)) if limits else 1.0
+        return min(1.0, min(limits) / (self._outbox.norm() + TINY)) if limits else 1.0
 
     def _meet_in_step(self, iteration: Iteration, group: Group) -> float:
         """All workers' notes, and their buffers; returns what the sum of gradients is to be multiplied by."""

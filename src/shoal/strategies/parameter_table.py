@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from shoal.errors import UsageError
+from shoal.errors import ServerRefused, UsageError
 from shoal.parameters.table_blocks import block_bytes_for
 from shoal.parameters.update_rules import check_rule
 from shoal.wire.tables import Number, RuleSpec, TableSpec, TensorSpec
@@ -84,7 +84,10 @@ def rule_name(optimizer: torch.optim.Optimizer) -> str:
             "use one of torch's, or --strategy all-reduce, which takes any"
         )
     name: str = kind.__name__
-    check_rule(name)
+    try:
+        check_rule(name)
+    except ServerRefused as refusal:  # the same words, before any server is asked
+        raise UsageError(str(refusal)) from None
     return name
 
 

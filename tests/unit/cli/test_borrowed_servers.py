@@ -89,7 +89,7 @@ def test_a_group_is_tried_before_anything_is_made(tmp_path: Path) -> None:
         return JobConfig(strategy="parameter-server", servers=str(address), servers_token=str(file))
 
     with running_group() as keeper:
-        with pytest.raises(UsageError, match="--servers-token .* cannot be read as a token"):
+        with pytest.raises(UsageError, match=r"--servers-token .* cannot be read as a token"):
             check_group(config(keeper.address))
         file.write_text(TOKEN)
         check_group(config(keeper.address))

@@ -1,0 +1,315 @@
+"""A parameter server: one thread that hears workers, other servers and the keeper, and works on blocks in between.
+
+In every turn connections have their say, then one unit of one job is worked on, then what came of it leaves. It ends
+when the map does not name it any more, when the keeper does not want it, or when the keeper is gone for too long. Not
+here: what a job's messages mean (`space`, `worker_desk`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from shoal.errors import Refused, ServerRefused, WireError
+from shoal.parameters.connection import Connection
+from shoal.parameters.doorway import Doorway
+from shoal.parameters.keeper_link import KeeperAt, KeeperLink
+from shoal.parameters.memory_budget import MemoryBudget
+from shoal.parameters.proving import SERVER_PURPOSE, Key, job_purpose
+from shoal.parameters.server_figures import Figures
+from shoal.parameters.server_peers import ServerPeer, ServerPeers
+from shoal.parameters.space import Space
+from shoal.parameters.switchboard import Switchboard
+from shoal.parameters.worker_link import WorkerLink, refuse
+from shoal.values import Address, ServerMap
+from shoal.wire.parameter_messages import (
+    PARAMETER_VERSION,
+    AnyNote,
+    Fetch,
+    Fetched,
+    Filled,
+    GroupNews,
+    Hello,
+    LedgerCopy,
+    Note,
+    PartialNorm,
+    Record,
+    Recorded,
+    Refusal,
+    ServerBeat,
+    TotalNorm,
+    ViewState,
+    Welcome,
+)
+
+LONGEST_TURN = 0.5  # seconds; beats are due as often
+MAX_EARLY = 10_000  # notes for jobs that this server has not heard of yet
+
+Between = Record | Recorded | ViewState | LedgerCopy | Fetch | Fetched | PartialNorm | TotalNorm  # servers' notes
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    keeper: Address
+    token: str = field(repr=False)  # of the group
+    number: int
+    listen: str = "127.0.0.1"  # host; any free port of it
+    memory: int = 0  # bytes that it may hold; 0: no limit
+    crash_at: Callable[[str], None] = lambda _: None  # called at points where a test may want it to die
+
+
+class Server:
+    """`run` it; `stop` ends that, from a signal handler too."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.number = config.number
+        self.crash_at = config.crash_at
+        self.budget = MemoryBudget(config.number, config.memory, lambda: self.held_bytes)
+        self._token = config.token
+        self._board = Switchboard()
+        self._figures = Figures(self._board)
+        self._door = Doorway(Address(config.listen, 0), self._keys, self)
+        at = KeeperAt(config.keeper, config.token, config.number)
+        self._keeper = KeeperLink(at, self._door.address, self, self._beat)
+        self._peers = ServerPeers(config.number, config.token, self, self._connected)
+        self._map: ServerMap | None = None
+        self._spaces: dict[str, Space] = {}
+        self._early: list[tuple[int, Between, memoryview | None]] = []  # for jobs that are not known here yet
+        self._closed_updates = 0  # that were applied for jobs that are over
+        self._is_ending = False
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    @property
+    def address(self) -> Address:
+        return self._door.address
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(space.held_bytes for space in self._spaces.values())
+
+    @property
+    def applied_updates(self) -> int:
+        return self._closed_updates + sum(space.applied_updates for space in self._spaces.values())
+
+    def stop(self) -> None:
+        """From any thread, and from a signal handler."""
+        self._is_ending = True
+        os.eventfd_write(self._bell, 1)
+
+    def run(self) -> None:
+        """Until it is stopped or taken out of the group. `Refused`: the keeper does not want it, or is gone."""
+        try:
+            self._board.watch(self._bell, lambda: None)
+            self._door.open(self._board)
+            with torch.inference_mode():
+                while not self._is_ending:
+                    self._turn()
+        finally:
+            self._close()
+
+    def _turn(self) -> None:
+        due = [self._keeper.tend(self._board), self._peers.tend(self._board), LONGEST_TURN]
+        busy = [space for space in self._spaces.values() if space.has_work]
+        self._figures.turn()
+        self._board.turn(0.0 if busy else min(each for each in due if each is not None))
+        for space in busy:
+            if self._spaces.get(space.job) is space:
+                space.work()
+        for space in self._spaces.values():
+            space.desk.relieve()
+        self._door.sweep()
+
+    def _close(self) -> None:
+        for space in self._spaces.values():
+            space.close()
+        self._door.close()
+        self._board.unwatch(self._bell)
+        self._board.close()
+        os.close(self._bell)
+
+    # For spaces (`Site`)
+
+    def to_server(self, number: int, note: Note, payload: memoryview | bytes | None = None) -> None:
+        self._peers.send(number, note, payload)
+
+    def to_keeper(self, note: Note) -> None:
+        self._keeper.send(note)
+
+    def filled(self) -> None:
+        if self._map is not None and all(space.is_filled for space in self._spaces.values()):
+            size = sum(space.filled_bytes for space in self._spaces.values())
+            self._keeper.send(Filled(view=self._map.version, size=size))
+
+    # What connections tell (`Hearer`)
+
+    def proved(self, connection: Connection) -> None:
+        """It says who it is next."""
+
+    def room(self, connection: Connection, note: AnyNote, size: int) -> memoryview | None:
+        label = connection.label
+        if isinstance(label, WorkerLink):
+            space = self._space_of(connection)
+            try:
+                return None if space is None else space.desk.room(label, note, size)
+            except ServerRefused as refusal:
+                refuse(label, refusal, 0)
+                return None
+        if isinstance(label, ServerPeer) and isinstance(note, LedgerCopy):
+            return memoryview(bytearray(size))
+        if isinstance(label, ServerPeer) and isinstance(note, Fetched) and note.job in self._spaces:
+            return self._spaces[note.job].room_for_fetched(note, size)
+        raise WireError(f"{type(note).__name__} comes with {size} raw bytes; it should have none here")
+
+    def arrived(self, connection: Connection, note: AnyNote, payload: memoryview | None) -> None:
+        label = connection.label
+        if isinstance(label, WorkerLink):
+            self._heard_worker(connection, label, note, payload)
+        elif connection is self._keeper.connection:
+            self._heard_keeper(note)
+        elif isinstance(label, ServerPeer):
+            if isinstance(note, Welcome):
+                self._peers.welcomed(label)
+            elif isinstance(note, Between):
+                self._heard_server(label.number, note, payload)
+        elif isinstance(note, Hello):
+            self._greet(connection, note)
+        else:
+            raise WireError(f"a connection begins with {type(note).__name__} instead of Hello")
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        self._door.settled(connection)
+        label = connection.label
+        if connection is self._keeper.connection:
+            self._keeper.lost(reason)
+        elif isinstance(label, ServerPeer):
+            self._peers.lost(label, connection)
+        elif isinstance(label, WorkerLink):
+            space = self._space_of(connection)
+            if space is not None:
+                space.desk.left(connection, reason)
+
+    # Whoever connects
+
+    def _keys(self) -> list[Key]:
+        jobs = [Key(job_purpose(space.job), space.terms.token) for space in self._spaces.values()]
+        return [Key(SERVER_PURPOSE, self._token), *jobs]
+
+    def _greet(self, connection: Connection, hello: Hello) -> None:
+        if hello.version != PARAMETER_VERSION:
+            reason = (
+                f"server {self.number} speaks version {PARAMETER_VERSION}, not {hello.version}: install the same Shoal"
+            )
+            connection.send(Refusal(kind="version", reason=reason))
+            connection.end()
+        elif connection.purpose == SERVER_PURPOSE and hello.server >= 0:
+            self._door.settled(connection)
+            self._peers.came(connection, hello)
+        elif hello.job in self._spaces and connection.purpose == job_purpose(hello.job):
+            self._door.settled(connection)
+            self._welcome(connection, hello)
+        else:
+            connection.send(Refusal(kind="bad-request", reason="a Hello for something else than the token is for"))
+            connection.end()
+
+    def _welcome(self, connection: Connection, hello: Hello) -> None:
+        space = self._spaces[hello.job]
+        try:
+            link = WorkerLink(connection, hello)
+        except ServerRefused as refusal:
+            connection.send(Refusal(kind=refusal.kind, reason=str(refusal)))
+            connection.end()
+            return
+        connection.label = link
+        connection.pauses = True
+        space.desk.links[connection] = link
+        holding = space.state.holding
+        view = 0 if self._map is None else self._map.version
+        offer = b"" if holding is None or link.arena is None else holding.offer
+        link.told_offer = offer
+        connection.send(Welcome(server=self.number, view=view, arena=offer, sees_arena=link.arena is not None))
+
+    def _space_of(self, connection: Connection) -> Space | None:
+        return next((space for space in self._spaces.values() if connection in space.desk.links), None)
+
+    def _heard_worker(
+        self, connection: Connection, link: WorkerLink, note: AnyNote, payload: memoryview | None
+    ) -> None:
+        self._figures.request()
+        space = self._space_of(connection)
+        if space is None:
+            return
+        try:
+            space.desk.heard(link, note, payload)
+        except ServerRefused as refusal:
+            refuse(link, refusal, getattr(note, "request", 0))
+
+    # The keeper
+
+    def _heard_keeper(self, note: AnyNote) -> None:
+        if isinstance(note, Refusal):
+            raise Refused(f"the keeper turned server {self.number} away: {note.reason}")
+        if not isinstance(note, GroupNews):
+            raise WireError(f"the keeper says {type(note).__name__}")
+        self._keeper.found()
+        known = {terms.job: terms for terms in note.spaces}
+        for job in [job for job in self._spaces if job not in known]:
+            space = self._spaces.pop(job)
+            self._closed_updates += space.applied_updates
+            space.close()
+        new = [terms for job, terms in known.items() if job not in self._spaces]
+        for terms in new:
+            self._spaces[terms.job] = Space(terms, self)
+            if self._map is not None:
+                self._spaces[terms.job].new_map(self._map)
+        if note.map is not None and (self._map is None or note.map.version > self._map.version):
+            self._adopt(note.map)
+        if new:
+            early, self._early = self._early, []
+            for sender, between, payload in early:
+                self._heard_server(sender, between, payload)
+
+    def _adopt(self, servers: ServerMap) -> None:
+        was_in = self._map is not None and self._map.server(self.number) is not None
+        self._map = servers
+        if servers.server(self.number) is None:
+            self._is_ending = was_in  # before that it is only not in it yet
+            return
+        self._peers.adopt(servers)
+        for space in self._spaces.values():
+            space.new_map(servers)
+        self.filled()
+
+    def _beat(self) -> ServerBeat:
+        ledgers = [(space.job, space.state.sequencer) for space in self._spaces.values()]
+        homes = [(job, order.ledger) for job, order in ledgers if order.is_home and order.ledger is not None]
+        return ServerBeat(
+            figures=self._figures.take(self),
+            staleness=tuple((job, tuple(ledger.histogram)) for job, ledger in homes),
+            clocks=tuple(
+                (job, tuple((worker, clock.count) for worker, clock in ledger.clocks.by_worker.items()))
+                for job, ledger in homes
+            ),
+        )
+
+    # Other servers
+
+    def _connected(self, number: int) -> None:
+        for space in self._spaces.values():
+            space.connected(number)
+
+    def _heard_server(self, sender: int, note: Between, payload: memoryview | None) -> None:
+        space = self._spaces.get(note.job)
+        if space is None:
+            if len(self._early) < MAX_EARLY:
+                self._early.append((sender, note, payload))
+        elif isinstance(note, Fetch):
+            space.fetch(sender, note)
+        elif isinstance(note, Fetched):
+            space.fetched(sender, note, payload)
+        elif isinstance(note, PartialNorm | TotalNorm):
+            space.heard_norm(sender, note)
+        else:
+            space.recorded(sender, note, payload)

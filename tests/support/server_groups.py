@@ -1,0 +1,203 @@
+"""Server groups for tests: a keeper in this process, and servers as threads of it or as processes of their own.
+
+A server that is a thread dies by raising at one of its crash points: its sockets close, as when a process is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from shoal.parameters.client import ClientConfig, EnrolTerms, ParameterClient
+from shoal.parameters.group_events import GroupEvent, MapMade
+from shoal.parameters.keeper import Keeper, KeeperConfig
+from shoal.parameters.server import Server, ServerConfig
+from shoal.parameters.table_blocks import block_bytes_for, table_bytes
+from shoal.values import Address
+from shoal.wire.parameter_messages import Space
+from shoal.wire.tables import PushTerms, RuleSpec, TableSpec, TensorSpec
+
+TOKEN = "of the group"
+JOB_TOKEN = "of the job"
+JOB = "job"
+LR = 0.5
+PATIENCE = 30.0  # seconds until a test gives up
+
+
+class Died(BaseException):
+    """A server's end, in the midst of its work."""
+
+
+class Group:
+    """Servers are threads, numbered from 0."""
+
+    def __init__(self, servers: int, replicas: int = 1, *, quota: int = 0) -> None:
+        self.events: list[GroupEvent] = []
+        config = KeeperConfig(
+            listen=Address("127.0.0.1", 0),
+            token=TOKEN,
+            expected=servers,
+            replicas=replicas,
+            spaces=(Space(job=JOB, token=JOB_TOKEN, quota=quota),),
+            silence_limit=10.0,  # a busy machine is no death
+        )
+        self.keeper = Keeper(config, self.events.append)
+        self.keeper.start()
+        self.servers: dict[int, Server] = {}
+        self.failures: dict[int, BaseException] = {}
+        self._threads: dict[int, threading.Thread] = {}
+        self._points: dict[int, Callable[[str], None]] = {}
+        self._clients: list[ParameterClient] = []
+
+    def start(self, number: int, *, memory: int = 0) -> Server:
+        config = ServerConfig(
+            keeper=self.keeper.address,
+            token=TOKEN,
+            number=number,
+            memory=memory,
+            crash_at=partial(self._pass, number),
+        )
+        server = self.servers[number] = Server(config)
+        thread = self._threads[number] = threading.Thread(target=self._run, args=(number, server))
+        thread.start()
+        return server
+
+    def crash(self, number: int, point: str, passing: int = 1) -> None:
+        """Let the server die when it passes this point."""
+        passed: Counter[str] = Counter()
+
+        def crash_at(here: str) -> None:
+            passed[here] += 1
+            if here == point and passed[here] == passing:
+                raise Died
+
+        self._points[number] = crash_at
+
+    def _pass(self, number: int, point: str) -> None:
+        if number in self._points:
+            self._points[number](point)
+
+    def client(self, worker: int = 0, *, shares_memory: bool = True, token: str = JOB_TOKEN) -> ParameterClient:
+        config = ClientConfig(
+            keeper=self.keeper.address, token=token, job=JOB, worker=worker, shares_memory=shares_memory
+        )
+        made = ParameterClient(config)
+        self._clients.append(made)
+        return made
+
+    def has_died(self, number: int) -> bool:
+        return not self._threads[number].is_alive()
+
+    def is_settled(self) -> bool:
+        made = self.keeper.status().map
+        return made is not None and made.is_settled
+
+    def holders(self) -> tuple[int, ...]:
+        made = self.keeper.status().map
+        assert made is not None
+        return made.before
+
+    def maps(self) -> int:
+        return sum(isinstance(event, MapMade) for event in tuple(self.events))
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+        for number, server in self.servers.items():
+            if self._threads[number].is_alive():
+                server.stop()
+            self._threads[number].join(PATIENCE)
+            assert not self._threads[number].is_alive(), f"server {number} does not end"
+        self.keeper.close()
+        assert not self.failures, self.failures
+
+    def _run(self, number: int, server: Server) -> None:
+        try:
+            server.run()
+        except Died:
+            pass
+        except BaseException as error:
+            self.failures[number] = error
+            raise
+
+
+@contextlib.contextmanager
+def group_of(servers: int, replicas: int = 1, *, quota: int = 0, memory: int = 0) -> Iterator[Group]:
+    group = Group(servers, replicas, quota=quota)
+    try:
+        for number in range(servers):
+            group.start(number, memory=memory)
+        yield group
+    finally:
+        group.close()
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    limit = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < limit, f"in vain: {what}"
+        time.sleep(0.005)
+
+
+def table_for(rule: str = "SGD", sizes: tuple[int, ...] = (5000, 300, 20_000), **values: float) -> TableSpec:
+    tensors = tuple(TensorSpec(name=f"t{number}", shape=(size,), dtype="float32") for number, size in enumerate(sizes))
+    rules = (RuleSpec(name=rule, groups=({"lr": LR, **values},)),)
+    return TableSpec(kind="dense", tensors=tensors, rules=rules, block_bytes=block_bytes_for(table_bytes(tensors)))
+
+
+def values_of(table: TableSpec, seed: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {spec.name: torch.randn(spec.shape, generator=generator) for spec in table.tensors}
+
+
+def terms_of(table: TableSpec, **named: object) -> PushTerms:
+    return PushTerms(groups=tuple(rule.groups for rule in table.rules), **named)  # type: ignore[arg-type]
+
+
+def begin(group: Group, table: TableSpec, mode: str = "asynchronous", **named: object) -> ParameterClient:
+    """Worker 0 of a job of its own, with first values of seed 0."""
+    client = group.client(**named)  # type: ignore[arg-type]
+    assert not client.define(table)
+    client.enrol(EnrolTerms(1, (0,), mode, scaling="none"))
+    client.assign(values_of(table, 0), None, 0)
+    return client
+
+
+def pulled(client: ParameterClient, table: TableSpec, at_least: int) -> dict[str, torch.Tensor]:
+    found = {spec.name: torch.empty(spec.shape) for spec in table.tensors}
+    client.pull(at_least, tuple(found)).wait_all(found)
+    return found
+
+
+class ServerProcess:
+    """`shoal server` as a process."""
+
+    def __init__(self, keeper: Address, token_file: Path, number: int, *options: str) -> None:
+        command = [sys.executable, "-m", "shoal", "server", "--keeper", str(keeper), "--token-file", str(token_file)]
+        self.process = subprocess.Popen(
+            [*command, "--number", str(number), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and output after SIGTERM."""
+        self.process.terminate()
+        output, _ = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, output.decode()

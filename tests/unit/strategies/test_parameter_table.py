@@ -1,0 +1,77 @@
+"""What servers are told of a script's models and optimizers, and what cannot be handed to them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from shoal.errors import UsageError
+from shoal.strategies.parameter_table import entries_of, group_values, rule_name, table_of
+
+
+def two_layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+
+
+def test_each_parameter_has_its_optimizer_and_group() -> None:
+    model = two_layers()
+    first = torch.optim.SGD([{"params": [model[0].weight]}, {"params": [model[0].bias], "lr": 0.5}], lr=0.1)
+    second = torch.optim.AdamW(model[1].parameters())
+    table = table_of(entries_of({"model 1": model}, [first, second]), [first, second])
+    places = {tensor.name: (tensor.optimizer, tensor.group) for tensor in table.tensors}
+    assert places == {
+        "model 1/0.weight": (0, 0),
+        "model 1/0.bias": (0, 1),
+        "model 1/1.weight": (1, 0),
+        "model 1/1.bias": (1, 0),
+    }
+    assert [rule.name for rule in table.rules] == ["SGD", "AdamW"]
+    assert table.rules[0].groups[1]["lr"] == 0.5
+
+
+def test_what_is_frozen_or_in_no_optimizer_stays_on_the_workers() -> None:
+    model = two_layers()
+    model[0].bias.requires_grad_(False)
+    optimizer = torch.optim.SGD([model[0].weight, model[0].bias], lr=0.1)
+    assert [entry.name for entry in entries_of({"model 1": model}, [optimizer])] == ["model 1/0.weight"]
+
+
+def test_a_tied_parameter_counts_once() -> None:
+    model = two_layers()
+    model[1].weight = nn.Parameter(torch.zeros(4, 3))
+    model[0].weight = model[1].weight
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    names = [entry.name for entry in entries_of({"model 1": model}, [optimizer])]
+    assert names == ["model 1/0.weight", "model 1/0.bias", "model 1/1.bias"]
+
+
+def test_a_parameter_of_two_optimizers_is_refused() -> None:
+    model = two_layers()
+    both = [torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.Adam(model[0].parameters())]
+    with pytest.raises(UsageError, match="two optimizers"):
+        entries_of({"model 1": model}, both)
+
+
+def test_optimizers_that_cannot_work_on_parts_are_named_with_what_to_do() -> None:
+    model = two_layers()
+    with pytest.raises(UsageError, match=r"LBFGS.*all-reduce"):
+        rule_name(torch.optim.LBFGS(model.parameters()))
+
+
+def test_code_is_not_sent_to_servers() -> None:
+    class Own(torch.optim.SGD):
+        pass
+
+    with pytest.raises(UsageError, match=r"Own is not an optimizer of torch.optim.*all-reduce"):
+        rule_name(Own(two_layers().parameters(), lr=0.1))
+
+
+def test_values_of_groups_are_numbers_with_the_factor_on_the_learning_rate() -> None:
+    optimizer = torch.optim.Adam(two_layers().parameters(), lr=torch.tensor(0.25), betas=(0.5, 0.75), foreach=False)
+    (values,) = group_values(optimizer, 2.0)
+    assert values["lr"] == 0.5
+    assert values["betas"] == (0.5, 0.75)
+    optimizer.param_groups[0]["note"] = "text"
+    with pytest.raises(UsageError, match="note='text'"):
+        group_values(optimizer)

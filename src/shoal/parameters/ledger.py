@@ -97,6 +97,7 @@ class Ledger(LedgerState):
             self._void(entry, f"staged by version {entry.view} of the server map; now it is {self.view}", effects)
         elif isinstance(entry, Assign):
             self.updates, self.has_values, self.last_step = entry.updates, True, None
+            self.leases = None  # what was used for the values before says nothing about these: loops are planned anew
             effects.append(Replace(self.number, entry.push, entry.updates))
             self._reply(entry, Done(request=entry.request, number=self.number), effects)
         elif isinstance(entry, Push):
@@ -255,7 +256,8 @@ class Ledger(LedgerState):
 
     def _granted(self, lease: Lease) -> Granted | None:
         leases, none = self.leases, Granted(request=lease.request, number=self.number, lease=None)
-        assert leases is not None, "only leases of planned loops wait"
+        if leases is None:  # the values were replaced while it waited
+            return none
         if lease.loop < leases.terms.loop or leases.is_over:
             return msgspec.structs.replace(none, is_over=True)
         if self.meetings > lease.meetings:

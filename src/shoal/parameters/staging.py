@@ -118,7 +118,8 @@ class StagedPush:
     def arrived(self, first: int) -> None:
         """The bytes of the piece that starts there have come."""
         at = bisect.bisect_left(self._pieces, first, key=lambda piece: piece.first)
-        self._pieces[at].has_arrived = True
+        if at < len(self._pieces) and self._pieces[at].first == first:
+            self._pieces[at].has_arrived = True
 
     def finish(self, size: int) -> None:
         """All `size` bytes of it should be here, and no unit's gradient in part."""

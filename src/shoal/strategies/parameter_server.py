@@ -317,6 +317,11 @@ class ParameterServer(MeetingStrategy):
         self._attended = self._meetings
         self.client.attended = self._attended
 
+    def rejoin(self) -> None:
+        """This worker is in a new generation: what it had asked for before was given up with the one before."""
+        self.enrol()
+        self._pull()
+
     def look(self, told: Told) -> None:
         """In a meeting: take in the values as they are now."""
         self._heard(told)
@@ -352,8 +357,9 @@ class ParameterServer(MeetingStrategy):
         super().rebind()
         self.client.resume()
         self._iteration = None
-        if self._outbox is not None:
+        if self._outbox is not None and self._inbox is not None:
             self._outbox.end()
+            self._inbox.abandon()
 
     # The order of gradients is the servers' business
 

@@ -205,7 +205,7 @@ class FreeLoop(Loop):
         session = self._session
         session.is_doubtful = False
         self.cursor = recover(session, breakage, self.cursor).cursor
-        self._servers.enrol()
+        self._servers.rejoin()
 
     def _finished_everywhere(self) -> bool:
         """All positions are used, or a stop was agreed on: everybody takes in the last values before they compare."""

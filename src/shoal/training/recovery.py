@@ -103,7 +103,7 @@ def own_past(session: Session, cursor: Cursor) -> Past:
 def tell_batch(session: Session) -> None:
     """Say what becomes of the batch, if the number of workers is another than it was."""
     loop = session.loop
-    if loop is not None and session.in_loop:
+    if loop is not None and session.in_loop and not session.strategy.is_free:  # else each has its own
         session.progress.resized(
             global_batch=loop.dealing().step_size, lr_factor=session.lr_factor, resize=session.config.resize
         )

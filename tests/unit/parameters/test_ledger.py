@@ -354,8 +354,20 @@ def test_a_newer_request_ends_the_waiting_of_an_older_one() -> None:
     job.lease(0)
     assert job.lease(1) is None
     job.push(1)
-    job.push(0, used=(Range(0, 0, 10),))
+    again = job.lease(0)
     assert [reply.worker for reply in job.of(Reply) if isinstance(reply, Reply)] == [0]
+    assert isinstance(again, Granted)
+    assert again.lease == Range(0, 0, 10), "who waits no more is given nothing"
+
+
+def test_a_new_generation_ends_the_waiting_for_leases() -> None:
+    job = Job()
+    job.plan(samples=10)
+    job.lease(0)
+    assert job.lease(1) is None
+    job.add(Enrol(worker=0, request=9, generation=2, workers=(0, 2), mode="asynchronous"))
+    assert isinstance(job.answer(1), Void)
+    assert job.ledger.waiting == []
 
 
 def test_a_worker_can_ask_where_the_loop_is() -> None:

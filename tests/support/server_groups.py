@@ -20,12 +20,15 @@ from pathlib import Path
 import torch
 
 from shoal.parameters.client import ClientConfig, EnrolTerms, ParameterClient
+from shoal.parameters.connection import Connection
 from shoal.parameters.group_events import GroupEvent, MapMade
 from shoal.parameters.keeper import Keeper, KeeperConfig
+from shoal.parameters.proving import Key, job_purpose
 from shoal.parameters.server import Server, ServerConfig
+from shoal.parameters.switchboard import Switchboard
 from shoal.parameters.table_blocks import block_bytes_for, table_bytes
 from shoal.values import Address
-from shoal.wire.parameter_messages import Space
+from shoal.wire.parameter_messages import AnyNote, Note, ServerFigures, Space
 from shoal.wire.tables import PushTerms, RuleSpec, TableSpec, TensorSpec
 
 TOKEN = "of the group"
@@ -84,13 +87,20 @@ class Group:
 
         self._points[number] = crash_at
 
+    def spare(self, number: int) -> bool:
+        """Do not let it die after all. False: it has."""
+        self._points.pop(number, None)
+        return self._threads[number].is_alive()
+
     def _pass(self, number: int, point: str) -> None:
         if number in self._points:
             self._points[number](point)
 
-    def client(self, worker: int = 0, *, shares_memory: bool = True, token: str = JOB_TOKEN) -> ParameterClient:
+    def client(
+        self, worker: int = 0, *, shares_memory: bool = True, job: str = JOB, token: str = JOB_TOKEN
+    ) -> ParameterClient:
         config = ClientConfig(
-            keeper=self.keeper.address, token=token, job=JOB, worker=worker, shares_memory=shares_memory
+            keeper=self.keeper.address, token=token, job=job, worker=worker, shares_memory=shares_memory
         )
         made = ParameterClient(config)
         self._clients.append(made)
@@ -107,6 +117,9 @@ class Group:
         made = self.keeper.status().map
         assert made is not None
         return made.before
+
+    def figures(self) -> dict[int, ServerFigures]:
+        return dict(self.keeper.status().figures)
 
     def maps(self) -> int:
         return sum(isinstance(event, MapMade) for event in tuple(self.events))
@@ -133,8 +146,9 @@ class Group:
 
 
 @contextlib.contextmanager
-def group_of(servers: int, replicas: int = 1, *, quota: int = 0, memory: int = 0) -> Iterator[Group]:
-    group = Group(servers, replicas, quota=quota)
+def group_of(servers: int, replicas: int = 1, *, quota: int = 0, memory: int = 0, expected: int = 0) -> Iterator[Group]:
+    """`expected`: servers that the first map waits for, where the test starts them itself."""
+    group = Group(expected or servers, replicas, quota=quota)
     try:
         for number in range(servers):
             group.start(number, memory=memory)
@@ -178,6 +192,40 @@ def pulled(client: ParameterClient, table: TableSpec, at_least: int) -> dict[str
     found = {spec.name: torch.empty(spec.shape) for spec in table.tensors}
     client.pull(at_least, tuple(found)).wait_all(found)
     return found
+
+
+class _Ear:
+    """Keeps what comes on one connection."""
+
+    def __init__(self) -> None:
+        self.notes: list[AnyNote] = []
+        self.is_closed = False
+
+    def proved(self, connection: Connection) -> None: ...
+
+    def room(self, connection: Connection, note: AnyNote, size: int) -> memoryview | None:
+        return memoryview(bytearray(size))
+
+    def arrived(self, connection: Connection, note: AnyNote, payload: memoryview | None) -> None:
+        self.notes.append(note)
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        self.is_closed = True
+
+
+def raw(group: Group, *notes: Note) -> AnyNote:
+    """What server 0 answers last to these notes, to each of which it has an answer."""
+    ear, board = _Ear(), Switchboard()
+    connection = Connection.connecting(group.servers[0].address, Key(job_purpose(JOB), JOB_TOKEN), ear)
+    board.add(connection)
+    with contextlib.closing(board):
+        for number, note in enumerate(notes, start=1):
+            connection.send(note)
+            limit = time.monotonic() + PATIENCE
+            while len(ear.notes) < number and not ear.is_closed:
+                assert time.monotonic() < limit, f"no answer to {note}"
+                board.turn(0.05)
+    return ear.notes[-1]
 
 
 class ServerProcess:

@@ -66,7 +66,7 @@ class StandIns:
         self.table: TableSpec | None = None
         self.heard: list[wire.AnyNote] = []  # of servers, in order
         self.answers_pulls = True
-        self.on_part: Callable[[StandInServer, wire.Part], None] = lambda server, part: None
+        self.on_part: Callable[[StandInServer, wire.Part], None] = lambda *_: None
         self.replicas = replicas
         self.servers: dict[int, StandInServer] = {}
         self._watchers: list[Connection] = []
@@ -215,6 +215,8 @@ class StandIns:
             self._stage(each, connection, note, payload)
         elif isinstance(note, wire.StageEnd):
             self._end_stage(each, connection, note)
+        elif isinstance(note, wire.Discard):
+            each.staged.pop(note.push, None)
         elif isinstance(note, wire.Propose):
             self._propose(each, connection, note)
         elif isinstance(note, wire.Pull):
@@ -238,9 +240,7 @@ class StandIns:
         old = msgspec.structs.replace(self.map, version=self.map.version - 1) if each.is_behind else self.map
         connection.send(wire.Moved(request=request, map=old))
 
-    def _stage(
-        self, each: StandInServer, connection: Connection, note: wire.Stage, payload: memoryview | None
-    ) -> None:
+    def _stage(self, each: StandInServer, connection: Connection, note: wire.Stage, payload: memoryview | None) -> None:
         if not self._is_current(each, note.view):
             return
         assert each.layout is not None
@@ -380,7 +380,11 @@ class StandIns:
             self._moved(each, connection, note.request)
             return
         reading = self.ledger.may_read(each.links[connection].number, note.meetings)
-        if not self.answers_pulls or note.at_least > self.ledger.number or (note.is_bounded and reading is Reading.WAIT):
+        if (
+            not self.answers_pulls
+            or note.at_least > self.ledger.number
+            or (note.is_bounded and reading is Reading.WAIT)
+        ):
             self._waiting.append((each, connection, note))
         elif note.is_bounded and reading is Reading.MEET:
             meetings, calling = self.ledger.meetings, self.ledger.calling

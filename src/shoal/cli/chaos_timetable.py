@@ -37,7 +37,7 @@ class Present:
     here: tuple[int, ...]  # members of the current generation whose processes run on this machine
     members: tuple[int, ...]  # all its members
     step: int  # applied steps
-    servers: tuple[int, ...] = ()  # parameter servers whose processes run on this machine
+    servers: tuple[int, ...] = ()  # parameter servers in the group whose processes run on this machine
 
 
 class Timetable:

@@ -27,7 +27,7 @@ class Running:
     """Whose processes run here."""
 
     workers: frozenset[int]
-    servers: tuple[int, ...] = ()
+    servers: tuple[int, ...] = ()  # that are in their group
 
 
 class Laboratory:

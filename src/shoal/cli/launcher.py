@@ -112,7 +112,7 @@ class Launcher:
             self._laboratory.cease()
             return
         now = time.monotonic()
-        running = Running(frozenset(self._running.values()), self._servers.running)
+        running = Running(frozenset(self._running.values()), self._servers.serving)
         self._laboratory.act(running, self._report, now)
         if self._has_steps:
             self._spares.refill(now)

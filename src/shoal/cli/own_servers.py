@@ -68,8 +68,8 @@ class OwnServers(ServerSide):
         self._start_due(time.monotonic())
 
     @property
-    def running(self) -> tuple[int, ...]:
-        return self._posts.running
+    def serving(self) -> tuple[int, ...]:
+        return self._posts.serving
 
     @property
     def sources(self) -> tuple[Source, ...]:

@@ -48,6 +48,11 @@ class ServerPosts:
         return tuple(sorted(self._running))
 
     @property
+    def serving(self) -> tuple[int, ...]:
+        """Those of the running ones that have joined the group."""
+        return tuple(sorted(self._joined))
+
+    @property
     def is_hopeless(self) -> bool:
         """Whether nobody can be served any more: the group never got complete, or nobody of it is left."""
         return bool(self.given_up) and (self._ever_joined < self._count or not self._joined)

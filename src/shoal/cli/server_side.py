@@ -35,8 +35,8 @@ class Seen:
 
 class ServerSide(ABC):
     @property
-    def running(self) -> tuple[int, ...]:
-        """Servers whose processes run here, by number."""
+    def serving(self) -> tuple[int, ...]:
+        """Servers whose processes run here and that are in the group, by number."""
         return ()
 
     @property

@@ -21,7 +21,7 @@ from shoal.errors import AddressUnavailable, UsageError, WireError
 from shoal.events import JobStarted, Record
 from shoal.job_config import JobConfig
 from shoal.membership.connections import Connections, Hearers
-from shoal.membership.core import TICK, MembershipCore, Program
+from shoal.membership.core import TICK, MembershipCore
 from shoal.membership.decisions import NumberGiven, Remembered
 from shoal.membership.forming import Past
 from shoal.membership.journal import Journal
@@ -37,6 +37,7 @@ from shoal.membership.protocol import (
     Instruction,
     Interrupt,
     Note,
+    Program,
     Publish,
     Published,
     PublishFailed,

@@ -7,8 +7,6 @@ anybody hears of it. No clock, socket or thread: the caller says what time it is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from shoal import events
 from shoal.job_config import JobConfig
 from shoal.membership import admission, reasons
@@ -17,7 +15,17 @@ from shoal.membership.decisions import MemberLeft, NumberGiven, Remembered, Stop
 from shoal.membership.ending import Ending
 from shoal.membership.forming import Past
 from shoal.membership.generations import Generations
-from shoal.membership.protocol import Arrived, Closed, Input, Instruction, Interrupt, Published, PublishFailed, Tick
+from shoal.membership.protocol import (
+    Arrived,
+    Closed,
+    Input,
+    Instruction,
+    Interrupt,
+    Program,
+    Published,
+    PublishFailed,
+    Tick,
+)
 from shoal.membership.publishing import Publishing
 from shoal.membership.roster import Fate, Worker
 from shoal.membership.stopping import Stopping
@@ -67,16 +75,6 @@ OWN_EVENTS = (
     events.CheckpointLost,
     events.JobEnded,
 )
-
-
-@dataclass(frozen=True)
-class Program:
-    """What the job runs, for whoever starts one more worker of it."""
-
-    script: str = ""
-    arguments: tuple[str, ...] = ()
-    servers: str = ""  # HOST:PORT of the keeper of its parameter servers
-    space: str = ""  # its name there
 
 
 class MembershipCore:

@@ -119,3 +119,13 @@ class Discard:
 
 
 Instruction = Send | Journal | Note | CatchUp | Close | End | Publish | Discard
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What the job runs, for whoever starts one more worker of it."""
+
+    script: str = ""
+    arguments: tuple[str, ...] = ()
+    servers: str = ""  # HOST:PORT of the keeper of its parameter servers
+    space: str = ""  # its name there

@@ -346,6 +346,8 @@ class ParameterClient:
         if push is not None:
             with self._core.thread.changed:
                 push.over(is_void=is_void)
+                if not self._is_proposed:
+                    self._core.thread.do(push.discard)
 
 
 def _outcome(staging: Staging) -> bool | None:

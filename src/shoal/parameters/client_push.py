@@ -19,7 +19,7 @@ from shoal.parameters.client_layout import ClientLayout
 from shoal.parameters.client_memory import Slot, StagingMemory
 from shoal.parameters.client_servers import Link
 from shoal.parameters.connection import Connection
-from shoal.wire.parameter_messages import AnyNote, Stage, StageDone, StageEnd
+from shoal.wire.parameter_messages import AnyNote, Discard, Stage, StageDone, StageEnd
 from shoal.wire.tables import PushId
 
 
@@ -54,6 +54,7 @@ class Staging:
         self.layout = layout
         self.id = number
         self.failure: ShoalError | None = None
+        self.is_over = False  # nobody waits for it any more: nothing more of it is sent
         self._progress = {server: _Progress() for server in layout.parts}
 
     @property
@@ -69,7 +70,7 @@ class Staging:
         raise NotImplementedError
 
     def pump(self) -> None:
-        if not self.is_current:
+        if self.is_over or not self.is_current:
             return  # whoever waits for it lays it out anew
         for server in self.layout.parts:
             link = self.core.links.ready(server)
@@ -107,6 +108,13 @@ class Staging:
         link.send(note, parcel.data)
         progress.sent.add(index)
         progress.size += parcel.size
+
+    def discard(self) -> None:
+        """It will never be proposed: servers may forget it. Runs in the client's thread."""
+        for server, progress in self._progress.items():
+            link = self.core.links.ready(server)
+            if link is not None and progress.sent and progress.connection is link.connection:
+                link.send(Discard(push=self.id))
 
     def room(self, link: Link, note: AnyNote, size: int) -> memoryview | None:
         del link, note, size
@@ -178,6 +186,7 @@ class OutgoingPush(Staging):
     def over(self, *, is_void: bool) -> None:
         """The script's side is done with it. What is void is read by no server. The lock is held."""
         self.core.end(self)
+        self.is_over = True
         if is_void:
             self._slot.readers.clear()
         self._slot.is_over = True

@@ -43,7 +43,7 @@ class ClientConfig:
     """What a client needs to know."""
 
     keeper: Address
-    token: str  # the job's
+    token: str = field(repr=False)  # the job's
     job: str  # its name space in the server group
     worker: int  # number in the job
     on_event: Callable[[ServersChanged], None] | None = None  # called in the client's thread: must be quick
@@ -81,7 +81,6 @@ class Link:
     server: Server
     connection: Connection | None = None
     is_ready: bool = False
-    has_values: bool = False  # the table had values there when this worker defined it
     sees_arena: bool = False  # the server reads this worker's arena: it is on the same machine
     arena: bytes = b""  # offer of the server's own, the newest that it told
     key_lists: set[bytes] = field(default_factory=set)  # digests that were sent on this connection
@@ -108,6 +107,7 @@ class ServerLinks:
         self._keeper: Connection | None = None
         self._keeper_tries = 0
         self._broken_since: float | None = time.monotonic()  # None: all servers of the map can be asked
+        self._reason = ""  # why the servers could not be used, for people
         self._refused_since: float | None = None
         self._is_closed = False
 
@@ -133,10 +133,6 @@ class ServerLinks:
     @property
     def broken_seconds(self) -> float:
         return 0.0 if self._broken_since is None else time.monotonic() - self._broken_since
-
-    @property
-    def has_values(self) -> bool:
-        return self.map is not None and self.links[self.map.home.number].has_values
 
     def ready(self, number: int) -> Link | None:
         link = self.links.get(number)
@@ -276,7 +272,7 @@ class ServerLinks:
             link.arena = note.arena
             link.send(Define(request=0, table=self._table))
         elif isinstance(note, Defined) and not note.request:
-            link.is_ready, link.has_values, link.tries = True, note.has_values, 0
+            link.is_ready, link.tries = True, 0
             self._mend()
             self._owner.link_ready(link)
             self._thread.changed.notify_all()

@@ -30,6 +30,7 @@ class Holding:
         self.shard: Shard
         self.keys = keys_digest(table.digest, self.layout.blocks)
         self._me = me
+        self._answers_for: tuple[int, frozenset[int]] | None = None  # by which version of the map
         if older is not None and older.layout.blocks == self.layout.blocks:
             self.shard = older.shard  # workers that read from its memory go on doing so
         else:
@@ -78,15 +79,18 @@ class Holding:
 
     def lacks_for_reader(self, first: int, last: int) -> bool:
         """A block of the key list that workers read from this server has no values."""
-        return any(
+        return not self.shard.has(first, last) and any(
             not self.shard.has(place, place + 1) and self._is_reader(self.layout.blocks[place])
             for place in range(first, last)
         )
 
     def answers_for(self, living: ServerMap) -> frozenset[int]:
         """Blocks that this server is the first holder of, among those that are alive in a newer map too."""
-        both = tuple(server for server in self.map.servers if living.server(server.number) is not None)
-        return frozenset(Placement(self.table, msgspec.structs.replace(self.map, servers=both)).reads(self._me))
+        if self._answers_for is None or self._answers_for[0] != living.version:
+            both = tuple(server for server in self.map.servers if living.server(server.number) is not None)
+            placement = Placement(self.table, msgspec.structs.replace(self.map, servers=both))
+            self._answers_for = (living.version, frozenset(placement.reads(self._me)))
+        return self._answers_for[1]
 
     def close(self) -> None:
         self.shard.close()

@@ -37,3 +37,8 @@ class JobState:
             and ledger.view == self.map.version
             and not any(isinstance(work, Begun) for work in self.queue)
         )
+
+    def is_current(self, view: int) -> bool:
+        """Who speaks goes by the newest map, and it has begun here."""
+        holding = self.holding
+        return holding is not None and self.map is not None and view == holding.view == self.map.version

@@ -100,6 +100,7 @@ class Ledger(LedgerState):
             self.leases = None  # what was used for the values before says nothing about these: loops are planned anew
             effects.append(Replace(self.number, entry.push, entry.updates))
             self._reply(entry, Done(request=entry.request, number=self.number), effects)
+            self._serve(effects)  # there is nothing to wait for
         elif isinstance(entry, Push):
             if self.mode == SYNCHRONOUS:
                 self._push_together(entry, effects)

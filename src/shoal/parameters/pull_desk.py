@@ -1,7 +1,7 @@
 """Workers' requests for values: which of them can be answered now, which wait, and the answers.
 
 A pull waits until its entry is in the unit that it asks about, and while its worker is too far ahead of the slowest.
-Values are sent from where they lie, or left in shared memory with their seal. Not here: who may ask by which map
+Values are sent from where they lie, or left in shared memory with their seal. Not here: what else workers want
 (`worker_desk`).
 """
 
@@ -15,8 +15,8 @@ from shoal.errors import ServerRefused
 from shoal.parameters.effects import Reading
 from shoal.parameters.holding import Holding
 from shoal.parameters.job_state import JobState
-from shoal.parameters.worker_link import WorkerLink, refuse
-from shoal.wire.parameter_messages import Held, Moved, Part, Pull
+from shoal.parameters.worker_link import WorkerLink, refuse, send_elsewhere
+from shoal.wire.parameter_messages import Held, Part, Pull
 
 
 @dataclass
@@ -34,9 +34,15 @@ class PullDesk:
         self._waiting: dict[int, list[_Waiting]] = {}  # by unit
 
     def ask(self, link: WorkerLink, note: Pull) -> None:
-        """Of the map that has begun here. `ServerRefused`: it makes no sense."""
+        """`ServerRefused`: it makes no sense."""
         holding = self._state.holding
-        assert holding is not None, "pulls are taken when there is something"
+        if holding is None or not self._state.is_current(note.view):
+            send_elsewhere(link, note.request, self._state)
+            return
+        link.knows(note.keys)
+        if note.keys != holding.keys:
+            send_elsewhere(link, note.request, self._state)
+            return
         if not 0 <= note.first < note.last <= len(holding.layout.blocks):
             raise ServerRefused(
                 f"blocks {note.first} to {note.last} of a list of {len(holding.layout.blocks)}", kind="bad-request"
@@ -71,8 +77,7 @@ class PullDesk:
         """Whether it is answered."""
         note, link, state = waiting.note, waiting.link, self._state
         if note.view != holding.view:
-            assert state.map is not None, "a holding is by a map"
-            link.connection.send(Moved(request=note.request, map=state.map))
+            send_elsewhere(link, note.request, state)
             return True
         if not waiting.is_due and self._look_at_clocks(waiting) is Reading.MEET:
             assert state.sequencer.ledger is not None, "it has clocks"

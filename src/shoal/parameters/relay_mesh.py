@@ -46,6 +46,7 @@ from shoal.wire.parameter_messages import (
 JOINED_BYTES = 64 * 1024  # a header and payloads up to this go as one message, copied
 PIECE_BYTES = 4 * 1024 * 1024  # larger payloads are cut, so that the server passes them on while they come
 JOIN_SECONDS = 10.0  # a server that does not take the connection for so long is as good as gone
+LEAVE_SECONDS = 2.0  # that a server may take to hear the last words
 IDLE_FROM = 0.001  # seconds; a shorter wait is bytes moving
 _NOTHING = memoryview(b"")
 
@@ -56,7 +57,7 @@ class RelayConfig:
 
     server: Server  # the home server of the map
     job: str  # name space
-    token: str
+    token: str = field(repr=False)
     generation: int
     workers: tuple[int, ...]  # numbers, by rank
 
@@ -189,9 +190,10 @@ class RelayMesh(Mesh):
         with self._guard:
             if self._is_closed:
                 return
-            if self._failure is None and not self._connection.unsent:
-                self._say(FINISHED)
+            is_clean = self._failure is None and not self._connection.unsent
             self._failure = self._failure or Aborted("the mesh is closed")
+            if is_clean:
+                self._take_leave()
             self._is_closed = True
             self._connection.close()
             self._connection.socket.close()
@@ -265,11 +267,11 @@ class RelayMesh(Mesh):
         if not ready and self.on_stall is not None:
             self.on_stall(heads)  # without the guard: it may post
 
-    def _turn(self) -> None:
-        """What can be done without waiting."""
+    def _turn(self, timeout: float = 0.0) -> None:
+        """What can be done now, or within so many seconds."""
         self._connection.flush()
         self._watch()
-        self._handle(self._poll.poll(0))
+        self._handle(self._poll.poll(1000 * timeout))
 
     def _watch(self) -> None:
         wanted = self._connection.mask
@@ -314,10 +316,18 @@ class RelayMesh(Mesh):
         os.eventfd_write(self._wake, 1)
         if not self._connection.unsent:
             self._say(Ending(announced=True, blamed=failure.peer if isinstance(failure, PeerLost) else None))
-        try:
-            self._connection.socket.shutdown(socket.SHUT_WR)
-        except OSError:
-            return  # the server was faster
+        _shut(self._connection.socket)
+
+    def _take_leave(self) -> None:
+        """Say that all is done, and wait until the server has it: closing while bytes lie unread would recall it."""
+        self._say(FINISHED)
+        until = time.monotonic() + LEAVE_SECONDS
+        is_shut = False
+        while not self._connection.is_closed and (left := until - time.monotonic()) > 0:
+            if not is_shut and not self._connection.unsent:
+                is_shut = True
+                _shut(self._connection.socket)
+            self._turn(left)
 
     def _say(self, ending: Ending) -> None:
         """Last words to all peers, as far as there is room for them."""
@@ -331,6 +341,13 @@ class RelayMesh(Mesh):
             f"server {server.number} at {server.address}, through which the workers of generation "
             f"{self._config.generation} talk to each other, is gone: {reason}"
         )
+
+
+def _shut(endpoint: socket.socket) -> None:
+    try:
+        endpoint.shutdown(socket.SHUT_WR)
+    except OSError:
+        return  # the server was faster
 
 
 def _take(pieces: deque[memoryview], target: memoryview) -> int:

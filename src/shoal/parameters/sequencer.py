@@ -110,9 +110,8 @@ class Sequencer:
         self._map = map_
         self.is_begun = False
         self._states, self._recorded = {}, {}
-        if map_.server(self._me) is None:  # out, for good
-            self._later = []
-            return []
+        if self._is_out:
+            return []  # or not in yet: what it has heard of newer views stays
         out: list[Instruction] = []
         if self.is_home:
             self._begin_if_all_spoke(out)

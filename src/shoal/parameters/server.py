@@ -140,7 +140,7 @@ class Server:
 
     def filled(self) -> None:
         if self._map is not None and all(space.is_filled for space in self._spaces.values()):
-            size = sum(space.filled_bytes for space in self._spaces.values())
+            size = sum(space.moves.size for space in self._spaces.values())
             self._keeper.send(Filled(view=self._map.version, size=size))
 
     # What connections tell (`Hearer`)
@@ -160,7 +160,7 @@ class Server:
         if isinstance(label, ServerPeer) and isinstance(note, LedgerCopy):
             return memoryview(bytearray(size))
         if isinstance(label, ServerPeer) and isinstance(note, Fetched) and note.job in self._spaces:
-            return self._spaces[note.job].room_for_fetched(note, size)
+            return self._spaces[note.job].moves.room(note, size)
         raise WireError(f"{type(note).__name__} comes with {size} raw bytes; it should have none here")
 
     def arrived(self, connection: Connection, note: AnyNote, payload: memoryview | None) -> None:
@@ -306,7 +306,7 @@ class Server:
             if len(self._early) < MAX_EARLY:
                 self._early.append((sender, note, payload))
         elif isinstance(note, Fetch):
-            space.fetch(sender, note)
+            space.moves.fetch(sender, note)
         elif isinstance(note, Fetched):
             space.fetched(sender, note, payload)
         elif isinstance(note, PartialNorm | TotalNorm):

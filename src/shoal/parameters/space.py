@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-import torch
 
 from shoal.errors import ServerRefused, ShoalError
-from shoal.parameters.byte_views import bytes_of
+from shoal.parameters.block_moves import BlockMoves
 from shoal.parameters.effects import Begun, Drop, Replace, Update
-from shoal.parameters.filling import Filling, Portion
 from shoal.parameters.holding import Holding
 from shoal.parameters.job_state import JobState
 from shoal.parameters.norms import NormExchange, Tell
@@ -24,11 +22,11 @@ from shoal.parameters.site import Site
 from shoal.parameters.table_blocks import blocks_of
 from shoal.parameters.update_rules import check_table, needed_bytes
 from shoal.parameters.updating import Updating
-from shoal.parameters.worker_desk import WorkerDesk
+from shoal.parameters.worker_desk import Orders, WorkerDesk
 from shoal.values import ServerMap
 from shoal.wire import parameter_messages as wire
 from shoal.wire.ledger_entries import AnyEntry
-from shoal.wire.parameter_messages import Fetch, Fetched, LedgerCopy, Lost, PartialNorm, TotalNorm
+from shoal.wire.parameter_messages import Fetched, LedgerCopy, PartialNorm, TotalNorm
 from shoal.wire.tables import PushId, TableSpec
 
 KEPT_MAPS = 8  # versions; a server hears of each, and begins them soon
@@ -38,15 +36,14 @@ class Space:
     def __init__(self, terms: wire.Space, site: Site) -> None:
         self.terms = terms
         self.state = JobState(terms.job, site.number)
-        self.desk = WorkerDesk(self.state, self._define, self._propose)
+        self.desk = WorkerDesk(self.state, Orders(self._define, self._propose, self._discard))
         self._site = site
         self.applied_updates = 0  # since this server has the space
         self._maps: dict[int, ServerMap] = {}
         self._norms = NormExchange(site.number)
         self._updating: Updating | None = None
-        self._filling: Filling | None = None
-        self._fetches: list[tuple[int, Fetch]] = []  # of other servers, unanswered
-        self._generation = -1
+        self.moves = BlockMoves(self.state, site)
+        self._members: tuple[int, ...] = ()  # of the newest generation that was looked at
 
     @property
     def job(self) -> str:
@@ -60,11 +57,7 @@ class Space:
     @property
     def is_filled(self) -> bool:
         """It has begun the newest map and has all blocks of its own that anybody has."""
-        return self.state.is_begun and (self._filling is None or self._filling.is_over)
-
-    @property
-    def filled_bytes(self) -> int:
-        return 0 if self._filling is None else self._filling.size
+        return self.state.is_begun and self.moves.are_over
 
     # The table
 
@@ -115,8 +108,7 @@ class Space:
         """There is a new connection to another server: what was sent to it before may be lost."""
         self._carry_out(self.state.sequencer.connected(server))
         self._norms.repeat()
-        if self._filling is not None and (portion := self._filling.asked(server)) is not None:
-            self._ask(portion)
+        self.moves.connected(server)
 
     def recorded(self, sender: int, note: AnyRecord, payload: memoryview | None) -> None:
         if isinstance(note, LedgerCopy) and note.table is not None and self.state.table is None:
@@ -143,9 +135,9 @@ class Space:
             elif isinstance(each, Update | Replace | Begun):
                 self.state.queue.add(each)
         if instructions:
-            self._forget_strangers()
+            self._forget_the_dead()
             self.desk.look()
-            self._serve_fetches()
+            self.moves.serve()
 
     def _send(self, order: Send) -> None:
         note = order.note
@@ -163,16 +155,24 @@ class Space:
         assert self.state.sequencer.ledger is not None, "it was just installed"
         self.state.queue.clear(self.state.sequencer.ledger.updates)
 
-    def _forget_strangers(self) -> None:
-        """What workers have staged that are in the generation no more will never be applied."""
-        ledger = self.state.sequencer.ledger
-        if ledger is None or ledger.generation == self._generation or self.state.holding is None:
+    def _forget_the_dead(self) -> None:
+        """What workers have staged that are gone, and in the generation no more, will never be applied."""
+        ledger, holding = self.state.sequencer.ledger, self.state.holding
+        if ledger is None or holding is None or ledger.workers == self._members:
             return
-        self._generation = ledger.generation
-        needed = {push for work in self.state.queue for push in _pushes(work)}
-        for push in self.state.holding.staging.all():
-            if push.worker not in ledger.workers and push not in needed:
-                self.release(push)
+        connected = {link.worker for link in self.desk.links.values()}
+        gone = set(self._members) - set(ledger.workers) - connected
+        self._members = ledger.workers
+        for push in holding.staging.all():
+            if push.worker in gone:
+                self._discard(push)
+
+    def _discard(self, push: PushId) -> None:
+        """It will not be proposed. If the ledger has it all the same, that counts."""
+        ledger = self.state.sequencer.ledger
+        waiting = () if ledger is None else (entry.push for entry in ledger.open_pushes.values())
+        if push not in waiting and not any(push in _pushes(work) for work in self.state.queue):
+            self.release(push)
 
     # Work on blocks
 
@@ -224,7 +224,7 @@ class Space:
             for push in updating.pushes:
                 self.release(push)
             self._site.crash_at("applied")
-            self._serve_fetches()
+            self.moves.serve()
             self.desk.look()
         else:
             self.desk.look_at(unit)
@@ -233,7 +233,7 @@ class Space:
         """It is applied, or never will be."""
         if self.state.holding is not None:
             staged = self.state.holding.staging.drop(push)
-            self.desk.decided(push, tell=staged is not None and staged.uses_arena)
+            self.desk.staging.decided(push, tell=staged is not None and staged.uses_arena)
 
     # Norms
 
@@ -259,90 +259,21 @@ class Space:
             for push in self.state.holding.staging.all():
                 self.release(push)
         self.state.queue.finish()
-        self._filling = None
         if self.state.table is not None and servers is not None and servers.server(self._site.number) is not None:
-            self._hold(
-                self.state.table,
-                Holding(self.state.table, servers, self._site.number, self._site.budget, self.state.holding),
-            )
+            table, older = self.state.table, self.state.holding
+            self._hold(table, Holding(table, servers, self._site.number, self._site.budget, older))
         self._site.crash_at("begun")
         self.desk.look()
         self._site.filled()
 
     def _hold(self, table: TableSpec, holding: Holding) -> None:
         self.state.table, self.state.holding = table, holding
-        ledger = self.state.sequencer.ledger
-        if ledger is None or not ledger.has_values:
-            return
-        fetches = holding.fetches()
-        every = blocks_of(table)
-        sizes = {block: every[block].size for blocks in fetches.values() for block in blocks}
-        self._filling = Filling(fetches, sizes)
-        if lost := holding.lost():
-            size = holding.size_of(lost)
-            self._site.to_keeper(Lost(view=holding.view, job=self.job, blocks=len(lost), size=size))
-        for portion in self._filling.due():
-            self._ask(portion)
-        self._serve_fetches()
-
-    def _ask(self, portion: Portion) -> None:
-        assert self.state.holding is not None, "a holding is filled"
-        self.state.holding.shard.ask(portion.blocks)
-        note = Fetch(
-            request=portion.request,
-            job=self.job,
-            view=self.state.holding.view,
-            blocks=portion.blocks,
-            at_least=self.state.queue.touched(self.state.newest),
-        )
-        self._site.to_server(portion.source, note)
-
-    def fetch(self, sender: int, note: Fetch) -> None:
-        """Another server wants blocks. It is answered when this one is as far as it is, and has begun that map."""
-        self._fetches = [(other, fetch) for other, fetch in self._fetches if other != sender]  # it asks for one at once
-        self._fetches.append((sender, note))
-        self._serve_fetches()
-
-    def _serve_fetches(self) -> None:
-        """Between two entries only, so that all blocks are after the same one."""
-        if self.state.queue.done or self.state.holding is None:
-            return
-        applied, holding = self.state.queue.applied(self.state.newest), self.state.holding
-        waiting = []
-        for sender, note in self._fetches:
-            if note.view > holding.view or (note.view == holding.view and note.at_least > applied):
-                waiting.append((sender, note))
-            elif note.view == holding.view:
-                here = holding.present(note.blocks)
-                state, payload = holding.shard.extract(here)
-                answer = Fetched(
-                    request=note.request, job=self.job, view=note.view, blocks=here, applied=applied, state=state
-                )
-                self._site.crash_at("fetch")
-                self._site.to_server(sender, answer, payload)
-        self._fetches = waiting
-
-    def room_for_fetched(self, note: Fetched, size: int) -> memoryview | None:
-        if self.state.holding is None or note.view != self.state.holding.view:
-            return None
-        return bytes_of(torch.empty(size, dtype=torch.uint8))
+        self.moves.begin(holding)
 
     def fetched(self, sender: int, note: Fetched, payload: memoryview | None) -> None:
-        if (
-            self.state.holding is None
-            or self._filling is None
-            or note.view != self.state.holding.view
-            or payload is None
-        ):
-            return
-        if not self._filling.arrived(sender, note.request, note.blocks):
-            return
-        self.state.holding.shard.insert(note.blocks, note.state, payload, note.applied)
-        self._site.crash_at("fetched")
-        for portion in self._filling.due():
-            self._ask(portion)
-        self.desk.look()
-        self._site.filled()
+        if self.moves.fetched(sender, note, payload):
+            self.desk.look()
+            self._site.filled()
 
     def close(self) -> None:
         self.desk.close()

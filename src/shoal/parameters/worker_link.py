@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 import msgspec
 import torch
 
 from shoal.errors import ServerRefused
 from shoal.parameters.byte_views import tensor_over
 from shoal.parameters.connection import Connection
+from shoal.parameters.job_state import JobState
 from shoal.transport.arena import Offer, PeerArena
 from shoal.transport.neighbours import shares_network
-from shoal.wire.parameter_messages import Hello, KeyList, Refusal
+from shoal.wire.parameter_messages import Hello, KeyList, Moved, Refusal
 from shoal.wire.tables import PushId
 
-KEPT_LISTS = 16  # of keys; each version of the map has one
+MOST_LISTS = 65_536  # of keys, of which digests are kept; each version of the map has one
 
 
 class WorkerLink:
@@ -24,7 +23,7 @@ class WorkerLink:
         self.worker = hello.worker
         self.missed: set[PushId] = set()  # pushes of which something was not taken: they must be staged again
         self.told_offer = b""  # of this server's memory
-        self._lists: OrderedDict[bytes, None] = OrderedDict()  # digests of key lists that it has sent
+        self._lists: set[bytes] = set()  # digests of key lists that it has sent
         self._peer_arena = _open(hello.arena)
         self.arena: torch.Tensor | None = None  # its memory, to be read; None: it is on another machine
         if self._peer_arena is not None:
@@ -32,9 +31,9 @@ class WorkerLink:
 
     def learn(self, note: KeyList) -> None:
         """Whether the digest is right is the caller's to check."""
-        self._lists[note.digest] = None
-        while len(self._lists) > KEPT_LISTS:
-            self._lists.popitem(last=False)
+        if len(self._lists) >= MOST_LISTS:
+            raise ServerRefused(f"{MOST_LISTS} lists of keys on one connection are enough", kind="bad-request")
+        self._lists.add(note.digest)
 
     def knows(self, keys: bytes) -> None:
         if keys not in self._lists:
@@ -48,6 +47,12 @@ class WorkerLink:
         if self._peer_arena is not None:
             self._peer_arena.close()
             self._peer_arena = None
+
+
+def send_elsewhere(link: WorkerLink, request: int, state: JobState) -> None:
+    """What it wants goes by another map than has begun here."""
+    assert state.map is not None, "workers come after the map"
+    link.connection.send(Moved(request=request, map=state.map))
 
 
 def refuse(link: WorkerLink, refusal: ServerRefused, request: int) -> None:

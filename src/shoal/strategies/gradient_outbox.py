@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -39,6 +39,23 @@ class Noise:
 class _Sent:
     gradient: torch.Tensor
     version: int  # torch's counter of changes in place
+    probe: float  # one of its values: gradient scalers change gradients without counting
+
+    @classmethod
+    def of(cls, gradient: torch.Tensor) -> Self:
+        return cls(gradient, gradient._version, _probe(gradient))
+
+    def is_still(self, gradient: torch.Tensor) -> bool:
+        probe = _probe(gradient)
+        is_same = probe == self.probe or (math.isnan(probe) and math.isnan(self.probe))
+        return gradient is self.gradient and gradient._version == self.version and is_same
+
+
+def _probe(gradient: torch.Tensor) -> float:
+    """A value from its middle; 0 where it has none to look at."""
+    if gradient.is_sparse or not gradient.numel():
+        return 0.0
+    return float(gradient[tuple(size // 2 for size in gradient.shape)])
 
 
 class GradientOutbox:
@@ -149,7 +166,7 @@ class GradientOutbox:
             self._put(number, entry, gradient, scale=scale)
         else:
             self._put(number, entry, held.add_(gradient.detach(), alpha=scale), scale=1.0)
-        self._sent[number] = _Sent(gradient, gradient._version)
+        self._sent[number] = _Sent.of(gradient)
 
     def _scale(self, iteration: Iteration) -> float:
         return iteration.weight / iteration.step_samples if iteration.step_samples else 0.0
@@ -174,14 +191,14 @@ class GradientOutbox:
             parameter = self._entries[number].parameter
             parameter.grad = before if parameter.grad is None else before.add_(parameter.grad)
             if number in self._sent:
-                self._sent[number] = _Sent(parameter.grad, parameter.grad._version)
+                self._sent[number] = _Sent.of(parameter.grad)
         self._aside.clear()
 
     def _check_unchanged(self, number: int, entry: Entry) -> None:
-        sent, present = self._sent[number], entry.parameter.grad
-        if present is not None and (present is not sent.gradient or present._version != sent.version):
+        present = entry.parameter.grad
+        if present is not None and not self._sent[number].is_still(present):
             raise UsageError(
                 f"the gradient of {entry.name} was changed after backward(), when it had left for the servers; to "
-                "clip, write run.optimizer(..., clip_norm=...); for anything else change the loss, or use --strategy "
-                "all-reduce"
+                "clip, write run.optimizer(..., clip_norm=...); for anything else, a gradient scaler too, change the "
+                "loss, or use --strategy all-reduce"
             )

@@ -7,19 +7,29 @@ may see it one update late, which is what running free means. Everywhere else th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from shoal.errors import ExchangeFailed
 from shoal.parameters.client_pull import IncomingPull
 from shoal.strategies.parameter_table import Entry
 
 
 class ParameterInbox:
-    def __init__(self, entries: Sequence[Entry], models: Iterable[nn.Module], *, lazily: bool) -> None:
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        models: Iterable[nn.Module],
+        failed: Callable[[ExchangeFailed], None],
+        *,
+        lazily: bool,
+    ) -> None:
+        """`failed`: told of what failed inside a forward, where nothing of ours may raise."""
+        self._failed = failed
         self._parameters = {entry.name: entry.parameter for entry in entries}
         self._names = {id(entry.parameter): entry.name for entry in entries}
         self._lazily = lazily
@@ -65,15 +75,23 @@ class ParameterInbox:
         self.abandon()
 
     def _needed(self, names: tuple[str, ...], _module: nn.Module, _arguments: Any) -> None:
-        for name in names:
-            self._order.setdefault(name)
-            if name in self._pending:
-                self._take(name)
+        try:
+            for name in names:
+                self._order.setdefault(name)
+                if name in self._pending:
+                    self._take(name)
+        except ExchangeFailed as failure:
+            self.abandon()
+            self._failed(failure)
         if self._pull is not None and not self._pending:
             self._close()
 
     def _over(self, *_: Any) -> None:
-        self.settle()
+        try:
+            self.settle()
+        except ExchangeFailed as failure:
+            self.abandon()
+            self._failed(failure)
 
     @torch.no_grad()
     def _take(self, name: str) -> None:

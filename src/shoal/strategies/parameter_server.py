@@ -109,7 +109,13 @@ class ParameterServer(MeetingStrategy):
         noise = Noise(self._config.noise, self._config.seed, self._peers.worker) if self._config.noise else None
         self._outbox = GradientOutbox(self._entries, self.client.begin_push, noise)
         lazily = self.is_free and self._config.staleness is None
-        self._inbox = ParameterInbox(self._entries, self._models.values(), lazily=lazily)
+        self._inbox = ParameterInbox(self._entries, self._models.values(), self._forward_failed, lazily=lazily)
+
+    def _forward_failed(self, failure: ExchangeFailed) -> None:
+        """Values that the model's forward needed did not come."""
+        if self._iteration is None:
+            raise failure  # outside iterations whoever meets the others deals with it
+        self._iteration.mark_void("values for forward", failure)
 
     def _give_values(self, step: int) -> None:
         """All members are here: the servers get values if they have none of this script, or if the script changed them.
@@ -202,7 +208,7 @@ class ParameterServer(MeetingStrategy):
             self._ask(iteration)
 
     def finish(self, iteration: Iteration) -> None:
-        if iteration.is_last and not self._is_asked and not iteration.is_void:
+        if iteration.is_last and not self._is_asked and not iteration.is_void and iteration.breakage is None:
             self._ask(iteration)
         if self.is_free:
             self.votes.updates = 0  # workers that run free take different numbers of steps
@@ -228,8 +234,17 @@ class ParameterServer(MeetingStrategy):
         iteration.exchanges += 1
         self._pull()
         if not self.is_free:
+            self._take_in(iteration)
+
+    def _take_in(self, iteration: Iteration) -> None:
+        """The step is applied; the script sees what it came to."""
+        try:
             with waiting(iteration, self._peers):
                 self.settle()
+        except ExchangeFailed as failure:  # this worker cannot go on without them
+            assert self._inbox is not None
+            self._inbox.abandon()
+            iteration.mark_broken("values after the update", failure)
 
     def _terms(self, scale: float) -> PushTerms:
         assert self._inbox is not None

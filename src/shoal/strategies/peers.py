@@ -10,9 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Self
 
 from shoal.collectives.group import Group
-from shoal.errors import ShoalError
+from shoal.errors import ExchangeFailed, ParametersLost, ShoalError
 from shoal.events import AnyEvent
 from shoal.parameters.client import ParameterClient
 from shoal.values import Generation
@@ -38,6 +39,12 @@ class Breakage:
     peer: int | None  # rank it was waiting for, where known
     at_end: bool = False  # it was the meeting at the end of a loop, after which a script may be done
     is_planned: bool = False  # nothing failed: all members regroup here, as was asked for
+    must_restore: bool = False  # nobody has the job's state any more: all start from the newest checkpoint
+
+    @classmethod
+    def by(cls, failure: ExchangeFailed, step: int, operation: str, *, at_end: bool = False) -> Self:
+        lost = isinstance(failure, ParametersLost)
+        return cls(step, operation, str(failure), failure.peer, at_end=at_end, must_restore=lost)
 
 
 @dataclass(frozen=True)

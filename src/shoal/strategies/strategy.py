@@ -42,7 +42,7 @@ class Iteration:
     def mark_broken(self, operation: str, failure: ExchangeFailed) -> None:
         """A collective failed. A step whose exchange was whole by then stays applied; any other is void."""
         if self.breakage is None:
-            self.breakage = Breakage(self.step, operation, str(failure), failure.peer)
+            self.breakage = Breakage.by(failure, self.step, operation)
         self.is_void = self.is_void or self.exchanges == 0
 
     def mark_void(self, operation: str, failure: ExchangeFailed) -> None:

@@ -38,7 +38,8 @@ class FreeLoop(Loop):
         super().__init__(session, plan)
         assert isinstance(session.strategy, ParameterServer)
         self._servers = session.strategy
-        self._is_over = False  # every position is used
+        self._is_over = False  # every position is used, as far as this worker knows
+        self._all_know = False  # it was so in the last meeting
         if plan.feed.samples is None:
             raise UsageError(
                 "the data are a stream of unknown length, which cannot be leased to workers that run free; use "
@@ -80,7 +81,7 @@ class FreeLoop(Loop):
         try:
             granted = self._servers.lease(UPDATES_PER_LEASE)
         except ExchangeFailed as failure:
-            self._regroup(Breakage(session.step, "waiting for samples", str(failure), failure.peer))
+            self._regroup(Breakage.by(failure, session.step, "waiting for samples"))
             return
         if granted.lease is not None:
             yield from self._work(granted.lease)
@@ -117,8 +118,7 @@ class FreeLoop(Loop):
             self._meet()
             return False
         except ExchangeFailed as failure:
-            breakage = Breakage(self._session.step, "waiting for slower workers", str(failure), failure.peer)
-            self._regroup(breakage)
+            self._regroup(Breakage.by(failure, self._session.step, "waiting for slower workers"))
             return False
         return True
 
@@ -182,7 +182,7 @@ class FreeLoop(Loop):
             over = torch.zeros(1)
             session.peers.group.all_reduce(over, label=f"{point}, its end").wait()  # nobody changes what others save
         except ExchangeFailed as failure:
-            self._regroup(Breakage(session.step, point, str(failure), failure.peer))
+            self._regroup(Breakage.by(failure, session.step, point))
             return
         if session.stopped is None:
             iteration = Iteration(session.step, 0.0, 0.0, 0)
@@ -199,21 +199,25 @@ class FreeLoop(Loop):
         session.step = session.agreed_step = told.updates
         self.cursor = Cursor(epoch=told.epoch, position=told.position)
         session.gaps = told.open
-        self._is_over = told.is_over
+        self._is_over = self._all_know = told.is_over
 
     def _regroup(self, breakage: Breakage) -> None:
         session = self._session
         session.is_doubtful = False
         self.cursor = recover(session, breakage, self.cursor).cursor
+        self._is_over = self._all_know = False  # what a lost worker had leased is to be used
         self._servers.rejoin()
 
     def _finished_everywhere(self) -> bool:
         """All positions are used, or a stop was agreed on: everybody takes in the last values before they compare."""
-        if self._session.stopped is None:
+        if self._session.stopped is None and not self._all_know:
             self._meet()
-            if not self._is_over:
-                return False
-        return super()._finished_everywhere()
+        if self._session.stopped is None and not self._all_know:
+            return False
+        if super()._finished_everywhere():
+            return True
+        self._is_over = self._all_know = False  # in a new generation: somebody may have come who does not know
+        return False
 
 
 def used_ranges(first_epoch: int, cursor: Cursor, samples: int, gaps: tuple[Range, ...]) -> tuple[Range, ...]:

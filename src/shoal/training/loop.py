@@ -171,7 +171,7 @@ class Loop:
         try:
             session.agree(point, compare=True)
         except ExchangeFailed as failure:
-            breakage = Breakage(session.step, point, str(failure), failure.peer, at_end=True)
+            breakage = Breakage.by(failure, session.step, point, at_end=True)
             recovered = recover(session, breakage, self.cursor)
             self.cursor = recovered.cursor
             if not recovered.has_passed:

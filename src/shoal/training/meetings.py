@@ -30,7 +30,7 @@ def meet(session: Session, label: str, action: Callable[[str], T]) -> T:
         try:
             value = action(label)
         except ExchangeFailed as failure:
-            breakage = Breakage(session.step, label, str(failure), failure.peer)
+            breakage = Breakage.by(failure, session.step, label)
             recovered = recover(session, breakage, cursor_of(session), in_place=False)
             if not recovered.has_passed:
                 continue

@@ -128,6 +128,7 @@ def _notice(session: Session, breakage: Breakage) -> ExchangeBroken:
         at_end=breakage.at_end,
         holds=session.holds,
         is_planned=breakage.is_planned,
+        must_restore=breakage.must_restore,
     )
 
 

@@ -18,7 +18,7 @@ from shoal.checkpoint.peer_copy import copy_state
 from shoal.checkpoint.state_tree import Tree
 from shoal.collectives.group import Group
 from shoal.errors import ExchangeFailed
-from shoal.events import ReplicaDiffered, StateCopied
+from shoal.events import Advised, ReplicaDiffered, StateCopied
 from shoal.membership import member
 from shoal.membership.alignment import Alignment, Taking
 from shoal.strategies.peers import Peers
@@ -46,10 +46,12 @@ class Regrouping:
         self._state = state
         self._payload: Tree | None = None
         self._was_hopeless = False
+        self._is_lost = False  # servers have lost the job's state
 
     def run(self, notice: Ready | ExchangeBroken, standing: Standing) -> Regrouped:
         """Raises JobOver where the job ends meanwhile."""
         way = member.regroup(self._peers.worker, notice, standing)
+        self._is_lost = isinstance(notice, ExchangeBroken) and notice.must_restore
         answer: Any = None
         failure: ExchangeFailed | None = None
         while True:
@@ -109,6 +111,12 @@ class Regrouping:
 
     def _tell_hopeless(self, notice: Ready | ExchangeBroken) -> None:
         if not isinstance(notice, ExchangeBroken) or not notice.must_restore:
+            return
+        if self._is_lost:
+            if self._peers.group.rank != 0:
+                return  # one says it
+            text = f"updates after the newest checkpoint, up to step {notice.step}, are lost: {notice.reason}"
+            self._peers.report(Advised(worker=self._peers.worker, text=text))
             return
         self._was_hopeless = True
         if self._peers.group.rank == 0:

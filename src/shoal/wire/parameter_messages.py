@@ -95,6 +95,12 @@ class StageEnd(Note, frozen=True, tag="stage-end"):
     size: int  # bytes, over all of its Stage messages
 
 
+class Discard(Note, frozen=True, tag="discard"):
+    """This push will never be proposed: what is staged of it may go."""
+
+    push: PushId
+
+
 class Propose(Note, frozen=True, tag="propose"):
     """To the home server."""
 
@@ -377,7 +383,8 @@ class GroupStatus(Note, frozen=True, tag="group-status"):
 
 
 AnyNote = (
-    Hello | Welcome | Refusal | Define | KeyList | Stage | StageEnd | Propose | Pull | Relay | RelayJoin | RelayLost
+    Hello | Welcome | Refusal | Define | KeyList | Stage | StageEnd | Discard | Propose | Pull
+    | Relay | RelayJoin | RelayLost
     | Defined | StageDone | Released | Answered | Part | Held | Moved
     | Record | Recorded | ViewState | LedgerCopy | Fetch | Fetched | PartialNorm | TotalNorm
     | ServerJoin | GroupNews | WatchGroup | Filled | Lost | ServerBeat

@@ -107,6 +107,7 @@ def test_one_that_dies_is_replaced_and_its_last_lines_are_shown() -> None:
     with own_servers(1, engine) as servers, StandInServer(servers.keeper.address, TOKEN, 0) as first:
         seen = look_until(servers, events.ServersChanged)
         assert [type(event) for event in seen.events] == [events.ServerJoined, events.ServersChanged]
+        assert servers.serving == (0,)
         first.close()
         servers.take(exited(0, 1, "Traceback", "MemoryError"), time.monotonic())
         seen = look_until(servers, events.ServerLost)
@@ -115,7 +116,8 @@ def test_one_that_dies_is_replaced_and_its_last_lines_are_shown() -> None:
             "[server 0] MemoryError",
             "server 1 is started: server 0 exited with code 1",
         ]
-        assert servers.running == (1,)
+        assert servers.owns("server 1")
+        assert servers.serving == ()
         assert not seen.failure
 
 
@@ -137,7 +139,7 @@ def test_an_administrator_adds_removes_and_stops() -> None:
         with KeeperClient(servers.keeper.address, TOKEN) as client:
             client.change_servers(more=1)
             servers.look(time.monotonic())
-            assert servers.running == (0, 1)
+            assert [spec.name for spec in engine.started] == ["server 0", "server 1"]
             with StandInServer(servers.keeper.address, TOKEN, 1) as second:
                 look_until(servers, events.ServersChanged)
                 assert client.status().map is not None

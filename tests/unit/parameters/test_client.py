@@ -43,8 +43,8 @@ def tensors(seed: int) -> dict[str, torch.Tensor]:
 def stepped(values: dict[str, torch.Tensor], *gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     found = {name: value.clone() for name, value in values.items()}
     for gradient in gradients:
-        for name, value in found.items():
-            value -= 0.5 * gradient[name]
+        for name in found:
+            found[name] -= 0.5 * gradient[name]
     return found
 
 
@@ -289,6 +289,18 @@ def test_an_interrupted_step_is_withdrawn_and_its_memory_is_used_again() -> None
         assert isinstance(client.withdraw(9), Committed)
 
 
+def test_a_push_that_is_given_up_is_forgotten_by_servers(shares_memory: bool) -> None:
+    with stand_ins(2) as servers, client_of(servers, shares_memory=shares_memory) as client:
+        begin(client)
+        for seed in range(1, 6):
+            outgoing = client.begin_push()
+            for name, gradient in tensors(seed).items():
+                outgoing.put(name, gradient)
+        committed = client.commit(outgoing, TERMS)
+        assert same(pulled(client, committed.number), stepped(tensors(0), tensors(5)))
+        assert [each.staged for each in servers.servers.values()] == [{}, {}]
+
+
 def test_leases_are_granted_used_and_over() -> None:
     with stand_ins(1) as servers, client_of(servers) as client:
         begin(client)
@@ -329,7 +341,7 @@ def test_what_the_ledger_does_not_take_is_an_error_with_its_reason() -> None:
     with stand_ins(1) as servers, client_of(servers) as client:
         client.define(TABLE)
         client.enrol(EnrolTerms(generation=2, workers=(0,), mode="asynchronous"))
-        with pytest.raises(ExchangeFailed, match="Enrol of worker 0: .* generation 1; the present one is 2"):
+        with pytest.raises(ExchangeFailed, match=r"Enrol of worker 0: .* generation 1; the present one is 2"):
             client.enrol(EnrolTerms(generation=1, workers=(0,), mode="asynchronous"))
 
 

@@ -192,6 +192,23 @@ def test_first_values_are_assigned_and_stand_for_so_many_updates() -> None:
     assert answer.updates == 70
 
 
+def test_new_values_end_the_loop_that_belonged_to_the_old_ones() -> None:
+    job = Job()
+    job.plan(samples=10)
+    job.lease(0)
+    assert job.lease(1) is None
+    job.add(Assign(worker=0, request=30, generation=1, view=1, push=PushId(0, 30), updates=70))
+    waited = job.answer(1)
+    assert isinstance(waited, Granted)
+    assert (waited.lease, waited.is_over) == (None, False)
+    assert isinstance(job.push(0, used=(Range(0, 0, 10),)), Void)
+    assert isinstance(job.lease(1), Void), "it is to be planned anew"
+    job.plan(samples=20)
+    again = job.lease(1)
+    assert isinstance(again, Granted)
+    assert again.lease == Range(0, 0, 10)
+
+
 def test_a_synchronous_step_waits_for_all_members_and_is_one_update_in_their_order() -> None:
     job = Job((3, 1, 2), mode="synchronous")
     assert job.push(1, step=5) is None

@@ -186,6 +186,14 @@ def test_messages_of_newer_views_wait_for_the_map_and_those_of_older_ones_are_dr
     assert servers.all[1].heard(2, stranger) == [], "only home records"
 
 
+def test_what_a_server_hears_before_it_is_in_the_map_is_kept() -> None:
+    home = Sequencer("job", 3)
+    assert home.heard(4, ViewState(job="job", view=2, number=NONE, entries=())) == []
+    assert home.new_map(server_map(1, 0, 1)) == []
+    home.new_map(server_map(2, 3, 4))
+    assert home.is_begun
+
+
 def test_proposals_wait_for_the_view_and_go_to_home_alone() -> None:
     home = Sequencer("job", 0)
     assert home.proposed(enrol(1), 1) == [], "there is no map yet"

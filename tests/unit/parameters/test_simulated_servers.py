@@ -14,8 +14,9 @@ from shoal.parameters.effects import Reply, Update
 from shoal.parameters.ledger import Ledger
 from shoal.wire.ledger_entries import AnyAnswer, Begin, Committed, Push
 from shoal.wire.tables import LoopTerms, PushId
+from support.simulated_job import SimulatedJob
 from support.simulated_servers import Network, SimulatedGroup
-from support.simulated_workers import SimulatedJob, Terms
+from support.simulated_workers import Terms
 
 
 def simulate(seed: int) -> None:

@@ -122,6 +122,16 @@ def test_a_gradient_that_is_changed_after_it_left_is_an_error_that_names_the_fix
         desk.outbox.take()
 
 
+def test_a_gradient_scaler_is_noticed(desk: Desk) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    optimizer = torch.optim.SGD(desk.model.parameters(), lr=0.1)
+    desk.outbox.begin(iteration())
+    scaler.scale(desk.model(torch.ones(4, 2)).mean()).backward()
+    scaler.unscale_(optimizer)
+    with pytest.raises(UsageError, match="gradient scaler"):
+        desk.outbox.take()
+
+
 def test_a_second_backward_of_one_step_is_refused(desk: Desk) -> None:
     desk.outbox.begin(iteration())
     desk.backward()

@@ -1,0 +1,112 @@
+"""Blocks on their way between servers under a new map: what this one lacks is fetched, what others lack is sent.
+
+Updates go on meanwhile; those of blocks that are on their way are kept for them (`shard`). Not here: who lacks what
+(`placement`), in which portions it is asked for (`filling`).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from shoal.parameters.byte_views import bytes_of
+from shoal.parameters.filling import Filling, Portion
+from shoal.parameters.holding import Holding
+from shoal.parameters.job_state import JobState
+from shoal.parameters.site import Site
+from shoal.parameters.table_blocks import blocks_of
+from shoal.wire.parameter_messages import Fetch, Fetched, Lost
+
+
+class BlockMoves:
+    def __init__(self, state: JobState, site: Site) -> None:
+        self._state = state
+        self._site = site
+        self._filling: Filling | None = None  # None: nothing is missing under the present map
+        self._fetches: list[tuple[int, Fetch]] = []  # of other servers, unanswered
+
+    @property
+    def are_over(self) -> bool:
+        """This server has everything that anybody has for it."""
+        return self._filling is None or self._filling.is_over
+
+    @property
+    def size(self) -> int:
+        """Bytes that came under the present map."""
+        return 0 if self._filling is None else self._filling.size
+
+    def connected(self, server: int) -> None:
+        """What was asked of it before may be lost."""
+        if self._filling is not None and (portion := self._filling.asked(server)) is not None:
+            self._ask(portion)
+
+    def begin(self, holding: Holding) -> None:
+        """Under a new map: get what is missing."""
+        self._filling = None
+        ledger = self._state.sequencer.ledger
+        if ledger is None or not ledger.has_values:
+            return
+        fetches = holding.fetches()
+        every = blocks_of(holding.table)
+        sizes = {block: every[block].size for blocks in fetches.values() for block in blocks}
+        self._filling = Filling(fetches, sizes)
+        if lost := holding.lost():
+            size = holding.size_of(lost)
+            self._site.to_keeper(Lost(view=holding.view, job=self._state.job, blocks=len(lost), size=size))
+        for portion in self._filling.due():
+            self._ask(portion)
+        self.serve()
+
+    def _ask(self, portion: Portion) -> None:
+        assert self._state.holding is not None, "a holding is filled"
+        self._state.holding.shard.ask(portion.blocks)
+        note = Fetch(
+            request=portion.request,
+            job=self._state.job,
+            view=self._state.holding.view,
+            blocks=portion.blocks,
+            at_least=self._state.queue.touched(self._state.newest),
+        )
+        self._site.to_server(portion.source, note)
+
+    def fetch(self, sender: int, note: Fetch) -> None:
+        """Another server wants blocks. It is answered when this one is as far as it is, and has begun that map."""
+        self._fetches = [(other, fetch) for other, fetch in self._fetches if other != sender]  # it asks for one at once
+        self._fetches.append((sender, note))
+        self.serve()
+
+    def serve(self) -> None:
+        """Between two entries only, so that all blocks are after the same one."""
+        if self._state.queue.done or self._state.holding is None:
+            return
+        applied, holding = self._state.queue.applied(self._state.newest), self._state.holding
+        waiting = []
+        for sender, note in self._fetches:
+            if note.view > holding.view or (note.view == holding.view and note.at_least > applied):
+                waiting.append((sender, note))
+            elif note.view == holding.view:
+                here = holding.present(note.blocks)
+                state, payload = holding.shard.extract(here)
+                answer = Fetched(
+                    request=note.request, job=self._state.job, view=note.view, blocks=here, applied=applied, state=state
+                )
+                self._site.crash_at("fetch")
+                self._site.to_server(sender, answer, payload)
+        self._fetches = waiting
+
+    def room(self, note: Fetched, size: int) -> memoryview | None:
+        if self._state.holding is None or note.view != self._state.holding.view:
+            return None
+        return bytes_of(torch.empty(size, dtype=torch.uint8))
+
+    def fetched(self, sender: int, note: Fetched, payload: memoryview | None) -> bool:
+        """Whether it was something new."""
+        holding, filling = self._state.holding, self._filling
+        if holding is None or filling is None or note.view != holding.view or payload is None:
+            return False
+        if not filling.arrived(sender, note.request, note.blocks):
+            return False
+        holding.shard.insert(note.blocks, note.state, payload, note.applied)
+        self._site.crash_at("fetched")
+        for portion in filling.due():
+            self._ask(portion)
+        return True

@@ -1,0 +1,109 @@
+"""Clients of real servers: whole states, lost blocks, refusals, bytes between workers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from shoal.errors import ParametersLost, PeerLost, ServerRefused
+from shoal.parameters.client import EnrolTerms, ParameterClient
+from shoal.parameters.relay_mesh import RelayConfig, RelayMesh
+from shoal.wire.ledger_entries import Committed
+from shoal.wire.tables import TableSpec
+from support.collectives import in_threads
+from support.server_groups import JOB, JOB_TOKEN, begin, group_of, pulled, table_for, terms_of, values_of, wait_until
+
+ADAM = table_for("AdamW", weight_decay=0.01)
+
+
+def push(client: ParameterClient, table: TableSpec, seed: int) -> Committed:
+    outgoing = client.begin_push()
+    for name, gradient in values_of(table, seed).items():
+        outgoing.put(name, gradient)
+    answer = client.commit(outgoing, terms_of(table), step=seed)
+    assert isinstance(answer, Committed), answer
+    return answer
+
+
+def by_torch(table: TableSpec, seeds: range) -> dict[str, torch.Tensor]:
+    """What torch's own optimizer makes of first values of seed 0 and these gradients."""
+    values = {name: torch.nn.Parameter(value) for name, value in values_of(table, 0).items()}
+    optimizer = torch.optim.AdamW(values.values(), **table.rules[0].groups[0])
+    for seed in seeds:
+        for name, gradient in values_of(table, seed).items():
+            values[name].grad = gradient
+        optimizer.step()
+    return {name: value.detach() for name, value in values.items()}
+
+
+def assert_close(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == wanted.keys()
+    for name, value in found.items():
+        torch.testing.assert_close(value, wanted[name], rtol=0, atol=1e-4)
+
+
+def test_a_state_goes_on_at_another_number_of_servers_as_if_nothing_had_been() -> None:
+    with group_of(3, 2) as group:
+        client = begin(group, ADAM)
+        for seed in range(1, 4):
+            answer = push(client, ADAM, seed)
+        state = client.read_state(answer.number)
+    assert {key for parts in state.values() for key in parts} >= {"", "exp_avg", "exp_avg_sq", "step"}
+    with group_of(2) as group:
+        client = group.client(shares_memory=False)
+        assert not client.define(ADAM)
+        client.enrol(EnrolTerms(1, (0,), "synchronous"))
+        values = {name: parts.pop("") for name, parts in state.items()}
+        client.assign(values, state, updates=3)
+        assert client.define(ADAM), "it has values now"
+        for seed in range(4, 6):
+            answer = push(client, ADAM, seed)
+        assert answer.updates == 5
+        assert_close(pulled(client, ADAM, answer.number), by_torch(ADAM, range(1, 6)))
+
+
+def test_blocks_that_are_lost_with_their_only_server_are_assigned_anew() -> None:
+    with group_of(2) as group:
+        client = begin(group, ADAM)
+        answer = push(client, ADAM, 1)
+        state = client.read_state(answer.number)
+        group.crash(1, "unit")
+        push(client, ADAM, 2)
+        wait_until(lambda: group.has_died(1), "the server dies")
+        with pytest.raises(ParametersLost, match="assign them, from a checkpoint"):
+            pulled(client, ADAM, answer.number)
+        values = {name: parts.pop("") for name, parts in state.items()}
+        number = client.assign(values, state, updates=1)
+        assert_close(pulled(client, ADAM, number), by_torch(ADAM, range(1, 2)))
+        answer = push(client, ADAM, 2)
+        assert_close(pulled(client, ADAM, answer.number), by_torch(ADAM, range(1, 3)))
+
+
+def test_a_server_without_room_says_so_with_its_figures() -> None:
+    with group_of(1, memory=150_000) as group:
+        client = group.client()
+        with pytest.raises(ServerRefused, match=r"0\.3 MiB .* of the 0\.1 MiB") as refused:
+            client.define(ADAM)
+        assert refused.value.kind == "memory"
+
+
+def test_workers_hear_each_other_through_a_server_until_one_is_gone() -> None:
+    with group_of(2) as group:
+        client = begin(group, ADAM)
+        servers = client.server_map
+        assert servers is not None
+        config = RelayConfig(server=servers.home, job=JOB, token=JOB_TOKEN, generation=4, workers=(0, 5, 9))
+        meshes = [RelayMesh(config, rank) for rank in range(3)]
+        try:
+            data = bytes(range(256)) * 60_000
+            meshes[2].post(1, b"header", memoryview(data))
+            found = bytearray(6 + len(data))
+            in_threads(meshes[2].drain, lambda: meshes[1].receive_into(2, memoryview(found)))
+            assert found == b"header" + data
+            meshes[0].abort("stands for a death")
+            with pytest.raises(PeerLost) as lost:
+                meshes[1].receive_into(2, memoryview(found))
+            assert lost.value.peer == 0
+        finally:
+            for mesh in meshes:
+                mesh.close()

@@ -78,14 +78,14 @@ def test_a_server_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_chaos_kills_servers(tmp_path: Path) -> None:
+def test_chaos_kills_servers_that_are_in_the_group(tmp_path: Path) -> None:
     write_script(tmp_path, STEPPING, joins=True)
-    with started(tmp_path, *RUN, "--servers", "1", "--chaos", "kill server at step 5", "script.py") as process:
-        [fault] = wait_for_events(tmp_path, events.FaultInjected)
-        assert (fault.fault, fault.server, fault.worker) == ("kill", 0, None)
-        wait_for_events(tmp_path, events.ServerJoined, 1)
+    with started(tmp_path, *RUN, "--servers", "1", "--chaos", "kill server every 1s", "script.py") as process:
+        first, second, *_ = wait_for_events(tmp_path, events.FaultInjected, 2)
+        assert (first.fault, first.server, second.server, first.worker) == ("kill", 0, 1, None)
+        assert [event.server for event in wait_for_events(tmp_path, events.ServerJoined, 2)][:2] == [0, 1]
         stdout = finish(tmp_path, process)
-    assert "fault on purpose: kill server 0 (kill server at step 5)" in stdout
+    assert "fault on purpose: kill server 0 (kill server every 1s)" in stdout
     assert leftovers(tmp_path) == []
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 
 SAMPLES, EPOCHS = 203, 3
@@ -74,9 +77,15 @@ def result(folder: Path) -> dict[str, object]:
     return found
 
 
-def uses(found: dict[str, object]) -> list[float]:
-    """How often each sample was."""
+def assert_each_sample_once(found: dict[str, object]) -> None:
+    """In every epoch, whatever happened."""
     model = found["model"]
     assert isinstance(model, dict)
-    counted: list[float] = model["uses.weight"].flatten().tolist()
-    return counted
+    assert model["uses.weight"].flatten().tolist() == pytest.approx([EPOCHS] * SAMPLES, abs=1e-9)
+
+
+def events_of(run_dir: Path) -> list[dict[str, Any]]:
+    """What the record of a job holds so far; the last line may be torn."""
+    file = run_dir / "events.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
+    return [json.loads(line)["event"] for line in lines if line.endswith("\n")]

@@ -80,9 +80,9 @@ def _time_to(run_dir: Path, score: str, limit: float) -> dict[str, float | None]
     for line in (run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
         event = record["event"]
-        if event["type"] == "loop-started" and started is None:
+        if event["kind"] == "loop-started" and started is None:
             started = record["time"]
-        if event["type"] == "evaluated" and event["scores"].get(score) is not None:
+        if event["kind"] == "evaluated" and event["scores"].get(score) is not None:
             best = min(best, event["scores"][score])
             if reached is None and event["scores"][score] <= limit and started is not None:
                 reached = record["time"] - started

@@ -13,6 +13,7 @@ import torch
 
 from shoal.codecs.identity import memory_of
 
+NAME = "two sockets"
 PIECE = 1 << 20  # elements
 RATE = 0.01
 

@@ -1,16 +1,17 @@
-"""A process of `shoal bench parameter-server`: the worker that tries every way in turns, or a baseline's server.
+"""A process of `shoal bench parameter-server`: a worker that tries some ways, or a baseline's server.
 
-The worker prints one JSON line: seconds by way, one per turn. Every way must come to the same parameters.
+A worker reads names of ways, one a line, and answers each with the seconds that one exchange took. Every way must come
+to the same parameters, which is checked when the lines end.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Protocol
 
@@ -25,9 +26,9 @@ from shoal.parameters.table_blocks import block_bytes_for
 from shoal.wire.ledger_entries import Committed
 from shoal.wire.tables import Number, PushTerms, RuleSpec, TableSpec, TensorSpec
 
-RPC_PIECES = (1, 4, 16)  # calls at once; the fastest is the baseline
 TENSORS = 25  # that the parameters are in
 RATE = 0.01
+READY = "ready"
 
 
 class Way(Protocol):
@@ -40,30 +41,26 @@ class ShoalWay:
     def __init__(self, client: ParameterClient, elements: int) -> None:
         self._client = client
         self._names = [f"part {number}" for number in range(TENSORS)]
-        parts = torch.empty(elements).tensor_split(TENSORS)
+        parts = dict(zip(self._names, torch.zeros(elements).tensor_split(TENSORS), strict=True))
         values: dict[str, Number] = {"lr": RATE, "momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0}
-        groups = (values,)
-        self._terms = PushTerms(groups=(groups,))
+        self._groups = ((values,),)
         client.define(
             TableSpec(
                 kind="dense",
-                tensors=tuple(
-                    TensorSpec(name, (part.numel(),), "float32") for name, part in zip(self._names, parts, strict=True)
-                ),
-                rules=(RuleSpec("SGD", groups),),
+                tensors=tuple(TensorSpec(name, (part.numel(),), "float32") for name, part in parts.items()),
+                rules=(RuleSpec("SGD", (values,)),),
                 block_bytes=block_bytes_for(elements * 4),
             )
         )
         client.enrol(EnrolTerms(generation=1, workers=(0,), mode="asynchronous"))
-        client.assign({name: torch.zeros(part.numel()) for name, part in zip(self._names, parts, strict=True)}, None, 0)
+        client.assign(parts, None, 0)
         self._updates = 0
 
     def exchange(self, gradient: torch.Tensor, parameters: torch.Tensor) -> None:
         push = self._client.begin_push()
         for name, part in zip(self._names, gradient.tensor_split(TENSORS), strict=True):
             push.put(name, part)
-        terms = PushTerms(groups=self._terms.groups, read=self._updates)
-        answer = self._client.commit(push, terms)
+        answer = self._client.commit(push, PushTerms(groups=self._groups, read=self._updates))
         assert isinstance(answer, Committed), answer
         self._updates = answer.updates
         pull = self._client.pull(answer.number, self._names)
@@ -71,71 +68,79 @@ class ShoalWay:
             pull.wait(name, into=part)
 
 
-def measure(ways: dict[str, Way], elements: int, turns: int) -> dict[str, list[float]]:
-    """Seconds by way. The order changes from turn to turn; the first turn does not count."""
-    generator = torch.Generator().manual_seed(0)
-    gradient = torch.randn(elements, generator=generator)
+def serve_turns(ways: dict[str, Way], elements: int) -> None:
+    gradient = torch.randn(elements, generator=torch.Generator().manual_seed(0))
     results = {name: torch.zeros(elements) for name in ways}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    names = list(ways)
-    for turn in range(turns + 1):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            began = time.perf_counter()
-            ways[name].exchange(gradient, results[name])
-            if turn:
-                seconds[name].append(time.perf_counter() - began)
-    expected = -RATE * (turns + 1) * gradient
+    turns = dict.fromkeys(ways, 0)
+    print(READY, flush=True)
+    for line in sys.stdin:
+        name = line.strip()
+        began = time.perf_counter()
+        ways[name].exchange(gradient, results[name])
+        print(time.perf_counter() - began, flush=True)
+        turns[name] += 1
     for name, parameters in results.items():
-        torch.testing.assert_close(parameters, expected, rtol=1e-4, atol=1e-4, msg=f"{name} has other parameters")
-    return seconds
+        wanted = -RATE * turns[name] * gradient
+        torch.testing.assert_close(parameters, wanted, rtol=1e-4, atol=1e-4, msg=f"{name} has other parameters")
 
 
-def _work(options: argparse.Namespace) -> None:
-    torch_rpc.join(torch_rpc.WORKER, options.rpc_port)
+def work_plain(options: argparse.Namespace) -> None:
+    """The baselines."""
+    torch_rpc.join(torch_rpc.WORKER, options.rpc_file)
+    with closing(sockets.SocketWay(options.socket_port)) as plain:
+        ways: dict[str, Way] = {
+            torch_rpc.name_of(pieces): torch_rpc.RpcWay(pieces, options.elements) for pieces in torch_rpc.PIECES
+        }
+        serve_turns({**ways, sockets.NAME: plain}, options.elements)
+    rpc.shutdown()
+
+
+def work_shoal(options: argparse.Namespace) -> None:
+    """By shared memory, and with every byte sent."""
     token = Path(options.token_file).read_text(encoding="ascii").strip()
-    clients = {
-        name: ParameterClient(
-            ClientConfig(
+    ways: dict[str, Way] = {}
+    with ExitStack() as stack:
+        for job in ("shared", "sent"):
+            config = ClientConfig(
                 keeper=parse_address(options.keeper, named="--keeper"),
                 token=token,
-                job=name,
+                job=job,
                 worker=0,
-                shares_memory=name == "shared",
+                shares_memory=job == "shared",
             )
-        )
-        for name in ("shared", "sent")
-    }
-    plain = sockets.SocketWay(options.socket_port)
-    ways: dict[str, Way] = {
-        f"torch RPC, {pieces} at once": torch_rpc.RpcWay(pieces, options.elements) for pieces in RPC_PIECES
-    }
-    ways |= {"two sockets": plain}
-    ways |= {f"Shoal, {name}": ShoalWay(client, options.elements) for name, client in clients.items()}
-    print(json.dumps(measure(ways, options.elements, options.turns)), flush=True)
-    for client in clients.values():
-        client.close()
-    plain.close()
-    rpc.shutdown()
+            client = stack.enter_context(closing(ParameterClient(config)))
+            ways[f"Shoal, {job}"] = ShoalWay(client, options.elements)
+        serve_turns(ways, options.elements)
+
+
+def serve_sockets(options: argparse.Namespace) -> None:
+    sockets.serve(socket.socket(fileno=options.listen_fd), options.elements)
+
+
+def serve_rpc(options: argparse.Namespace) -> None:
+    torch_rpc.serve(options.rpc_file)
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "plain": work_plain,
+    "shoal": work_shoal,
+    "rpc": serve_rpc,
+    "socket": serve_sockets,
+}
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("part", choices=["worker", "rpc", "socket"])
+    parser.add_argument("part", choices=list(PARTS))
     parser.add_argument("--elements", type=int, required=True)
-    parser.add_argument("--turns", type=int, default=0)
     parser.add_argument("--keeper", default="")
     parser.add_argument("--token-file", default="")
-    parser.add_argument("--rpc-port", type=int, default=0)
+    parser.add_argument("--rpc-file", default="")
     parser.add_argument("--socket-port", type=int, default=0)
     parser.add_argument("--listen-fd", type=int, default=-1)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    if options.part == "worker":
-        _work(options)
-    elif options.part == "rpc":
-        torch_rpc.serve(options.rpc_port)
-    else:
-        sockets.serve(socket.socket(fileno=options.listen_fd), options.elements)
+    PARTS[options.part](options)
     return 0
 
 

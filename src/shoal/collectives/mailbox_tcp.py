@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import select
 import socket
-import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
 
 from shoal.collectives.mailbox_delivery import Delivery
 from shoal.collectives.mailbox_lane import Lane, Recipient
 from shoal.collectives.mailbox_letters import LETTER_BYTES, Kind, Letter, pack, unpack_from
-from shoal.transport import silence
+from shoal.transport import near_link, silence
 from shoal.transport.arena import address_of
 from shoal.transport.ending import CUT_OFF, SILENT, Ending, pack_ending, unpack_ending
 from shoal.transport.tcp_mesh import UNREACHABLE
@@ -27,12 +26,6 @@ BUFFER_BYTES = 4 * (LETTER_BYTES + SHORT_BYTES)  # at least one short letter tha
 # Bytes that travel with a letter: while they do, the answer to an offer comes.
 MOST_AHEAD = 1024 * 1024
 ENOUGH_BYTES = 256 * 1024  # of a long message: fewer are not worth waking up for; more leave the cache meanwhile
-# Where answers come within so many seconds, the kernel keeps little to be sent: as much as is under way in that time,
-# and what fits a core's cache. Between two namespaces 100 MB there and back take 44 ms so, and 95 ms with the kernel's
-# own choice (up to 4 MB). Far away it stays the kernel's: there more has to be under way.
-NEAR_SECONDS = 0.5e-3
-NEAR_SEND_BUFFER = 512 * 1024  # bytes; the kernel doubles it for its own needs
-_ROUND_TRIP = struct.Struct("=68xI")  # microseconds, in the kernel's tcp_info
 SEND_BYTES = 8 * 1024 * 1024  # most that one call hands to the kernel
 TURN_BYTES = 8 * 1024 * 1024  # most that is received from one peer before others have their turn
 
@@ -134,14 +127,6 @@ def _is_long(letter: Letter) -> bool:
     return letter.kind == Kind.DATA or letter.length > SHORT_BYTES
 
 
-def _round_trip(connection: socket.socket) -> float:
-    """Seconds, as the kernel has measured so far."""
-    if connection.family not in (socket.AF_INET, socket.AF_INET6):
-        return float("inf")  # nothing is known
-    (microseconds,) = _ROUND_TRIP.unpack(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ROUND_TRIP.size))
-    return 1e-6 * float(microseconds)
-
-
 class TcpLane(Lane):
     most_inline = MOST_AHEAD
     most_ahead = MOST_AHEAD
@@ -161,8 +146,7 @@ class TcpLane(Lane):
         for stream in self._streams.values():
             stream.socket.setblocking(False)
             stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if _round_trip(stream.socket) <= NEAR_SECONDS:
-                stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NEAR_SEND_BUFFER)
+            near_link.keep_in_cache(stream.socket)
             silence.watch(stream.socket, silence_limit)
 
     def post(self, target: int, letter: Letter, delivery: Delivery | None = None) -> bool:

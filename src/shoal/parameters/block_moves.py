@@ -23,6 +23,9 @@ class BlockMoves:
         self._site = site
         self._filling: Filling | None = None  # None: nothing is missing under the present map
         self._fetches: list[tuple[int, Fetch]] = []  # of other servers, unanswered
+        self._arrivals: list[
+            tuple[int, Fetched, memoryview]
+        ] = []  # blocks that are not in place yet, with their sender
 
     @property
     def are_over(self) -> bool:
@@ -41,7 +44,7 @@ class BlockMoves:
 
     def begin(self, holding: Holding) -> None:
         """Under a new map: get what is missing."""
-        self._filling = None
+        self._filling, self._arrivals = None, []
         ledger = self._state.sequencer.ledger
         if ledger is None or not ledger.has_values:
             return
@@ -54,7 +57,7 @@ class BlockMoves:
             self._site.to_keeper(Lost(view=holding.view, job=self._state.job, blocks=len(lost), size=size))
         for portion in self._filling.due():
             self._ask(portion)
-        self.serve()
+        self._serve()
 
     def _ask(self, portion: Portion) -> None:
         assert self._state.holding is not None, "a holding is filled"
@@ -72,9 +75,9 @@ class BlockMoves:
         """Another server wants blocks. It is answered when this one is as far as it is, and has begun that map."""
         self._fetches = [(other, fetch) for other, fetch in self._fetches if other != sender]  # it asks for one at once
         self._fetches.append((sender, note))
-        self.serve()
+        self._serve()
 
-    def serve(self) -> None:
+    def _serve(self) -> None:
         """Between two entries only, so that all blocks are after the same one."""
         if self._state.queue.done or self._state.holding is None:
             return
@@ -98,15 +101,31 @@ class BlockMoves:
             return None
         return bytes_of(torch.empty(size, dtype=torch.uint8))
 
-    def fetched(self, sender: int, note: Fetched, payload: memoryview | None) -> bool:
-        """Whether it was something new."""
+    def fetched(self, sender: int, note: Fetched, payload: memoryview | None) -> None:
+        """Used by the next `advance`."""
         holding, filling = self._state.holding, self._filling
-        if holding is None or filling is None or note.view != holding.view or payload is None:
+        if holding is not None and filling is not None and note.view == holding.view and payload is not None:
+            self._arrivals.append((sender, note, payload))
+
+    def advance(self) -> bool:
+        """The ledger or the blocks have changed: do what has become possible. Whether blocks have come."""
+        self._serve()
+        return self._insert()
+
+    def _insert(self) -> bool:
+        """Blocks that are ahead of this server wait: what is in them already would be applied to them again."""
+        holding, filling = self._state.holding, self._filling
+        if holding is None or filling is None:
             return False
-        if not filling.arrived(sender, note.request, note.blocks):
-            return False
-        holding.shard.insert(note.blocks, note.state, payload, note.applied)
-        self._site.crash_at("fetched")
+        applied, is_new = self._state.queue.applied(self._state.newest), False
+        arrivals, self._arrivals = self._arrivals, []
+        for sender, note, payload in arrivals:
+            if note.applied > applied:
+                self._arrivals.append((sender, note, payload))
+            elif filling.arrived(sender, note.request, note.blocks):
+                holding.shard.insert(note.blocks, note.state, payload, note.applied)
+                is_new = True
+                self._site.crash_at("fetched")
         for portion in filling.due():
             self._ask(portion)
-        return True
+        return is_new

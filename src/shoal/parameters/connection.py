@@ -21,10 +21,10 @@ from typing import Protocol
 from shoal.errors import Refused, WireError
 from shoal.parameters.note_reader import NoteReader
 from shoal.parameters.proving import AnyProof, ConnectorProof, Key, ListenerProof
+from shoal.transport import near_link
 from shoal.values import Address
 from shoal.wire.parameter_messages import AnyNote, Note, Refusal, encode_note
 
-SOCKET_BYTES = 4 * 1024 * 1024  # buffers that the kernel is asked for, each way
 UNACKNOWLEDGED_MS = 30_000  # a connection whose bytes nobody acknowledged for so long is dead
 TURN_BYTES = 8 * 1024 * 1024  # read from one connection before the others have their turn
 LAST_BYTES = 1024 * 1024  # of a connection that is given up, which are read and thrown away
@@ -232,6 +232,7 @@ class Connection:
 
     def _prove(self) -> None:
         self.is_proved = True
+        near_link.keep_in_cache(self.socket)
         held, self._held = self._held, []
         for note, payload, key in held:
             self.send(note, payload, key)
@@ -295,8 +296,6 @@ class Connection:
 
 
 def _prepare(endpoint: socket.socket) -> None:
-    endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
-    endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)
     if endpoint.family in (socket.AF_INET, socket.AF_INET6):
         endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)

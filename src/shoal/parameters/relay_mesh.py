@@ -132,7 +132,8 @@ class RelayMesh(Mesh):
             self._turn()
             self._raise_failure()
             if self._streams[peer].ending is not None:
-                self._lose(awaited=peer)
+                self._lose(awaited=None)
+                return  # it has finished and needs nothing more; what it sent may lie here unread
             if size <= JOINED_BYTES:
                 self._send(peer, memoryview(b"".join((header, *payloads))))
             else:

@@ -136,8 +136,7 @@ class Space:
                 self.state.queue.add(each)
         if instructions:
             self._forget_the_dead()
-            self.desk.look()
-            self.moves.serve()
+            self._advance()
 
     def _send(self, order: Send) -> None:
         note = order.note
@@ -224,8 +223,7 @@ class Space:
             for push in updating.pushes:
                 self.release(push)
             self._site.crash_at("applied")
-            self.moves.serve()
-            self.desk.look()
+            self._advance()
         else:
             self.desk.look_at(unit)
 
@@ -263,7 +261,7 @@ class Space:
             table, older = self.state.table, self.state.holding
             self._hold(table, Holding(table, servers, self._site.number, self._site.budget, older))
         self._site.crash_at("begun")
-        self.desk.look()
+        self._advance()
         self._site.filled()
 
     def _hold(self, table: TableSpec, holding: Holding) -> None:
@@ -271,9 +269,14 @@ class Space:
         self.moves.begin(holding)
 
     def fetched(self, sender: int, note: Fetched, payload: memoryview | None) -> None:
-        if self.moves.fetched(sender, note, payload):
-            self.desk.look()
+        self.moves.fetched(sender, note, payload)
+        self._advance()
+
+    def _advance(self) -> None:
+        """The ledger or the blocks have changed."""
+        if self.moves.advance():
             self._site.filled()
+        self.desk.look()
 
     def close(self) -> None:
         self.desk.close()

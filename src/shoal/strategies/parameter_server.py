@@ -290,13 +290,14 @@ class ParameterServer(MeetingStrategy):
 
     # Values
 
-    def _pull(self) -> None:
+    def _pull(self, *, is_bounded: bool = True) -> None:
         assert self._inbox is not None
-        self._inbox.expect(self.client.pull(at_least=self._seen, order=self._inbox.order))
+        pull = self.client.pull(at_least=self._seen, order=self._inbox.order, is_bounded=is_bounded)
+        self._inbox.expect(pull)
 
     def catch_up(self) -> None:
-        """Take in what the servers have now."""
-        self._pull()
+        """Take in what the servers have now, however far ahead this worker is."""
+        self._pull(is_bounded=False)
         self.settle()
 
     def settle(self) -> None:

@@ -32,7 +32,7 @@ class Timetable:
         """Times are seconds of any clock that never goes back."""
         self._rhythm = rhythm
         self._began = now  # when the last one began, or the first loop
-        self._has_begun = False
+        self._has_begun = False  # a loop, or a checkpoint, has
         self._wanted: str | None = None  # the mark, where the script asked for one
         self._owed = False  # one was due when it could not be made
 
@@ -45,9 +45,9 @@ class Timetable:
         return self._wanted is not None
 
     def loop_begins(self, now: float) -> None:
-        """The time before the first checkpoint counts from here."""
+        """The first one starts the clock; later ones do not, since loops may be shorter than the interval."""
         if not self._has_begun:
-            self._began = now
+            self._began, self._has_begun = now, True
 
     def begins(self, now: float) -> None:
         """A checkpoint is being made."""

@@ -5,9 +5,13 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from collections.abc import Mapping
 
 import pytest
+import torch
 
+from shoal.codecs.identity import Identity
+from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import PeerLost
 from shoal.parameters.relay_mesh import RelayConfig, RelayMesh
 from shoal.values import Address, Server
@@ -113,6 +117,41 @@ def test_large_frames_cross_in_both_directions_while_a_third_rank_computes() -> 
 
         assert succeed(lambda: swap(0), lambda: swap(1)) == [b"h" * 64 + data] * 2
         assert receive(meshes[2], 0, 9 + len(data)) == b"for later" + data
+
+
+def test_what_a_rank_sent_before_it_left_counts_although_it_is_told_something_in_vain() -> None:
+    """As when this rank has waited for long, tells the other one so, and finds that all of it has just come."""
+    with relay_meshes(2) as meshes:
+
+        def tell(heads: Mapping[int, bytes]) -> None:
+            meshes[1].post(0, b"x" * 64)
+            meshes[1].close()
+            meshes[0].post(1, b"still waiting")
+
+        meshes[0].on_stall = tell
+        assert receive(meshes[0], 1, 64) == b"x" * 64
+
+
+def test_many_short_meetings_that_all_leave_at_once() -> None:
+    server = RelayServer()
+
+    def meet(rank: int) -> list[float]:
+        sums = []
+        for generation in range(1, 101):
+            mesh = RelayMesh(config_of(server.server, generation, size=3), rank)
+            group = ThreadedGroup.over(mesh, generation, "auto", Identity())
+            try:
+                values = torch.full((5,), float(rank))
+                group.all_reduce([values], label="meeting").wait()
+                sums.append(float(values[0]))
+            finally:
+                group.close()
+        return sums
+
+    try:
+        assert succeed(*(lambda rank=rank: meet(rank) for rank in range(3))) == [[3.0] * 100] * 3
+    finally:
+        server.close()
 
 
 def test_who_closes_right_after_the_last_frame_has_finished_and_not_died() -> None:

@@ -57,3 +57,11 @@ def test_what_the_script_asks_for_keeps_its_mark_while_it_is_put_off(rhythm: Che
 def test_a_worker_whose_own_clock_says_no_makes_it_with_the_others() -> None:
     table = Timetable(CheckpointRhythm(seconds=100.0), now=0.0)
     assert table.decide(3, 99.0, some_are_busy=False) == Due("another worker's clock said so")
+
+
+def test_loops_that_are_shorter_than_the_interval_do_not_put_it_off() -> None:
+    table = Timetable(CheckpointRhythm(seconds=10.0), now=0.0)
+    for started in range(100, 110, 3):
+        table.loop_begins(float(started))
+    assert table.reason(5, now=109.0) is None
+    assert table.reason(6, now=110.0) is not None

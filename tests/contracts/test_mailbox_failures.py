@@ -36,7 +36,7 @@ def test_abort_wakes_everything_that_waits_and_keeps_its_reason(lane: str) -> No
         waiting = [
             own.receive(torch.zeros(4), 1),
             own.receive(torch.zeros(4), None, tag=1),
-            own.send(torch.zeros(1_000_000), 2),
+            own.send(torch.zeros(2_000_000), 2),
         ]
 
         def abort() -> None:

@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from shoal.collectives.mailbox import Mailbox
+from shoal.collectives.mailbox_stage import Stage
 from shoal.errors import PeerLost
+from shoal.transport.native import native
 from support.mailboxes import connections_of, open_mailbox
 
 LANES = ("memory", "staged", "tcp")
@@ -98,6 +100,38 @@ def test_processes_exchange_messages_of_all_sizes_and_end_cleanly(lane: str) -> 
         assert [process.exitcode for process, _ in made] == [0, 0, 0]
 
 
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """For this thread and the processes it makes: they have to share it."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
+def there_and_back(mailbox: Mailbox, pipe: Connection) -> None:
+    """Long messages between ranks 0 and 1; says whether bytes came over a stage."""
+    fronts = []
+    take = Stage.take
+    Stage.take = lambda stage, pull: fronts.append(take(stage, pull)) or fronts[-1]  # type: ignore[method-assign]  # a spy
+    for number in range(8 if mailbox.rank < 2 else 0):
+        size = 1_048_576 + 131_072 * number + number  # elements of 4 bytes
+        sent, received = pattern(number + mailbox.rank, size).int(), torch.full((size,), -1, dtype=torch.int32)
+        steps = [lambda: mailbox.send(sent, 1 - mailbox.rank), lambda: mailbox.receive(received, 1 - mailbox.rank)]  # noqa: B023  called in this turn
+        for step in steps if mailbox.rank == 0 else reversed(steps):
+            step().wait()
+        assert torch.equal(received, pattern(number + 1 - mailbox.rank, size).int()), size
+    pipe.send(max(fronts, default=0) > 0)
+
+
+def test_processes_that_share_a_core_stage_long_messages(one_core: None) -> None:
+    with processes("memory", there_and_back) as made:
+        assert [pipe.recv() for _, pipe in made] == [native is not None, native is not None, False]
+        for process, _ in made:
+            process.join(30.0)
+        assert [process.exitcode for process, _ in made] == [0, 0, 0]
+
+
 def wait_for_the_next(mailbox: Mailbox, pipe: Connection) -> None:
     """Rank 0 waits for rank 1, rank 2 for rank 0: only one of them waits for the one that ends."""
     pending = mailbox.receive(torch.zeros(4), (mailbox.rank + 1) % 3, tag=2)
@@ -105,8 +139,8 @@ def wait_for_the_next(mailbox: Mailbox, pipe: Connection) -> None:
     pending.wait()
 
 
-def exchange_for_ever(mailbox: Mailbox, pipe: Connection) -> None:
-    large, small = torch.zeros(1_000_000), torch.zeros(4)
+def exchange_for_ever(mailbox: Mailbox, pipe: Connection, elements: int = 1_000_000) -> None:
+    large, small = torch.zeros(elements), torch.zeros(4)
     after, before = (mailbox.rank + 1) % 3, (mailbox.rank - 1) % 3
     for number in range(1_000_000):
         started = [mailbox.send(large, after, tag=1), mailbox.send(small, after)]
@@ -115,6 +149,10 @@ def exchange_for_ever(mailbox: Mailbox, pipe: Connection) -> None:
             pending.wait()
         if number == 3:
             pipe.send("ready")
+
+
+def exchange_long_for_ever(mailbox: Mailbox, pipe: Connection) -> None:
+    exchange_for_ever(mailbox, pipe, 4_000_000)
 
 
 def be_called_back(mailbox: Mailbox, pipe: Connection) -> None:
@@ -136,6 +174,10 @@ def test_every_survivor_names_the_process_that_was_killed(lane: str, program: Pr
             assert peer == 1, text
             assert "rank 1 is gone" in text
             assert "noticed in" in text
+
+
+def test_who_is_killed_while_it_stages_is_named(one_core: None) -> None:
+    test_every_survivor_names_the_process_that_was_killed("memory", exchange_long_for_ever)
 
 
 def test_a_process_that_stays_stopped_is_named() -> None:

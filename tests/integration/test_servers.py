@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from shoal.errors import ParametersLost, Refused, ServerRefused
+from shoal.parameters import keeper_link
 from shoal.parameters.client import EnrolTerms, ParameterClient
 from shoal.parameters.group_events import BlocksLost, MapMade
 from shoal.parameters.keeper_client import KeeperClient
@@ -47,7 +48,7 @@ from support.server_groups import (
 )
 
 
-def push(client: ParameterClient, table: TableSpec, seed: int, step: int = 0, **terms: object) -> Committed:
+def commit(client: ParameterClient, table: TableSpec, seed: int, step: int = 0, **terms: object) -> Committed:
     push = client.begin_push()
     for name, gradient in values_of(table, seed).items():
         push.put(name, gradient)
@@ -78,7 +79,7 @@ def test_pushes_are_applied_and_pulled(servers: int, replicas: int, shares_memor
     with group_of(servers, replicas) as group:
         client = begin(group, table, shares_memory=shares_memory)
         for number in range(1, 6):
-            answer = push(client, table, number)
+            answer = commit(client, table, number)
             check(client, table, pushes=number, at_least=answer.number)
         assert answer.updates == 5
 
@@ -93,16 +94,16 @@ def test_a_server_that_dies_at_any_point_loses_and_repeats_nothing(point: str, v
     table = table_for()
     with group_of(3, 2) as group:
         client = begin(group, table)
-        answer = push(client, table, 1)
+        answer = commit(client, table, 1)
         group.crash(victim, point, 2)
         for number in range(2, 8):
-            answer = push(client, table, number)
+            answer = commit(client, table, number)
         assert group.has_died(victim)
         assert answer.updates == 7
         check(client, table, pushes=7, at_least=answer.number)
         group.start(3)
         wait_until(lambda: group.holders() == tuple({0, 1, 2, 3} - {victim}), "three servers hold everything")
-        answer = push(client, table, 8)
+        answer = commit(client, table, 8)
         check(client, table, pushes=8, at_least=answer.number)
 
 
@@ -137,7 +138,7 @@ class Reference:
         if self.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.values.values(), self.clip)
         self.optimizer.step()
-        return push(client, self.table, seed, step, clip_norms=() if self.clip is None else (self.clip,))
+        return commit(client, self.table, seed, step, clip_norms=() if self.clip is None else (self.clip,))
 
     def check(self, client: ParameterClient, at_least: int) -> None:
         for name, value in pulled(client, self.table, at_least).items():
@@ -190,16 +191,16 @@ def test_blocks_that_nobody_has_are_named_lost_until_they_are_assigned() -> None
     table = table_for()
     with group_of(3) as group:
         client = begin(group, table)
-        push(client, table, 1)
+        commit(client, table, 1)
         group.crash(1, "unit")
-        answer = push(client, table, 2)
+        answer = commit(client, table, 2)
         with pytest.raises(ParametersLost, match="checkpoint"):
             pulled(client, table, answer.number)
         wait_until(lambda: group.is_settled() and group.holders() == (0, 2), "the others go on")
         assert any(isinstance(event, BlocksLost) and event.blocks for event in group.events)
         number = client.assign(values_of(table, 0), None, 0)
         check(client, table, pushes=0, at_least=number)
-        answer = push(client, table, 1)
+        answer = commit(client, table, 1)
         check(client, table, pushes=1, at_least=answer.number)
 
 
@@ -214,8 +215,8 @@ def test_synchronous_workers_make_one_update_of_all_their_gradients() -> None:
         assert second.define(table)
         second.enrol(EnrolTerms(1, (0, 1), "synchronous"))
         with ThreadPoolExecutor(1) as other:
-            theirs = other.submit(push, second, table, 2)
-            answer = push(first, table, 1)
+            theirs = other.submit(commit, second, table, 2)
+            answer = commit(first, table, 1)
             assert theirs.result().number == answer.number > number
         check(second, table, pushes=2, at_least=answer.number)
 
@@ -232,13 +233,13 @@ def test_a_worker_that_is_ahead_is_sent_values_when_the_slowest_has_caught_up() 
             client.plan(LoopTerms(loop=1, first_epoch=0, epochs=1, samples=100, update=1))
             assert client.lease(4).lease is not None
         for number in (1, 2):
-            answer = push(clients[0], table, number)
+            answer = commit(clients[0], table, number)
         pull = clients[0].pull(answer.number, ())
         into = torch.empty(table.tensors[0].shape)
         with ThreadPoolExecutor(1) as other:
             waiting = other.submit(pull.wait, "t0", into)
             assert not wait([waiting], timeout=0.3).done  # two clocks ahead
-            push(clients[1], table, 3)
+            commit(clients[1], table, 3)
             waiting.result(PATIENCE)
         torch.testing.assert_close(into, expected(table, range(1, 4))["t0"], rtol=0, atol=1e-4)
 
@@ -251,7 +252,7 @@ def test_jobs_share_a_group_and_know_nothing_of_each_other() -> None:
             administrator.open_space(Space(job="other", token="another", quota=0))
         other = group.client(0, job="other", token="another")
         assert not other.define(table_for(sizes=(100,)))
-        answer = push(mine, table, 1)
+        answer = commit(mine, table, 1)
         check(mine, table, pushes=1, at_least=answer.number)
         with KeeperClient(group.keeper.address, TOKEN, timeout=5.0) as administrator:
             held = sum(figures.held_bytes for _, figures in administrator.status().figures)
@@ -317,7 +318,7 @@ def test_garbage_on_the_port_harms_nobody() -> None:
         for garbage in (b"GET / HTTP/1.1\r\n\r\n" * 10, bytes(200), b"x"):
             with socket.create_connection((address.host, address.port)) as stranger:
                 stranger.sendall(garbage)
-        answer = push(client, table, 1)
+        answer = commit(client, table, 1)
         check(client, table, pushes=1, at_least=answer.number)
 
 
@@ -345,6 +346,42 @@ def test_nonsense_from_a_worker_is_refused_with_a_sentence() -> None:
         assert not group.has_died(0)
 
 
+def test_a_push_that_is_given_up_leaves_nothing_behind() -> None:
+    table = table_for()
+    with group_of(1) as group:
+        client = begin(group, table, shares_memory=False)
+        for _ in range(5):
+            push = client.begin_push()
+            for name, gradient in values_of(table, 1).items():
+                push.put(name, gradient)
+        answer = commit(client, table, 1)
+        check(client, table, pushes=1, at_least=answer.number)
+        spare = 2  # buffers that are kept for the next pushes
+        most = table_bytes(table.tensors) * (1 + spare)
+        wait_until(lambda: 0 < group.figures()[0].held_bytes <= most, "what was staged is gone")
+
+
+def test_a_worker_that_dies_leaves_nothing_half_staged() -> None:
+    table = table_for()
+    with group_of(1) as group:
+        begin(group, table)
+        doomed = group.client(1, shares_memory=False)
+        doomed.define(table)
+        push = doomed.begin_push()
+        push.put("t0", torch.zeros(table.tensors[0].shape))
+        doomed.close()
+        wait_until(lambda: not group.staged(0), "it is gone")
+
+
+def test_a_server_whose_keeper_is_gone_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper_link, "LOST_SECONDS", 0.3)
+    with group_of(1) as group:
+        wait_until(lambda: group.maps() == 1, "the group is complete")
+        group.keeper.close()
+        wait_until(lambda: group.has_died(0), "it ends")
+        assert "no keeper at" in str(group.failures.pop(0))
+
+
 # Real processes
 
 
@@ -369,14 +406,14 @@ def test_killed_processes_are_replaced_and_everything_is_counted_once(tmp_path: 
             processes[victim].kill()
             for _ in range(10):
                 pushes += 1
-                answer = push(client, table, pushes)
+                answer = commit(client, table, pushes)
             check(client, table, pushes=pushes, at_least=answer.number)
             wait_until(lambda: len(group.holders()) == 3 and group.is_settled(), "three servers again")
         start(6, "--crash-at", "unit:5")
         wait_until(lambda: len(group.holders()) == 4, "four servers")
         for _ in range(10):
             pushes += 1
-            answer = push(client, table, pushes)
+            answer = commit(client, table, pushes)
         assert processes[6].process.wait(PATIENCE) == -signal.SIGKILL
         check(client, table, pushes=pushes, at_least=answer.number)
         client.close()

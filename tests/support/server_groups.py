@@ -29,13 +29,13 @@ from shoal.parameters.switchboard import Switchboard
 from shoal.parameters.table_blocks import block_bytes_for, table_bytes
 from shoal.values import Address
 from shoal.wire.parameter_messages import AnyNote, Note, ServerFigures, Space
-from shoal.wire.tables import PushTerms, RuleSpec, TableSpec, TensorSpec
+from shoal.wire.tables import PushId, PushTerms, RuleSpec, TableSpec, TensorSpec
 
 TOKEN = "of the group"
 JOB_TOKEN = "of the job"
 JOB = "job"
 LR = 0.5
-PATIENCE = 30.0  # seconds until a test gives up
+PATIENCE = 60.0  # seconds until a test gives up
 
 
 class Died(BaseException):
@@ -121,6 +121,11 @@ class Group:
     def figures(self) -> dict[int, ServerFigures]:
         return dict(self.keeper.status().figures)
 
+    def staged(self, number: int) -> tuple[PushId, ...]:
+        """Pushes that are staged on a server."""
+        holding = self.servers[number]._spaces[JOB].state.holding
+        return () if holding is None else holding.staging.all()
+
     def maps(self) -> int:
         return sum(isinstance(event, MapMade) for event in tuple(self.events))
 
@@ -142,7 +147,6 @@ class Group:
             pass
         except BaseException as error:
             self.failures[number] = error
-            raise
 
 
 @contextlib.contextmanager

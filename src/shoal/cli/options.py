@@ -160,4 +160,6 @@ def merge(
     if ":" in str(named.get("workers", "")) and "min-workers" in named:
         raise UsageError(f"{origin} sets --workers {named['workers']} and --min-workers; leave one of the minimums out")
     on_top = {**from_file, **named}
-    return strategy_settings.check(from_mapping({**strategy_settings.fitting(base, on_top), **on_top}, origin=origin))
+    merged = from_mapping({**strategy_settings.fitting(base, on_top), **on_top}, origin=origin)
+    # Those of a job that is resumed are not all known before its recorded ones are put under them.
+    return merged if merged.resume and not base else strategy_settings.check(merged)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import signal
 import socket
 import time
 from dataclasses import dataclass
@@ -126,6 +127,8 @@ class OwnServers(ServerSide):
         match news:
             case group_events.ServerJoined(server=server):
                 self._posts.joined(server.number)
+            case group_events.ServerLost(number=number):
+                self._end(number)
             case group_events.ServerRemoved(number=number):
                 self._posts.leaving(number)
             case group_events.MoreWanted(count=count):
@@ -136,6 +139,12 @@ class OwnServers(ServerSide):
                 pass
         if (event := server_news.event_of(news, self._config.space)) is not None:
             self._seen.events.append(event)
+
+    def _end(self, number: int) -> None:
+        """It is out of the group: one that is stopped or hangs would keep its place from being filled."""
+        for name, server in self._numbers.items():
+            if server == number:
+                self._engine.send_signal(name, signal.SIGKILL)
 
     def _start_due(self, now: float) -> None:
         for opening in self._posts.take_due(now):

@@ -33,7 +33,7 @@ class Delivery(Pending):
         self.number = 0  # of a send in its direction of the pair, of a receive in its mailbox; from 0
         self.source: int | None = None  # of a receive: who sent what it got; known when it is done
         self.position = 0  # bytes moved so far, where they move in pieces
-        self.is_moving = False  # a thread reads it out of its sender's memory and will finish it
+        self.is_moving = False  # a thread copies it without the guard and will finish it
         self._staged = None if staging.is_plain(tensor) else staging.Staged(tensor, is_read=is_send)
         self._tensor: torch.Tensor | None = tensor if self._staged is None else self._staged.flat
         self._memory: memoryview | None = None  # made when it is asked for

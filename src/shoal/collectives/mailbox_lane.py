@@ -14,6 +14,7 @@ from typing import Protocol
 
 from shoal.collectives.mailbox_delivery import Delivery
 from shoal.collectives.mailbox_letters import Letter
+from shoal.collectives.mailbox_stage import Stage
 from shoal.transport.ending import Ending
 
 
@@ -74,6 +75,10 @@ class Lane(ABC):
     @abstractmethod
     def pull(self, source: int, there: int, here: int, size: int) -> None:
         """Read bytes at an address of that rank's memory. `ExchangeFailed`: it is gone, or what it said of them is."""
+
+    def stage_of(self, peer: int) -> Stage | None:  # noqa: ARG002  lanes without one need not say so
+        """Where long messages to and from it may be put, or None."""
+        return None
 
     @abstractmethod
     def look(self, recipient: Recipient, now: float) -> None:

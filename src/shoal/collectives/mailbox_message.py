@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from shoal.collectives.mailbox_delivery import Delivery
 from shoal.collectives.mailbox_letters import Letter
 from shoal.errors import ExchangeFailed
+
+if TYPE_CHECKING:
+    from shoal.collectives.mailbox_stage import Stage
 
 
 class Message:
@@ -26,13 +31,13 @@ class Pull:
         self.letter = letter
         self.workers = 0  # threads that copy
         self.error: ExchangeFailed | None = None
-        self._begun = 0  # bytes that somebody has copied or copies
+        self.stage: Stage | None = None  # where its sender may put some of it
+        self.front = 0  # bytes from the start that came over the stage
+        self.end = delivery.size  # from here on somebody has copied or copies
 
     def next_piece(self, most: int, last: int) -> tuple[int, int] | None:
         """Start and size of what nobody has taken yet, unless it is the `last` so many bytes. None: that is all."""
-        left = self.delivery.size - self._begun
-        if left <= last or self.error is not None:
+        if self.end - self.front <= last or self.error is not None:
             return None
-        size = min(most, left)
-        self._begun += size
-        return self._begun - size, size
+        stop, self.end = self.end, max(self.front, (self.end - 1) // most * most)
+        return self.end, stop - self.end

@@ -16,13 +16,14 @@ import msgspec
 from shoal.collectives.mailbox_delivery import Delivery
 from shoal.collectives.mailbox_letters import Letter
 from shoal.collectives.mailbox_ring import RING_BYTES, Counter, Place, Reader, Writer
+from shoal.collectives.mailbox_stage import STAGE_BYTES, Places, Stage
 from shoal.errors import PeerLost
 from shoal.transport.arena import Arena, Offer, PeerArena
 from shoal.transport.ending import FINISHED, Ending
 
 # An arena in 64-bit words: the arena's own, then who leaves and who sleeps, then two lines per neighbour.
 STATE, BLAMED, ASLEEP, _NEIGHBOURS = 8, 9, 16, 24
-_WRITTEN, _CROWDED, _READ, _PER_NEIGHBOUR = 0, 1, 8, 16  # in a neighbour's lines
+_WRITTEN, _CROWDED, _READ, _PER_NEIGHBOUR = 0, 1, 8, 16  # in a neighbour's lines; some more are a stage's
 _PAGE = 4096
 IN, HAS_FINISHED, HAS_GIVEN_UP = 0, 1, 2  # states
 
@@ -36,11 +37,15 @@ class Doorplate(msgspec.Struct, frozen=True):
 
 def arena_bytes(neighbours: int) -> int:
     """`neighbours`: ranks of the machine, this one too."""
-    return _rings_at(neighbours) + neighbours * RING_BYTES
+    return _stages_at(neighbours) + neighbours * STAGE_BYTES
 
 
 def _rings_at(neighbours: int) -> int:
     return -(-8 * (_NEIGHBOURS + neighbours * _PER_NEIGHBOUR) // _PAGE) * _PAGE
+
+
+def _stages_at(neighbours: int) -> int:
+    return _rings_at(neighbours) + neighbours * RING_BYTES
 
 
 class Bell:
@@ -81,6 +86,7 @@ class Neighbour:
         self.reader: Reader
         self.crowded: Counter  # ours: letters to it wait for room
         self.is_crowded: Counter  # its: letters to us do
+        self.stage: Stage | None = None  # where cores are few
 
     def connect(self, own: Arena, words: memoryview, index: int, neighbours: int) -> None:
         """`words` are those of our arena `own`; `index`: this rank's place among the ranks of the machine."""
@@ -100,6 +106,18 @@ class Neighbour:
         )
         self.crowded = Counter(words, line_of_it + _CROWDED)
         self.is_crowded = Counter(self.words, line_of_us + _CROWDED)
+
+    def stage_places(self, own: Arena, index: int, neighbours: int) -> Places:
+        """Where long messages to and from it are staged; the arguments as above."""
+        stages = _stages_at(neighbours)
+        return Places(
+            own_line=own.address + 8 * (_NEIGHBOURS + self.index * _PER_NEIGHBOUR),
+            its_line=self.arena.address + 8 * (_NEIGHBOURS + index * _PER_NEIGHBOUR),
+            own_state=own.address + 8 * STATE,
+            its_state=self.arena.address + 8 * STATE,
+            own_slots=own.address + stages + self.index * STAGE_BYTES,
+            its_slots=self.arena.address + stages + index * STAGE_BYTES,
+        )
 
     @property
     def ending(self) -> Ending | None:

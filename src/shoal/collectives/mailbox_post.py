@@ -48,6 +48,7 @@ class Post:
         self._expected: dict[tuple[int, int], Delivery] = {}  # receives by source and number, once asked for
         self._arriving: dict[int, Delivery | Message] = {}  # by source: where the bytes go that it sends just now
         self._unreceived: Counter[int] = Counter()  # cost of what travelled with letters, by target, as far as told
+        self._late: dict[Delivery, BaseException | None] = {}  # sends that end once nobody moves them: with what
         self._taken: Counter[int] = Counter()  # cost of what we received and have not told of, by source
 
     def lane_of(self, rank: int) -> Lane:
@@ -174,7 +175,18 @@ class Post:
         self._finish_receive(delivery, pull.source)
         self._lanes[pull.source].post(pull.source, Letter(Kind.DONE, number=pull.letter.number))
 
+    def given(self, delivery: Delivery) -> None:
+        """Nobody copies out of this send's memory any more."""
+        delivery.is_moving = False
+        if delivery in self._late:
+            self.finish(delivery, self._late.pop(delivery))
+        elif self.failure is not None:
+            self._fail_one(delivery, self.failure)
+
     def finish(self, delivery: Delivery, error: BaseException | None = None) -> None:
+        if delivery.is_send and delivery.is_moving:
+            self._late[delivery] = error
+            return
         delivery.finish(error)
         self.open.discard(delivery)
         self.finished.append(delivery)

@@ -18,6 +18,8 @@ from shoal.collectives.mailbox_delivery import Delivery
 from shoal.collectives.mailbox_lane import Lane
 from shoal.collectives.mailbox_message import Pull
 from shoal.collectives.mailbox_post import Post
+from shoal.collectives.mailbox_stage import SHORTEST as STAGED_FROM
+from shoal.collectives.mailbox_stage import Stage
 from shoal.errors import Aborted, ExchangeFailed
 
 SLICE = 0.05  # seconds that somebody sleeps at most while something is under way
@@ -40,6 +42,7 @@ class Progress:
         self._post = post
         self._lanes = lanes
         self._leader: int | None = None  # the thread that waits for the lanes on behalf of all who wait
+        self._giving: Stage | None = None  # where the leader has a send that it waits for
         self._followers = 0  # threads that wait for the leader
         self._copying = 0  # threads that copy
         self._looked = time.monotonic()
@@ -95,6 +98,7 @@ class Progress:
         self.guard = threading.Lock()  # the parent's other threads may have held it
         self._changed = threading.Condition(self.guard)
         self._post.failure = reason
+        self._giving = None
         for delivery in self._post.open:
             delivery.finish(reason)
         if not self._is_closed:
@@ -192,6 +196,9 @@ class Progress:
     def _hand_over(self) -> None:
         with self._changed:
             self._leader = None
+            if self._giving is not None:
+                self._giving.attend(False)
+                self._giving = None
             self.attach()
             self._changed.notify_all()
             finished = self.take_finished()
@@ -204,7 +211,9 @@ class Progress:
             self._progress(is_woken=is_woken)
             if delivery.is_done or (deadline is not None and time.monotonic() >= deadline):
                 return
-            is_woken = not (self._has_cores and self._spin(delivery)) and self._doze(delivery, deadline)
+            is_woken = False
+            if not self._give(delivery) and not (self._has_cores and self._spin(delivery)):
+                is_woken = self._doze(delivery, deadline)
 
     def _spin(self, delivery: Delivery) -> bool:
         """True when there is something to collect."""
@@ -226,7 +235,7 @@ class Progress:
                 self._sleep(True)
             self._progress(is_woken=False)  # what came before peers could see that we sleep
         left = SLICE if deadline is None else min(SLICE, max(0.0, deadline - time.monotonic()))
-        is_woken = not delivery.is_done and bool(self._epoll.poll(left, 1))
+        is_woken = not delivery.is_done and not self._give(delivery) and bool(self._epoll.poll(left, 1))
         with self.guard:
             self._sleep(False)
         return is_woken
@@ -258,7 +267,25 @@ class Progress:
             else:
                 self.settle(self._copy_next(), copies=False)  # the leader wants help
 
-    # Copies out of a neighbour's memory
+    # Copies between neighbours
+
+    def _give(self, delivery: Delivery) -> bool:
+        """Copy some of a long send to where its receiver takes it. False: there was nothing to do."""
+        if not delivery.is_send or delivery.size < STAGED_FROM or delivery.peer is None:
+            return False
+        stage = self._post.lane_of(delivery.peer).stage_of(delivery.peer)
+        if stage is None:
+            return False
+        with self.guard:
+            if delivery.is_done or not stage.offers(delivery):
+                return False
+            delivery.is_moving = True
+            self._giving = stage
+        try:
+            return stage.give(delivery)
+        finally:
+            with self.guard:
+                self._post.given(delivery)
 
     def _copy_next(self) -> list[Delivery]:
         """Take part in the next copy that is due; what was finished with it."""
@@ -268,14 +295,26 @@ class Progress:
             pull = self._post.pulls[0]
             pull.workers += 1
             self._copying += 1
+            stage = self._post.lane_of(pull.source).stage_of(pull.source)
+            is_taker = stage is not None and stage.accepts(pull)
+            if is_taker:
+                pull.stage = stage
+                self._post.pulls.popleft()  # nobody else need join
             is_leader = self._leader == threading.get_ident()
-            if is_leader and self._has_cores and pull.delivery.size >= SHARED_BYTES:
+            if is_leader and self._giving is not None:
+                self._giving.attend(False)
+            if is_leader and not is_taker and self._has_cores and pull.delivery.size >= SHARED_BYTES:
                 os.eventfd_write(self._call, 1)
         most = max(SHORTEST_PIECE, min(LONGEST_PIECE, pull.delivery.size // 8))
         # A leader that is helped makes the last piece itself: to be woken takes longer.
         last = most if pull.workers > 1 and not is_leader else 0
         try:
-            while (piece := self._next_piece(pull, most, last)) is not None:
+            while True:
+                if is_taker:
+                    self._take(pull)
+                piece = self._next_piece(pull, most, last)
+                if piece is None:
+                    break
                 self._copy(pull, *piece)
         except BaseException:  # Ctrl-C: nobody knows how far it got
             pull.error = Aborted("the copy of a message was interrupted")
@@ -288,9 +327,18 @@ class Progress:
     def _next_piece(self, pull: Pull, most: int, last: int) -> tuple[int, int] | None:
         with self.guard:
             piece = None if self._post.failure is not None else pull.next_piece(most, last)
+            if pull.stage is not None:
+                pull.stage.claim(pull)
             if piece is None and not last and pull in self._post.pulls:
                 self._post.pulls.remove(pull)  # nobody else need join
             return piece
+
+    def _take(self, pull: Pull) -> None:
+        assert pull.stage is not None
+        try:
+            pull.front = pull.stage.take(pull)
+        except ExchangeFailed as error:
+            pull.error = error
 
     def _copy(self, pull: Pull, start: int, size: int) -> None:
         lane = self._post.lane_of(pull.source)
@@ -305,6 +353,8 @@ class Progress:
             self._copying -= 1
             if pull.workers:
                 return
+            if pull.stage is not None:
+                pull.stage.release(pull)
             if pull.error is not None:
                 pull.delivery.is_moving = False
                 self.collect(is_woken=True)  # whoever is gone is better named by how it went

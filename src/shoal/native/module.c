@@ -5,6 +5,7 @@
 #include <Python.h>
 
 #include "operations.h"
+#include "stage.h"
 
 static const char *NAME = "shoal._native.Team";
 
@@ -223,6 +224,24 @@ static PyObject *py_read(PyObject *self, PyObject *args) {
     return PyErr_SetFromErrno(PyExc_OSError);
 }
 
+/* give(stage, tensor, bytes, number) -> pieces staged now; take(...) -> pieces taken so far, or -1. With stage = (own line, its
+   line, own state, its state, slots) as addresses */
+static PyObject *on_stage(PyObject *args, ssize_t (*function)(const Stage *)) {
+    unsigned long long own, its, own_state, its_state, slots, tensor, bytes, number;
+    if (!PyArg_ParseTuple(args, "(KKKKK)KKK", &own, &its, &own_state, &its_state, &slots, &tensor, &bytes, &number))
+        return NULL;
+    Stage s = {(uint64_t *)(uintptr_t)own,       (uint64_t *)(uintptr_t)its, (uint64_t *)(uintptr_t)own_state,
+               (uint64_t *)(uintptr_t)its_state, (char *)(uintptr_t)slots,   (char *)(uintptr_t)tensor,
+               (size_t)bytes,                    number};
+    ssize_t pieces;
+    Py_BEGIN_ALLOW_THREADS
+    pieces = function(&s);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromSsize_t(pieces);
+}
+static PyObject *py_give(PyObject *self, PyObject *args) { return (void)self, on_stage(args, give); }
+static PyObject *py_take(PyObject *self, PyObject *args) { return (void)self, on_stage(args, take_staged); }
+
 static PyMethodDef methods[] = {
     {"team", make_team, METH_VARARGS, "A team of ranks."},
     {"all_reduce", py_all_reduce, METH_VARARGS, "The tensors become the reduction over all ranks."},
@@ -232,6 +251,8 @@ static PyMethodDef methods[] = {
     {"spin", py_spin, METH_VARARGS, "Seconds of looking before sleeping."},
     {"idle", py_idle, METH_O, "Seconds spent waiting."},
     {"wait", py_wait, METH_VARARGS, "Wait until a word changes."},
+    {"give", py_give, METH_VARARGS, "Stage pieces of a message for a receiver."},
+    {"take", py_take, METH_VARARGS, "Take pieces that a sender stages."},
     {"read", py_read, METH_VARARGS, "Read another process's memory."},
     {NULL, NULL, 0, NULL},
 };

@@ -53,7 +53,8 @@ class Doorway:
     def _accept(self) -> None:
         try:
             endpoint, _ = self._socket.accept()
-        except OSError:  # it is gone already, or this process has no descriptor left for it
+        except OSError:
+            self._drop_oldest()  # it is gone again, or this process has no descriptor left: one stranger makes room
             return
         try:
             connection = Connection.accepted(endpoint, self._keys, self._hearer)
@@ -61,11 +62,15 @@ class Doorway:
             endpoint.close()
             return
         if len(self._strangers) >= MAX_STRANGERS:
-            oldest = next(iter(self._strangers))
-            self.settled(oldest)
-            oldest.close()
+            self._drop_oldest()
         self._strangers[connection] = time.monotonic()
         self._board.add(connection)
+
+    def _drop_oldest(self) -> None:
+        oldest = next(iter(self._strangers), None)
+        if oldest is not None:
+            self.settled(oldest)
+            oldest.close()
 
 
 def _is_wildcard(host: str) -> bool:

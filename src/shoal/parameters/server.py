@@ -159,8 +159,9 @@ class Server:
                 return None
         if isinstance(label, ServerPeer) and isinstance(note, LedgerCopy):
             return memoryview(bytearray(size))
-        if isinstance(label, ServerPeer) and isinstance(note, Fetched) and note.job in self._spaces:
-            return self._spaces[note.job].moves.room(note, size)
+        if isinstance(label, ServerPeer) and isinstance(note, Fetched):
+            space = self._spaces.get(note.job)  # None: the job has ended meanwhile
+            return None if space is None else space.moves.room(note, size)
         raise WireError(f"{type(note).__name__} comes with {size} raw bytes; it should have none here")
 
     def arrived(self, connection: Connection, note: AnyNote, payload: memoryview | None) -> None:

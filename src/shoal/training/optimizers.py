@@ -124,7 +124,9 @@ class OptimizerSteps:
     @property
     def is_protected(self) -> bool:
         """Whether every optimizer step taken so far in this iteration can be undone."""
-        return self._iteration is None or len(self._undo) >= self._iteration.updates
+        if self._iteration is None or self._strategy.updates_elsewhere:
+            return True  # nothing was changed here
+        return len(self._undo) >= self._iteration.updates
 
     def step(
         self,

@@ -28,6 +28,7 @@ class SaidToRun(Engine):
 
     def __init__(self) -> None:
         self.started: list[ProcessSpec] = []
+        self.signals: list[tuple[str, signal.Signals]] = []
         self.fails = False
 
     def start(self, spec: ProcessSpec) -> None:
@@ -42,7 +43,7 @@ class SaidToRun(Engine):
         return ()
 
     def send_signal(self, name: str, number: signal.Signals) -> None:
-        raise NotImplementedError
+        self.signals.append((name, number))
 
     def rename(self, name: str, to: str, *, log: Path) -> bool:
         raise NotImplementedError
@@ -181,3 +182,11 @@ def test_a_process_that_cannot_be_started_is_said() -> None:
 
 def test_memory_that_is_free() -> None:
     assert free_memory() > 0
+
+
+def test_one_that_the_keeper_has_put_out_is_ended_so_that_its_place_is_filled() -> None:
+    engine = SaidToRun()
+    with own_servers(1, engine) as servers, StandInServer(servers.keeper.address, TOKEN, 0):
+        look_until(servers, events.ServersChanged)
+        look_until(servers, events.ServerLost)  # it says nothing more, as one that is stopped
+        assert engine.signals == [("server 0", signal.SIGKILL)]

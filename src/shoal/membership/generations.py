@@ -193,7 +193,8 @@ class Generations:
         limit = self._config.heartbeat_limit
         if self._restarted is not None and now - self._restarted < max(limit, RETURN_WAIT):
             limit = max(limit, RETURN_WAIT)
-        return liveness.listen(self.members.values(), now, limit=limit, interval=self.interval)
+        ear = liveness.Ear(limit, self.interval, needs_everybody=self._config.is_synchronous)
+        return liveness.listen(self.members.values(), now, ear)
 
     def _missed(self, hearing: liveness.Hearing, now: float) -> Sequence[Worker]:
         """Members that the others should go on without.

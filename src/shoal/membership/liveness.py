@@ -1,8 +1,8 @@
 """Who of a generation's members is not heard of, or does not move while others wait for it. Pure.
 
 A member that is not heard of by the coordinator may still be at work: synchronous training needs everybody, so if the
-others' steps go up, it lives and is only cut off from here. Not here: what follows (`core`), and what is said about it
-(`deaths`).
+others' steps go up, it lives and is only cut off from here. Where workers run free nothing proves that. Not here: what
+follows (`core`), and what is said about it (`deaths`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,17 @@ class Hearing:
     last: float = -math.inf  # when any of them was last heard
 
 
-def listen(members: Collection[Worker], now: float, *, limit: float, interval: float) -> Hearing:
-    """`limit` is the longest silence that is fine, `interval` the time between heartbeats, in seconds."""
-    first, second = _furthest_advances(members)
+@dataclass(frozen=True)
+class Ear:
+    """What silence means in a job."""
+
+    limit: float  # seconds; the longest silence that is fine
+    interval: float  # seconds between heartbeats
+    needs_everybody: bool = True  # a step takes all members, so that others' steps prove that a silent one lives
+
+
+def listen(members: Collection[Worker], now: float, ear: Ear) -> Hearing:
+    first, second = _furthest_advances(members) if ear.needs_everybody else (-math.inf, -math.inf)
     silent: dict[int, Worker] = {}
     is_doubtful = is_awaiting = has_live = False
     last = -math.inf
@@ -38,13 +46,13 @@ def listen(members: Collection[Worker], now: float, *, limit: float, interval: f
         proof = second if worker.advanced == first else first
         quiet = now - max(worker.heard, proof)
         last = max(last, worker.heard)
-        if quiet > limit:
+        if quiet > ear.limit:
             silent[worker.number] = worker
         elif worker.is_awaited and worker.exit_code is None:
             is_awaiting = True
         elif worker.is_connected:
             has_live = True
-            is_doubtful = is_doubtful or quiet > DOUBT * interval
+            is_doubtful = is_doubtful or quiet > DOUBT * ear.interval
     return Hearing(silent, is_doubtful, is_awaiting, has_live, last)
 
 

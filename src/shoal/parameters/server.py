@@ -1,6 +1,6 @@
 """A parameter server: one thread that hears workers, other servers and the keeper, and works on blocks in between.
 
-In every turn connections have their say, then one unit of one job is worked on, then what came of it leaves. It ends
+In every turn connections have their say, then one unit of every job is worked on, then what came of it leaves. It ends
 when the map does not name it any more, when the keeper does not want it, or when the keeper is gone for too long. Not
 here: what a job's messages mean (`space`, `worker_desk`).
 """

@@ -7,7 +7,7 @@ regrouping, copying. All workers leave a loop at the same step; one that leaves 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,7 @@ class Loop:
         self._last_epoch = plan.first_epoch + plan.epochs - 1
         self._weight = 0.0  # of the batches of the current step before the current one
         self._is_step_start = True
+        self._reached = 0  # position after the last batch
         self._is_in_gap = False  # the present step's positions are before the cursor
         self._mark = time.perf_counter()  # end of the last iteration
         self._own_samples = 0  # of this worker in the current step so far
@@ -249,34 +250,33 @@ class Loop:
 
     def _epoch(self) -> Generator[Any, None, None]:
         """From the cursor to the end of its epoch, through any number of regroupings."""
-        while self._session.gaps and not self._is_done and self._session.stopped is None:
+        while self._session.gaps and self._goes_on:
             yield from self._gap()
-        started, epoch, samples = time.perf_counter(), self.cursor.epoch, self.cursor.position
-        before = samples
-        while self.cursor.epoch == epoch and not self._is_done and self._session.stopped is None:
-            batches = self._plan.feed.batches(self.cursor, self.dealing())
-            self._is_step_start, self._weight = True, 0.0
-            self._mark = time.perf_counter()
-            try:
-                for batch in batches:
-                    iteration = self._begin(batch)
-                    begun = time.perf_counter()
-                    yield moved(batch.data, self._session.device)
-                    is_broken = self._end(batch, iteration, begun)
-                    samples = batch.cursor_after.position
-                    if is_broken or self._is_done or self._session.stopped is not None:
-                        break
-                else:
-                    self.cursor = Cursor(epoch=epoch + 1)
-            finally:
-                batches.close()
+        started, epoch, before = time.perf_counter(), self.cursor.epoch, self.cursor.position
+        self._reached = before
+        while self.cursor.epoch == epoch and self._goes_on:
+            is_through = yield from self._run_through(self._plan.feed.batches(self.cursor, self.dealing()))
+            if is_through:
+                self.cursor = Cursor(epoch=epoch + 1)
         if self.cursor.epoch > epoch:
-            self._report_epoch(epoch, samples, samples - before, time.perf_counter() - started)
+            self._report_epoch(epoch, self._reached, self._reached - before, time.perf_counter() - started)
 
     def _gap(self) -> Generator[Any, None, None]:
         """Positions before the cursor that workers which ran free had not used when the checkpoint was made."""
         gap, self._is_in_gap = self._session.gaps[0], True
-        batches = self._plan.feed.batches(Cursor(gap.epoch, gap.start), self.dealing(), gap.stop)
+        try:
+            yield from self._run_through(
+                self._plan.feed.batches(Cursor(gap.epoch, gap.start), self.dealing(), gap.stop)
+            )
+        finally:
+            self._is_in_gap = False
+
+    @property
+    def _goes_on(self) -> bool:
+        return not self._is_done and self._session.stopped is None
+
+    def _run_through(self, batches: Generator[Batch, None, None]) -> Generator[Any, None, bool]:
+        """Yield them, each settled before the next; returns whether they came to their end."""
         self._is_step_start, self._weight = True, 0.0
         self._mark = time.perf_counter()
         try:
@@ -284,11 +284,13 @@ class Loop:
                 iteration = self._begin(batch)
                 begun = time.perf_counter()
                 yield moved(batch.data, self._session.device)
-                if self._end(batch, iteration, begun) or self._is_done or self._session.stopped is not None:
-                    break
+                is_broken = self._end(batch, iteration, begun)
+                self._reached = batch.cursor_after.position
+                if is_broken or not self._goes_on:
+                    return False
         finally:
-            self._is_in_gap = False
             batches.close()
+        return True
 
     def _advance(self, batch: Batch) -> None:
         """A step is applied: its positions are used."""
@@ -398,39 +400,3 @@ class Loop:
             self._session.agree(point)
         except ExchangeFailed as failure:
             iteration.mark_broken(point, failure)
-
-
-class Batches(Iterator[Any]):
-    """What `run.batches` returns. It runs once; whoever iterates over it again is told so.
-
-    A `for` gets the generator itself, which nobody else holds: leaving the `for` closes it, which counts as leaving.
-    """
-
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-        self._is_started = False
-        self._own: Generator[Any, None, None] | None = None  # where `next` is called on this object itself
-
-    def __iter__(self) -> Iterator[Any]:
-        if self._is_started:
-            raise UsageError("this loop over batches has run; call run.batches again, or ask it for several epochs")
-        self._is_started = True
-        return self._loop.run()
-
-    def __next__(self) -> Any:
-        if self._own is None:
-            self._own = self._loop.run()
-            self._is_started = True
-        return next(self._own)
-
-    def __len__(self) -> int:
-        """How many batches this worker will get: for schedules that must know. TypeError where the data do not say."""
-        return self._loop.length()
-
-
-def epoch_numbers(session: Session, epochs: int) -> Iterator[int]:
-    """Epochs of a nested loop: 0, 1, ... until the last or an agreed stop."""
-    for epoch in range(epochs):
-        if session.stopped is not None:
-            return
-        yield epoch

@@ -16,11 +16,12 @@ from shoal.collectives.group import Group
 from shoal.data.sources import FeedOptions, feed_for
 from shoal.errors import UsageError
 from shoal.job_config import nearest
+from shoal.training.batches import Batches, epoch_numbers
 from shoal.training.checkpointing import save_here
 from shoal.training.devices import placed
 from shoal.training.evaluation import evaluate
 from shoal.training.free_loop import FreeLoop
-from shoal.training.loop import Batches, Loop, LoopPlan, epoch_numbers
+from shoal.training.loop import Loop, LoopPlan
 from shoal.training.meetings import gather, is_past, meet, settle
 from shoal.training.session import Session
 from shoal.training.snapshot import Kept

@@ -54,6 +54,17 @@ def test_a_worker_that_is_killed_costs_no_sample(settings: tuple[str, ...], tmp_
     assert_each_sample_once(run(tmp_path, "-n", "3", *settings, *chaos, pause=0.02))
 
 
+@pytest.mark.long
+def test_who_comes_in_the_middle_of_a_loop_that_runs_free_works_in_it(tmp_path: Path) -> None:
+    served_script.write(tmp_path, pause=0.15, one_loop=True)
+    options = ("-n", "2", "--spares", "1", "--chaos", "kill worker at step 5", "--run-dir", "run", *FREE)
+    outcome = shoal(tmp_path, "run", *options, "script.py")
+    assert outcome.code == 0, outcome.stdout + outcome.stderr
+    assert_each_sample_once(result(tmp_path))
+    applied = [event for event in events_of(tmp_path / "run") if event["kind"] == "steps-applied"]
+    assert sum(event["samples"] for event in applied if event["worker"] == 2) > 0
+
+
 @pytest.mark.parametrize(
     "settings", [pytest.param(SERVED, marks=pytest.mark.long), FREE], ids=["synchronous", "asynchronous"]
 )

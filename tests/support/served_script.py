@@ -66,8 +66,17 @@ if __name__ == "__main__":
 """
 
 
-def write(folder: Path, *, pause: float = 0.0, clip: str = "") -> None:
-    text = SCRIPT.replace("PAUSE", str(pause)).replace(", CLIP", f", {clip}" if clip else "")
+NESTED = """    for epoch in run.epochs(EPOCHS):
+        for index, x, y in epoch.batches(data(), batch_size=4):
+"""
+ONE_LOOP = """    for _ in range(1):
+        for index, x, y in run.batches(data(), batch_size=4, epochs=EPOCHS):
+"""
+
+
+def write(folder: Path, *, pause: float = 0.0, clip: str = "", one_loop: bool = False) -> None:
+    text = SCRIPT.replace(NESTED, ONE_LOOP) if one_loop else SCRIPT
+    text = text.replace("PAUSE", str(pause)).replace(", CLIP", f", {clip}" if clip else "")
     (folder / "script.py").write_text(text)
 
 

@@ -51,7 +51,7 @@ def check(config: JobConfig) -> JobConfig:
 
 def _refuse_servers(config: JobConfig) -> None:
     usual = JobConfig()
-    for name in OWN["parameter-server"]:
+    for name in sorted(OWN["parameter-server"], key=lambda name: name != "staleness"):  # which sets others
         value = getattr(config, name.replace("-", "_"))
         if value == getattr(usual, name.replace("-", "_")):
             continue

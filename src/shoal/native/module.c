@@ -242,6 +242,17 @@ static PyObject *on_stage(PyObject *args, ssize_t (*function)(const Stage *)) {
 static PyObject *py_give(PyObject *self, PyObject *args) { return (void)self, on_stage(args, give); }
 static PyObject *py_take(PyObject *self, PyObject *args) { return (void)self, on_stage(args, take_staged); }
 
+/* copy(to, from, bytes): of a tensor that is too large for the cache; they do not overlap */
+static PyObject *py_copy(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long to, from, bytes;
+    if (!PyArg_ParseTuple(args, "KKK", &to, &from, &bytes)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    copy_away((char *)(uintptr_t)to, (const char *)(uintptr_t)from, bytes, STREAM_FROM);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"team", make_team, METH_VARARGS, "A team of ranks."},
     {"all_reduce", py_all_reduce, METH_VARARGS, "The tensors become the reduction over all ranks."},
@@ -254,6 +265,7 @@ static PyMethodDef methods[] = {
     {"give", py_give, METH_VARARGS, "Stage pieces of a message for a receiver."},
     {"take", py_take, METH_VARARGS, "Take pieces that a sender stages."},
     {"read", py_read, METH_VARARGS, "Read another process's memory."},
+    {"copy", py_copy, METH_VARARGS, "Copy past the cache."},
     {NULL, NULL, 0, NULL},
 };
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "shoal._native", NULL, -1, methods, NULL, NULL, NULL, NULL};

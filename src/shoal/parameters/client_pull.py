@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from shoal.errors import UsageError, WireError
+from shoal.parameters import large_copy
 from shoal.parameters.byte_views import bytes_of, torch_type
 from shoal.parameters.client_ask import Asked, Asking, PullTerms
 from shoal.parameters.client_core import ClientCore
@@ -188,5 +189,5 @@ def _copy(stretch: Stretch, source: _Source, flat: torch.Tensor) -> bool:
     if before % 2:
         return False
     start = stretch.place + source.shift
-    flat[stretch.start : stretch.stop] = source.memory[start : start + stretch.size].view(flat.dtype)
+    large_copy.copy(flat[stretch.start : stretch.stop], source.memory[start : start + stretch.size].view(flat.dtype))
     return not source.seal or word_at(source.seal).value == before

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from shoal.errors import ShoalError, UsageError
+from shoal.parameters import large_copy
 from shoal.parameters.byte_views import torch_type
 from shoal.parameters.client_core import ClientCore
 from shoal.parameters.client_layout import ClientLayout
@@ -209,7 +210,7 @@ class OutgoingPush(Staging):
         for stretch, view in zip(self.layout.writes[number], self._slot.views[number], strict=True):
             source = flat[stretch.start : stretch.stop]
             if scale == 1.0:
-                view.copy_(source)
+                large_copy.copy(view, source)
             elif source.device == view.device:
                 torch.mul(source, scale, out=view)
             else:

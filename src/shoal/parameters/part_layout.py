@@ -2,7 +2,7 @@
 
 A server's part is one run of bytes: its blocks in *part order*, without gaps. Larger elements come first, so that every
 block is aligned to its elements. *Units* are neighbouring blocks of one dtype and one optimizer's group, up to about
-4 MiB: messages, updates and seals are about whole units. A worker and a server that have the same list of blocks
+8 MiB: messages, updates and seals are about whole units. A worker and a server that have the same list of blocks
 compute the same layout. Not here: which blocks a server has (`placement`).
 """
 
@@ -18,7 +18,7 @@ from shoal.errors import WireError
 from shoal.parameters.table_blocks import Block, blocks_of
 from shoal.wire.tables import TableSpec
 
-UNIT_BYTES = 4 << 20  # a unit is cut when it would be larger; a message this long uses a connection well
+UNIT_BYTES = 8 << 20  # a unit is cut when it would be larger; a message this long uses a connection well
 
 
 class Unit(msgspec.Struct, frozen=True, gc=False):

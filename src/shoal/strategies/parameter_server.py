@@ -162,6 +162,7 @@ class ParameterServer(MeetingStrategy):
         done = self.client.enrol(terms)
         self._enrolled = generation.number
         self._heard(done)
+        self._attend(done.meetings)  # those that were called before this generation are over
 
     # A batch
 
@@ -330,7 +331,10 @@ class ParameterServer(MeetingStrategy):
 
     def attended(self) -> None:
         """This worker is in the meeting to which all were called."""
-        self._attended = self._meetings
+        self._attend(self._meetings)
+
+    def _attend(self, meetings: int) -> None:
+        self._attended = max(self._attended, meetings)
         self.client.attended = self._attended
 
     def rejoin(self) -> None:

@@ -59,6 +59,11 @@ class FreeLoop(Loop):
         self._servers.client.plan(self._terms())
         self._session.agreed_step = self._session.step
 
+    def _prepare(self, *, holds_state: bool) -> None:
+        super()._prepare(holds_state=holds_state)
+        if not holds_state:  # the others have planned it; this worker's servers must know which loop it speaks of
+            self._servers.client.plan(self._terms())
+
     def _terms(self) -> LoopTerms:
         feed, dealing, plan = self._plan.feed, self.dealing(), self._plan
         assert feed.samples is not None

@@ -120,13 +120,23 @@ class Loop:
         elif past.in_loop:
             self.cursor = take_past(session)
             self.first_step = past.first_step
-            self._prepare(holds_state=False)
+            self._join_in()
             session.points += 1
             session.reporter.restart_clock()
             session.saver.restart_clock()
         else:
             take_past(session)
             meet(session, start, self._start)
+
+    def _join_in(self) -> None:
+        """The others are in the middle of it."""
+        while True:
+            try:
+                self._prepare(holds_state=False)
+                return
+            except ExchangeFailed as failure:
+                breakage = Breakage.by(failure, self._session.step, "joining a loop")
+                self.cursor = recover(self._session, breakage, self.cursor).cursor
 
     def _wind_up(self) -> None:
         """The last thing before the script goes on behind the loop."""

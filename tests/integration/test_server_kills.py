@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,6 +60,24 @@ def killing(folder: Path, draw: random.Random) -> Iterator[list[str]]:
     finally:
         over.set()
         thread.join()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("more", [(), FREE], ids=["synchronous", "asynchronous"])
+def test_all_servers_at_once_take_the_job_back_to_its_checkpoint(more: tuple[str, ...], tmp_path: Path) -> None:
+    served_script.write(tmp_path, pause=0.1)
+    options = ("-n", "2", *OPTIONS, "--checkpoint-every", "10", *more)
+    with started(tmp_path, "run", *options, "script.py") as process:
+        limit = time.monotonic() + PATIENCE
+        while not any(event["kind"] == "checkpoint-published" for event in events_of(tmp_path / "run")):
+            assert process.poll() is None and time.monotonic() < limit
+            time.sleep(0.05)
+        for server in victims(tmp_path)[0]:
+            server.kill()
+        stdout, stderr = process.communicate(timeout=2 * PATIENCE)
+    assert process.returncode == 0, stdout[-3000:] + stderr[-2000:]
+    assert_each_sample_once(result(tmp_path))
+    assert any(event["kind"] == "resumed" for event in events_of(tmp_path / "run"))
 
 
 @pytest.mark.long

@@ -52,6 +52,7 @@ class ClientCore:
         self.epoch = 0  # counts interruptions: what began before one is dead
         self._interruption: str | None = None
         self._is_closed = False
+        self._known: set[int] = set()  # servers of the last map
         self._numbers = itertools.count(1)
         self._activities: list[Activity] = []
         self._requests: dict[int, Activity] = {}
@@ -137,7 +138,15 @@ class ClientCore:
     # What connections tell (`client_servers.Owner`)
 
     def map_changed(self) -> None:
-        if self.table is None or self.links.map is None:
+        if self.links.map is None:
+            return
+        known, self._known = self._known, {server.number for server in self.links.map.servers}
+        if known and not known & self._known:
+            lost = ParametersLost("all servers that had the job's values are lost; others have begun in their place")
+            for activity in self._activities:
+                activity.failure = activity.failure or lost
+            self.thread.changed.notify_all()
+        if self.table is None:
             return
         self.layout = ClientLayout(self.table, self.links.map)
         if self.memory is not None:

@@ -35,12 +35,14 @@ from shoal.transport.neighbours import form
 from shoal.transport.probe import reachable
 from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
 from shoal.transport.team import Team, TeamLimits
-from shoal.values import Address, Generation, Member
+from shoal.values import Address, Generation, Member, Server
 from shoal.wire.messages import PROTOCOL_VERSION, ExchangeBroken, Inject, Join, PartFailed, PartWritten, Ready
 
 LEAST_CONNECT_SECONDS = 2.0  # for all peers of a generation to connect; more where the heartbeat limit is longer
 PROBE_SECONDS = 1.0  # for all members to answer a worker that was left out
 PROBES = 10  # then it asks to be let in whether they did or not: some may be gone for good
+HOME_SECONDS = 30.0  # for a server to be there through which workers talk: the next one may have to be started
+HOME_RETRY = 0.05  # seconds between two tries
 COORDINATOR_SECONDS = 300.0  # for the coordinator to answer; it may have a slow store to look at first
 
 
@@ -168,7 +170,7 @@ class ClusterPeers(Peers):
         mesh = None
         if generation.size > 1:
             relay = RelayConfig(
-                server=self.servers.await_map().home,
+                server=self._living_home(self.servers),
                 job=self.client.welcome.space,
                 token=self._token,
                 generation=generation.number,
@@ -176,6 +178,22 @@ class ClusterPeers(Peers):
             )
             mesh = RelayMesh(relay, rank)
         return ThreadedGroup.over(mesh, generation.number, generation.schedule, codec_by_name(generation.codec))
+
+    def _living_home(self, servers: ParameterClient) -> Server:
+        """The first server of the newest map, as soon as there is one that can be reached."""
+        limit = time.monotonic() + HOME_SECONDS
+        while True:
+            home = servers.await_map().home
+            try:
+                socket.create_connection((home.address.host, home.address.port), timeout=1.0).close()
+                return home
+            except OSError as error:
+                if (news := self.client.interruption(self._connecting)) is not None:
+                    raise Aborted(news) from None
+                if time.monotonic() > limit:
+                    reason = f"no server was reachable for {HOME_SECONDS:g} s: {error.strerror or error}"
+                    raise Aborted(reason) from None
+            time.sleep(HOME_RETRY)
 
     def _put_together(self, mesh: TcpMesh, generation: Generation) -> ThreadedGroup:
         if (news := self.client.interruption(generation.number)) is not None:

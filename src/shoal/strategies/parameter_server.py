@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from shoal.collectives.group import Group
-from shoal.errors import Aborted, ExchangeFailed, MeetingCalled, ReplicasDiffer, UsageError
+from shoal.errors import Aborted, ExchangeFailed, MeetingCalled, ParametersLost, ReplicasDiffer, UsageError
 from shoal.parameters.client import EnrolTerms, OutgoingPush, ParameterClient
 from shoal.strategies.gradient_outbox import GradientOutbox, Noise
 from shoal.strategies.meeting import MeetingStrategy
@@ -160,6 +160,8 @@ class ParameterServer(MeetingStrategy):
             scaling=self._config.scaling,
         )
         done = self.client.enrol(terms)
+        if done.number < self._seen:  # numbers only go up: it is another ledger
+            raise ParametersLost("all servers that had the job's values are lost, and others have begun in their place")
         self._enrolled = generation.number
         self._heard(done)
         self._attend(done.meetings)  # those that were called before this generation are over

@@ -141,13 +141,13 @@ class FreeLoop(Loop):
                 undo_void(session, iteration.breakage)
             self._regroup(iteration.breakage)
         elif batch.is_last:
-            self._call_if_needed()
+            self._call_if_needed(iteration)
         self._account(batch, iteration, begun=begun, resumed=resumed, held_up=held_up)
         if batch.is_last and iteration.breakage is None:
             return self._heed()
         return iteration.breakage is not None
 
-    def _call_if_needed(self) -> None:
+    def _call_if_needed(self, iteration: Iteration) -> None:
         """Something that only all workers together can do: they are called at the end of their present update."""
         session, votes, peers = self._session, self._session.strategy.votes, self._session.peers
         session.saver.vote(votes, step=session.step)
@@ -158,8 +158,14 @@ class FreeLoop(Loop):
             "somebody waits to be let in": peers.regroup_wish() is not None,
         }
         reason = next((text for text, is_wished in wishes.items() if is_wished), None)
-        if reason is not None and not self._servers.is_called:
+        if reason is None or self._servers.is_called:
+            return
+        try:
             self._servers.call(reason)
+        except ExchangeFailed as failure:
+            iteration.mark_broken("calling a meeting", failure)
+            assert iteration.breakage is not None
+            self._regroup(iteration.breakage)
 
     def _heed(self) -> bool:
         """Whether there was a meeting, or a new generation, after this update."""
@@ -209,9 +215,14 @@ class FreeLoop(Loop):
     def _regroup(self, breakage: Breakage) -> None:
         session = self._session
         session.is_doubtful = False
-        self.cursor = recover(session, breakage, self.cursor).cursor
         self._is_over = self._all_know = False  # what a lost worker had leased is to be used
-        self._servers.rejoin()
+        while True:
+            self.cursor = recover(session, breakage, self.cursor).cursor
+            try:
+                self._servers.rejoin()
+                return
+            except ExchangeFailed as failure:
+                breakage = Breakage.by(failure, session.step, "coming back to the servers")
 
     def _finished_everywhere(self) -> bool:
         """All positions are used, or a stop was agreed on: everybody takes in the last values before they compare."""

@@ -115,7 +115,7 @@ class Regrouping:
         if self._is_lost:
             if self._peers.group.rank != 0:
                 return  # one says it
-            text = f"updates after the newest checkpoint, up to step {notice.step}, are lost: {notice.reason}"
+            text = f"updates up to step {notice.step} that are in no checkpoint are lost: {notice.reason}"
             self._peers.report(Advised(worker=self._peers.worker, text=text))
             return
         self._was_hopeless = True

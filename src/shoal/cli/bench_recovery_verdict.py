@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-# Bounds of the issue that this benchmark answers.
+# What the benchmark is judged by.
 RECOVERY_MEDIAN = 1.0  # plus one normal step
 RECOVERY_WORST = 3.0
 REPLACEMENT = 2.0

@@ -74,16 +74,7 @@ class NormExchange:
         """One of an older view is not for this server any more: it has said its part in a newer one."""
         if view < self._view or number in self._totals:
             return []
-        # Those who ask in a view that this server does not know yet count on its part, which they will never get.
-        asking = [
-            Tell((sender,), later, number, squares, is_total=True)
-            for (later, asked), parts in self._parts.items()
-            for sender in parts
-            if asked == number and later > self._view
-        ]
-        self._totals[number] = squares
-        self._tidy(number)
-        return asking
+        return self._settle(number, squares)
 
     def repeat(self) -> None:
         """A connection broke, and with it what was on its way: say it again, to all."""
@@ -97,10 +88,22 @@ class NormExchange:
         if self._servers[:1] != (self._me,) or needed is None or not needed <= parts.keys() or number in self._totals:
             return []
         ordered = [parts[server] for server in sorted(needed)]
-        self._totals[number] = tuple(sum(each) for each in zip(*ordered, strict=True))
-        self._tidy(number)
+        total = tuple(sum(each) for each in zip(*ordered, strict=True))
+        answers = self._settle(number, total)
         others = tuple(server for server in self._servers if server != self._me)
-        return [Tell(others, self._view, number, self._totals[number], is_total=True)] if others else []
+        return [Tell(others, self._view, number, total, is_total=True), *answers] if others else answers
+
+    def _settle(self, number: int, total: tuple[float, ...]) -> list[Tell]:
+        """The sum is known. Who has asked in a view that is not known here yet would wait for this server's part."""
+        asking = [
+            Tell((sender,), later, number, total, is_total=True)
+            for (later, asked), parts in self._parts.items()
+            for sender in parts
+            if asked == number and later > self._view
+        ]
+        self._totals[number] = total
+        self._tidy(number)
+        return asking
 
     def _tidy(self, number: int) -> None:
         self._has_changed = False

@@ -55,6 +55,7 @@ class ParameterServer(MeetingStrategy):
         self._optimizers: list[torch.optim.Optimizer] = []
         self._clips: dict[int, float | None] = {}  # by number of the optimizer
         self._entries: tuple[Entry, ...] = ()
+        self._served: frozenset[int] = frozenset()  # ids of their parameters
         self._outbox: GradientOutbox | None = None  # from the first loop on
         self._inbox: ParameterInbox | None = None
         self._iteration: Iteration | None = None
@@ -103,6 +104,7 @@ class ParameterServer(MeetingStrategy):
     def _define(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._optimizers = list(optimizers)
         self._entries = entries_of(self._models, optimizers)
+        self._served = frozenset(id(entry.parameter) for entry in self._entries)
         if not self._entries:
             raise UsageError("no optimizer with trainable parameters was handed to run.optimizer before the loop")
         self.client.define(table_of(self._entries, optimizers))
@@ -177,10 +179,9 @@ class ParameterServer(MeetingStrategy):
             self._outbox.begin(iteration)
 
     def _check_frozen(self) -> None:
-        known = {id(entry.parameter) for entry in self._entries}
         for optimizer in self._optimizers:
             for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
-                if parameter.requires_grad and id(parameter) not in known:
+                if parameter.requires_grad and id(parameter) not in self._served:
                     raise UsageError(
                         f"a parameter of shape {list(parameter.shape)} was thawed, or added to an optimizer, after the "
                         "first loop had begun, and no server has it; thaw it before, or use --strategy all-reduce"
@@ -193,7 +194,7 @@ class ParameterServer(MeetingStrategy):
             self._outbox.end()
 
     def watches(self, parameter: torch.Tensor) -> bool:
-        return any(entry.parameter is parameter for entry in self._entries)
+        return id(parameter) in self._served
 
     def update(self, stepping: Stepping) -> None:
         iteration = self._iteration
@@ -398,4 +399,4 @@ class ParameterServer(MeetingStrategy):
         if self._inbox is not None:
             self._inbox.detach()
         self._outbox = self._inbox = None
-        self._entries, self._optimizers = (), []
+        self._entries, self._served, self._optimizers = (), frozenset(), []

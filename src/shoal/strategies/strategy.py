@@ -182,9 +182,6 @@ class Strategy(ABC):
     def finish(self, iteration: Iteration) -> None:  # noqa: B027  most have done it in backward
         """The script asks for the next batch: what is left of this one's exchange is done now."""
 
-    def settle(self) -> None:  # noqa: B027  most have nothing under way
-        """Parameters become what all applied updates have made them: somebody looks at them outside `forward`."""
-
     def optimizer_states(self) -> list[dict[str, dict[str, torch.Tensor]]] | None:
         """By optimizer and parameter's name, where it is not the optimizers that have them."""
         return None

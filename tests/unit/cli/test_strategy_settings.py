@@ -25,7 +25,7 @@ def merged(options: dict[str, Any], **more: Any) -> JobConfig:
     [
         ({"strategy": "parameter-server"}, "has no servers: give --servers 2 to start two"),
         ({"servers": 2}, "--servers 2 is for --strategy parameter-server, and the strategy is all-reduce"),
-        ({"staleness": 3}, "--consistency asynchronous is for --strategy parameter-server"),
+        ({"staleness": 3}, "--staleness 3 is for --strategy parameter-server"),
         ({"normalize": True}, "--normalize is for asynchronous pushes, and --strategy all-reduce has none"),
         ({"noise": 0.5}, "--noise 0.5 is for asynchronous pushes"),
         ({"server_memory": "2GB"}, "--server-memory 2GB is for --strategy parameter-server"),

@@ -105,3 +105,13 @@ def test_a_repeated_question_is_answered_with_the_sum() -> None:
     assert (told.servers, told.squares, told.is_total) == ((1,), (3.0,), True)
     (again,) = home.heard_part(1, 2, 7, (5.0,))
     assert (again.squares, again.view, again.is_total) == ((3.0,), 2, True)
+
+
+def test_who_asks_in_a_view_that_home_does_not_know_yet_is_answered_when_home_has_the_sum() -> None:
+    home = NormExchange(0)
+    home.new_view(1, (0, 1, 2))
+    home.offer(7, (1.0,), (0, 1, 2))
+    home.heard_part(1, 1, 7, (2.0,))
+    assert home.heard_part(1, 2, 7, (2.0,)) == []  # server 1 knows of a newer map
+    told = home.heard_part(2, 1, 7, (4.0,))
+    assert [(each.servers, each.view) for each in told] == [((1, 2), 1), ((1,), 2)]

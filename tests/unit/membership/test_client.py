@@ -24,6 +24,7 @@ from shoal.wire.messages import (
     Heartbeat,
     Inject,
     Leave,
+    Noted,
     PartWritten,
     Ready,
     RegroupWish,
@@ -129,8 +130,11 @@ def test_a_generation_that_formed_while_the_connection_was_broken_is_learnt_with
     pair.conversation.expect(ExchangeBroken)
     pair.break_off(current=generation(2, 0), is_member=True)
     assert pair.client.wait_for_generation(1).number == 2
-    pair.client.leave(step=3, reason="done")
+    leaving = meanwhile(lambda: pair.client.leave(step=3, reason="done"))
     pair.conversation.expect(Leave)  # and no second report about generation 1 before it
+    pair.tell(Noted())
+    leaving.join(PATIENCE)
+    assert not leaving.is_alive()
 
 
 def test_who_waits_for_a_generation_says_so_again_on_every_connection(pair: Pair) -> None:
@@ -261,6 +265,7 @@ def test_a_last_word_waits_for_a_coordinator_that_is_away(pair: Pair) -> None:
     pair.coordinator.listen()
     conversation = pair.coordinator.accept()
     assert conversation.expect(Leave).step == 9
+    conversation.send(Noted())
     leaving.join(PATIENCE)
     assert not leaving.is_alive()
 

@@ -7,6 +7,7 @@ here: what a job's messages mean (`space`, `worker_desk`).
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -97,7 +98,8 @@ class Server:
     def stop(self) -> None:
         """From any thread, and from a signal handler."""
         self._is_ending = True
-        os.eventfd_write(self._bell, 1)
+        with contextlib.suppress(OSError):  # it has just ended by itself
+            os.eventfd_write(self._bell, 1)
 
     def run(self) -> None:
         """Until it is stopped or taken out of the group. `Refused`: the keeper does not want it, or is gone."""
@@ -128,7 +130,8 @@ class Server:
         self._door.close()
         self._board.unwatch(self._bell)
         self._board.close()
-        os.close(self._bell)
+        bell, self._bell = self._bell, -1
+        os.close(bell)
 
     # For spaces (`Site`)
 

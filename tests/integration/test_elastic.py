@@ -127,6 +127,7 @@ def test_three_of_four_die_at_once_and_during_a_checkpoint(tmp_path: Path) -> No
     assert {event.worker for event in run.of(events.WorkerDied)} >= {0, 1, 2, 3}
 
 
+@pytest.mark.long
 def test_all_die_and_the_job_starts_again_from_its_checkpoint_by_itself(tmp_path: Path) -> None:
     with job(tmp_path, "-n", "2", "--checkpoint-every", "10", epochs=3) as run:
         run.wait_for(lambda: run.of(events.CheckpointPublished))
@@ -138,6 +139,7 @@ def test_all_die_and_the_job_starts_again_from_its_checkpoint_by_itself(tmp_path
     assert resumed.step in published
 
 
+@pytest.mark.long
 def test_the_coordinator_dies_twice_and_a_worker_with_it_once(tmp_path: Path) -> None:
     with job(tmp_path, "-n", "3", epochs=6) as run:
         run.await_step(20)
@@ -163,6 +165,7 @@ def test_a_stopped_worker_is_expelled_and_comes_back(tmp_path: Path) -> None:
         run.end_exactly()
 
 
+@pytest.mark.long
 def test_a_hang_in_the_script_is_expelled_and_comes_back(tmp_path: Path) -> None:
     with job(tmp_path, "-n", "3", "--hang-limit", "2", traps={2: ("hang", 10)}, epochs=8) as run:
         run.wait_for(lambda: run.of(events.WorkerExpelled))

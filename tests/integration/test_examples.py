@@ -53,6 +53,7 @@ def test_example_in_one_process_without_a_coordinator(tmp_path: Path, name: str)
     assert list(tmp_path.iterdir()) == [], "a script that runs alone leaves nothing on disk"
 
 
+@pytest.mark.long
 def test_the_demo_reaches_its_accuracy(tmp_path: Path) -> None:
     outcome = shoal(tmp_path, "run", "-n", "4", str(EXAMPLES / "digits.py"))
     accuracies = [float(found) for found in re.findall(r"held-out accuracy (\d+\.\d)%", outcome.stdout)]

@@ -63,6 +63,7 @@ def test_servers_come_and_go_with_the_job(tmp_path: Path) -> None:
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_is_replaced(tmp_path: Path) -> None:
     write_script(tmp_path, STEPPING, joins=True)
     with started(tmp_path, *RUN, "--servers", "2", "--replicas", "2", "script.py") as process:

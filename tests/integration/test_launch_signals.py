@@ -139,6 +139,7 @@ def test_live_progress_in_a_terminal_and_ctrl_c_restores_it(tmp_path: Path) -> N
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.long
 def test_ctrl_c_after_training_reaches_the_script(tmp_path: Path) -> None:
     write_script(tmp_path, "report(1)\nleave(1)\n" + PATIENT, joins=True)
     with started(tmp_path, "run", "script.py") as process:

@@ -65,9 +65,8 @@ def test_who_comes_in_the_middle_of_a_loop_that_runs_free_works_in_it(tmp_path: 
     assert sum(event["samples"] for event in applied if event["worker"] == 2) > 0
 
 
-@pytest.mark.parametrize(
-    "settings", [pytest.param(SERVED, marks=pytest.mark.long), FREE], ids=["synchronous", "asynchronous"]
-)
+@pytest.mark.long
+@MODES
 def test_a_server_that_is_killed_costs_no_sample(settings: tuple[str, ...], tmp_path: Path) -> None:
     chaos = ("--replicas", "2", "--chaos", "kill server at step 20")
     assert_each_sample_once(run(tmp_path, "-n", "2", *settings, *chaos, pause=0.02))

@@ -120,6 +120,7 @@ def calls_without_faults(size: int) -> int:
     return len(hub.labels[1])
 
 
+@pytest.mark.long
 def test_a_worker_dies_in_any_exchange_and_another_comes() -> None:
     """Every meeting and every exchange of gradients, before it starts, at start-up, between epochs and at the end."""
     calls = calls_without_faults(3)

@@ -252,7 +252,7 @@ def rich_script(run: shoal.Run) -> dict[str, Any]:
     return {**states, "lr": torch.tensor(one.param_groups[0]["lr"]), "steps": torch.tensor(run.step)}
 
 
-@pytest.mark.parametrize("kind", ["fault", "late"])
+@pytest.mark.parametrize("kind", ["fault", pytest.param("late", marks=pytest.mark.long)])
 def test_a_failure_of_any_operation_is_mended(kind: str) -> None:
     """Every all-reduce of the loop fails once, on each rank: before it starts, or after others have its result."""
     hub = Hub(2)

@@ -7,16 +7,13 @@ from typing import Self
 
 from shoal.parameters.proving import KEEPER_PURPOSE, ConnectorProof, Key
 from shoal.values import Address
+from shoal.wire.note_frames import HEAD_BYTES, decode_body, decode_head, encode_note
 from shoal.wire.parameter_messages import (
-    HEAD_BYTES,
     PARAMETER_VERSION,
     AnyNote,
     GroupNews,
     Note,
     ServerJoin,
-    decode_body,
-    decode_head,
-    encode_note,
 )
 
 

@@ -47,6 +47,7 @@ from shoal.membership.protocol import (
 from shoal.membership.protocol import Journal as WriteDown
 from shoal.membership.publisher import Publisher
 from shoal.membership.publisher_thread import PublisherThread
+from shoal.transport import listening
 from shoal.values import Address
 from shoal.wire.messages import Beat, ClientMessage, Happened, encode
 
@@ -74,20 +75,9 @@ def open_listener(address: Address, token: str) -> socket.socket:
     """Listen for the job's clients. Port 0 takes any free port."""
     refuse_without_token(address, token)
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
+        return listening.listen(address, BACKLOG)
     except OSError as error:
         raise AddressUnavailable(_cannot_listen(address, error)) from None
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise AddressUnavailable(_cannot_listen(address, error)) from None
-    return listener
 
 
 def refuse_without_token(address: Address, token: str) -> None:

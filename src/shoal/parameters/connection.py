@@ -23,7 +23,8 @@ from shoal.parameters.note_reader import NoteReader
 from shoal.parameters.proving import AnyProof, ConnectorProof, Key, ListenerProof
 from shoal.transport import near_link
 from shoal.values import Address
-from shoal.wire.parameter_messages import AnyNote, Note, Refusal, encode_note
+from shoal.wire.note_frames import encode_note
+from shoal.wire.parameter_messages import AnyNote, Note, Refusal
 
 UNACKNOWLEDGED_MS = 30_000  # a connection whose bytes nobody acknowledged for so long is dead
 TURN_BYTES = 8 * 1024 * 1024  # read from one connection before the others have their turn

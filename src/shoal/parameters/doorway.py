@@ -14,6 +14,7 @@ from shoal.errors import AddressUnavailable, UsageError
 from shoal.parameters.connection import Connection, Hearer
 from shoal.parameters.proving import Key
 from shoal.parameters.switchboard import Switchboard
+from shoal.transport import listening
 from shoal.values import Address
 
 MAX_STRANGERS = 256  # connections that have said nothing of use yet; beyond, the one that has been there longest goes
@@ -84,16 +85,8 @@ def _listen(address: Address) -> socket.socket:
     if not address.host:
         raise UsageError("no host to listen on is given; 127.0.0.1 is this machine alone")
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
+        listener = listening.listen(address, BACKLOG)
     except OSError as error:
-        raise AddressUnavailable(f"cannot listen on {address}: {error.strerror}; check the address") from None
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
         raise AddressUnavailable(f"cannot listen on {address}: {error.strerror}; check the address") from None
     listener.setblocking(False)
     return listener

@@ -24,6 +24,7 @@ from shoal.parameters.keeper_desk import KeeperDesk
 from shoal.parameters.proving import KEEPER_PURPOSE, Key, keeper_job_purpose
 from shoal.parameters.server_group import GroupSettings, ServerGroup
 from shoal.parameters.switchboard import Switchboard
+from shoal.transport import listening
 from shoal.values import Address
 from shoal.wire.parameter_messages import GroupStatus, Space
 
@@ -139,16 +140,8 @@ class Keeper:
 
 def _listen(address: Address) -> socket.socket:
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
+        listener = listening.listen(address, BACKLOG)
     except OSError as error:
-        raise AddressUnavailable(f"the servers' keeper cannot listen on {address}: {error.strerror}") from None
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
         raise AddressUnavailable(
             f"the servers' keeper cannot listen on {address}: {error.strerror}; choose another address or port"
         ) from None

@@ -14,8 +14,8 @@ from typing import TypeVar
 from shoal.errors import AddressUnavailable, Refused, WireError
 from shoal.parameters.proving import KEEPER_PURPOSE, ConnectorProof, Key
 from shoal.values import Address
+from shoal.wire.note_frames import HEAD_BYTES, decode_body, decode_head, encode_note
 from shoal.wire.parameter_messages import (
-    HEAD_BYTES,
     Agreed,
     AnyNote,
     ChangeServers,
@@ -26,9 +26,6 @@ from shoal.wire.parameter_messages import (
     Refusal,
     Space,
     StopGroup,
-    decode_body,
-    decode_head,
-    encode_note,
 )
 
 Answer = TypeVar("Answer", Agreed, GroupStatus)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shoal.errors import WireError
-from shoal.wire.parameter_messages import HEAD_BYTES, AnyNote, decode_body, decode_head
+from shoal.wire.note_frames import HEAD_BYTES, decode_body, decode_head
+from shoal.wire.parameter_messages import AnyNote
 
 BUFFER_BYTES = 64 * 1024  # many small notes arrive in one read; of a large payload at most this much is copied once
 EMPTY = memoryview(b"")

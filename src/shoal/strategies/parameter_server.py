@@ -24,7 +24,7 @@ from shoal.strategies.gradient_outbox import GradientOutbox, Noise
 from shoal.strategies.meeting import MeetingStrategy
 from shoal.strategies.model_check import broadcast_model, check_same_model
 from shoal.strategies.parameter_inbox import ParameterInbox
-from shoal.strategies.parameter_table import Entry, entries_of, group_values, table_of
+from shoal.strategies.parameter_table import Entry, entries_of, group_values, local_states, table_of
 from shoal.strategies.peers import Peers
 from shoal.strategies.strategy import Agreement, Iteration, Stepping, waiting
 from shoal.wire.ledger_entries import Answer, Committed, Granted, Told, Void
@@ -131,23 +131,11 @@ class ParameterServer(MeetingStrategy):
         source = int(has_used.argmax().item())
         number = torch.zeros(1, dtype=torch.int64)
         if group.rank == source and (not self._has_values or self.digest() != self._known_digest):
-            states = self._served_states() if self._has_values else self._local_states()
+            states = self._served_states() if self._has_values else local_states(self._entries, self._optimizers)
             values = {entry.name: entry.parameter.detach() for entry in self._entries}
             number[0] = self.client.assign(values, states, updates=step)
         group.broadcast(number, source, label="values for the servers").wait()
         self._seen = max(self._seen, int(number.item()))
-
-    def _local_states(self) -> dict[str, dict[str, torch.Tensor | float]]:
-        """Of a resumed job, or of one that was trained without servers before."""
-        return {
-            entry.name: {name: value for name, value in state.items() if isinstance(value, torch.Tensor | int | float)}
-            for entry in self._entries
-            if (state := self._optimizers[entry.optimizer].state.get(entry.parameter))
-        }
-
-    def _served_states(self) -> dict[str, dict[str, torch.Tensor | float]]:
-        found = self.client.read_state(at_least=self._seen)
-        return {name: {key: value for key, value in parts.items() if key} for name, parts in found.items()}
 
     def enrol(self) -> None:
         """The servers must know who is in the present generation before anything of it counts."""
@@ -368,13 +356,17 @@ class ParameterServer(MeetingStrategy):
     def optimizer_states(self) -> list[dict[str, dict[str, torch.Tensor]]] | None:
         if self._outbox is None:
             return None
-        found = self.client.read_state(at_least=self._seen)
         states: list[dict[str, dict[str, torch.Tensor]]] = [{} for _ in self._optimizers]
+        served = self._served_states()
         for entry in self._entries:
-            parts = {key: value for key, value in found[entry.name].items() if key}
-            if parts:
-                states[entry.optimizer][entry.name] = parts
+            if served[entry.name]:
+                states[entry.optimizer][entry.name] = served[entry.name]
         return states
+
+    def _served_states(self) -> dict[str, dict[str, torch.Tensor]]:
+        """What the servers' optimizers have, by parameter: without the values themselves."""
+        found = self.client.read_state(at_least=self._seen)
+        return {name: {key: value for key, value in parts.items() if key} for name, parts in found.items()}
 
     def rebind(self) -> None:
         super().rebind()

@@ -75,6 +75,17 @@ def table_of(entries: Sequence[Entry], optimizers: Sequence[torch.optim.Optimize
     )
 
 
+def local_states(
+    entries: Sequence[Entry], optimizers: Sequence[torch.optim.Optimizer]
+) -> dict[str, dict[str, torch.Tensor | float]]:
+    """What the script's own optimizers have: of a resumed job, or of one that was trained without servers before."""
+    return {
+        entry.name: {name: value for name, value in state.items() if isinstance(value, torch.Tensor | int | float)}
+        for entry in entries
+        if (state := optimizers[entry.optimizer].state.get(entry.parameter))
+    }
+
+
 def rule_name(optimizer: torch.optim.Optimizer) -> str:
     """The class's name, if it is torch's own and can work on parts of tensors. Raises UsageError."""
     kind = type(optimizer)

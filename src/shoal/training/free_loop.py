@@ -23,7 +23,8 @@ from shoal.strategies.peers import Breakage
 from shoal.strategies.strategy import Iteration
 from shoal.training.checkpointing import save_after_step
 from shoal.training.devices import moved
-from shoal.training.loop import Loop, LoopPlan
+from shoal.training.loop import Loop
+from shoal.training.loop_plan import LoopPlan
 from shoal.training.recovery import recover, undo_void
 from shoal.training.session import Session
 from shoal.values import Cursor

@@ -8,33 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import Any
 
 from shoal.data.dealing import Dealing, count_steps
-from shoal.data.feed import Batch, Feed
+from shoal.data.feed import Batch
 from shoal.errors import CheckpointUnusable, ExchangeFailed, UsageError
 from shoal.events import EpochEnded, LoopStarted
 from shoal.strategies.peers import Breakage
 from shoal.strategies.strategy import Iteration
 from shoal.training.checkpointing import save_after_step, save_asked, save_on_handover, save_on_stop
 from shoal.training.devices import moved
+from shoal.training.loop_plan import LoopPlan
 from shoal.training.meetings import end_of_loop, meet, settle, take_past
 from shoal.training.recovery import enter, recover, tell_batch, undo_void
 from shoal.training.session import HandedOver, Past, Session
 from shoal.training.state import forget_changed, load_state
 from shoal.values import Cursor, TimeShares
 from shoal.wire.tables import Range
-
-
-@dataclass(frozen=True)
-class LoopPlan:
-    feed: Feed
-    first_epoch: int
-    epochs: int  # how many, from first_epoch on
-    total_epochs: int | None  # for the progress display; None: as many as the limit of steps takes
-    accumulate: int
-    steps: int | None = None  # the loop ends after so many, wherever it is in its data
 
 
 class Loop:

@@ -21,7 +21,8 @@ from shoal.training.checkpointing import save_here
 from shoal.training.devices import placed
 from shoal.training.evaluation import evaluate
 from shoal.training.free_loop import FreeLoop
-from shoal.training.loop import Loop, LoopPlan
+from shoal.training.loop import Loop
+from shoal.training.loop_plan import LoopPlan
 from shoal.training.meetings import gather, is_past, meet, settle
 from shoal.training.session import Session
 from shoal.training.snapshot import Kept

@@ -18,7 +18,8 @@ from shoal.parameters.note_reader import BUFFER_BYTES, NoteReader
 from shoal.parameters.proving import SERVER_PURPOSE, Key, job_purpose
 from shoal.parameters.switchboard import Switchboard
 from shoal.values import Address
-from shoal.wire.parameter_messages import AnyNote, CloseSpace, Filled, KeyList, Refusal, Relay, encode_note
+from shoal.wire.note_frames import encode_note
+from shoal.wire.parameter_messages import AnyNote, CloseSpace, Filled, KeyList, Refusal, Relay
 
 TOKEN = secrets.token_hex(8)
 KEY = Key(job_purpose("one"), TOKEN)

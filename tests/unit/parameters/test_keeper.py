@@ -26,8 +26,8 @@ from shoal.parameters.keeper import Keeper, KeeperConfig
 from shoal.parameters.keeper_client import KeeperClient
 from shoal.parameters.proving import KEEPER_PURPOSE, ConnectorProof, Key, keeper_job_purpose
 from shoal.values import Address, ServerMap
+from shoal.wire.note_frames import HEAD_BYTES, decode_body, decode_head, encode_note
 from shoal.wire.parameter_messages import (
-    HEAD_BYTES,
     PARAMETER_VERSION,
     AnyNote,
     Filled,
@@ -41,9 +41,6 @@ from shoal.wire.parameter_messages import (
     ServerJoin,
     Space,
     WatchGroup,
-    decode_body,
-    decode_head,
-    encode_note,
 )
 
 TOKEN = "the group's"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -170,6 +171,22 @@ def test_servers_come_and_go_while_training_goes_on_with_their_state() -> None:
         reference.check(client, answer.number)
         moved = [event.size for event in group.events if isinstance(event, MapMade) and event.size]
         assert sum(moved) < 2 * table_bytes(table.tensors)
+
+
+def test_a_pull_that_was_given_up_before_its_answer_came_leaves_the_next_one_right() -> None:
+    table = table_for()
+    with group_of(2) as group:
+        client = begin(group, table)
+        answer = commit(client, table, 1)
+        check(client, table, pushes=1, at_least=answer.number)
+        group.start(2)
+        wait_until(lambda: group.holders() == (0, 1, 2), "the servers' memory is laid out anew")
+        given_up = client.pull(answer.number + 3, ())  # both new maps have an entry, and the next push
+        time.sleep(0.2)  # it is asked for
+        given_up.close()
+        answer = commit(client, table, 2)
+        time.sleep(0.2)  # it is answered
+        check(client, table, pushes=2, at_least=answer.number)
 
 
 @pytest.mark.parametrize("victim", [None, 0, 1])

@@ -168,8 +168,8 @@ class IncomingPull(Asking):
         if note.place < 0:
             source = _Source(self._memory.buffer(asked.server, part.size), 0)
         else:
-            link.arena = note.arena or link.arena
-            memory = self._memory.arena(link.arena)
+            link.arena = note.arena
+            memory = self._memory.arena(note.arena)
             if memory is None:
                 self._by_value.add((asked.server, part.unit_of(asked.first)))
                 return False

@@ -82,7 +82,7 @@ class Link:
     connection: Connection | None = None
     is_ready: bool = False
     sees_arena: bool = False  # the server reads this worker's arena: it is on the same machine
-    arena: bytes = b""  # offer of the server's own, the newest that it told
+    arena: bytes = b""  # offer of the server's own, where values were last found
     key_lists: set[bytes] = field(default_factory=set)  # digests that were sent on this connection
     tries: int = 0  # that failed in a row
 
@@ -269,7 +269,6 @@ class ServerLinks:
         if isinstance(note, Welcome):
             assert self._table is not None
             link.sees_arena = note.sees_arena
-            link.arena = note.arena
             link.send(Define(request=0, table=self._table))
         elif isinstance(note, Defined) and not note.request:
             link.is_ready, link.tries = True, 0

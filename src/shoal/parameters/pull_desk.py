@@ -125,13 +125,12 @@ class PullDesk:
         elif note.by_value or link.arena is None:
             link.connection.send(part, holding.shard.read(note.first, note.last), key=waiting.unit)
         else:
-            offer, memory = holding.offer, holding.shard.memory
+            memory = holding.shard.memory
             link.connection.send(
                 msgspec.structs.replace(
                     part,
                     place=memory.place(holding.layout.offset(note.first)),
                     seal=memory.seal_place(waiting.unit),
-                    arena=offer if offer != link.told_offer else b"",
+                    arena=holding.offer,
                 )
             )
-            link.told_offer = offer

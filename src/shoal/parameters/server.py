@@ -229,11 +229,8 @@ class Server:
         connection.label = link
         connection.pauses = True
         space.desk.links[connection] = link
-        holding = space.state.holding
         view = 0 if self._map is None else self._map.version
-        offer = b"" if holding is None or link.arena is None else holding.offer
-        link.told_offer = offer
-        connection.send(Welcome(server=self.number, view=view, arena=offer, sees_arena=link.arena is not None))
+        connection.send(Welcome(server=self.number, view=view, sees_arena=link.arena is not None))
 
     def _space_of(self, connection: Connection) -> Space | None:
         return next((space for space in self._spaces.values() if connection in space.desk.links), None)

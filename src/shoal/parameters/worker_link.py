@@ -22,7 +22,6 @@ class WorkerLink:
         self.connection = connection
         self.worker = hello.worker
         self.missed: set[PushId] = set()  # pushes of which something was not taken: they must be staged again
-        self.told_offer = b""  # of this server's memory
         self._lists: set[bytes] = set()  # digests of key lists that it has sent
         self._peer_arena = _open(hello.arena)
         self.arena: torch.Tensor | None = None  # its memory, to be read; None: it is on another machine

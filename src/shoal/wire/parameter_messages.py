@@ -35,7 +35,6 @@ class Hello(Note, frozen=True, tag="hello"):
 class Welcome(Note, frozen=True, tag="welcome"):
     server: int
     view: int  # version of the newest map that the server knows
-    arena: bytes = b""  # offer of the memory that the job's parameters are in; empty: they are sent
     sees_arena: bool = False  # the server could open the sender's: it is on the same machine
 
 
@@ -170,7 +169,7 @@ class Part(Note, frozen=True, tag="part"):
     updates: int  # updates in them
     place: int = -1
     seal: int = -1  # place of a 32-bit counter in the arena: odd while the bytes change, another when they did
-    arena: bytes = b""  # offer of the arena, where it is not the one of the Welcome
+    arena: bytes = b""  # offer of the arena: said each time, as any answer may be one that nobody waits for any more
     state: bytes = b""  # with_state: what the payload holds of each block (`parameters.block_state`)
 
 

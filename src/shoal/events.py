@@ -85,9 +85,10 @@ class StepsApplied(Event, frozen=True, tag="steps-applied"):
     samples: int  # this worker's own, since the last such event
     seconds: float  # since the last such event
     shares: TimeShares  # of those seconds
-    bytes_sent: int  # to peers, since the last such event
+    bytes_sent: int  # to peers and servers, since the last such event
     values: dict[str, float | None]  # last logged value of each name, this worker's own; None: nan or infinite
     value_samples: int = 1  # this worker's samples in the step that the values are from
+    bytes_shared: int = 0  # since the last such event: that servers on its machine read from its memory, unsent
     rows: tuple[StepRow, ...] = ()  # one per step; they go into the metrics, not into the record of events
 
 
@@ -311,6 +312,13 @@ class ServerLost(Event, frozen=True, tag="server-lost"):
     reason: str
 
 
+class ServerLeft(Event, frozen=True, tag="server-left"):
+    """It was taken out of its group, and what it held is on others."""
+
+    server: int
+    reason: str
+
+
 class ServersChanged(Event, frozen=True, tag="servers-changed"):
     """The group has a new map: who serves, and whether blocks are on their way."""
 
@@ -376,7 +384,7 @@ AnyEvent = (
     | CheckpointStarted | CheckpointDeferred | CheckpointPublished | CheckpointLost | CheckpointRefused | Resumed
     | WorkerReturned | WorkerExpelled | WorkerStarted | Waiting | CoordinatorReturned | FaultInjected
     | WorkerLeft | WorkerFailed | WorkerDied
-    | ServerJoined | ServerLost | ServersChanged | ParametersGone | ServersMeasured
+    | ServerJoined | ServerLost | ServerLeft | ServersChanged | ParametersGone | ServersMeasured
     | Advised | JobEnded
 )  # fmt: skip  # one line per kind would fill a page
 

@@ -63,6 +63,14 @@ class Server(msgspec.Struct, frozen=True):
     process: int
 
 
+class Departure(msgspec.Struct, frozen=True):
+    """A server is in its group no more."""
+
+    number: int
+    reason: str
+    is_wanted: bool = False  # it was taken out, and what it held has moved; otherwise it was lost
+
+
 class ServerMap(msgspec.Struct, frozen=True):
     """A numbered membership of a server group. Where a block is follows from it by hashing: see `parameters.hash_ring`.
 
@@ -76,6 +84,7 @@ class ServerMap(msgspec.Struct, frozen=True):
     after: tuple[int, ...]  # numbers of the placement that is being made
     replicas: int  # servers that hold each block
     reason: str = ""  # why this version was made, for people
+    departures: tuple[Departure, ...] = ()  # the newest, oldest first, for those who do not see every version
 
     @property
     def is_settled(self) -> bool:

@@ -107,3 +107,22 @@ def test_workers_hear_each_other_through_a_server_until_one_is_gone() -> None:
         finally:
             for mesh in meshes:
                 mesh.close()
+
+
+def test_workers_that_know_of_a_new_home_before_it_does_stay_together_there() -> None:
+    with group_of(2, 2) as group:
+        wait_until(lambda: group.maps() == 1, "the group is complete")
+        second = group.client().await_map().servers[1]
+        config = RelayConfig(server=second, job=JOB, token=JOB_TOKEN, generation=2, workers=(0, 1))
+        meshes = [RelayMesh(config, rank) for rank in range(2)]
+        try:
+            group.servers[0].stop()
+            home = group.servers[1]._spaces[JOB].state.sequencer
+            wait_until(lambda: home.is_home and home.is_begun, "the second server is home")
+            meshes[0].post(1, b"still here")
+            found = bytearray(10)
+            meshes[1].receive_into(0, memoryview(found))
+            assert found == b"still here"
+        finally:
+            for mesh in meshes:
+                mesh.close()

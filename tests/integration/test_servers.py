@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -17,11 +18,15 @@ from shoal.parameters import keeper_link
 from shoal.parameters.client import EnrolTerms, ParameterClient
 from shoal.parameters.group_events import BlocksLost, MapMade
 from shoal.parameters.keeper_client import KeeperClient
+from shoal.parameters.server import Server, ServerConfig
 from shoal.parameters.table_blocks import table_bytes
+from shoal.values import Address, ServerMap
+from shoal.values import Server as ServerAt
 from shoal.wire.ledger_entries import Call, Committed
 from shoal.wire.parameter_messages import (
     PARAMETER_VERSION,
     Define,
+    GroupNews,
     Hello,
     KeyList,
     Propose,
@@ -202,6 +207,42 @@ def test_a_norm_over_all_servers_clips_as_torch_does(victim: int | None) -> None
             answer = reference.push(client, number, step=number)
         reference.check(client, answer.number)
         assert victim is None or group.has_died(victim)
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_servers_that_have_no_block_of_a_small_table_go_on(clip: float | None) -> None:
+    table = table_for(sizes=(10,))
+    with group_of(4) as group:
+        client = begin(group, table, "synchronous")
+        reference = Reference(table, clip)
+        for step in range(1, 4):
+            answer = reference.push(client, step, step=step)
+        reference.check(client, answer.number)
+        wait_until(lambda: all(each.updates == 4 for each in group.figures().values()), "all have counted them")
+        assert not any(group.has_died(number) for number in range(4))
+
+
+def test_a_job_that_ends_while_blocks_move_holds_up_no_move() -> None:
+    table = table_for()
+    with group_of(2) as group:
+        client = begin(group, table)
+        at_fetch, is_over = threading.Event(), threading.Event()
+
+        def wait_at(point: str) -> None:
+            if point == "fetch":
+                at_fetch.set()
+                is_over.wait(PATIENCE)
+
+        for number in (0, 1):
+            group.at_points(number, wait_at)
+        group.start(2)
+        assert at_fetch.wait(PATIENCE)
+        client.close()
+        with KeeperClient(group.keeper.address, TOKEN, timeout=5.0) as administrator:
+            administrator.close_space(JOB)
+        wait_until(lambda: not group.servers[2]._spaces, "the new server knows that the job is over")
+        is_over.set()
+        wait_until(group.is_settled, "the new server is in place")
 
 
 def test_blocks_that_nobody_has_are_named_lost_until_they_are_assigned() -> None:
@@ -397,6 +438,17 @@ def test_a_server_whose_keeper_is_gone_ends(monkeypatch: pytest.MonkeyPatch) -> 
         group.keeper.close()
         wait_until(lambda: group.has_died(0), "it ends")
         assert "no keeper at" in str(group.failures.pop(0))
+
+
+def test_a_server_that_was_taken_out_ends_though_the_next_map_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper_link, "LOST_SECONDS", 0.3)
+    nobody = Address("127.0.0.1", 1)
+    server = Server(ServerConfig(keeper=nobody, token=TOKEN, number=0))
+    members = tuple(ServerAt(number=number, address=nobody, host="here", process=1) for number in range(2))
+    for version, living in enumerate((members, members[1:], members[1:]), start=1):
+        numbers = tuple(member.number for member in living)
+        server._heard_keeper(GroupNews(map=ServerMap(version, living, numbers, numbers, 1)))
+    server.run()  # it would look for a keeper, and find none
 
 
 # Real processes

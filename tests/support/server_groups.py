@@ -85,7 +85,11 @@ class Group:
             if here == point and passed[here] == passing:
                 raise Died
 
-        self._points[number] = crash_at
+        self.at_points(number, crash_at)
+
+    def at_points(self, number: int, call: Callable[[str], None]) -> None:
+        """Have this called in the server's thread at each of its points."""
+        self._points[number] = call
 
     def spare(self, number: int) -> bool:
         """Do not let it die after all. False: it has."""

@@ -66,6 +66,7 @@ class StandIns:
         self.table: TableSpec | None = None
         self.heard: list[wire.AnyNote] = []  # of servers, in order
         self.answers_pulls = True
+        self.says_released = True  # False: these words are lost
         self.on_part: Callable[[StandInServer, wire.Part], None] = lambda *_: None
         self.replicas = replicas
         self.servers: dict[int, StandInServer] = {}
@@ -263,6 +264,10 @@ class StandIns:
             each.staged.setdefault(note.push, {})[number] = part.view(torch_type(blocks_of(self._table)[number].dtype))
 
     def _end_stage(self, each: StandInServer, connection: Connection, note: wire.StageEnd) -> None:
+        if not note.request:
+            if note.push not in each.staged:
+                connection.send(wire.Released(push=note.push))
+            return
         if not self._is_current(each, note.view):
             self._moved(each, connection, note.request)
             return
@@ -360,7 +365,7 @@ class StandIns:
             if push in each.in_arena:
                 each.in_arena.remove(push)
                 for connection, worker in each.links.items():
-                    if worker.number == push.worker:
+                    if worker.number == push.worker and self.says_released:
                         connection.send(wire.Released(push=push))
 
     def _bytes(self, each: StandInServer, first: int, last: int) -> bytes:

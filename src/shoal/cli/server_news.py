@@ -9,13 +9,15 @@ from shoal.events import (
     AnyEvent,
     ParametersGone,
     ServerJoined,
+    ServerLeft,
     ServerLoad,
     ServerLost,
     ServersChanged,
     ServersMeasured,
 )
 from shoal.parameters import group_events
-from shoal.values import Server, ServerMap
+from shoal.parameters.server_group import TAKEN_OUT
+from shoal.values import Departure, Server, ServerMap
 from shoal.wire.parameter_messages import GroupStatus
 
 MOST_STALENESS = 64  # columns of the histogram; the last one holds all that are staler
@@ -28,6 +30,8 @@ def event_of(news: group_events.GroupEvent, space: str) -> AnyEvent | None:
             return _joined(server)
         case group_events.ServerLost(number=number, reason=reason):
             return ServerLost(server=number, reason=reason)
+        case group_events.ServerRemoved(number=number):
+            return ServerLeft(server=number, reason=TAKEN_OUT)
         case group_events.MapMade():
             return _changed(news.map, news.seconds, news.size)
         case group_events.BlocksLost() if news.job == space:
@@ -43,8 +47,9 @@ def differences(before: ServerMap | None, after: ServerMap | None, seconds: floa
         return []
     known = {} if before is None else {server.number: server for server in before.servers}
     present = {server.number for server in after.servers}
-    gone = [number for number in known if number not in present]
-    told: list[AnyEvent] = [ServerLost(server=number, reason=after.reason) for number in gone]
+    departures = {departure.number: departure for departure in after.departures}
+    gone = [departures.get(number, Departure(number, after.reason)) for number in known if number not in present]
+    told: list[AnyEvent] = [_gone(departure) for departure in gone]
     told += [_joined(server) for server in after.servers if server.number not in known]
     return [*told, _changed(after, seconds, 0)]
 
@@ -77,6 +82,11 @@ def measured(status: GroupStatus, space: str) -> ServersMeasured | None:
         staleness=staleness,
         clocks=next((tuple(sorted(clocks)) for job, clocks in status.clocks if job == space), ()),
     )
+
+
+def _gone(departure: Departure) -> AnyEvent:
+    kind = ServerLeft if departure.is_wanted else ServerLost
+    return kind(server=departure.number, reason=departure.reason)
 
 
 def _joined(server: Server) -> ServerJoined:

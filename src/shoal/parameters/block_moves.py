@@ -59,6 +59,10 @@ class BlockMoves:
             self._ask(portion)
         self._serve()
 
+    def end(self) -> None:
+        """Nothing of the job is held here any more."""
+        self._filling, self._fetches, self._arrivals = None, [], []
+
     def _ask(self, portion: Portion) -> None:
         assert self._state.holding is not None, "a holding is filled"
         self._state.holding.shard.ask(portion.blocks)

@@ -25,7 +25,7 @@ from shoal.parameters.client_memory import StagingMemory
 from shoal.parameters.client_propose import Defining, Proposing
 from shoal.parameters.client_pull import IncomingPull, PullMemory
 from shoal.parameters.client_push import OutgoingPush, OutgoingState, Staging
-from shoal.parameters.client_servers import ClientConfig, ServersChanged
+from shoal.parameters.client_servers import ClientConfig, Sent, ServersChanged
 from shoal.parameters.client_state import IncomingState, State, joined, parcels_of
 from shoal.values import ServerMap
 from shoal.wire.ledger_entries import (
@@ -118,6 +118,12 @@ class ParameterClient:
         """The newest that is known here."""
         with self._core.thread.changed:
             return self._core.links.map
+
+    @property
+    def sent(self) -> Sent:
+        """To servers, so far."""
+        with self._core.thread.changed:
+            return self._core.links.sent
 
     # The ledger
 

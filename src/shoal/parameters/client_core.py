@@ -156,8 +156,8 @@ class ClientCore:
     def link_ready(self, link: Link) -> None:
         # What it said on an earlier connection may be lost: whether it still reads what was staged there.
         for slot in self.memory.owed_by(link.server.number) if self.memory is not None else ():
-            if slot.push is not None and slot.layout is self.layout and self.layout is not None:
-                link.send(StageEnd(request=0, push=slot.push, view=self.layout.version, size=0))
+            if slot.push is not None and slot.layout is not None:
+                link.send(StageEnd(request=0, push=slot.push, view=slot.layout.version, size=0))
         self._pump()
 
     def room(self, link: Link, note: AnyNote, size: int) -> memoryview | None:
@@ -191,8 +191,11 @@ class ClientCore:
             activity.failure = activity.failure or error
 
     def _moved(self, link: Link, note: Moved) -> None:
-        """A newer map was taken over already. Otherwise the server is behind."""
-        activity = self._requests.pop(note.request, None)
+        """A newer map was taken over already. Otherwise the server is behind.
+
+        The number stays the activity's: proposals keep theirs, and may have been sent again under it by now.
+        """
+        activity = self._requests.get(note.request)
         if activity is not None:
             activity.forget(link, note.request)
             self.thread.later(AGAIN_SECONDS, self._pump)

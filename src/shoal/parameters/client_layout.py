@@ -71,8 +71,7 @@ class ClientLayout:
 
     def reader(self, block: int) -> int:
         """Whom to ask for a block. One that is lost is asked from who will hold it: it may have been assigned anew."""
-        reader = self.placement.reader(block)
-        return self.placement.writers(block)[0] if reader is None else reader
+        return self.placement.answerer(block)
 
     def _cut_pieces(self, server: int) -> Iterator[Piece]:
         part = self.parts[server]

@@ -107,6 +107,7 @@ class Staging:
             state=parcel.state,
         )
         link.send(note, parcel.data)
+        link.shared += parcel.size if parcel.place >= 0 else 0
         progress.sent.add(index)
         progress.size += parcel.size
 

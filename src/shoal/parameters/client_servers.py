@@ -60,6 +60,14 @@ class ServersChanged:
     seconds: float  # since the servers before could not be used any more
 
 
+@dataclass(frozen=True)
+class Sent:
+    """What went to servers so far, in bytes."""
+
+    over_network: int = 0  # really sent, over all connections to them
+    by_memory: int = 0  # that servers on this machine read from this worker's memory instead
+
+
 class Owner(Protocol):
     """Who hears what the connections do."""
 
@@ -85,6 +93,7 @@ class Link:
     arena: bytes = b""  # offer of the server's own, where values were last found
     key_lists: set[bytes] = field(default_factory=set)  # digests that were sent on this connection
     tries: int = 0  # that failed in a row
+    shared: int = 0  # bytes that the server was told the place of instead of being sent them
 
     def send(self, note: msgspec.Struct, payload: memoryview | bytes | None = None) -> None:
         assert self.connection is not None
@@ -110,6 +119,7 @@ class ServerLinks:
         self._reason = ""  # why the servers could not be used, for people
         self._refused_since: float | None = None
         self._is_closed = False
+        self._sent_before = Sent()  # over connections, and to servers, that are no more
 
     # For the owner
 
@@ -159,6 +169,14 @@ class ServerLinks:
         self._is_closed = True
         for connection in self.connections:
             connection.close()
+
+    @property
+    def sent(self) -> Sent:
+        links, before = tuple(self.links.values()), self._sent_before
+        return Sent(
+            before.over_network + sum(link.connection.bytes_out for link in links if link.connection is not None),
+            before.by_memory + sum(link.shared for link in links),
+        )
 
     @property
     def connections(self) -> tuple[Connection, ...]:
@@ -214,9 +232,11 @@ class ServerLinks:
         self._thread.later(min(LONGEST_RETRY, RETRY_SECONDS * link.tries), lambda: self._connect(link))
 
     def _forget(self, link: Link) -> None:
+        gone, before = 0 if link.connection is None else link.connection.bytes_out, self._sent_before
+        self._sent_before = Sent(before.over_network + gone, before.by_memory + link.shared)
         if link.connection is not None:
             link.connection.close()
-        link.connection = None
+        link.connection, link.shared = None, 0
         link.is_ready = link.sees_arena = False
         link.key_lists.clear()
 

@@ -33,6 +33,7 @@ def parcels_of(
         if given is None or tuple(given.shape) != spec.shape:
             shape = "nothing" if given is None else f"shape {tuple(given.shape)}"
             raise UsageError(f"values for {spec.name}: {shape} was given; the table says shape {spec.shape}")
+    here = {spec.name: tensors[spec.name].detach().cpu() for spec in table.tensors}
     blocks = blocks_of(table)
     parcels = {}
     for server, part in layout.parts.items():
@@ -40,7 +41,7 @@ def parcels_of(
             numbers = part.blocks[unit.first : unit.last]
             names = [table.tensors[blocks[number].tensor].name for number in numbers]
             cuts = [
-                cut(table, number, tensors[name].cpu(), (states or {}).get(name, {}))
+                cut(table, number, here[name], (states or {}).get(name, {}))
                 for number, name in zip(numbers, names, strict=True)
             ]
             described, data = pack(table, numbers, cuts)

@@ -68,9 +68,9 @@ class Holding:
         return tuple(block for block in blocks if block in here)
 
     def lost(self) -> tuple[int, ...]:
-        """Blocks that this server should hold and nobody has."""
+        """Blocks that nobody has, and that this server is the first to hold: each is one server's to tell of."""
         absent = set(self.shard.absent())
-        return tuple(block for block in self.placement.lost_to(self._me) if block in absent)
+        return tuple(block for block in self.placement.lost_to(self._me) if block in absent and self._is_reader(block))
 
     def size_of(self, blocks: tuple[int, ...]) -> int:
         """Bytes of their values."""
@@ -85,16 +85,19 @@ class Holding:
         )
 
     def answers_for(self, living: ServerMap) -> frozenset[int]:
-        """Blocks that this server is the first holder of, among those that are alive in a newer map too."""
+        """Blocks whose gradients are this server's to speak of, among those that are alive in a newer map too.
+
+        Where all that had a block when this map began have left since, it is one of those that it has moved to.
+        """
         if self._answers_for is None or self._answers_for[0] != living.version:
             both = tuple(server for server in self.map.servers if living.server(server.number) is not None)
             placement = Placement(self.table, msgspec.structs.replace(self.map, servers=both))
-            self._answers_for = (living.version, frozenset(placement.reads(self._me)))
+            mine = frozenset(block for block in self.layout.blocks if placement.answerer(block) == self._me)
+            self._answers_for = (living.version, mine)
         return self._answers_for[1]
 
     def close(self) -> None:
         self.shard.close()
 
     def _is_reader(self, block: int) -> bool:
-        reader = self.placement.reader(block)
-        return self._me == (self.placement.writers(block)[0] if reader is None else reader)
+        return self.placement.answerer(block) == self._me

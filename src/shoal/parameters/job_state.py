@@ -21,6 +21,7 @@ class JobState:
         self.holding: Holding | None = None  # of the version that has begun here last
         self.sequencer = Sequencer(job, server)
         self.queue = WorkQueue()
+        self.refusal = ""  # why this server holds nothing of the job any more, which cannot go on then
 
     @property
     def newest(self) -> int:

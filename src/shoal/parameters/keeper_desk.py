@@ -152,6 +152,7 @@ class KeeperDesk:
         elif isinstance(note, Filled):
             self._tell(self._group.filled(seat.number, note.view, note.size, now))
         elif isinstance(note, Lost):
+            self._group.lost(seat.number, note)
             self._on_event(BlocksLost(seat.number, note.job, note.blocks, note.size))
         else:
             raise Refused(f"{type(note).__name__} is nothing that a server tells the keeper")

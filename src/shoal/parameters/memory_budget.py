@@ -16,11 +16,11 @@ class MemoryBudget:
         self.limit = limit
         self._held = held
 
-    def check(self, wanted: int, what: str) -> None:
-        """Refuses `wanted` more bytes for `what` if they are too many."""
+    def check(self, wanted: int, what: str, *, instead_of: int = 0) -> None:
+        """Refuses `wanted` more bytes for `what` if they are too many. So many of those held now go for them."""
         if not self.limit:
             return
-        held = self._held()
+        held = self._held() - instead_of
         if held + wanted > self.limit:
             raise ServerRefused(
                 f"server {self._server} has no room for {what}: it takes {_mebibytes(wanted)} and the server holds "

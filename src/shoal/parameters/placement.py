@@ -50,6 +50,11 @@ class Placement:
         """The server to read it from; None: it is lost."""
         return next((number for number in self._before[block] if number in self._living), None)
 
+    def answerer(self, block: int) -> int:
+        """Who answers for it: its reader, or where it is lost, the first of those who will hold it."""
+        reader = self.reader(block)
+        return self.writers(block)[0] if reader is None else reader
+
     def writers(self, block: int) -> Chain:
         """Living servers that get every update of it: holders now, and those that are becoming ones."""
         both = dict.fromkeys((*self._before[block], *self._after[block]))
@@ -58,10 +63,6 @@ class Placement:
     def keys(self, server: int) -> tuple[int, ...]:
         """The server's key list: the blocks that are written to it, in part order."""
         return self._keys.get(server, ())
-
-    def reads(self, server: int) -> tuple[int, ...]:
-        """Blocks that are read from this server, in part order."""
-        return self._reads.get(server, ())
 
     @functools.cached_property
     def lost(self) -> tuple[int, ...]:
@@ -85,10 +86,6 @@ class Placement:
     @functools.cached_property
     def _keys(self) -> dict[int, tuple[int, ...]]:
         return self._by_server(self.writers(block) for block in range(self.block_count))
-
-    @functools.cached_property
-    def _reads(self) -> dict[int, tuple[int, ...]]:
-        return self._by_server(self.readers(block)[:1] for block in range(self.block_count))
 
     def _by_server(self, holders: Iterable[Chain]) -> dict[int, tuple[int, ...]]:
         found: dict[int, list[int]] = {}

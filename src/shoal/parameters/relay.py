@@ -108,10 +108,6 @@ class RelayHub:
         return tuple(Delivery(other, note) for other in here.links.values())
 
     @property
-    def links(self) -> tuple[Link, ...]:
-        return tuple(self._places)
-
-    @property
     def waiting_bytes(self) -> int:
         return sum(sum(here.waiting_bytes.values()) for here in self._generations.values())
 

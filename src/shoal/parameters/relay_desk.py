@@ -48,12 +48,6 @@ class RelayDesk:
                 sender.connection.is_held = False
                 sender.connection.touched(sender.connection)
 
-    def end(self) -> None:
-        """Close the connections of all that have joined."""
-        for link in self._hub.links:
-            assert isinstance(link, WorkerLink), "links are the workers'"
-            link.connection.end()
-
     def _deliver(self, sender: WorkerLink, deliveries: Iterable[Delivery]) -> None:
         for delivery in deliveries:
             receiver = delivery.link

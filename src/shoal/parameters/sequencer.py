@@ -1,8 +1,8 @@
 """How the entries of a job's ledger get one order on all servers. Pure: events in, instructions out; one per job.
 
 The home server (the first of the map) gives entries their numbers and records them on the others, which take them in
-order. A worker hears an answer only when enough other servers have the entry that led to it: as many as hold a block
-besides the first, and at least one where there is one.
+order. A worker hears an answer only when enough servers that stay have the entry that led to it: as many as hold a
+block, and at least two where there are two.
 
 Every version of the map is a *view*. In a new one everybody tells home what it has; when all have, home takes over what
 it lacks itself, brings the others up to date and begins the view with an entry of its own. Messages of older views are
@@ -21,7 +21,7 @@ import dataclasses
 
 import msgspec
 
-from shoal.parameters.effects import Effect, Reply
+from shoal.parameters.effects import Begun, Effect, Reply
 from shoal.parameters.ledger import Ledger
 from shoal.values import ServerMap
 from shoal.wire.ledger_entries import AnyAnswer, AnyEntry, Begin
@@ -225,11 +225,15 @@ class Sequencer:
         self._settle(out)
 
     def _settle(self, out: list[Instruction]) -> None:
-        """Give out answers that enough servers can vouch for; forget entries that all have."""
+        """Give out answers that enough servers can vouch for; forget entries that all have.
+
+        Servers that are leaving do not count: with the next map they are gone, several at once maybe.
+        """
         assert self._map is not None, "a view has begun"
         others = sorted((self._recorded[server] for server in self._others), reverse=True)
-        needed = min(max(self._map.replicas - 1, 1), len(others))
-        safe = others[needed - 1] if needed else self.number
+        staying = sorted((self._recorded[server] for server in self._others if server in self._map.after), reverse=True)
+        needed = min(max(self._map.replicas, 2) - (self._me in self._map.after), len(staying))
+        safe = staying[needed - 1] if needed else self.number
         ready = [worker for worker, answer in self._answers.items() if answer.number <= safe]
         out += [Answer(worker, self._answers.pop(worker)) for worker in ready]
         self._forget(others[-1] if others else self.number)
@@ -257,6 +261,8 @@ class Sequencer:
         if self.is_home:
             self._begin_if_all_spoke(out)
         else:
+            if self.ledger.view == self._view:  # an earlier copy was lost, and with it the entry that begins the view
+                out.append(Begun(self.number, self._view))
             out.append(self._acknowledgement())
 
     # Both

@@ -256,7 +256,8 @@ class Server:
             raise WireError(f"the keeper says {type(note).__name__}")
         self._keeper.found()
         known = {terms.job: terms for terms in note.spaces}
-        for job in [job for job in self._spaces if job not in known]:
+        over = [job for job in self._spaces if job not in known]
+        for job in over:
             space = self._spaces.pop(job)
             self._closed_updates += space.applied_updates
             space.close()
@@ -267,6 +268,8 @@ class Server:
                 self._spaces[terms.job].new_map(self._map)
         if note.map is not None and (self._map is None or note.map.version > self._map.version):
             self._adopt(note.map)
+        if over:
+            self.filled()  # it may have been theirs alone that blocks were still on their way
         if new:
             early, self._early = self._early, []
             for sender, between, payload in early:
@@ -276,7 +279,7 @@ class Server:
         was_in = self._map is not None and self._map.server(self.number) is not None
         self._map = servers
         if servers.server(self.number) is None:
-            self._is_ending = was_in  # before that it is only not in it yet
+            self._is_ending |= was_in  # before that it is only not in it yet
             return
         self._peers.adopt(servers)
         for space in self._spaces.values():

@@ -8,15 +8,18 @@ Not here: connections and silence (`keeper`), where blocks are (`placement`).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shoal.errors import Refused, UsageError
 from shoal.parameters.group_events import GroupEvent, MapMade, ServerJoined, ServerLost, ServerRemoved
-from shoal.values import Server, ServerMap
-from shoal.wire.parameter_messages import Space
+from shoal.values import Departure, Server, ServerMap
+from shoal.wire.parameter_messages import Lost, Space
 
 LONGEST_NAME = 200  # characters of a job's name
+KEPT_DEPARTURES = 32  # that a map tells of; whoever asks once a second hardly misses more
+TAKEN_OUT = "it was taken out, and what it held has moved"
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,18 @@ class _Move:
 
     since: float  # when it became necessary
     filled: set[int]  # servers that hold all of theirs under the present version
+    lost: dict[tuple[int, str], Lost] = field(default_factory=dict)  # under the present version, by server and job
     size: int = 0  # bytes fetched, over all versions on the way
+
+    @property
+    def outcome(self) -> str:
+        """What there is to say when all servers are filled."""
+        blocks = sum(note.blocks for note in self.lost.values())
+        if not blocks:
+            return "all blocks are in place"
+        size, verb = sum(note.size for note in self.lost.values()), "has" if blocks == 1 else "have"
+        some = f"{blocks} block{'s' * (blocks > 1)} ({size:,} bytes)"
+        return f"{some} {verb} to be restored from a checkpoint; all others are in place"
 
 
 class ServerGroup:
@@ -54,6 +68,7 @@ class ServerGroup:
         self._leaving: set[int] = set()
         self._is_gone = False  # there was a map, and then nobody was left
         self._move: _Move | None = None
+        self._departures: deque[Departure] = deque(maxlen=KEPT_DEPARTURES)
 
     # Servers
 
@@ -71,6 +86,7 @@ class ServerGroup:
         if self._living.pop(number, None) is None:
             return []
         self._leaving.discard(number)
+        self._departures.append(Departure(number, reason))
         return [ServerLost(number, reason), *self._change(f"server {number} was lost: {reason}", now)]
 
     def remove(self, numbers: Iterable[int], now: float) -> list[GroupEvent]:
@@ -99,7 +115,12 @@ class ServerGroup:
             self._move.size += size
         if self._move.filled < set(self.map.after):
             return []
-        return self._publish(self.map.after, self.map.after, "all blocks are in place", now)
+        return self._publish(self.map.after, self.map.after, self._move.outcome, now)
+
+    def lost(self, number: int, note: Lost) -> None:
+        """A server should hold blocks that no living server has. It says so before it says that it is filled."""
+        if self.map is not None and self._move is not None and note.view == self.map.version:
+            self._move.lost[number, note.job] = note
 
     # Jobs
 
@@ -146,6 +167,7 @@ class ServerGroup:
         for number in removed:
             self._leaving.discard(number)
             del self._living[number]
+            self._departures.append(Departure(number, TAKEN_OUT, is_wanted=True))
         self.map = ServerMap(
             version=1 if self.map is None else self.map.version + 1,
             servers=tuple(server for number, server in sorted(self._living.items()) if number in named),
@@ -153,9 +175,10 @@ class ServerGroup:
             after=after,
             replicas=self.settings.replicas,
             reason=reason,
+            departures=tuple(self._departures),
         )
         move = self._move or _Move(since=now, filled=set())
-        move.filled = set()
+        move.filled, move.lost = set(), {}
         self._move = None if self.map.is_settled else move
         made = MapMade(self.map, seconds=now - move.since, size=move.size)
         return [made, *(ServerRemoved(number) for number in removed)]

@@ -17,6 +17,7 @@ from shoal.parameters.effects import Begun, Drop, Replace, Update
 from shoal.parameters.holding import Holding
 from shoal.parameters.job_state import JobState
 from shoal.parameters.norms import NormExchange, Tell
+from shoal.parameters.placement import Placement
 from shoal.parameters.sequencer import Answer, AnyRecord, Installed, Instruction, Redirect, Send
 from shoal.parameters.site import Site
 from shoal.parameters.table_blocks import blocks_of
@@ -101,7 +102,6 @@ class Space:
         for old in [version for version in self._maps if version <= servers.version - KEPT_MAPS]:
             del self._maps[old]
         self._norms.new_view(servers.version, (server.number for server in servers.servers))
-        self.desk.new_map()
         self._carry_out(self.state.sequencer.new_map(servers))
 
     def connected(self, server: int) -> None:
@@ -187,6 +187,8 @@ class Space:
         head = self.state.queue.head
         if isinstance(head, Begun):
             self._begin(head)
+        elif self.state.refusal:
+            self.state.queue.finish()  # what the ledger counts is on other servers, or lost with the job
         elif head is not None:
             if self._updating is None:
                 if self.state.holding is None:
@@ -257,12 +259,34 @@ class Space:
             for push in self.state.holding.staging.all():
                 self.release(push)
         self.state.queue.finish()
-        if self.state.table is not None and servers is not None and servers.server(self._site.number) is not None:
-            table, older = self.state.table, self.state.holding
-            self._hold(table, Holding(table, servers, self._site.number, self._site.budget, older))
+        is_here = servers is not None and servers.server(self._site.number) is not None
+        if servers is not None and is_here and self.state.table is not None and not self.state.refusal:
+            self._lay_out(self.state.table, servers)
         self._site.crash_at("begun")
         self._advance()
         self._site.filled()
+
+    def _lay_out(self, table: TableSpec, servers: ServerMap) -> None:
+        """This server's part by a new map, which others' deaths may have made larger than it has room for."""
+        needed = needed_bytes(table, Placement(table, servers).keys(self._site.number))
+        older = self.state.holding
+        if older is None or needed > older.shard.held_bytes:
+            what = f"its part of job {self.job} by version {servers.version} of the map ({servers.reason})"
+            try:
+                self._site.budget.check(needed, what, instead_of=self.held_bytes)
+            except ServerRefused as refusal:
+                self._give_up(refusal)
+                return
+        self._hold(table, Holding(table, servers, self._site.number, self._site.budget, older))
+
+    def _give_up(self, refusal: ServerRefused) -> None:
+        """The job cannot go on with this server. Other jobs can, and it tells the keeper that it is filled."""
+        self.state.refusal = str(refusal)
+        if self.state.holding is not None:
+            self.state.holding.close()
+            self.state.holding = None
+        self.moves.end()
+        self.desk.refuse(refusal)
 
     def _hold(self, table: TableSpec, holding: Holding) -> None:
         self.state.table, self.state.holding = table, holding

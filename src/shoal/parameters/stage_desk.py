@@ -39,7 +39,7 @@ class StageDesk:
     def staged(self, link: WorkerLink, note: Stage, payload: memoryview | None) -> None:
         holding = self._state.holding
         if note.place < 0:
-            if payload is None:
+            if payload is None or link.is_replaced:
                 return  # it was not to be taken
             if not payload:
                 raise ServerRefused(f"push {note.push.number} is staged without bytes or a place", kind="bad-request")
@@ -60,6 +60,8 @@ class StageDesk:
     def end(self, link: WorkerLink, note: StageEnd) -> None:
         holding = self._state.holding
         self._check_owner(link, note.push)
+        if link.is_replaced:
+            return  # nobody hears the answer
         if not note.request:
             self._answer_whether_free(link, note.push)
             return
@@ -88,7 +90,7 @@ class StageDesk:
         if holding is None or holding.staging.find(push) is None:
             link.connection.send(Released(push=push))
         else:
-            self._stagers[link.worker] = link  # who is told later
+            self._replace(link)  # who is told later
 
     def left(self, link: WorkerLink) -> None:
         """What it staged in part goes. What is whole may have been proposed: the ledger says what becomes of it."""
@@ -121,6 +123,8 @@ class StageDesk:
         """False: it is not to be staged, now or for good."""
         self._check_owner(link, note.push)
         holding = self._state.holding
+        if link.is_replaced:
+            return False
         if holding is None or not self._state.is_current(note.view):
             link.missed.add(note.push)
             return False
@@ -128,9 +132,17 @@ class StageDesk:
         if note.keys != holding.keys:
             link.missed.add(note.push)
             return False
-        self._stagers[link.worker] = link
+        self._replace(link)
         staged = holding.staging.find(note.push)
         return not self._is_decided(note.push) and (staged is None or not staged.is_complete)
+
+    def _replace(self, link: WorkerLink) -> None:
+        """A worker that has connected anew begins again. The end of its connection before may be noticed late."""
+        older = self._stagers.get(link.worker)
+        if older is not None and older is not link:
+            older.is_replaced = True
+            self._drop_parts(link.worker)
+        self._stagers[link.worker] = link
 
     def _check_owner(self, link: WorkerLink, push: PushId) -> None:
         if push.worker != link.worker:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,19 +114,22 @@ def check_terms(table: TableSpec, terms: PushTerms) -> None:
     for what, count in (("groups", len(terms.groups)), ("clip_norms", len(terms.clip_norms))):
         if count not in (0, len(table.rules)):
             raise _bad(f"a push has {what} of {count} optimizers; the table has {len(table.rules)}")
-    for number, (groups, rule) in enumerate(zip(terms.groups, table.rules, strict=False)):
-        if len(groups) not in (0, len(rule.groups)):
-            raise _bad(f"a push has {len(groups)} groups of optimizer {number}; the table has {len(rule.groups)}")
-        for values, first in zip(groups, rule.groups, strict=False):
-            _check_values(rule.name, number, values)
-            if not RULES[rule.name].is_flexible and (was := RULES[rule.name].kept(first)) != RULES[rule.name].kept(
-                values
-            ):
-                raise _bad(
-                    f"optimizer {number} ({rule.name}) began with state {', '.join(was)}, and a push has values that "
-                    f"need {', '.join(RULES[rule.name].kept(values))}: leave amsgrad, centered and the use of momentum "
-                    "as they are while training"
-                )
+    for number, groups in enumerate(terms.groups):
+        check_groups(table, number, groups)
+
+
+def check_groups(table: TableSpec, number: int, groups: Sequence[Mapping[str, Number]]) -> None:
+    """Refuses present values of one optimizer that its state does not go with; none is as good as those before."""
+    spec, rule = table.rules[number], RULES[table.rules[number].name]
+    if len(groups) not in (0, len(spec.groups)):
+        raise _bad(f"a push has {len(groups)} groups of optimizer {number + 1}; the table has {len(spec.groups)}")
+    for values, first in zip(groups, spec.groups, strict=False):
+        _check_values(spec.name, number, values)
+        if not rule.is_flexible and (was := rule.kept(first)) != (needed := rule.kept(values)):
+            raise _bad(
+                f"optimizer {number + 1} ({spec.name}) began with state {', '.join(was)}, and a push has values that "
+                f"need {', '.join(needed)}: leave amsgrad, centered and the use of momentum as they are while training"
+            )
 
 
 def needed_bytes(table: TableSpec, numbers: Iterable[int]) -> int:
@@ -183,12 +186,14 @@ def _check_values(name: str, number: int, values: Mapping[str, Number]) -> None:
     for key, value in values.items():
         if key in _REFUSED_FLAGS and value:
             raise ServerRefused(
-                f"optimizer {number} ({name}) has {key}=True, which is for graphs of one process: parameter servers "
-                f"run without; leave {key} out, or use --strategy all-reduce",
+                f"optimizer {number + 1} ({name}) has {key}=True, which is for graphs of one process: parameter "
+                f"servers run without; leave {key} out, or use --strategy all-reduce",
                 kind="rule",
             )
         if key in defaults and not _fits(defaults[key], value):
-            raise _bad(f"optimizer {number} ({name}) has {key}={value!r}; something like {defaults[key]!r} is needed")
+            raise _bad(
+                f"optimizer {number + 1} ({name}) has {key}={value!r}; something like {defaults[key]!r} is needed"
+            )
 
 
 def _fits(default: Any, value: Number) -> bool:

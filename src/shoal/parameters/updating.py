@@ -70,6 +70,8 @@ class Updating:
 
 
 def _staged(holding: Holding, push: PushId, number: int) -> StagedPush:
+    if not holding.layout.blocks:  # there are fewer blocks than servers: nothing is staged here, and nothing changes
+        return StagedPush(holding.table, holding.layout)
     found = holding.staging.find(push)
     if found is None or not found.is_complete:
         raise ShoalError(

@@ -61,6 +61,7 @@ class WorkerDesk:
 
     def room(self, link: WorkerLink, note: AnyNote, size: int) -> memoryview | None:
         if isinstance(note, Stage):
+            self._check_room()
             return self.staging.room(link, note, size)
         if isinstance(note, Relay):
             return self._relay.room(size)
@@ -69,6 +70,8 @@ class WorkerDesk:
         )
 
     def heard(self, link: WorkerLink, note: AnyNote, payload: memoryview | None) -> None:
+        if not isinstance(note, Relay | RelayJoin):  # workers must still be able to tell each other
+            self._check_room()
         if isinstance(note, Stage):
             self.staging.staged(link, note, payload)
         elif isinstance(note, Pull):
@@ -111,13 +114,14 @@ class WorkerDesk:
 
     # From the space
 
-    def new_map(self) -> None:
-        if not self._state.sequencer.is_home:
-            self._relay.end()  # workers find the new home
-
     def answer(self, worker: int, answer: AnyAnswer) -> None:
         if (link := self._proposers.get(worker)) is not None:
             link.connection.send(Answered(answer=answer))
+
+    def refuse(self, refusal: ServerRefused) -> None:
+        """Whatever any worker waits for, it waits in vain."""
+        for link in self.links.values():
+            refuse(link, refusal, 0)
 
     def redirect(self, worker: int, request: int) -> None:
         if (link := self._proposers.get(worker)) is not None:
@@ -138,6 +142,10 @@ class WorkerDesk:
 
     def relieve(self) -> None:
         self._relay.relieve()
+
+    def _check_room(self) -> None:
+        if self._state.refusal:
+            raise ServerRefused(self._state.refusal, kind="memory")
 
     # Tables and lists
 

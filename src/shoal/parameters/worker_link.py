@@ -21,6 +21,7 @@ class WorkerLink:
     def __init__(self, connection: Connection, hello: Hello) -> None:
         self.connection = connection
         self.worker = hello.worker
+        self.is_replaced = False  # its worker stages on a newer connection: what still comes on this one is not taken
         self.missed: set[PushId] = set()  # pushes of which something was not taken: they must be staged again
         self._lists: set[bytes] = set()  # digests of key lists that it has sent
         self._peer_arena = _open(hello.arena)

@@ -40,6 +40,7 @@ class WorkerState:
     weight: int = 0  # samples behind `values`
     values: Mapping[str, float] = field(default_factory=dict)  # last logged
     bytes_sent: int = 0
+    bytes_shared: int = 0  # read by servers from its memory
 
     @property
     def samples_per_second(self) -> float:
@@ -58,6 +59,7 @@ class WorkerState:
             weight=event.value_samples,
             values={**self.values, **{name: as_number(value) for name, value in event.values.items()}},
             bytes_sent=self.bytes_sent + event.bytes_sent,
+            bytes_shared=self.bytes_shared + event.bytes_shared,
         )
 
 

@@ -5,6 +5,8 @@ Kinds of time are told apart by pattern and by order, not by colour alone; the t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from shoal.values import TimeShares
@@ -41,8 +43,19 @@ def breakdown(record: RunRecord) -> Markup:
     more = len(states) - MOST_BARS
     note = tag("p", f"and {more} more workers, in the table", class_="note") if more > 0 else ""
     drawn = tag("div", *bars, class_="bars")
-    numbers = table(("worker", "host", "samples", "time", *KINDS, "sent"), _rows(record, states), aria_label="workers")
+    headings = ("worker", "host", "samples", "time", *KINDS, *sent_headings(states))
+    numbers = table(headings, _rows(record, states), aria_label="workers")
     return join(tag("p", *key, class_="kinds"), drawn, note, numbers)
+
+
+def sent_headings(states: Sequence[WorkerState]) -> tuple[str, ...]:
+    """What servers read from workers' memory has a column of its own where there is any."""
+    return ("sent", "shared") if any(state.bytes_shared for state in states) else ("sent",)
+
+
+def sent_cells(state: WorkerState) -> tuple[str, str]:
+    """As many of them as there are headings."""
+    return amount(state.bytes_sent), amount(state.bytes_shared)
 
 
 def patterns() -> Markup:
@@ -95,12 +108,12 @@ def _sum(states: list[WorkerState]) -> TimeShares:
 
 
 def _rows(record: RunRecord, states: list[WorkerState]) -> list[Markup]:
-    rows = []
+    rows, kinds = [], len(sent_headings(states))
     for state in states:
         total = state.shares.total
         parts = msgspec.structs.asdict(state.shares)
         percents = [f"{100 * parts[kind] / total:.1f}%" if total > 0 else "" for kind in KINDS]
-        cells = (f"{state.samples:,}", duration(state.seconds), *percents, amount(state.bytes_sent))
+        cells = (f"{state.samples:,}", duration(state.seconds), *percents, *sent_cells(state)[:kinds])
         host = tag("td", record.story.hosts.get(state.worker, ""))
         name = tag("th", str(state.worker), scope="row")
         rows.append(tag("tr", name, host, *(tag("td", cell, class_="n") for cell in cells)))

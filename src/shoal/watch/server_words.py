@@ -16,14 +16,20 @@ def notice(event: events.Event) -> str | None:
     match event:
         case events.ServerLost():
             return f"server {event.server} is lost: {first_line(event.reason)}"
+        case events.ServerLeft():
+            return f"server {event.server} has left: {first_line(event.reason)}"
         case events.ParametersGone():
-            blocks = "1 block" if event.blocks == 1 else f"{event.blocks:,} blocks"
-            what = f"{blocks} of parameters ({amount(event.size)})"
-            return f"warning: {what} are on no server any more: {first_line(event.reason)}"
+            return f"warning: {gone(event)}: {first_line(event.reason)}"
         case events.ServersChanged():
             return changed(event)
         case _:
             return None
+
+
+def gone(event: events.ParametersGone) -> str:
+    """'2 blocks of parameters (4.1 kB) are on no server any more'."""
+    some = "1 block" if event.blocks == 1 else f"{event.blocks:,} blocks"
+    return f"{some} of parameters ({amount(event.size)}) {'is' if event.blocks == 1 else 'are'} on no server any more"
 
 
 def changed(event: events.ServersChanged) -> str:

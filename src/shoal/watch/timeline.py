@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from shoal import events
-from shoal.watch.server_words import changed
+from shoal.watch.server_words import changed, gone
 from shoal.watch.wording import (
     amount,
     batch_words,
@@ -237,11 +237,12 @@ def _of_servers(event: events.Event, time: float) -> Entry | None:
             return Entry(time, "servers", f"server {event.server} joined from {event.host}, process {event.process}")
         case events.ServerLost():
             return Entry(time, "servers", f"server {event.server} was lost", event.reason, is_problem=True)
+        case events.ServerLeft():
+            return Entry(time, "servers", f"server {event.server} has left", event.reason)
         case events.ServersChanged():
             title = f"version {event.version}: {changed(event).partition(': ')[0]}"
             return Entry(time, "servers", title, event.reason)
         case events.ParametersGone():
-            title = f"{event.blocks:,} blocks of parameters ({amount(event.size)}) are on no server any more"
-            return Entry(time, "servers", title, event.reason, is_problem=True)
+            return Entry(time, "servers", gone(event), event.reason, is_problem=True)
         case _:
             return None

@@ -17,6 +17,7 @@ from shoal import events
 from shoal.cli.main import main
 from shoal.cli.runs import ago
 from shoal.cli.tables import columns, printable
+from shoal.watch.report_page import write_report
 from support.records import Job, applied, eventful, faulty, job_started
 
 
@@ -145,6 +146,22 @@ def test_show_tells_what_went_wrong_and_what_it_cost(capsys: pytest.CaptureFixtu
         "undisturbed 512 samples/s",
     ):
         assert words in shown
+
+
+def test_what_servers_read_from_workers_memory_has_its_own_column_in_show_and_report(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    job = Job(Path("runs/job"))
+    job.tell(job_started(), applied(0, 9), applied(1, 9, bytes_shared=4_000_000), applied(1, 18, bytes_shared=500_000))
+    page = write_report([job.write()], Path("report.html")).read_text(encoding="utf-8")
+    shown = said(capsys, "show", "job")
+    lines = (line.split() for line in shown.splitlines() if line.lstrip().startswith(("worker ", "0 ", "1 ")))
+    headings, first, second = lines
+    assert headings[-2:] == ["sent", "shared"]
+    assert first[-4:] == ["12", "MB", "0", "bytes"]
+    assert second[-4:] == ["23", "MB", "4.5", "MB"]
+    assert "shared</th>" in page
+    assert "4.5 MB</td>" in page
 
 
 def test_a_job_in_which_nothing_went_wrong_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from shoal import events
 from shoal.cli.server_news import MOST_STALENESS, differences, event_of, measured
 from shoal.parameters import group_events
-from shoal.values import Address, Server, ServerMap
+from shoal.values import Address, Departure, Server, ServerMap
 from shoal.wire.parameter_messages import GroupStatus, ServerFigures
 
 
@@ -21,6 +23,9 @@ def test_the_keepers_events() -> None:
     joined = event_of(group_events.ServerJoined(server(2)), "job")
     assert joined == events.ServerJoined(server=2, host="rack", process=102, address="rack:7002")
     assert event_of(group_events.ServerLost(2, "silent"), "job") == events.ServerLost(server=2, reason="silent")
+    left = event_of(group_events.ServerRemoved(1), "job")
+    assert isinstance(left, events.ServerLeft)
+    assert left.server == 1
     changed = event_of(group_events.MapMade(made(3, 0, 2, before=(0, 1)), 0.4, 12), "job")
     assert changed == events.ServersChanged(
         version=3, servers=(0, 2), is_settled=False, seconds=0.4, size=12, reason="why 3"
@@ -45,6 +50,14 @@ def test_what_two_maps_differ_in() -> None:
     assert (joined.server, changed.version) == (2, 2)
     assert differences(made(2, 0), made(2, 0), 1.0) == []
     assert differences(made(2, 0), None, 1.0) == []
+
+
+def test_who_was_taken_out_of_a_group_is_not_lost_and_who_was_lost_has_its_own_reason() -> None:
+    gone = (Departure(0, "taken out", is_wanted=True), Departure(1, "it was silent"))
+    later = msgspec.structs.replace(made(5, 2), departures=gone)
+    left, lost, _ = differences(made(1, 0, 1, 2), later, 0.5)
+    assert left == events.ServerLeft(server=0, reason="taken out")
+    assert lost == events.ServerLost(server=1, reason="it was silent")
 
 
 def test_figures_are_the_jobs_own() -> None:

@@ -130,3 +130,13 @@ def test_blocks_that_nobody_has_are_reported() -> None:
     assert (note.blocks, note.size) == (len(blocks_of(TABLE)), 32_000)
     assert moves.are_over
     state.holding.close()
+
+
+def test_a_block_that_nobody_has_is_told_of_once_whatever_the_replicas() -> None:
+    table = table_of([TensorSpec(name="t", shape=(80_000,), dtype="float32")])
+    made = server_map([1, 2, 3], before=[0], after=[1, 2, 3], replicas=2)
+    holdings = [Holding(table, made, number, MemoryBudget(number, 0, lambda: 0)) for number in (1, 2, 3)]
+    told = [block for holding in holdings for block in holding.lost()]
+    assert sorted(told) == list(range(len(blocks_of(table))))
+    for holding in holdings:
+        holding.close()

@@ -89,6 +89,18 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+@contextmanager
+def interrupted_later(client: ParameterClient) -> Iterator[None]:
+    """What would wait for ever fails."""
+    timer = threading.Timer(20.0, lambda: client.interrupt("it waits in vain"))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
 @pytest.fixture(params=[True, False], ids=["memory", "network"])
 def shares_memory(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
@@ -176,6 +188,9 @@ def test_a_dead_server_costs_no_update_wherever_it_dies(victim: int, shares_memo
         found.wait_all(into)
         assert same(into, stepped(tensors(0), gradients))
         assert servers.ledger.updates == 1
+        limit = time.monotonic() + 20  # values that were here before the last map need not wait for it
+        while len(events) < 3 and time.monotonic() < limit:
+            time.sleep(0.005)
         assert [event.version for event in events] == [1, 2, 3]
         assert events[1].reason == f"server {victim} is gone"
 
@@ -235,6 +250,33 @@ def test_a_server_that_does_not_know_the_map_yet_is_asked_again() -> None:
         committed = push(client, tensors(1))
         timer.join()
         assert same(pulled(client, committed.number), stepped(tensors(0), tensors(1)))
+
+
+def test_a_proposal_to_a_server_that_does_not_know_the_map_yet_is_made_again() -> None:
+    with stand_ins(2) as servers, client_of(servers) as client:
+        begin(client)
+        home = servers.servers[0]
+        servers.do(lambda: setattr(home, "is_behind", True))
+        timer = threading.Timer(0.2, lambda: servers.do(lambda: setattr(home, "is_behind", False)))
+        timer.start()
+        with interrupted_later(client):
+            assert client.ask().updates == 0
+        timer.join()
+
+
+def test_memory_is_free_again_though_the_servers_word_was_lost_before_the_map_changed() -> None:
+    with stand_ins(3) as servers, client_of(servers) as client:
+        begin(client)
+        servers.do(lambda: setattr(servers, "says_released", False))
+        for step in (1, 2):  # each in a place of its own, which servers may read as far as the worker knows
+            assert isinstance(push(client, tensors(step)), Committed)
+        servers.do(lambda: setattr(servers, "says_released", True))
+        servers.kill(2)
+        servers.break_connections()
+        with interrupted_later(client):
+            committed = push(client, tensors(3))
+        expected = stepped(tensors(0), *(tensors(step) for step in (1, 2, 3)))
+        assert same(pulled(client, committed.number), expected)
 
 
 def test_values_that_change_under_the_copy_are_sent_in_the_end() -> None:

@@ -42,15 +42,12 @@ def test_written_are_all_who_hold_or_will_hold_a_block(servers: ServerMap) -> No
         assert len(set(writers)) == len(writers)
         assert placement.reader(block) == next(iter(placement.readers(block)), None)
         assert (placement.reader(block) is None) == (block in placement.lost)
+        assert placement.answerer(block) == (writers[0] if block in placement.lost else placement.reader(block))
     for number in living:
         keys = placement.keys(number)
         assert set(keys) == {block for block in BLOCKS if number in placement.writers(block)}
         assert keys == part_order(TABLE, keys)
-        assert set(placement.reads(number)) <= set(keys)
         assert set(settled.keys(number)) <= set(keys)
-    assert sorted(block for number in living for block in placement.reads(number)) == sorted(
-        set(BLOCKS) - set(placement.lost)
-    )
 
 
 @settings(deadline=None)
@@ -84,7 +81,7 @@ def test_a_settled_map_moves_nothing_and_with_two_replicas_one_death_loses_nothi
 
 def test_without_replicas_a_death_loses_what_the_dead_server_held() -> None:
     placement = Placement(TABLE, server_map([0, 2], [0, 1, 2], [0, 2]))
-    held = Placement(TABLE, server_map([0, 1, 2], [0, 1, 2], [0, 1, 2])).reads(1)
+    held = Placement(TABLE, server_map([0, 1, 2], [0, 1, 2], [0, 1, 2])).keys(1)
     assert placement.lost == tuple(sorted(held))
     assert sorted((*placement.lost_to(0), *placement.lost_to(2))) == sorted(held)
 

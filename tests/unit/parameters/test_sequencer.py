@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from shoal.parameters.effects import Begun
 from shoal.parameters.sequencer import NONE, Answer, Installed, Instruction, Redirect, Send, Sequencer
 from shoal.values import Address, Server, ServerMap
@@ -9,9 +11,9 @@ from shoal.wire.ledger_entries import Begin, Done, Enrol
 from shoal.wire.parameter_messages import LedgerCopy, Record, Recorded, ViewState
 
 
-def server_map(version: int, *numbers: int, replicas: int = 2) -> ServerMap:
+def server_map(version: int, *numbers: int, replicas: int = 2, after: tuple[int, ...] = ()) -> ServerMap:
     servers = tuple(Server(number, Address("host", 1), "host", number) for number in numbers)
-    return ServerMap(version, servers, numbers, numbers, replicas)
+    return ServerMap(version, servers, numbers, after or numbers, replicas)
 
 
 def enrol(request: int, worker: int = 0) -> Enrol:
@@ -224,3 +226,38 @@ def test_entries_that_all_have_are_forgotten() -> None:
     servers.publish(server_map(2, 0, 1))
     states = [send.note for _, send in servers.sent if isinstance(send.note, ViewState)]
     assert [len(state.entries) for state in states] == [1], "home's word that all have the last one is still to come"
+
+
+@pytest.mark.parametrize(
+    ("after", "enough"), [((1, 3), {1, 3}), ((0, 1, 3), {1}), ((3,), {3}), ((1, 2, 3), {1, 2}), ((0, 1, 2, 3), {2})]
+)
+def test_servers_that_are_leaving_do_not_vouch_for_an_entry(after: tuple[int, ...], enough: set[int]) -> None:
+    """They may all go with the next map, and what only they have with them."""
+    servers = Servers(0, 1, 2, 3)
+    servers.publish(server_map(2, 0, 1, 2, 3, after=after))
+    servers.cut = {1, 2, 3}
+    servers.propose(0, 1, view=2)
+    home = servers.all[0]
+    recorded = Recorded(job="job", view=2, number=home.number)
+    leaving = [server for server in (1, 2, 3) if server not in after]
+    assert [home.heard(server, recorded) for server in leaving] == [[] for _ in leaving]
+    heard = [each for server in sorted(enough) for each in home.heard(server, recorded)]
+    assert [type(each) for each in heard] == [Answer]
+
+
+def test_a_new_server_whose_copy_was_lost_begins_the_view_with_the_next() -> None:
+    servers = Servers(0, 1)
+    servers.propose(0, 1)
+    servers.start(2)
+    publish = server_map(2, 0, 1, 2)
+    servers.do(1, servers.all[1].new_map(publish))
+    servers.do(0, servers.all[0].new_map(publish))
+    servers.cut = {2}
+    servers.all[2].new_map(publish)
+    servers.do(0, servers.all[0].heard(2, ViewState(job="job", view=2, number=NONE, entries=())))
+    assert servers.all[0].is_begun
+    assert servers.all[2].ledger is None, "what home sent is lost with the connection"
+    servers.cut = set()
+    servers.do(2, servers.all[2].connected(0))
+    assert servers.all[2].ledger == servers.all[0].ledger
+    assert [each for number, each in servers.rest if number == 2] == [Installed(3, had_one=False), Begun(3, 2)]

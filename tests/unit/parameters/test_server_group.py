@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from shoal.errors import Refused, UsageError
 from shoal.parameters.group_events import GroupEvent, MapMade, ServerJoined, ServerLost, ServerRemoved
-from shoal.parameters.server_group import GroupSettings, ServerGroup
+from shoal.parameters.server_group import KEPT_DEPARTURES, GroupSettings, ServerGroup
 from shoal.values import ServerMap
-from shoal.wire.parameter_messages import Space
+from shoal.wire.parameter_messages import Lost, Space
 from support.model_tables import server
 
 
@@ -96,6 +96,38 @@ def test_a_server_that_is_taken_out_stays_until_its_blocks_have_moved() -> None:
     assert fill(group)[-1] == ServerRemoved(0)
     assert numbers(present(group)) == (1, 2)
     assert group.lose(0, "it closed the connection", 1.0) == [], "it went as asked"
+
+
+def test_a_map_tells_who_went_and_why_also_to_those_who_missed_the_one_before() -> None:
+    group = complete_group(4)
+    group.lose(1, "nothing was heard of it for 1.6 s", 0.0)
+    group.remove([0], 0.0)
+    fill(group)
+    assert [(gone.number, gone.is_wanted) for gone in present(group).departures] == [(1, False), (0, True)]
+    assert present(group).departures[0].reason == "nothing was heard of it for 1.6 s"
+    for number in range(4, 4 + 2 * KEPT_DEPARTURES):
+        group.join(server(number), 0.0)
+        group.lose(number, "died", 0.0)
+    assert len(present(group).departures) == KEPT_DEPARTURES
+    assert present(group).departures[-1].number == 3 + 2 * KEPT_DEPARTURES
+
+
+def test_a_map_that_settles_without_some_blocks_says_so() -> None:
+    group = complete_group(3)
+    group.lose(1, "died", 0.0)
+    group.lost(0, Lost(view=present(group).version, job="job", blocks=5, size=9000))
+    group.lose(2, "died", 0.0)
+    group.lost(0, Lost(view=present(group).version - 1, job="job", blocks=5, size=9000))  # on its way before that map
+    for job, blocks in (("job", 5), ("job", 7), ("other", 1)):  # what was said again counts once
+        group.lost(0, Lost(view=present(group).version, job=job, blocks=blocks, size=1000 * blocks))
+    fill(group)
+    assert present(group).is_settled
+    assert present(group).reason == (
+        "8 blocks (8,000 bytes) have to be restored from a checkpoint; all others are in place"
+    )
+    group.join(server(3), 0.0)
+    fill(group)
+    assert present(group).reason == "all blocks are in place", "those lost before are no news"
 
 
 def test_whoever_was_to_leave_stays_when_the_others_die() -> None:

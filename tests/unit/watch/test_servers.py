@@ -118,6 +118,11 @@ def test_notices() -> None:
     ]
     [gone] = notices(Board(), GONE, 0.0)
     assert gone.startswith("warning: 7 blocks of parameters (28 kB) are on no server any more")
+    one = events.ParametersGone(server=0, blocks=1, size=3_200, reason="all servers that held it are lost")
+    assert notices(Board(), one, 0.0)[0].startswith("warning: 1 block of parameters (3.2 kB) is on no server any more")
+    left = events.ServerLeft(server=0, reason="it was taken out")
+    assert notices(Board(), left, 0.0) == ["server 0 has left: it was taken out"]
+    assert after(left).lost == 0
     fault = events.FaultInjected(fault="kill", worker=None, server=1, seconds=None, reason="kill server at 5s")
     assert notices(Board(), fault, 0.0) == ["fault on purpose: kill server 1 (kill server at 5s)"]
 

@@ -146,6 +146,42 @@ def test_what_a_peer_sent_before_it_finished_still_arrives(transport: str) -> No
         assert receive(ends[0], 1, 10) == b"last words"
 
 
+@pytest.mark.parametrize("size", [HEADER_BYTES, BIG])
+def test_who_tells_something_to_a_peer_that_has_just_finished_misses_nothing(transport: str, size: int) -> None:
+    """As one does that waits long for a peer and asks what it does, in the moment in which that one is done."""
+    with meshes(transport, 3) as ends:
+        post(ends[0], 1, b"unread by the one that leaves")
+        post(ends[1], 0, b"last words")
+        for end in ends[:2]:
+            end.drain()
+        ends[1].close()
+        for _ in range(3):
+            post(ends[0], 1, bytes(size))
+            ends[0].drain()
+            ends[0].check()
+        assert receive(ends[0], 1, 10) == b"last words"
+        post(ends[2], 0, b"still here")
+        assert receive(ends[0], 2, 10) == b"still here"
+        with pytest.raises(PeerLost, match="it had finished") as error:
+            wait_for(ends[0], 1)
+        assert error.value.peer == 1
+
+
+def test_who_tells_something_to_a_peer_that_gave_up_learns_of_it(transport: str) -> None:
+    with meshes(transport, 2) as ends:
+        ends[1].abort("enough")
+        ends[1].close()
+
+        def tell() -> None:
+            for _ in range(100):
+                post(ends[0], 1, bytes(HEADER_BYTES))
+                time.sleep(0.01)  # the relay's word of it comes by another thread
+
+        with pytest.raises(PeerLost, match="gave up") as error:
+            tell()
+        assert error.value.peer == 1
+
+
 def test_a_peer_that_finished_and_left_does_not_fail_those_who_need_only_others(transport: str) -> None:
     with meshes(transport, 3) as ends:
         post(ends[2], 0, b"unread")

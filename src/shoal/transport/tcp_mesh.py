@@ -232,7 +232,8 @@ class TcpMesh(Mesh):
                 return self._push_slowly(stream)
         except OSError as error:
             stream.ending = SILENT if error.errno in UNREACHABLE else stream.peek_ending()
-            self._lose(awaited=stream)
+            self._lose(awaited=None)
+            stream.outgoing.clear()  # it has finished and needs nothing more; what it sent may lie here unread
             return False
 
     def _push_slowly(self, stream: _Stream) -> bool:

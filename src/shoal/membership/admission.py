@@ -1,4 +1,4 @@
-"""Whether a newcomer may join or watch the job, and why not; what a watcher may report. Pure.
+"""Whether a newcomer may join or watch the job, and why not; what workers and watchers may report. Pure.
 
 Holding the job's token has been proved before this is asked (`coordinator`).
 """
@@ -12,9 +12,25 @@ from shoal.membership import reasons
 from shoal.membership.roster import Fate, Worker
 from shoal.wire.messages import PROTOCOL_VERSION, ClientMessage, Join, Watch
 
-REPORTED = (
-    *(events.WorkerStarted, events.FaultInjected, events.ServerJoined, events.ServerLost, events.ServersChanged),
-    *(events.ParametersGone, events.ServersMeasured),
+# What only the coordinator may say happened.
+OWN_EVENTS = (
+    events.JobStarted,
+    events.WorkerJoined,
+    events.WorkerReturned,
+    events.WorkerExpelled,
+    events.GenerationFormed,
+    events.WorkerLeft,
+    events.WorkerFailed,
+    events.WorkerDied,
+    events.Waiting,
+    events.CoordinatorReturned,
+    events.CheckpointPublished,
+    events.CheckpointLost,
+    events.JobEnded,
+)
+REPORTED = (  # what a watcher may
+    *(events.WorkerStarted, events.FaultInjected, events.ServerJoined, events.ServerLost, events.ServerLeft),
+    *(events.ServersChanged, events.ParametersGone, events.ServersMeasured),
 )
 
 

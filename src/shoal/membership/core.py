@@ -59,23 +59,6 @@ from shoal.wire.messages import (
 TICK = 0.1  # seconds between ticks
 STALL = 1.0  # seconds between two ticks from which on the coordinator itself was held up, and silence proves nothing
 
-# What only the coordinator may say happened.
-OWN_EVENTS = (
-    events.JobStarted,
-    events.WorkerJoined,
-    events.WorkerReturned,
-    events.WorkerExpelled,
-    events.GenerationFormed,
-    events.WorkerLeft,
-    events.WorkerFailed,
-    events.WorkerDied,
-    events.Waiting,
-    events.CoordinatorReturned,
-    events.CheckpointPublished,
-    events.CheckpointLost,
-    events.JobEnded,
-)
-
 
 class MembershipCore:
     """Decides. One instance per coordinator's process; `handle` is the only way in."""
@@ -314,7 +297,7 @@ class MembershipCore:
 
     def _report(self, client: int, worker: Worker, report: Report) -> None:
         for event in report.events:
-            if isinstance(event, OWN_EVENTS):
+            if isinstance(event, admission.OWN_EVENTS):
                 self._turn_away(client, f"worker {worker.number} may not report {reasons.name_of(event)}")
                 return
             if isinstance(event, events.StopAgreed) and self._stop.agreed is None:

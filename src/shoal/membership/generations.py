@@ -21,8 +21,9 @@ from shoal.membership.missing import MissingNotice
 from shoal.membership.publishing import MEMBERS_CHANGED, Publishing
 from shoal.membership.regrouping import Breakup, Futility, is_clear
 from shoal.membership.roster import Fate, Worker, forget_ended, remembered
+from shoal.membership.wishes import RegroupWishes
 from shoal.values import Generation
-from shoal.wire.messages import ExchangeBroken, Expelled, Formed, RegroupWish
+from shoal.wire.messages import ExchangeBroken, Expelled, Formed
 
 RETURN_WAIT = 5.0  # seconds, at least, in which members come back to a coordinator that was started again
 BARRED_FIRST = 30.0  # seconds before a worker that could not reach others is let in again; doubles each time
@@ -53,7 +54,7 @@ class Generations:
         self._breakup = Breakup()
         self._futility = Futility()
         self._despite = 0  # generations in a row that were formed although some members may not reach each other
-        self._wished: set[int] = set()  # for whose sake the members were asked to regroup
+        self._wishes = RegroupWishes(audience)
         self._missing = MissingNotice(now=now)
         self._absent: set[int] = set()  # members that are away, or have failed: they will report nothing
         self._has_news = False  # something that the next generation may depend on
@@ -339,7 +340,7 @@ class Generations:
         forget_ended(self.workers, self.members)
         self._despite = self._despite + 1 if planned.is_despite_pairs else 0
         self._breakup = Breakup()
-        self._wished = set()
+        self._wishes.over()
         for worker in planned.workers:
             worker.enter(generation.number, self._now)
         self._audience.note(
@@ -371,20 +372,14 @@ class Generations:
     def _wish(self) -> None:
         waiting = forming.waiting(self.workers.values(), self._now)
         admitted = forming.admitted(waiting, self.members.values(), self._config.workers)
-        newcomers = [worker.number for worker in admitted]
-        if not self._wished.issuperset(newcomers):
-            self._wished.update(newcomers)
-            self._tell_wish(self._clients())
+        if self.current is not None:
+            newcomers = [worker.number for worker in admitted]
+            self._wishes.wish(newcomers, generation=self.current.number, members=self._clients())
 
     def remind(self, worker: Worker) -> None:
         """A member is back: it may have missed that somebody waits."""
-        if self._wished and self.is_fine and worker.client is not None and self.is_member(worker):
-            self._tell_wish((worker.client,))
-
-    def _tell_wish(self, clients: tuple[int, ...]) -> None:
-        if self.current is not None:
-            reason = reasons.wants_in(sorted(self._wished))
-            self._audience.send(clients, RegroupWish(generation=self.current.number, reason=reason))
+        if self.current is not None and self.is_fine and worker.client is not None and self.is_member(worker):
+            self._wishes.remind(worker.client, generation=self.current.number)
 
     # No way to go on
 

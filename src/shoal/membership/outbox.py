@@ -107,8 +107,8 @@ class Outbox:
 
 def _rows_alone(event: StepsApplied) -> Report:
     """Rows may come twice; samples and seconds would be counted twice."""
-    shares = TimeShares()
-    return Report(events=(msgspec.structs.replace(event, samples=0, seconds=0.0, shares=shares, bytes_sent=0),))
+    nothing = {"samples": 0, "seconds": 0.0, "shares": TimeShares(), "bytes_sent": 0, "bytes_shared": 0}
+    return Report(events=(msgspec.structs.replace(event, **nothing),))
 
 
 def _may_go(message: Message) -> bool:

@@ -58,6 +58,7 @@ def together(earlier: StepsApplied, later: StepsApplied) -> StepsApplied:
         seconds=earlier.seconds + later.seconds,
         shares=earlier.shares.plus(later.shares),
         bytes_sent=earlier.bytes_sent + later.bytes_sent,
+        bytes_shared=earlier.bytes_shared + later.bytes_shared,
         values={**earlier.values, **later.values},
         value_samples=later.value_samples,
     )

@@ -10,7 +10,7 @@ import time
 from collections.abc import Generator
 from typing import Any
 
-from shoal.data.dealing import Dealing, count_steps
+from shoal.data.dealing import Dealing
 from shoal.data.feed import Batch
 from shoal.errors import CheckpointUnusable, ExchangeFailed, UsageError
 from shoal.events import EpochEnded, LoopStarted
@@ -18,6 +18,7 @@ from shoal.strategies.peers import Breakage
 from shoal.strategies.strategy import Iteration
 from shoal.training.checkpointing import save_after_step, save_asked, save_on_handover, save_on_stop
 from shoal.training.devices import moved
+from shoal.training.loop_length import LoopLength, Place
 from shoal.training.loop_plan import LoopPlan
 from shoal.training.meetings import end_of_loop, meet, settle, take_past
 from shoal.training.recovery import enter, recover, tell_batch, undo_void
@@ -197,31 +198,26 @@ class Loop:
 
     def length(self) -> int:
         """Batches over all epochs, while the number of workers stays what it is."""
-        per_epoch = self._plan.feed.steps(self.dealing())
-        if per_epoch is None and (self._plan.steps is None or self._plan.total_epochs is not None):
-            raise TypeError("the length of a stream is not known before it ends; limit the loop with steps=")
-        steps = self._plan.steps if per_epoch is None else per_epoch * self._plan.epochs
-        assert steps is not None
-        return min(steps, self._plan.steps or steps) * self._plan.accumulate
+        return LoopLength(self._plan, self.dealing()).batches()
 
     def _text(self) -> str:
         return f"batch {self._plan.feed.batch_size}, {self._plan.feed.samples} samples"
 
     def _start(self, point: str) -> None:
-        session, feed, dealing = self._session, self._plan.feed, self.dealing()
+        session, length = self._session, LoopLength(self._plan, self.dealing())
         session.agree(point)
         self._prepare(holds_state=True)
         if session.peers.group.rank == 0:
             session.peers.report(
                 LoopStarted(
                     loop=self._number,
-                    epochs=self._plan.total_epochs or self._epochs_for(feed.steps(dealing)),
-                    steps_per_epoch=feed.steps(dealing),
-                    global_batch=dealing.step_size,
-                    samples_per_epoch=feed.samples,
+                    epochs=length.epochs,
+                    steps_per_epoch=length.steps_per_epoch,
+                    global_batch=length.dealing.step_size,
+                    samples_per_epoch=self._plan.feed.samples,
                     first_epoch=self._plan.first_epoch,
                     steps=self._plan.steps,
-                    end=self._end_step(dealing),
+                    end=length.end(Place(self.first_step, session.step, self.cursor, session.gaps)),
                 )
             )
         session.reporter.restart_clock()
@@ -230,23 +226,6 @@ class Loop:
     def _prepare(self, *, holds_state: bool) -> None:
         session = self._session
         session.strategy.prepare(session.watched.optimizers, step=session.step, holds_state=holds_state)
-
-    def _end_step(self, dealing: Dealing) -> int | None:
-        """Applied steps at the loop's end, if the number of workers stays what it is."""
-        feed, plan = self._plan.feed, self._plan
-        per_epoch = feed.steps(dealing)
-        limit = None if plan.steps is None else self.first_step + plan.steps
-        if per_epoch is None or feed.samples is None:
-            return limit
-        epochs = (plan.total_epochs or self._last_epoch + 1) - self.cursor.epoch
-        rest = max(0, feed.samples - self.cursor.position)
-        left = (epochs - 1) * per_epoch + count_steps(dealing, rest, drop_last=feed.drop_last) if epochs > 0 else 0
-        end = self._session.step + left
-        return end if limit is None else min(end, limit)
-
-    def _epochs_for(self, steps_per_epoch: int | None) -> int:
-        """How many epochs the limit of steps comes to."""
-        return -(-(self._plan.steps or 1) // steps_per_epoch) if steps_per_epoch else 1
 
     def _epoch(self) -> Generator[Any, None, None]:
         """From the cursor to the end of its epoch, through any number of regroupings."""

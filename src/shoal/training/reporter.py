@@ -16,7 +16,7 @@ import torch
 
 from shoal.errors import UsageError
 from shoal.events import Advised, StepRow, StepsApplied
-from shoal.strategies.peers import Peers
+from shoal.strategies.peers import Peers, Traffic
 from shoal.training.sinks import Sinks
 from shoal.values import TimeShares
 
@@ -48,7 +48,7 @@ class Reporter:
         self._iterations = 0  # since the last report
         self._samples = 0  # since the last report
         self._shares = TimeShares()  # since the last report
-        self._bytes_sent = 0  # until the last report
+        self._traffic = Traffic()  # until the last report
         self._due = time.perf_counter() + INTERVAL
 
     # What the script says
@@ -137,7 +137,7 @@ class Reporter:
 
     def _report(self, step: int) -> None:
         began = time.perf_counter()
-        bytes_sent = self._peers.traffic().bytes_sent
+        traffic = self._peers.traffic()
         self._peers.report(
             StepsApplied(
                 worker=self._peers.worker,
@@ -147,13 +147,14 @@ class Reporter:
                 samples=self._samples,
                 seconds=self._shares.total,
                 shares=self._shares,
-                bytes_sent=bytes_sent - self._bytes_sent,
+                bytes_sent=traffic.bytes_sent - self._traffic.bytes_sent,
+                bytes_shared=traffic.bytes_shared - self._traffic.bytes_shared,
                 value_samples=self._value_samples,
                 values={name: finite(value) for name, value in self._values.items()},
                 rows=tuple(map(_for_json, self._rows)),
             )
         )
-        self._bytes_sent = bytes_sent
+        self._traffic = traffic
         self._rows, self._waiting_values = [], 0
         self._iterations = self._samples = 0
         self.sinks.hand_over()

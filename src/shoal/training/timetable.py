@@ -69,17 +69,26 @@ class Timetable:
         """Why this worker wants a checkpoint once `step` is applied; None where it does not."""
         if self._wanted is not None:
             return ASKED
-        if self._rhythm.steps is not None and (step % self._rhythm.steps == 0 or self._owed):
-            return f"every {self._rhythm.steps} steps"
-        if self._rhythm.seconds is not None and (self._owed or now - self._began >= self._rhythm.seconds):
-            return f"every {self._rhythm.seconds:g} seconds"
+        steps, seconds = self._rhythm.steps, self._rhythm.seconds
+        if steps is not None and (step % steps == 0 or self._owed):
+            return self._occasion
+        if seconds is not None and (self._owed or now - self._began >= seconds):
+            return self._occasion
         return None
+
+    @property
+    def _occasion(self) -> str:
+        """Why workers want checkpoints that this one has not asked for: all have the same rhythm."""
+        if self._rhythm.steps is not None:
+            return f"every {self._rhythm.steps} steps"
+        return ASKED if self._rhythm.seconds is None else f"every {self._rhythm.seconds:g} seconds"
 
     def decide(self, step: int, now: float, *, some_are_busy: bool) -> Due | Deferred:
         """Some worker wants one, as all have seen: every worker decides alike."""
         if some_are_busy:
             is_new, self._owed = not self._owed, True
             return Deferred(is_new)
-        due = Due(self.reason(step, now) or "another worker's clock said so", self._wanted or "")
+        # Where workers run free, the step that made one due was another worker's; so may be the clock.
+        due = Due(self.reason(step, now) or self._occasion, self._wanted or "")
         self._owed, self._wanted = False, None
         return due

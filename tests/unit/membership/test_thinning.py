@@ -19,6 +19,7 @@ def steps(worker: int, step: int, *, samples: int = 8, **values: float) -> Steps
     shares = TimeShares(compute=0.5, checkpoint=0.25)
     return StepsApplied(
         worker=worker, generation=1, step=step, epoch=0, samples=samples, seconds=0.75, shares=shares, bytes_sent=3,
+        bytes_shared=2,
         values=dict(values), value_samples=samples,
     )  # fmt: skip
 
@@ -37,7 +38,7 @@ def test_reports_of_a_worker_are_added_up_over_five_seconds() -> None:
     assert isinstance(record.event, StepsApplied)
     assert record.time == 5.0
     assert (record.event.step, record.event.samples, record.event.value_samples) == (6, 1 + 2 + 3 + 4 + 5, 5)
-    assert (record.event.seconds, record.event.bytes_sent) == (5 * 0.75, 15)
+    assert (record.event.seconds, record.event.bytes_sent, record.event.bytes_shared) == (5 * 0.75, 15, 10)
     assert record.event.shares == TimeShares(compute=2.5, checkpoint=1.25)
 
 

@@ -54,9 +54,20 @@ def test_what_the_script_asks_for_keeps_its_mark_while_it_is_put_off(rhythm: Che
     assert table.take_asked() is None
 
 
-def test_a_worker_whose_own_clock_says_no_makes_it_with_the_others() -> None:
-    table = Timetable(CheckpointRhythm(seconds=100.0), now=0.0)
-    assert table.decide(3, 99.0, some_are_busy=False) == Due("another worker's clock said so")
+@pytest.mark.parametrize(
+    ("rhythm", "reason"),
+    [
+        (CheckpointRhythm(seconds=100.0), "every 100 seconds"),
+        (CheckpointRhythm(steps=25), "every 25 steps"),  # the 25th was another worker's, which ran free
+        (CheckpointRhythm(), ASKED),
+    ],
+)
+def test_who_sees_nothing_due_makes_it_with_the_others_and_says_why_it_was(
+    rhythm: CheckpointRhythm, reason: str
+) -> None:
+    table = Timetable(rhythm, now=0.0)
+    assert table.reason(27, 99.0) is None
+    assert table.decide(27, 99.0, some_are_busy=False) == Due(reason)
 
 
 def test_loops_that_are_shorter_than_the_interval_do_not_put_it_off() -> None:

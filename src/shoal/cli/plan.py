@@ -108,7 +108,10 @@ class ServerPlan:
 
 
 def server_process(plan: ServerPlan, server: int) -> ProcessSpec:
-    """One thread each: a server is a loop that many wait for, and the others need the cores."""
+    """One thread each: a server is a loop that many wait for, and the others need the cores.
+
+    No GPU: servers compute on the CPU, and torch's optimizers would take hold of one where they see it.
+    """
     command = (
         *(sys.executable, "-P", "-m", "shoal", "server", f"--keeper={plan.keeper}"),
         *(f"--token-file={plan.token_file}", f"--number={server}", f"--listen={plan.listen}"),
@@ -117,7 +120,7 @@ def server_process(plan: ServerPlan, server: int) -> ProcessSpec:
     return ProcessSpec(
         name=server_name(server),
         command=command,
-        variables={**process_variables(1), "OMP_NUM_THREADS": "1"},
+        variables={**process_variables(1), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         log=Path(os.devnull) if plan.logs is None else plan.logs / f"server-{server}.log",
     )
 

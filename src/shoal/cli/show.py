@@ -14,7 +14,7 @@ from shoal.cli.tables import columns, printable
 from shoal.watch.incident_words import NOTHING, cost_cells, cost_of, definition, in_a_line
 from shoal.watch.record import CRASHED, RUNNING, RunRecord, read_record
 from shoal.watch.report_sections import OWN
-from shoal.watch.report_workers import KINDS
+from shoal.watch.report_workers import KINDS, sent_cells, sent_headings
 from shoal.watch.timeline import Entry
 from shoal.watch.wording import amount, duration, first_line, named_values, rate, span
 
@@ -101,12 +101,12 @@ def _workers(record: RunRecord) -> list[str]:
     states = [state for _, state in sorted(record.story.workers.items())]
     if not states:
         return []
-    table: list[tuple[str, ...]] = [("worker", "samples", "time", *KINDS, "sent")]
+    table: list[tuple[str, ...]] = [("worker", "samples", "time", *KINDS, *sent_headings(states))]
     for state in states:
         total = state.shares.total or 1.0
         shares = (f"{100 * getattr(state.shares, kind) / total:.1f}%" for kind in KINDS)
-        row = (str(state.worker), f"{state.samples:,}", duration(state.seconds), *shares, amount(state.bytes_sent))
-        table.append(row)
+        row = (str(state.worker), f"{state.samples:,}", duration(state.seconds), *shares, *sent_cells(state))
+        table.append(row[: len(table[0])])
     return columns(table, right=range(len(table[0])), indent="")
 
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from shoal.codecs.registry import codec_by_name
@@ -46,20 +46,12 @@ HOME_RETRY = 0.05  # seconds between two tries
 COORDINATOR_SECONDS = 300.0  # for the coordinator to answer; it may have a slow store to look at first
 
 
-@dataclass(frozen=True)
-class _Past:
-    """Totals of generations that are over."""
-
-    bytes_sent: int = 0
-    idle_seconds: float = 0.0
-
-
 class ClusterPeers(Peers):
     def __init__(self, environment: WorkerEnvironment) -> None:
         self.worker = environment.worker
         self._token = read_token(Path(environment.token_file))
         self._listener = PeerListener(local_host(environment.coordinator), self._token)
-        self._past = _Past()
+        self._past = Traffic()
         self._lock = threading.Lock()
         self._current: ThreadedGroup | None = None
         self._mesh: TcpMesh | None = None  # of the newest group, or of the one that is being put together
@@ -111,10 +103,7 @@ class ClusterPeers(Peers):
         if group is None:
             return
         group.leave(reason)
-        self._past = _Past(
-            bytes_sent=self._past.bytes_sent + group.bytes_sent,
-            idle_seconds=self._past.idle_seconds + group.idle_seconds,
-        )
+        self._past = self._past.plus(Traffic(group.bytes_sent, group.idle_seconds))
 
     def tell(self, notice: Ready | ExchangeBroken) -> None:
         generation = self.client.left_out_by
@@ -314,10 +303,13 @@ class ClusterPeers(Peers):
         return False if known is None and self.client.is_over else known
 
     def traffic(self) -> Traffic:
-        group = self._current
-        if group is None:
-            return Traffic(self._past.bytes_sent, self._past.idle_seconds)
-        return Traffic(self._past.bytes_sent + group.bytes_sent, self._past.idle_seconds + group.idle_seconds)
+        group, found = self._current, self._past
+        if group is not None:
+            found = found.plus(Traffic(group.bytes_sent, group.idle_seconds))
+        if self.servers is not None:
+            sent = self.servers.sent
+            found = found.plus(Traffic(sent.over_network, bytes_shared=sent.by_memory))
+        return found
 
     def close(self) -> None:
         with self._lock:

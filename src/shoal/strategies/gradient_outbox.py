@@ -2,13 +2,14 @@
 
 In the batches of a step before the last, gradients are kept here and added up. In the last one each leaves when it is
 there; those that never come are zeros, and leave when the update is asked for. A gradient that the script changes after
-it has left is noticed then. Not here: what becomes of them (`parameters.client`), and when an update is asked for
-(`parameter_server`).
+it has left is noticed then. Hooks run in autograd's threads, of which every device has one. Not here: what becomes of
+gradients (`parameters.client`), and when an update is asked for (`parameter_server`).
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from shoal.data.order import key_of
 from shoal.errors import UsageError
 from shoal.parameters.client_push import OutgoingPush
 from shoal.strategies.autograd_node import accumulator
+from shoal.strategies.host_memory import in_host_memory, numbers
 from shoal.strategies.parameter_table import Entry
 from shoal.strategies.strategy import Iteration
 
@@ -39,23 +41,24 @@ class Noise:
 class _Sent:
     gradient: torch.Tensor
     version: int  # torch's counter of changes in place
-    probe: float  # one of its values: gradient scalers change gradients without counting
+    probe: torch.Tensor | float  # one of its values: gradient scalers change gradients without counting
 
     @classmethod
     def of(cls, gradient: torch.Tensor) -> Self:
-        return cls(gradient, gradient._version, _probe(gradient))
+        probe = _probe(gradient)
+        return cls(gradient, gradient._version, probe if isinstance(probe, float) else probe.clone())
 
     def is_still(self, gradient: torch.Tensor) -> bool:
-        probe = _probe(gradient)
-        is_same = probe == self.probe or (math.isnan(probe) and math.isnan(self.probe))
-        return gradient is self.gradient and gradient._version == self.version and is_same
+        """The same tensor, with no change counted."""
+        return gradient is self.gradient and gradient._version == self.version
 
 
-def _probe(gradient: torch.Tensor) -> float:
-    """A value from its middle; 0 where it has none to look at."""
+def _probe(gradient: torch.Tensor) -> torch.Tensor | float:
+    """A value from its middle; 0 where it has none to look at. A view where looking would wait for a device."""
     if gradient.is_sparse or not gradient.numel():
         return 0.0
-    return float(gradient[tuple(size // 2 for size in gradient.shape)])
+    value = gradient[tuple(size // 2 for size in gradient.shape)]
+    return float(value) if gradient.is_cpu else value.detach()
 
 
 class GradientOutbox:
@@ -67,6 +70,7 @@ class GradientOutbox:
         self._noise = noise
         self._pushes = 0  # begun so far
         self._generator = torch.Generator()
+        self._guard = threading.Lock()  # a model on several devices gets gradients in several threads
         self._iteration: Iteration | None = None
         self._push: OutgoingPush | None = None  # of the present step, once its first gradient is there
         self._sent: dict[int, _Sent] = {}  # by number of the entry
@@ -108,18 +112,19 @@ class GradientOutbox:
         """
         if self._push is None and not self._held and not is_needed:
             return None
+        self._check_unchanged()
         for number, entry in enumerate(self._entries):
             if number not in self._sent:
                 held = self._held.pop(number, None)
-                self._put(number, entry, torch.zeros_like(entry.parameter) if held is None else held, scale=1.0)
-            else:
-                self._check_unchanged(number, entry)
+                gradient = torch.zeros(entry.parameter.shape, dtype=entry.parameter.dtype) if held is None else held
+                self._put(number, entry, gradient, scale=1.0)
         assert self._push is not None
         return self._push
 
     def norm(self) -> float:
         """Of everything in the push that was taken."""
-        return math.hypot(*(float(torch.linalg.vector_norm(gradient)) * scale for gradient, scale in self._left))
+        norms = numbers([torch.linalg.vector_norm(gradient) for gradient, _ in self._left])
+        return math.hypot(*(norm * scale for norm, (_, scale) in zip(norms, self._left, strict=True)))
 
     def _reset(self) -> None:
         self._push = None  # one that is not committed is given up by the next
@@ -173,16 +178,22 @@ class GradientOutbox:
 
     @torch.no_grad()
     def _put(self, number: int, entry: Entry, gradient: torch.Tensor, *, scale: float) -> None:
-        if self._push is None:
-            self._push, self._pushes = self._open_push(), self._pushes + 1
+        with self._guard:
+            if self._push is None:
+                self._push, self._pushes = self._open_push(), self._pushes + 1
+            push = self._push
         dense = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
         if self._noise is not None:
-            key = key_of(NOISE_KEY, self._noise.seed, self._noise.worker, self._pushes, number)
-            self._generator.manual_seed(key)
-            drawn = torch.randn(dense.shape, generator=self._generator, dtype=torch.float32).to(dense)
-            dense, scale = dense * scale + drawn * self._noise.deviation, 1.0
+            dense, scale = dense * scale + self._drawn(self._noise, number, dense), 1.0
         self._left.append((dense, scale))
-        self._push.put(entry.name, dense.to("cpu"), scale=scale)
+        push.put(entry.name, in_host_memory(dense), scale=scale)
+
+    def _drawn(self, noise: Noise, number: int, like: torch.Tensor) -> torch.Tensor:
+        """On the CPU, so that it is the same on every kind of device."""
+        with self._guard:
+            self._generator.manual_seed(key_of(NOISE_KEY, noise.seed, noise.worker, self._pushes, number))
+            drawn = torch.randn(like.shape, generator=self._generator, dtype=torch.float32)
+        return drawn.to(like) * noise.deviation
 
     def _finish(self) -> None:
         """End of a backward: what was set aside is added to what came, as the script expects."""
@@ -194,11 +205,25 @@ class GradientOutbox:
                 self._sent[number] = _Sent.of(parameter.grad)
         self._aside.clear()
 
-    def _check_unchanged(self, number: int, entry: Entry) -> None:
-        present = entry.parameter.grad
-        if present is not None and not self._sent[number].is_still(present):
+    def _check_unchanged(self) -> None:
+        present = [
+            (entry.name, self._sent[number], entry.parameter.grad)
+            for number, entry in enumerate(self._entries)
+            if number in self._sent and entry.parameter.grad is not None
+        ]
+        changed = [name for name, sent, gradient in present if not sent.is_still(gradient)]
+        if not changed:
+            probes = [*(sent.probe for _, sent, _ in present), *(_probe(gradient) for _, _, gradient in present)]
+            values = numbers(probes)
+            pairs = zip(present, values, values[len(present) :], strict=False)
+            changed = [name for (name, _, _), before, after in pairs if not _is_same(before, after)]
+        if changed:
             raise UsageError(
-                f"the gradient of {entry.name} was changed after backward(), when it had left for the servers; to "
+                f"the gradient of {changed[0]} was changed after backward(), when it had left for the servers; to "
                 "clip, write run.optimizer(..., clip_norm=...); for anything else, a gradient scaler too, change the "
                 "loss, or use --strategy all-reduce"
             )
+
+
+def _is_same(one: float, other: float) -> bool:
+    return one == other or (math.isnan(one) and math.isnan(other))

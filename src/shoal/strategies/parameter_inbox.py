@@ -16,6 +16,7 @@ from torch import nn
 
 from shoal.errors import ExchangeFailed
 from shoal.parameters.client_pull import IncomingPull
+from shoal.strategies.host_memory import room_for
 from shoal.strategies.parameter_table import Entry
 
 
@@ -96,7 +97,13 @@ class ParameterInbox:
     @torch.no_grad()
     def _take(self, name: str) -> None:
         assert self._pull is not None
-        self._pull.wait(name, into=self._parameters[name].data)
+        values = self._parameters[name].data
+        if values.is_cpu:
+            self._pull.wait(name, into=values)
+        else:  # many pieces become one copy to the device, and values that change meanwhile never get there
+            room = room_for(values)
+            self._pull.wait(name, into=room)
+            values.copy_(room)
         self._pending.discard(name)
 
     def _close(self) -> None:

@@ -24,11 +24,11 @@ from shoal.strategies.gradient_outbox import GradientOutbox, Noise
 from shoal.strategies.meeting import MeetingStrategy
 from shoal.strategies.model_check import broadcast_model, check_same_model
 from shoal.strategies.parameter_inbox import ParameterInbox
-from shoal.strategies.parameter_table import Entry, entries_of, group_values, local_states, table_of
+from shoal.strategies.parameter_table import Entry, entries_of, local_states, step_values, table_of
 from shoal.strategies.peers import Peers
 from shoal.strategies.strategy import Agreement, Iteration, Stepping, waiting
 from shoal.wire.ledger_entries import Answer, Committed, Granted, Told, Void
-from shoal.wire.tables import Number, PushTerms, Range
+from shoal.wire.tables import Number, PushTerms, Range, TableSpec
 
 Heard = TypeVar("Heard", bound=Answer)
 TINY = 1e-12  # added to a norm that something is divided by
@@ -56,6 +56,7 @@ class ParameterServer(MeetingStrategy):
         self._clips: dict[int, float | None] = {}  # by number of the optimizer
         self._entries: tuple[Entry, ...] = ()
         self._served: frozenset[int] = frozenset()  # ids of their parameters
+        self._table: TableSpec | None = None  # from the first loop on
         self._outbox: GradientOutbox | None = None  # from the first loop on
         self._inbox: ParameterInbox | None = None
         self._iteration: Iteration | None = None
@@ -107,7 +108,8 @@ class ParameterServer(MeetingStrategy):
         self._served = frozenset(id(entry.parameter) for entry in self._entries)
         if not self._entries:
             raise UsageError("no optimizer with trainable parameters was handed to run.optimizer before the loop")
-        self.client.define(table_of(self._entries, optimizers))
+        self._table = table_of(self._entries, optimizers)
+        self.client.define(self._table)
         noise = Noise(self._config.noise, self._config.seed, self._peers.worker) if self._config.noise else None
         self._outbox = GradientOutbox(self._entries, self.client.begin_push, noise)
         lazily = self.is_free and self._config.staleness is None
@@ -194,7 +196,8 @@ class ParameterServer(MeetingStrategy):
                 "parameter-server an iteration makes one update: call backward() and step() once, or use --strategy "
                 "all-reduce"
             )
-        self._steps[number] = group_values(stepping.optimizer, stepping.factor)
+        assert self._table is not None, "a loop has begun"
+        self._steps[number] = step_values(self._table, number, stepping.optimizer, stepping.factor)
         self._clips[number] = stepping.clip_norm
         if len(self._steps) == len(self._optimizers):
             self._ask(iteration)

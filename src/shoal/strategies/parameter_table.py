@@ -6,7 +6,8 @@ the first loop begins, stay on the workers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import nn
 
 from shoal.errors import ServerRefused, UsageError
 from shoal.parameters.table_blocks import block_bytes_for
-from shoal.parameters.update_rules import check_rule
+from shoal.parameters.update_rules import check_groups, check_rule, check_table
 from shoal.wire.tables import Number, RuleSpec, TableSpec, TensorSpec
 
 KINDS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -58,7 +59,7 @@ def table_of(entries: Sequence[Entry], optimizers: Sequence[torch.optim.Optimize
                 f"{', '.join(str(kind)[6:] for kind in KINDS)}: leave it out of the optimizer"
             )
     size = sum(entry.parameter.numel() * entry.parameter.element_size() for entry in entries)
-    return TableSpec(
+    table = TableSpec(
         kind="dense",
         tensors=tuple(
             TensorSpec(
@@ -73,14 +74,24 @@ def table_of(entries: Sequence[Entry], optimizers: Sequence[torch.optim.Optimize
         rules=tuple(RuleSpec(name=rule_name(optimizer), groups=group_values(optimizer)) for optimizer in optimizers),
         block_bytes=block_bytes_for(size),
     )
+    with _as_mistakes():
+        check_table(table)
+    return table
 
 
 def local_states(
     entries: Sequence[Entry], optimizers: Sequence[torch.optim.Optimizer]
 ) -> dict[str, dict[str, torch.Tensor | float]]:
-    """What the script's own optimizers have: of a resumed job, or of one that was trained without servers before."""
+    """What the script's own optimizers have: of a resumed job, or of one that was trained without servers before.
+
+    In memory of the host: it is cut into blocks, each of which would be a copy from a device of its own.
+    """
     return {
-        entry.name: {name: value for name, value in state.items() if isinstance(value, torch.Tensor | int | float)}
+        entry.name: {
+            name: value.detach().cpu() if isinstance(value, torch.Tensor) else value
+            for name, value in state.items()
+            if isinstance(value, torch.Tensor | int | float)
+        }
         for entry in entries
         if (state := optimizers[entry.optimizer].state.get(entry.parameter))
     }
@@ -95,11 +106,19 @@ def rule_name(optimizer: torch.optim.Optimizer) -> str:
             "use one of torch's, or --strategy all-reduce, which takes any"
         )
     name: str = kind.__name__
-    try:
+    with _as_mistakes():
         check_rule(name)
-    except ServerRefused as refusal:  # the same words, before any server is asked
-        raise UsageError(str(refusal)) from None
     return name
+
+
+def step_values(
+    table: TableSpec, number: int, optimizer: torch.optim.Optimizer, factor: float
+) -> tuple[dict[str, Number], ...]:
+    """What one optimizer of a table steps with now. Raises UsageError for what no server can run."""
+    values = group_values(optimizer, factor)
+    with _as_mistakes():
+        check_groups(table, number, values)
+    return values
 
 
 def group_values(optimizer: torch.optim.Optimizer, factor: float = 1.0) -> tuple[dict[str, Number], ...]:
@@ -112,6 +131,15 @@ def group_values(optimizer: torch.optim.Optimizer, factor: float = 1.0) -> tuple
         }
         for group in optimizer.param_groups
     )
+
+
+@contextmanager
+def _as_mistakes() -> Generator[None, None, None]:
+    """What a server would refuse is the script's mistake: the same words, before any server is asked."""
+    try:
+        yield
+    except ServerRefused as refusal:
+        raise UsageError(str(refusal)) from None
 
 
 def _plain(name: str, value: Any) -> Number:

@@ -51,8 +51,16 @@ class Breakage:
 class Traffic:
     """Running totals over all generations."""
 
-    bytes_sent: int
-    idle_seconds: float  # blocked in a collective while no byte moved
+    bytes_sent: int = 0  # to peers and to servers
+    idle_seconds: float = 0.0  # blocked in a collective while no byte moved
+    bytes_shared: int = 0  # that parameter servers on this machine read from this worker's memory
+
+    def plus(self, other: Traffic) -> Traffic:
+        return Traffic(
+            self.bytes_sent + other.bytes_sent,
+            self.idle_seconds + other.idle_seconds,
+            self.bytes_shared + other.bytes_shared,
+        )
 
 
 class Peers(ABC):

@@ -66,7 +66,7 @@ class SoloPeers(Peers):
         return False
 
     def traffic(self) -> Traffic:
-        return Traffic(bytes_sent=0, idle_seconds=0.0)
+        return Traffic()
 
     def close(self) -> None:
         self.group.close()

@@ -7,12 +7,14 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from shoal.environment import WorkerEnvironment
 from shoal.errors import Aborted, ExchangeFailed, PeerLost, ScriptFailed, ShoalError
+from shoal.parameters.client_servers import Sent
 from shoal.strategies import cluster_peers
 from shoal.strategies.cluster_peers import ClusterPeers
 from shoal.strategies.peers import JobOver
@@ -111,6 +113,15 @@ def test_members_meet_again_in_the_next_generation_and_keep_their_totals(cluster
     cluster.connect(2, 0, 1)
     succeed(*(lambda peers=peers: total(peers) for peers in cluster.peers))
     assert cluster.peers[0].traffic().bytes_sent == 2 * sent
+
+
+def test_what_goes_to_parameter_servers_is_sent_too_and_what_they_read_is_told_apart(cluster: Cluster) -> None:
+    peers = cluster.join(current=generation(7, 3))
+    peers.servers = SimpleNamespace(sent=Sent(over_network=70, by_memory=900))  # type: ignore[assignment]  # all it is asked for
+    try:
+        assert (peers.traffic().bytes_sent, peers.traffic().bytes_shared) == (70, 900)
+    finally:
+        peers.servers = None
 
 
 def test_who_leaves_at_a_steps_end_does_not_break_the_step_of_others(cluster: Cluster) -> None:

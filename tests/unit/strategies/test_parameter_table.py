@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from shoal.errors import UsageError
-from shoal.strategies.parameter_table import entries_of, group_values, rule_name, table_of
+from shoal.strategies.parameter_table import entries_of, group_values, rule_name, step_values, table_of
 
 
 def two_layers() -> nn.Module:
@@ -57,6 +57,29 @@ def test_optimizers_that_cannot_work_on_parts_are_named_with_what_to_do() -> Non
     model = two_layers()
     with pytest.raises(UsageError, match=r"LBFGS.*all-reduce"):
         rule_name(torch.optim.LBFGS(model.parameters()))
+
+
+@pytest.mark.parametrize("flag", ["capturable", "differentiable"])
+def test_values_that_no_server_can_run_are_the_scripts_mistake_before_a_server_is_asked(flag: str) -> None:
+    model = two_layers()
+    optimizers = [torch.optim.SGD(model[0].parameters(), maximize=True), torch.optim.AdamW(model[1].parameters())]
+    entries = entries_of({"model 1": model}, optimizers)
+    table = table_of(entries, optimizers)
+    optimizers[1].param_groups[0][flag] = True
+    with pytest.raises(UsageError, match=rf"optimizer 2 \(AdamW\) has {flag}=True.*leave {flag} out.*all-reduce"):
+        table_of(entries, optimizers)
+    with pytest.raises(UsageError, match=f"{flag}=True"):
+        step_values(table, 1, optimizers[1], 1.0)
+
+
+def test_a_value_that_changes_what_an_optimizer_keeps_may_not_change_while_training() -> None:
+    model = two_layers()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    table = table_of(entries_of({"model 1": model}, [optimizer]), [optimizer])
+    assert step_values(table, 0, optimizer, 3.0)[0]["lr"] == pytest.approx(0.3)
+    optimizer.param_groups[0]["amsgrad"] = True
+    with pytest.raises(UsageError, match=r"optimizer 1 \(Adam\).*leave amsgrad"):
+        step_values(table, 0, optimizer, 1.0)
 
 
 def test_code_is_not_sent_to_servers() -> None:

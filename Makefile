@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Files that do not come from here must not decide how tests run.
 unexport SHOAL_COORDINATOR SHOAL_TOKEN_FILE SHOAL_WORKER SHOAL_LAUNCHER
+# Tests start thousands of processes: each would compile the package anew, for a sixth of its start.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-long lint types unit install clean
 

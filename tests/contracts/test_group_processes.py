@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -10,36 +10,35 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from support.collective_process import serve
 
 TESTS = Path(__file__).parents[1]
 
 
 class Rank:
     def __init__(self, rank: int, schedule: str) -> None:
-        """`memory-python` is `memory` without the C extension."""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "support.collective_process", str(rank), schedule.removesuffix("-python")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=TESTS,
-            text=True,
-            env={**os.environ, "SHOAL_NATIVE": "0" if schedule.endswith("-python") else "1"},
-        )
+        context = multiprocessing.get_context("fork")  # torch is there already
+        self._pipe, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(rank, schedule, theirs))
+        self.process.start()
+        theirs.close()
 
-    def say(self, line: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
+    def say(self, order: Any) -> None:
+        self._pipe.send(order)
 
-    def hear(self) -> dict:
-        assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
+    def hear(self) -> dict[str, Any]:
+        answer: dict[str, Any] = self._pipe.recv()
+        return answer
 
-    def end(self) -> int:
-        self.process.communicate()
-        return self.process.returncode
+    def close(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.process.close()
+        self._pipe.close()
 
 
 @contextmanager
@@ -48,59 +47,55 @@ def processes(size: int, schedule: str) -> Iterator[list[Rank]]:
     try:
         addresses = [rank.hear()["address"] for rank in ranks]
         for rank in ranks:
-            rank.say(json.dumps(addresses))
+            rank.say(addresses)
         yield ranks
     finally:
         for rank in ranks:
-            rank.process.kill()
-            rank.end()
+            rank.close()
 
 
-LONG = pytest.mark.long
-
-
-@pytest.mark.parametrize(
-    "schedule", [pytest.param("auto", marks=LONG), "memory", pytest.param("memory-python", marks=LONG)]
-)
+@pytest.mark.parametrize("schedule", ["auto", "memory"])
 def test_processes_get_the_same_bits_and_end_cleanly(schedule: str) -> None:
     with processes(3, schedule) as ranks:  # small and large ones take different ways
         for elements in (1, 1000, 1_000_003):
             for rank in ranks:
-                rank.say(f"sum {elements}")
+                rank.say(("sum", elements))
             answers = [rank.hear() for rank in ranks]
             assert answers[0] == answers[1] == answers[2]
-        assert [rank.end() for rank in ranks] == [0, 0, 0]
+        for rank in ranks:
+            rank.say(None)
+        for rank in ranks:
+            rank.process.join()
+        assert [rank.process.exitcode for rank in ranks] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
     ("schedule", "elements"),
     [
         ("ring", 4_000_000),
-        pytest.param("tree", 100, marks=LONG),
+        ("tree", 100),
         ("memory", 4_000_000),
-        pytest.param("memory", 100, marks=LONG),
-        pytest.param("memory-python", 4_000_000, marks=LONG),
+        ("memory", 100),
     ],
 )
 def test_every_survivor_names_the_process_that_was_killed(schedule: str, elements: int) -> None:
     with processes(3, schedule) as ranks:
         for rank in ranks:
-            rank.say(f"until-failure {elements}")
+            rank.say(("until-failure", elements))
         assert all(rank.hear() == {"running": True} for rank in ranks)
         os.kill(ranks[1].process.pid, signal.SIGKILL)
         for survivor in (ranks[0], ranks[2]):
             answer = survivor.hear()
             assert (answer["error"], answer["peer"]) == ("PeerLost", 1), answer
             assert "all-reduce 'again and again', operation " in answer["text"]
-            if schedule.startswith("memory"):
+            if schedule == "memory":
                 assert "rank 1 is process 1 of the test" in answer["text"]
 
 
-@pytest.mark.parametrize("schedule", ["memory", pytest.param("memory-python", marks=LONG)])
-def test_a_stopped_process_is_named_after_the_limit_and_leaves_others_alone_when_it_wakes_up(schedule: str) -> None:
-    with processes(3, schedule) as ranks:
+def test_a_stopped_process_is_named_after_the_limit_and_leaves_others_alone_when_it_wakes_up() -> None:
+    with processes(3, "memory") as ranks:
         for rank in ranks:
-            rank.say("until-failure 4000000")
+            rank.say(("until-failure", 4_000_000))
         assert all(rank.hear() == {"running": True} for rank in ranks)
         os.kill(ranks[1].process.pid, signal.SIGSTOP)
         answers = [survivor.hear() for survivor in (ranks[0], ranks[2])]
@@ -113,7 +108,7 @@ def test_a_stopped_process_is_named_after_the_limit_and_leaves_others_alone_when
 def test_killing_every_process_leaves_no_shared_memory() -> None:
     with processes(3, "memory") as ranks:
         for rank in ranks:
-            rank.say("until-failure 100000")
+            rank.say(("until-failure", 100_000))
         assert all(rank.hear() == {"running": True} for rank in ranks)
         found = [Path(f"/proc/{rank.process.pid}/maps").read_text().count("memfd:shoal") for rank in ranks]
         assert found == [3, 3, 3]  # it is anonymous memory, seen by all of them

@@ -95,12 +95,13 @@ def job(
 def test_kills_in_forward_backward_and_update_one_after_the_other(tmp_path: Path) -> None:
     """The survivors keep their processes; each loss is one new generation, and replacements come in."""
     traps = {1: ("forward", 10), 2: ("backward", 30), 3: ("update", 50)}
-    with job(tmp_path, "-n", "4", traps=traps, epochs=6) as run:
+    with job(tmp_path, "-n", "4", traps=traps, epochs=3, gate=60) as run:
         before = run.pid(0)
+        run.wait_for(lambda: len({event.worker for event in run.of(events.WorkerJoined)}) >= 6)
+        (tmp_path / "open").touch()
         result = run.end_exactly()
     assert result["pid"] == before
     assert {event.worker for event in run.of(events.WorkerDied)} == {1, 2, 3}
-    assert len({event.worker for event in run.of(events.WorkerJoined)}) >= 6
     for event in run.of(events.WorkerDied):
         assert "was killed by SIGKILL" in event.reason
     assert run.of(events.ProgressResumed)
@@ -201,7 +202,7 @@ def test_the_scripts_own_mistake_ends_the_job_after_some_and_is_shown_once(tmp_p
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_campaign_of_kills(tmp_path: Path, seed: int) -> None:
     """Workers and the coordinator are killed, stopped and told to go, again and again."""
     draw = random.Random(seed)

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -32,11 +33,16 @@ SAYS = {
 PLAIN = {"torch_ddp.py"}  # of torch alone: there are no steps of ours to sum up
 
 
+def examples_but(*late: str) -> list[Any]:
+    """All of them; these in the long run only."""
+    return [pytest.param(name, marks=[pytest.mark.long] if name in late else []) for name in SMALL]
+
+
 def test_every_example_is_tried_here() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(SMALL)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", examples_but("early_stopping.py"))  # which is looked at more closely below
 def test_example_on_two_workers(tmp_path: Path, name: str) -> None:
     outcome = shoal(tmp_path, "run", "-n", "2", str(EXAMPLES / name), *SMALL[name])
     assert outcome.code == 0, outcome.stderr
@@ -44,7 +50,7 @@ def test_example_on_two_workers(tmp_path: Path, name: str) -> None:
     assert ("finished" in outcome.stdout) is (name not in PLAIN)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", examples_but("digits.py", "early_stopping.py"))
 def test_example_in_one_process_without_a_coordinator(tmp_path: Path, name: str) -> None:
     command = [sys.executable, str(EXAMPLES / name), *SMALL[name]]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)

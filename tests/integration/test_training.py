@@ -66,56 +66,66 @@ def events(run_dir: Path, kind: str) -> list[dict[str, Any]]:
     return [record["event"] for record in records if record["event"]["kind"] == kind]
 
 
-def folder(parent: Path, name: str) -> Path:
-    made = parent / name
-    made.mkdir()
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a job of three workers in which nothing went wrong."""
+    made = tmp_path_factory.mktemp("undisturbed")
+    script(made)
+    assert shoal(made, "run", "-n", "3", "--run-dir", "out", "script.py").code == 0
     return made
 
 
-def test_four_processes_compute_what_one_computes(tmp_path: Path) -> None:
-    one, four, again = (folder(tmp_path, name) for name in ("one", "four", "again"))
-    script(one, batch=16)
-    script(four, batch=4)
-    script(again, batch=4)
-    assert shoal(one, "run", "-n", "1", "script.py").code == 0
-    assert shoal(four, "run", "-n", "4", "--run-dir", "out", "script.py").code == 0
-    assert shoal(again, "run", "-n", "4", "script.py").code == 0
-    expected, found, repeated = result(one), result(four), result(again)
-    for name, tensor in expected.items():
+def test_three_processes_compute_what_one_computes(undisturbed: Path, tmp_path: Path) -> None:
+    script(tmp_path, batch=12)
+    assert shoal(tmp_path, "run", "-n", "1", "script.py").code == 0
+    found = result(undisturbed)
+    for name, tensor in result(tmp_path).items():
         assert (tensor - found[name]).abs().max().item() <= 1e-9
-        assert torch.equal(found[name], repeated[name]), "the same seed and n give the same bits"
-    assert events(four / "out", "job-ended")[0]["outcome"] == "finished"
-    assert len(events(four / "out", "worker-joined")) == 4
-    assert leftovers(four) == []
+    assert events(undisturbed / "out", "job-ended")[0]["outcome"] == "finished"
+    assert len(events(undisturbed / "out", "worker-joined")) == 3
+    assert leftovers(undisturbed) == []
 
 
-def test_an_exchange_broken_on_purpose_is_redone_in_the_next_generation(tmp_path: Path) -> None:
-    clean, broken = folder(tmp_path, "clean"), folder(tmp_path, "broken")
-    script(clean)
-    # Before the first backward of its step 3, worker 1 breaks its own group: every member's step becomes void.
-    script(broken)
-    text = (broken / "script.py").read_text()
-    text = text.replace("        loss = F.mse", "        sabotage(run)\n        loss = F.mse", 1)
-    helper = """
+SABOTAGE = """
 broken_once = []
 def sabotage(run):
-    if run.rank == 1 and run.step == 3 and not broken_once:
+    if run.rank == 1 and run.step == {step} and not broken_once:
         broken_once.append(True)
         run._session.peers.group.abort("broken on purpose")
 """
-    (broken / "script.py").write_text(text.replace("def train(run)", helper + "def train(run)"))
-    assert shoal(clean, "run", "-n", "3", "script.py").code == 0
-    outcome = shoal(broken, "run", "-n", "3", "--run-dir", "out", "script.py")
+
+
+def sabotaged(folder: Path, step: int, before_update: str = "pass") -> None:
+    """Before the first backward of this step, worker 1 breaks its own group: every member's step becomes void."""
+    script(folder, before_update)
+    text = (folder / "script.py").read_text()
+    text = text.replace("        loss = F.mse", "        sabotage(run)\n        loss = F.mse", 1)
+    (folder / "script.py").write_text(text.replace("def train(run)", SABOTAGE.format(step=step) + "def train(run)"))
+    outcome = shoal(folder, "run", "-n", "3", "--run-dir", "out", "script.py")
     assert outcome.code == 0, outcome.stderr
-    expected, found = result(clean), result(broken)
+
+
+def assert_same_bits(one: Path, other: Path) -> None:
+    expected, found = result(one), result(other)
     assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
-    assert [event["generation"] for event in events(broken / "out", "generation-formed")] == [1, 2]
+
+
+def test_an_exchange_broken_on_purpose_is_redone_in_the_next_generation(undisturbed: Path, tmp_path: Path) -> None:
+    sabotaged(tmp_path, 3)
+    assert_same_bits(undisturbed, tmp_path)
+    assert [event["generation"] for event in events(tmp_path / "out", "generation-formed")] == [1, 2]
     # A member that was still in the reduction of step 2 when the group broke redoes that one, or copies its result.
-    voided = {event["step"] for event in events(broken / "out", "step-voided")}
+    voided = {event["step"] for event in events(tmp_path / "out", "step-voided")}
     assert {3} <= voided <= {2, 3}
 
 
-@pytest.mark.parametrize("moment", ["before_update", "in forward"])
+def test_a_script_that_raises_in_a_void_iteration_starts_again(undisturbed: Path, tmp_path: Path) -> None:
+    sabotaged(tmp_path, 6, "if not run.applied: raise ArithmeticError('no gradient')")
+    assert_same_bits(undisturbed, tmp_path)
+    assert any("starts again from the top" in event["text"] for event in events(tmp_path / "out", "advised"))
+
+
+@pytest.mark.parametrize("moment", ["before_update", pytest.param("in forward", marks=pytest.mark.long)])
 def test_a_worker_killed_in_a_step_is_named_with_step_and_operation(tmp_path: Path, moment: str) -> None:
     is_victim = 'os.environ["RANK"] == "1" and run.step == 5'
     kill = f'if {is_victim}: print("about to die", flush=True); os.kill(os.getpid(), signal.SIGKILL)'
@@ -161,7 +171,15 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "models differ",
+        "fewer samples",
+        pytest.param("loop left early", marks=pytest.mark.long),
+        pytest.param("mean on one", marks=pytest.mark.long),
+    ],
+)
 def test_mistakes_in_a_script_end_the_job_with_one_line(tmp_path: Path, name: str) -> None:
     override, code, text = MISTAKES[name]
     script(tmp_path)
@@ -256,7 +274,14 @@ def test_a_killed_launcher_leaves_no_process(tmp_path: Path) -> None:
     assert leftovers(tmp_path) == []
 
 
-@pytest.mark.parametrize("ending", ["sys.exit(0)", "raise ValueError('in the child')", "os._exit(0)"])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "raise ValueError('in the child')",
+        pytest.param("sys.exit(0)", marks=pytest.mark.long),
+        pytest.param("os._exit(0)", marks=pytest.mark.long),
+    ],
+)
 def test_a_forked_child_leaves_its_parent_s_job_alone(tmp_path: Path, ending: str) -> None:
     script(tmp_path, f"if run.step == 3 and os.fork() == 0: {ending}")
     with started(tmp_path, "run", "-n", "2", "--run-dir", "out", "script.py") as process:
@@ -264,22 +289,3 @@ def test_a_forked_child_leaves_its_parent_s_job_alone(tmp_path: Path, ending: st
     assert process.returncode == 0, stderr
     assert len(events(tmp_path / "out", "generation-formed")) == 1
     assert len(events(tmp_path / "out", "worker-left")) == 2
-
-
-def test_a_script_that_raises_in_a_void_iteration_starts_again(tmp_path: Path) -> None:
-    clean, broken = folder(tmp_path, "clean"), folder(tmp_path, "broken")
-    script(clean)
-    script(broken, "if not run.applied: raise ArithmeticError('no gradient')")
-    text = (broken / "script.py").read_text()
-    sabotage = """        if run.rank == 1 and run.step == 6 and not done:
-            done.append(1)
-            run._session.peers.group.abort("on purpose")
-"""
-    text = text.replace("        loss = F.mse", sabotage + "        loss = F.mse", 1)
-    text = text.replace("def train(run)", "done = []\ndef train(run)")
-    (broken / "script.py").write_text(text)
-    assert shoal(clean, "run", "-n", "2", "script.py").code == 0
-    outcome = shoal(broken, "run", "-n", "2", "--run-dir", "out", "script.py")
-    assert outcome.code == 0, outcome.stderr
-    assert all(torch.equal(tensor, result(broken)[name]) for name, tensor in result(clean).items())
-    assert any("starts again from the top" in event["text"] for event in events(broken / "out", "advised"))

@@ -1,16 +1,16 @@
-"""One rank of a group as a process of its own: reads what to do from stdin, answers on stdout, both a JSON line each.
+"""One rank of a group as a process of its own: hears through a pipe what to do, and answers.
 
 The schedule `memory` is a group through shared memory.
 
--> addresses of all ranks        (after it printed its own)
--> sum N | until-failure N       all-reduce of N float32 once, or again and again until something fails
+-> addresses of all ranks                    (after it told its own)
+-> ("sum", N) | ("until-failure", N)         all-reduce of N float32 once, or again and again until something fails
+-> None                                      the end
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import sys
+from multiprocessing.connection import Connection
 
 import torch
 
@@ -26,19 +26,14 @@ from shoal.values import Address, Generation
 from support.collectives import TOKEN, generation_of
 
 
-def say(**answer: object) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
-
-
-def until_failure(group: ThreadedGroup, elements: int) -> None:
+def until_failure(group: ThreadedGroup, elements: int, pipe: Connection) -> None:
     tensor = torch.zeros(elements)
-    say(running=True)
+    pipe.send({"running": True})
     try:
         while True:
             group.all_reduce(tensor, label="again and again").wait()
     except ShoalError as error:
-        say(error=type(error).__name__, peer=getattr(error, "peer", None), text=str(error))
+        pipe.send({"error": type(error).__name__, "peer": getattr(error, "peer", None), "text": str(error)})
 
 
 def group_of(listener: PeerListener, generation: Generation, rank: int, schedule: str) -> ThreadedGroup:
@@ -51,24 +46,19 @@ def group_of(listener: PeerListener, generation: Generation, rank: int, schedule
     return group_over(mesh, hood, GroupConfig(limits=TeamLimits(stopped=1.0), names=names))
 
 
-def main() -> None:
-    rank, schedule = int(sys.argv[1]), sys.argv[2]
+def serve(rank: int, schedule: str, pipe: Connection) -> None:
     torch.set_num_threads(1)
     listener = PeerListener("127.0.0.1", TOKEN)
-    say(address=[listener.address.host, listener.address.port])
-    generation = generation_of([Address(*address) for address in json.loads(sys.stdin.readline())])
-    group = group_of(listener, generation, rank, schedule)
-    for line in sys.stdin:
-        task, elements = line.split()
+    pipe.send({"address": [listener.address.host, listener.address.port]})
+    group = group_of(listener, generation_of([Address(*address) for address in pipe.recv()]), rank, schedule)
+    while (order := pipe.recv()) is not None:
+        task, elements = order
         if task == "sum":
-            tensor = torch.randn(int(elements), generator=torch.Generator().manual_seed(rank))
+            tensor = torch.randn(elements, generator=torch.Generator().manual_seed(rank))
             group.all_reduce(tensor, label="a sum").wait()
-            say(digest=hashlib.sha256(tensor.numpy().tobytes()).hexdigest(), total=tensor.double().sum().item())
+            digest = hashlib.sha256(tensor.numpy().tobytes()).hexdigest()
+            pipe.send({"digest": digest, "total": tensor.double().sum().item()})
         else:
-            until_failure(group, int(elements))
+            until_failure(group, elements, pipe)
     group.close()
     listener.close()
-
-
-if __name__ == "__main__":
-    main()

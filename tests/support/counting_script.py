@@ -2,8 +2,8 @@
 
 `--traps` is JSON: by worker number, a place and a step. Places: forward, backward, update (inside `optimizer.step`),
 compare and connect (while regrouping), copy (of the state, sent or received), part (of a checkpoint), script (in the
-script's own code); `hang`, `raise` and `memory` (more than there is) do that in place of dying. The first worker writes
-what came of it as JSON.
+script's own code); `hang`, `raise` and `memory` (more than there is) do that in place of dying. From the step `--gate`
+on, workers wait for the file `open`. The first worker writes what came of it as JSON.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ def train(run: shoal.Run) -> None:
     parser.add_argument("--samples", type=int, default=403)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--pause", type=float, default=0.02)
+    parser.add_argument("--gate", type=int, default=0)
     parser.add_argument("--traps", type=json.loads, default={})
     options = parser.parse_args()
     traps = Traps(run, options.traps)
@@ -124,6 +125,8 @@ def train(run: shoal.Run) -> None:
             counting.zero_grad()
             training.zero_grad()
             time.sleep(options.pause)
+            while options.gate and run.step >= options.gate and not Path("open").exists():
+                time.sleep(0.01)
         mean = run.mean(1.0)
         assert mean == 1.0
     if run.is_first:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
-
-import pytest
 
 import shoal
 
 ROOT = Path(shoal.__file__).parent
+MODULES = sorted(ROOT.rglob("*.py"))
 
 # Each line may import only lines above it. The parts of one line never import each other.
 HOUSE = [
@@ -42,6 +42,13 @@ DOORS = {
 }
 
 
+@functools.cache
+def statements(path: Path) -> tuple[ast.AST, ...]:
+    """What is imported and called in a module; all else in it is of no interest here."""
+    kinds = (ast.Import, ast.ImportFrom, ast.Call)
+    return tuple(node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds))
+
+
 def part_of(path: Path) -> str:
     relative = path.relative_to(ROOT)
     return relative.parts[0] if len(relative.parts) > 1 else relative.stem
@@ -49,7 +56,7 @@ def part_of(path: Path) -> str:
 
 def imported_parts(path: Path) -> set[tuple[str, int]]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(path):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -68,12 +75,12 @@ def allowed(part: str) -> set[str]:
     return {other for other, level in LEVEL.items() if level < LEVEL[part]}
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_point_up_the_house(path: Path) -> None:
-    part = part_of(path)
-    assert part in LEVEL or part in DOORS, f"{part} has no place in the house; see docs/design.md"
-    for other, line in imported_parts(path):
-        assert other == part or other in allowed(part), f"{path.relative_to(ROOT)}:{line} imports shoal.{other}"
+def test_imports_point_up_the_house() -> None:
+    for path in MODULES:
+        part = part_of(path)
+        assert part in LEVEL or part in DOORS, f"{part} has no place in the house; see docs/design.md"
+        for other, line in imported_parts(path):
+            assert other == part or other in allowed(part), f"{path.relative_to(ROOT)}:{line} imports shoal.{other}"
 
 
 # Benchmarks compare with torch's own; torch loads the second one; then what others may carry for us, and we for others.
@@ -83,7 +90,7 @@ MAY_KNOW_PROCESS_GROUPS = ("cli/bench_", "torch_autoload.py", "collectives/carri
 def test_no_torch_process_group_is_made_outside_benchmarks() -> None:
     users = {
         str(path.relative_to(ROOT))
-        for path in ROOT.rglob("*.py")
+        for path in MODULES
         if any(name.startswith(("torch.distributed", "torch.nn.parallel")) for name in _all_imports(path))
         or "DistributedDataParallel" in path.read_text()
     }
@@ -91,15 +98,15 @@ def test_no_torch_process_group_is_made_outside_benchmarks() -> None:
 
 
 def test_nothing_is_unpickled_or_evaluated() -> None:
-    for path in ROOT.rglob("*.py"):
+    for path in MODULES:
         assert not {"pickle", "cloudpickle", "dill", "marshal", "shelve"} & _all_imports(path), path
-        calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        calls = [node.func for node in statements(path) if isinstance(node, ast.Call)]
         assert not [call for call in calls if isinstance(call, ast.Name) and call.id in ("eval", "exec")], path
 
 
 def _all_imports(path: Path) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

@@ -188,9 +188,9 @@ class Dangerous(Dataset[int]):
         return index
 
 
-@pytest.mark.parametrize(("deed", "told"), [("is killed", "Killed"), ("hangs", "timed out after 2")])
+@pytest.mark.parametrize(("deed", "told"), [("is killed", "Killed"), ("hangs", "timed out after 1")])
 def test_a_lost_loader_process_is_a_one_line_error(deed: str, told: str) -> None:
-    loader = DataLoader(Dangerous(deed), batch_size=2, num_workers=1, timeout=2 if deed == "hangs" else 0)
+    loader = DataLoader(Dangerous(deed), batch_size=2, num_workers=1, timeout=1 if deed == "hangs" else 0)
     before = set(psutil.Process().children())
     with pytest.raises(DataError, match="loading with 1 background processes failed: RuntimeError") as caught:
         batches_of(feed_for(loader, FeedOptions()), ALONE)

@@ -24,9 +24,9 @@ def list_feed(size: int, batch_size: int, **options: Any) -> Feed:
     return feed_for(list(range(size)), FeedOptions(batch_size=batch_size, collate=as_list, **options))
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
-    size=st.integers(1, 200), world_size=st.integers(1, 12), batch_size=st.integers(1, 6), accumulate=st.integers(1, 3)
+    size=st.integers(1, 100), world_size=st.integers(1, 12), batch_size=st.integers(1, 6), accumulate=st.integers(1, 3)
 )
 def test_every_sample_once_per_epoch(size: int, world_size: int, batch_size: int, accumulate: int) -> None:
     world_size = min(world_size, size)
@@ -36,9 +36,9 @@ def test_every_sample_once_per_epoch(size: int, world_size: int, batch_size: int
     assert feed.steps(dealings[0]) == len(list(steps_of(feed, Cursor(), dealings)))
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
-    size=st.integers(12, 300),
+    size=st.integers(12, 150),
     batch_size=st.integers(1, 6),
     worlds=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 4)), min_size=2, max_size=5),
 )

@@ -32,9 +32,10 @@ MOST_SCHEDULES = 150  # within which each variant must be caught
 Variant = Callable[[pytest.MonkeyPatch], Parts]
 
 
-def caught_by(variant: Variant, *kinds: Kind) -> str:
-    """The invariant that does not hold in the first schedule that the variant breaks."""
-    for seed in range(MOST_SCHEDULES):
+def caught_by(variant: Variant, kinds: list[Kind], likely: int) -> str:
+    """The invariant that does not hold in the first schedule that the variant breaks, from the likely one on."""
+    for number in range(MOST_SCHEDULES):
+        seed = (likely + number) % MOST_SCHEDULES
         schedule = random_schedule(seed, kinds=kinds)
         try:
             with pytest.MonkeyPatch.context() as patch:
@@ -121,21 +122,22 @@ def lets_everybody_bring_its_state(patch: pytest.MonkeyPatch) -> Parts:
 
 
 @pytest.mark.parametrize(
-    ("variant", "kinds", "caught"),
+    ("variant", "kinds", "likely", "caught"),  # likely: the first seed that caught it when this was written
     [
-        (skips_samples, [Kind.JOIN], {invariants.EACH_SAMPLE_ONCE}),
-        (applies_too_soon, [Kind.SLOW], {invariants.ONE_STATE}),
-        (forgets_its_decisions, [Kind.CRASH], {invariants.DECIDED_ONCE}),
-        (takes_the_least_far, [Kind.RESET, Kind.KILL, Kind.STOP], {invariants.FURTHEST}),
-        (publishes_older_parts, [Kind.RESET, Kind.LAGGING], {invariants.CURRENT_ONLY}),
-        (does_not_wait_for_the_lease, [Kind.SPLIT, Kind.JOIN, Kind.CUT_OFF], {invariants.ONE_GROUP}),
+        (skips_samples, [Kind.JOIN], 0, {invariants.EACH_SAMPLE_ONCE}),
+        (applies_too_soon, [Kind.SLOW], 0, {invariants.ONE_STATE}),
+        (forgets_its_decisions, [Kind.CRASH], 1, {invariants.DECIDED_ONCE}),
+        (takes_the_least_far, [Kind.RESET, Kind.KILL, Kind.STOP], 5, {invariants.FURTHEST}),
+        (publishes_older_parts, [Kind.RESET, Kind.LAGGING], 51, {invariants.CURRENT_ONLY}),
+        (does_not_wait_for_the_lease, [Kind.SPLIT, Kind.JOIN, Kind.CUT_OFF], 5, {invariants.ONE_GROUP}),
         (
             lets_everybody_bring_its_state,
             [Kind.STOP, Kind.CUT_OFF, Kind.VANISH, Kind.KILL],
+            96,
             {invariants.ONE_CHAIN, invariants.FURTHEST},
         ),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_it_is_caught(variant: Variant, kinds: list[Kind], caught: set[str]) -> None:
-    assert caught_by(variant, *kinds) in caught
+def test_it_is_caught(variant: Variant, kinds: list[Kind], likely: int, caught: set[str]) -> None:
+    assert caught_by(variant, kinds, likely) in caught

@@ -6,8 +6,6 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 TRAIN = """
 import json, sys
 import torch
@@ -42,18 +40,18 @@ found.append(model.weight.sum().item())
 """
 
 
-def run(before: str, after: str = "") -> tuple[bool, list[float]]:
-    program = TRAIN.format(before=before, after=after)
+def run(before: str) -> tuple[bool, list[float]]:
+    program = TRAIN.format(before=before, after=COMPILE)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     has_compiler, found = json.loads(done.stdout)
     return has_compiler, found
 
 
-@pytest.mark.parametrize("after", ["", COMPILE])
-def test_the_compiler_stays_out_and_results_are_the_same(after: str) -> None:
-    has_compiler, plain = run("", after)
+def test_the_compiler_stays_out_and_results_are_the_same() -> None:
+    """Whether it was imported is seen before the first use of the compiler, which then works."""
+    has_compiler, plain = run("")
     assert has_compiler, "torch has learnt it: lean_torch.py can go"
-    is_imported, lean = run(LEAN, after)
+    is_imported, lean = run(LEAN)
     assert not is_imported
     assert lean == plain

@@ -252,23 +252,26 @@ def rich_script(run: shoal.Run) -> dict[str, Any]:
     return {**states, "lr": torch.tensor(one.param_groups[0]["lr"]), "steps": torch.tensor(run.step)}
 
 
-@pytest.mark.parametrize("kind", ["fault", pytest.param("late", marks=pytest.mark.long)])
-def test_a_failure_of_any_operation_is_mended(kind: str) -> None:
-    """Every all-reduce of the loop fails once, on each rank: before it starts, or after others have its result."""
+EACH = [
+    ("fault", 1),
+    *(pytest.param(*case, marks=pytest.mark.long) for case in [("fault", 0), ("late", 0), ("late", 1)]),
+]
+
+
+@pytest.mark.parametrize(("kind", "rank"), EACH)
+def test_a_failure_of_any_operation_is_mended(kind: str, rank: int) -> None:
+    """Every all-reduce of the loop fails once, on either rank: before it starts, or after others have its result."""
     hub = Hub(2)
     clean = train_in_threads(2, rich_script, hub=hub)
-    for rank in range(2):
-        in_loop = [label for label in hub.labels[rank] if label.startswith("step ")]
-        for number in range(len(in_loop)):
-            broken_hub = Hub(2, **{kind: nth(rank, number)})
-            results = train_in_threads(2, rich_script, hub=broken_hub)
-            assert broken_hub.number == 2, f"operation {number} was not met"
-            for state, expected in zip(results, clean, strict=True):
-                for name, tensor in state.items():
-                    assert torch.equal(tensor, results[0][name]), f"{in_loop[number]}: replicas differ in {name}"
-                    assert torch.equal(tensor, expected[name]), (
-                        f"{in_loop[number]}: {name} is not as without the failure"
-                    )
+    in_loop = [label for label in hub.labels[rank] if label.startswith("step ")]
+    for number in range(len(in_loop)):
+        broken_hub = Hub(2, **{kind: nth(rank, number)})
+        results = train_in_threads(2, rich_script, hub=broken_hub)
+        assert broken_hub.number == 2, f"operation {number} was not met"
+        for state, expected in zip(results, clean, strict=True):
+            for name, tensor in state.items():
+                assert torch.equal(tensor, results[0][name]), f"{in_loop[number]}: replicas differ in {name}"
+                assert torch.equal(tensor, expected[name]), f"{in_loop[number]}: {name} is not as without the failure"
 
 
 def nth(rank: int, number: int) -> Callable[[int, str], bool]:

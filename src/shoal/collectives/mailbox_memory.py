@@ -45,7 +45,7 @@ Exchange = Callable[[bytes], list[bytes]]  # every rank's bytes to every rank, i
 MOST_INLINE = 64 * 1024
 PIECE_BYTES = 64 * 1024  # of a long message that goes through the ring
 STOPPED_LIMIT = 5.0  # seconds; a process that is stopped for longer counts as lost
-DYING_SECONDS = 0.1  # a process whose memory is gone is seen to be dead within
+DYING_SECONDS = 1.0  # a process whose memory is gone is seen to be dead within, on a busy machine too; mostly at once
 
 
 class MemoryLane(Lane):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import signal
 import socket
 import threading
@@ -14,10 +15,12 @@ import pytest
 import torch
 
 from shoal.errors import ParametersLost, Refused, ServerRefused
-from shoal.parameters import keeper_link
+from shoal.parameters import keeper_link, server_peers
 from shoal.parameters.client import EnrolTerms, ParameterClient
+from shoal.parameters.connection import Connection, Hearer
 from shoal.parameters.group_events import BlocksLost, MapMade
 from shoal.parameters.keeper_client import KeeperClient
+from shoal.parameters.proving import Key
 from shoal.parameters.server import Server, ServerConfig
 from shoal.parameters.table_blocks import table_bytes
 from shoal.values import Address, ServerMap
@@ -449,6 +452,33 @@ def test_a_server_that_was_taken_out_ends_though_the_next_map_comes_at_once(monk
         numbers = tuple(member.number for member in living)
         server._heard_keeper(GroupNews(map=ServerMap(version, living, numbers, numbers, 1)))
     server.run()  # it would look for a keeper, and find none
+
+
+def test_of_two_servers_that_cannot_reach_each_other_one_goes_and_the_job_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_peers, "UNREACHED_SECONDS", 0.3)
+    table = table_for()
+    with group_of(2, 2) as group:
+        client = begin(group, table)
+        answer = commit(client, table, 1)
+        there = group.servers[0].address
+
+        class CutOff(Connection):
+            @classmethod
+            def connecting(cls, address: Address, key: Key, hearer: Hearer) -> Connection:
+                if address == there:
+                    raise OSError(errno.EHOSTUNREACH, "No route to host")
+                return Connection.connecting(address, key, hearer)
+
+        monkeypatch.setattr(server_peers, "Connection", CutOff)  # for those that are made from now on
+        group.cut(1, 0)
+        for number in (2, 3):
+            answer = commit(client, table, number)
+        check(client, table, pushes=3, at_least=answer.number)
+        assert group.holders() == (0,)
+        wait_until(lambda: group.has_died(1), "the other has ended")
+        assert "cannot reach each other" in str(group.failures.pop(1))
 
 
 # Real processes

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -109,6 +110,12 @@ class Group:
         made = ParameterClient(config)
         self._clients.append(made)
         return made
+
+    def cut(self, one: int, other: int) -> None:
+        """End the connection between two servers."""
+        peer = self.servers[one]._peers._peers[other]
+        assert peer.connection is not None
+        peer.connection.socket.shutdown(socket.SHUT_RDWR)
 
     def has_died(self, number: int) -> bool:
         return not self._threads[number].is_alive()

@@ -14,6 +14,7 @@ import msgspec
 
 from shoal.errors import Refused
 from shoal.parameters.connection import Connection
+from shoal.parameters.cut_links import CutLinks
 from shoal.parameters.group_events import BlocksLost, GroupEvent, MapMade, MoreWanted, StopWanted
 from shoal.parameters.proving import KEEPER_PURPOSE, keeper_job_purpose
 from shoal.parameters.server_group import ServerGroup
@@ -62,6 +63,7 @@ class KeeperDesk:
         self._silence_limit = silence_limit
         self._strangers: dict[Connection, float] = {}  # in order of arrival, with its time
         self._seats: dict[Connection, _Seat] = {}
+        self._cuts = CutLinks()
         self._watchers: dict[Connection, str] = {}  # the job whose worker it is; empty: an administrator's
         self._renew()
 
@@ -88,6 +90,9 @@ class KeeperDesk:
             silence = now - seat.heard
             if silence > self._silence_limit:
                 self.lose(seat.number, f"nothing was heard of it for {silence:.1f} s", now)
+        cut_off = self._cuts.victim({seat.number for seat in self._seats.values()}, now)
+        if cut_off is not None:
+            self.lose(*cut_off, now)
 
     def lose(self, number: int, reason: str, now: float) -> None:
         events = self._group.lose(number, reason, now)
@@ -149,6 +154,7 @@ class KeeperDesk:
         if isinstance(note, ServerBeat):
             seat.beat = note
             self._renew()
+            self._cuts.said(seat.number, note.unreached, now)
         elif isinstance(note, Filled):
             self._tell(self._group.filled(seat.number, note.view, note.size, now))
         elif isinstance(note, Lost):

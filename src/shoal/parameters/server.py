@@ -296,6 +296,7 @@ class Server:
                 (job, tuple((worker, clock.count) for worker, clock in ledger.clocks.by_worker.items()))
                 for job, ledger in homes
             ),
+            unreached=self._peers.unreached(),
         )
 
     # Other servers

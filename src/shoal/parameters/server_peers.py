@@ -16,6 +16,7 @@ from shoal.values import Server, ServerMap
 from shoal.wire.parameter_messages import PARAMETER_VERSION, Hello, Note, Welcome
 
 RETRY_SECONDS = 0.05
+UNREACHED_SECONDS = 15.0  # without a connection, after which the keeper is told; a busy machine may take some
 
 
 class ServerPeer:
@@ -26,7 +27,8 @@ class ServerPeer:
         self.server: Server | None = None  # None: it is in no map yet that this one knows, but it has connected
         self.connection: Connection | None = None
         self.is_ready = False  # both ends have said who they are
-        self.next_try = 0.0  # by time.monotonic
+        self.next_try = 0.0  # by time.monotonic, as the next
+        self.absent_since = time.monotonic()  # while it is not ready
 
 
 class ServerPeers:
@@ -52,6 +54,12 @@ class ServerPeers:
         peer = self._peers.get(number)
         if peer is not None and peer.is_ready and peer.connection is not None:
             peer.connection.send(note, payload)
+
+    def unreached(self) -> tuple[int, ...]:
+        """Servers of the map that there has been no connection to for long."""
+        long_ago = time.monotonic() - UNREACHED_SECONDS
+        absent = (peer for peer in self._peers.values() if peer.server is not None and not peer.is_ready)
+        return tuple(peer.number for peer in absent if peer.absent_since < long_ago)
 
     def tend(self, board: Switchboard) -> float | None:
         """Connect to whom it is due. Seconds until something is again; None: nothing is."""
@@ -83,6 +91,8 @@ class ServerPeers:
 
     def lost(self, peer: ServerPeer, connection: Connection) -> None:
         if peer.connection is connection:
+            if peer.is_ready:
+                peer.absent_since = time.monotonic()
             peer.connection, peer.is_ready = None, False
             peer.next_try = time.monotonic() + RETRY_SECONDS
             if peer.server is None:

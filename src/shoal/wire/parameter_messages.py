@@ -327,6 +327,7 @@ class ServerBeat(Note, frozen=True, tag="server-beat"):
     figures: ServerFigures
     staleness: tuple[tuple[str, tuple[int, ...]], ...] = ()  # home only; by job: updates by their staleness, 0 and up
     clocks: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = ()  # home only; by job: (worker, its clock)
+    unreached: tuple[int, ...] = ()  # servers of the map that the sender has not been connected to for long
 
 
 class OpenSpace(Note, frozen=True, tag="open-space"):

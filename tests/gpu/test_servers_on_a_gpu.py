@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.launcher import shoal
-from support.served_device_jobs import BOUNDED, FREE, SERVED, ServedJobs, trained
+from support.served_device_jobs import ALL_REDUCE, BOUNDED, FREE, SERVED, ServedJobs, trained
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 REPLICATED = ("--servers", "2", "--replicas", "2")
@@ -17,6 +17,17 @@ REPLICATED = ("--servers", "2", "--replicas", "2")
 @pytest.mark.timeout(300)  # three jobs in a test
 class TestOnAGpu(ServedJobs):
     on, kind, beside = "own", "cuda", "own"
+
+    def test_a_checkpoint_moves_to_all_reduce(self, tmp_path: Path) -> None:
+        stopped = trained(tmp_path, *SERVED, "--run-dir", "stopped", on=self.on, stop=25)
+        resumed = trained(tmp_path, "--resume", "stopped", *ALL_REDUCE, on=self.beside)
+        assert resumed.accuracy > max(stopped.accuracy, 0.7)
+
+    def test_a_checkpoint_moves_from_all_reduce(self, tmp_path: Path) -> None:
+        stopped = trained(tmp_path, "--run-dir", "stopped", on=self.beside, stop=25)
+        resumed = trained(tmp_path, "--resume", "stopped", *SERVED, on=self.on)
+        assert resumed.kinds == {self.kind}
+        assert resumed.accuracy > max(stopped.accuracy, 0.7)
 
 
 @pytest.mark.parametrize("who", ["worker", "server"])

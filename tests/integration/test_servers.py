@@ -7,7 +7,6 @@ import errno
 import signal
 import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -190,10 +189,9 @@ def test_a_pull_that_was_given_up_before_its_answer_came_leaves_the_next_one_rig
         group.start(2)
         wait_until(lambda: group.holders() == (0, 1, 2), "the servers' memory is laid out anew")
         given_up = client.pull(answer.number + 3, ())  # both new maps have an entry, and the next push
-        time.sleep(0.2)  # it is asked for
+        wait_until(lambda: bool(given_up._asked), "it is asked for")
         given_up.close()
-        answer = commit(client, table, 2)
-        time.sleep(0.2)  # it is answered
+        answer = commit(client, table, 2)  # which answers it, before anything that is asked later
         check(client, table, pushes=2, at_least=answer.number)
 
 

@@ -302,10 +302,15 @@ class ClusterPeers(Peers):
         known = self.client.wait_settled(checkpoint, timeout)
         return False if known is None and self.client.is_over else known
 
+    @property
+    def idle_seconds(self) -> float:
+        """Without a look at the servers, which takes the lock of their client."""
+        group = self._current
+        return self._past.idle_seconds + (0.0 if group is None else group.idle_seconds)
+
     def traffic(self) -> Traffic:
-        group, found = self._current, self._past
-        if group is not None:
-            found = found.plus(Traffic(group.bytes_sent, group.idle_seconds))
+        group, past = self._current, self._past
+        found = Traffic(past.bytes_sent + (0 if group is None else group.bytes_sent), self.idle_seconds)
         if self.servers is not None:
             sent = self.servers.sent
             found = found.plus(Traffic(sent.over_network, bytes_shared=sent.by_memory))

@@ -143,6 +143,11 @@ class Peers(ABC):
     def traffic(self) -> Traffic:
         """Totals so far."""
 
+    @property
+    def idle_seconds(self) -> float:
+        """Of `traffic`, for those who ask several times a step."""
+        return self.traffic().idle_seconds
+
     @abstractmethod
     def close(self) -> None:
         """Let go of the group and of the coordinator."""

@@ -87,13 +87,13 @@ class Votes:
 @contextmanager
 def waiting(iteration: Iteration, peers: Peers) -> Iterator[None]:
     """Count the time inside as time in which the script was held up."""
-    started, idle = time.perf_counter(), peers.traffic().idle_seconds
+    started, idle = time.perf_counter(), peers.idle_seconds
     try:
         yield
     finally:
         waited = time.perf_counter() - started
         iteration.waited += waited
-        iteration.idle += min(waited, peers.traffic().idle_seconds - idle)
+        iteration.idle += min(waited, peers.idle_seconds - idle)
 
 
 @dataclass(frozen=True)

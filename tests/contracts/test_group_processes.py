@@ -92,6 +92,18 @@ def test_every_survivor_names_the_process_that_was_killed(schedule: str, element
                 assert "rank 1 is process 1 of the test" in answer["text"]
 
 
+def test_a_process_is_named_while_the_kernel_still_frees_its_memory() -> None:
+    """That takes 0.2 s here. Its memory cannot be read any more, and nothing says that it has ended."""
+    with processes(3, "memory") as ranks:
+        ranks[1].say(("hold", 1 << 30))
+        for rank in ranks:
+            rank.say(("gather-until-failure", 4_000_000))
+        assert all(rank.hear() == {"running": True} for rank in ranks)
+        os.kill(ranks[1].process.pid, signal.SIGKILL)
+        answers = [survivor.hear() for survivor in (ranks[0], ranks[2])]
+        assert [(answer["error"], answer["peer"]) for answer in answers] == [("PeerLost", 1)] * 2
+
+
 def test_a_stopped_process_is_named_after_the_limit_and_leaves_others_alone_when_it_wakes_up() -> None:
     with processes(3, "memory") as ranks:
         for rank in ranks:

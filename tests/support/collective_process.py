@@ -4,6 +4,8 @@ The schedule `memory` is a group through shared memory.
 
 -> addresses of all ranks                    (after it told its own)
 -> ("sum", N) | ("until-failure", N)         all-reduce of N float32 once, or again and again until something fails
+-> ("gather-until-failure", N)               all-gather of N float32 each
+-> ("hold", N)                               have N more bytes
 -> None                                      the end
 """
 
@@ -26,12 +28,15 @@ from shoal.values import Address, Generation
 from support.collectives import TOKEN, generation_of
 
 
-def until_failure(group: ThreadedGroup, elements: int, pipe: Connection) -> None:
-    tensor = torch.zeros(elements)
+def until_failure(group: ThreadedGroup, task: str, elements: int, pipe: Connection) -> None:
+    tensor, all_tensors = torch.zeros(elements), [torch.zeros(elements) for _ in range(group.size)]
     pipe.send({"running": True})
     try:
         while True:
-            group.all_reduce(tensor, label="again and again").wait()
+            if task == "until-failure":
+                group.all_reduce(tensor, label="again and again").wait()
+            else:
+                group.all_gather(all_tensors, tensor, label="again and again").wait()
     except ShoalError as error:
         pipe.send({"error": type(error).__name__, "peer": getattr(error, "peer", None), "text": str(error)})
 
@@ -51,14 +56,17 @@ def serve(rank: int, schedule: str, pipe: Connection) -> None:
     listener = PeerListener("127.0.0.1", TOKEN)
     pipe.send({"address": [listener.address.host, listener.address.port]})
     group = group_of(listener, generation_of([Address(*address) for address in pipe.recv()]), rank, schedule)
+    held = []
     while (order := pipe.recv()) is not None:
         task, elements = order
-        if task == "sum":
+        if task == "hold":
+            held.append(b"1" * elements)
+        elif task == "sum":
             tensor = torch.randn(elements, generator=torch.Generator().manual_seed(rank))
             group.all_reduce(tensor, label="a sum").wait()
             digest = hashlib.sha256(tensor.numpy().tobytes()).hexdigest()
             pipe.send({"digest": digest, "total": tensor.double().sum().item()})
         else:
-            until_failure(group, elements, pipe)
+            until_failure(group, task, elements, pipe)
     group.close()
     listener.close()

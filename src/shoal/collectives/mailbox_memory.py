@@ -45,7 +45,7 @@ Exchange = Callable[[bytes], list[bytes]]  # every rank's bytes to every rank, i
 MOST_INLINE = 64 * 1024
 PIECE_BYTES = 64 * 1024  # of a long message that goes through the ring
 STOPPED_LIMIT = 5.0  # seconds; a process that is stopped for longer counts as lost
-DYING_SECONDS = 1.0  # a process whose memory is gone is seen to be dead within, on a busy machine too; mostly at once
+STOP_LOOK = 0.5  # seconds between two questions whether processes are stopped
 
 
 class MemoryLane(Lane):
@@ -57,6 +57,7 @@ class MemoryLane(Lane):
         """Arena, bell and neighbours belong to the lane from now on."""
         self.reads_memory = reads_memory
         self.stopped_limit = STOPPED_LIMIT
+        self._asked = 0.0  # when it was looked for stopped processes, by time.monotonic
         self._own = own
         self._words = own.memory.cast("Q")
         self._bell = bell
@@ -139,7 +140,7 @@ class MemoryLane(Lane):
                 continue  # all have, since what it said
             if ending is not None:
                 self._end(neighbour, ending, "", recipient)
-            elif neighbour in dead:
+            elif neighbour in dead or neighbour.is_dying:
                 why = f"its process {neighbour.process} ended without a word"
                 self._end(neighbour, neighbour.ending or DIED, why, recipient)
 
@@ -161,7 +162,7 @@ class MemoryLane(Lane):
             is_whole = neighbour.words[STATE] == IN  # if not, its memory may have changed meanwhile
         except OSError:
             is_whole = False
-            neighbour.await_end(DYING_SECONDS)
+            neighbour.look()
         if not is_whole:
             raise PeerLost(f"rank {source} left before its message was read", peer=source)
 
@@ -169,6 +170,11 @@ class MemoryLane(Lane):
         return self._neighbours[peer].stage
 
     def look(self, recipient: Recipient, now: float) -> None:
+        for neighbour in self._neighbours.values():
+            neighbour.look()
+        if now - self._asked < STOP_LOOK:
+            return
+        self._asked = now
         for neighbour in self._neighbours.values():
             if neighbour.has_ended or not neighbour.is_stopped:
                 neighbour.stopped_since = None

@@ -7,7 +7,6 @@ The layout of a mailbox's arena is here. A bell is a pipe, which can be waited f
 from __future__ import annotations
 
 import os
-import select
 from collections import deque
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from shoal.collectives.mailbox_letters import Letter
 from shoal.collectives.mailbox_ring import RING_BYTES, Counter, Place, Reader, Writer
 from shoal.collectives.mailbox_stage import STAGE_BYTES, Places, Stage
 from shoal.errors import PeerLost
+from shoal.transport import cross_memory
 from shoal.transport.arena import Arena, Offer, PeerArena
 from shoal.transport.ending import FINISHED, Ending
 
@@ -80,6 +80,7 @@ class Neighbour:
         self.bell = os.open(f"/proc/{self.process}/fd/{doorplate.bell}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self.pidfd = os.pidfd_open(self.process)
         self.waiting: deque[tuple[Letter, Delivery | None]] = deque()  # letters that found no room, in order
+        self.is_dying = False  # its memory is gone: its process will end, and its pidfd say so
         self.has_ended = False
         self.stopped_since: float | None = None  # by time.monotonic
         self.writer: Writer
@@ -136,11 +137,9 @@ class Neighbour:
             return False
         return text[text.rindex(")") + 2] in "Tt"  # a program's name may hold anything
 
-    def await_end(self, seconds: float) -> None:
-        """Until its process has ended, at most so long."""
-        poll = select.poll()
-        poll.register(self.pidfd, select.POLLIN)
-        poll.poll(seconds * 1000)
+    def look(self) -> None:
+        """Does it die?"""
+        self.is_dying = self.is_dying or cross_memory.is_gone(self.process)
 
     def ring(self) -> None:
         """Wake it, if it sleeps."""

@@ -24,7 +24,7 @@ from shoal.errors import Aborted, ExchangeFailed
 
 SLICE = 0.05  # seconds that somebody sleeps at most while something is under way
 IDLE_SLICE = 0.5  # the same for the background thread while nothing is
-LOOK_SECONDS = 0.5  # between two looks for peers that are stopped or out of reach
+LOOK_SECONDS = 0.05  # between two looks for peers that die, are stopped or are out of reach
 # A waiting thread looks for itself so long before it sleeps, where there are cores for all: two short messages, there
 # and back, take about 40 us. Waking up costs twice that.
 SPIN_SECONDS = 50e-6
@@ -115,13 +115,13 @@ class Progress:
         if any(descriptor == self._nudge for descriptor, _ in ready):
             _clear(self._nudge)
         try:
-            for lane in self._lanes:
-                lane.collect(self._post, ready)
             now = time.monotonic()
             if self._post.open and now - self._looked >= LOOK_SECONDS:
                 self._looked = now
                 for lane in self._lanes:
                     lane.look(self._post, now)
+            for lane in self._lanes:
+                lane.collect(self._post, ready)
         except Exception as error:  # whatever it is, nobody may wait for it forever
             self._post.fail(error)
 

@@ -23,6 +23,20 @@ def allow(process: int) -> None:
     _libc.prctl(_PR_SET_PTRACER, ctypes.c_ulong(process), 0, 0, 0)
 
 
+def is_gone(process: int) -> bool:
+    """The process has let go of its memory: it is dead, though the kernel says so only once that memory is freed.
+
+    That takes 0.2 s for each GB here. False where this cannot be told.
+    """
+    function = getattr(_libc, "process_vm_readv", None)
+    if function is None:
+        return False
+    byte = ctypes.c_char()
+    here, there = _Piece(ctypes.addressof(byte), 1), _Piece(0, 1)  # nobody has anything at 0: it is never read
+    function.restype = ctypes.c_ssize_t
+    return function(process, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) < 0 and ctypes.get_errno() == errno.ESRCH
+
+
 def read(process: int, remote: int, local: int, size: int) -> None:
     """Copy `size` bytes at address `remote` of another process to `local` of this one. OSError where it cannot be."""
     if native is not None:

@@ -2,7 +2,8 @@
 
 A rank writes its own arena only. Its phase counts up whenever it has something for the others to see; they sleep on
 that word. Its state says that it has finished, or has given up and whom it blames; a process that dies says nothing, so
-its pidfd is watched. The layout is the C extension's too (`native/team.h`). Not here: operations (`collectives`).
+its pidfd is watched, and whether it still has memory. The layout is the C extension's too (`native/team.h`). Not here:
+operations (`collectives`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import Aborted, ExchangeFailed, PeerLost
-from shoal.transport import futex
+from shoal.transport import cross_memory, futex
 from shoal.transport.arena import Arena, PeerArena, word_at
 from shoal.transport.ending import DIED, FINISHED, Ending, name_the_lost
 
@@ -120,18 +121,19 @@ class Team:
             raise _in_words(lost, endings)
 
     def _endings(self) -> dict[int, Ending]:
-        dead = {descriptor for descriptor, _ in self._deaths.poll(0)}
+        ended = {descriptor for descriptor, _ in self._deaths.poll(0)}
         found: dict[int, Ending] = {}
         for rank in range(self.size):
             if rank == self.rank:
                 continue
+            is_dead = self.pidfds[rank] in ended or cross_memory.is_gone(self.processes[rank])  # before what it said
             state = self.word(rank, STATE)
             if state == HAS_FINISHED:
                 found[rank] = FINISHED
             elif state == HAS_GIVEN_UP:
                 (blamed,) = struct.unpack_from("=i", self.arena(rank), BLAMED)
                 found[rank] = Ending(announced=True, blamed=blamed if 0 <= blamed < self.size else None)
-            elif self.pidfds[rank] in dead:
+            elif is_dead:
                 found[rank] = DIED
         return found
 

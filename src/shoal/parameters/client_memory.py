@@ -48,10 +48,11 @@ class StagingMemory:
 
     def __init__(self, table: TableSpec, replicas: int) -> None:
         self.capacity = slot_capacity(table, replicas)
+        self._slots = [Slot(start=-(-RESERVED // PAGE) * PAGE + number * self.capacity) for number in range(SLOTS)]
         self.arena = Arena.create(-(-RESERVED // PAGE) * PAGE + SLOTS * self.capacity)
+        self.arena.use_large_pages(0, self._slots[WORKING_SLOTS].start)
         self.offer = msgspec.msgpack.encode(self.arena.offer)
         self._bytes = bytes_at(self.arena.address, self.arena.size)
-        self._slots = [Slot(start=-(-RESERVED // PAGE) * PAGE + number * self.capacity) for number in range(SLOTS)]
 
     def take(self, push: PushId, layout: ClientLayout, *, is_urgent: bool = False) -> Slot | None:
         """A free slot, laid out; None while there is none."""

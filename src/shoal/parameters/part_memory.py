@@ -31,6 +31,7 @@ class PartMemory:
         seals = RESERVED + len(layout.units) * _SEAL_BYTES
         self._start = -(-seals // mmap.PAGESIZE) * mmap.PAGESIZE
         self._arena = Arena.create(self._start + max(layout.size, 1))
+        self._arena.use_large_pages(0, self._arena.size)
         self.tensor = tensor_over(self._arena.memory[self._start : self._start + layout.size])
         self._seals = [word_at(self._arena.address + self.seal_place(number)) for number in range(len(layout.units))]
 

@@ -17,6 +17,8 @@ from typing import Self
 import msgspec
 import numpy as np
 
+from shoal.transport.large_pages import LARGE_PAGE, Collapse, map_aligned
+
 NONCE_BYTES = 32
 RESERVED = 64  # bytes at the start of every arena: the nonce and room
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL  # readers are safe from a vanishing end
@@ -33,22 +35,19 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class _Mapping:
-    """A mapped file. Views of it must be released before `close`; what is still viewed then is unmapped with them."""
+    """A mapped file. It stays mapped after `close` while somebody still looks at it."""
 
     def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:
-        protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
-        self._mapped = mmap.mmap(descriptor, size, prot=protection)
-        self.memory = memoryview(self._mapped)
-        self.address = address_of(self._mapped)
+        self._mapped: ctypes.Array[ctypes.c_ubyte] | None = map_aligned(descriptor, size, writable=writable)
+        memory = memoryview(self._mapped).cast("B")
+        self.memory = memory if writable else memory.toreadonly()
+        self.address = ctypes.addressof(self._mapped)
         self.size = size
 
     def close(self) -> None:
         """Safe to call twice."""
         self.memory.release()
-        try:
-            self._mapped.close()
-        except BufferError:
-            return  # somebody still looks at it
+        self._mapped = None
 
 
 class Arena(_Mapping):
@@ -57,6 +56,7 @@ class Arena(_Mapping):
     def __init__(self, descriptor: int, size: int, nonce: bytes) -> None:
         super().__init__(descriptor, size, writable=True)
         self._descriptor = descriptor
+        self._collapse: Collapse | None = None
         self.memory[:NONCE_BYTES] = nonce
         self.offer = Offer(process=os.getpid(), descriptor=descriptor, size=size, nonce=nonce)
 
@@ -72,6 +72,11 @@ class Arena(_Mapping):
             os.close(descriptor)
             raise
 
+    def use_large_pages(self, start: int, stop: int) -> None:
+        """For bytes from `start` to `stop`, where the kernel can; in the background. All of them take memory then."""
+        if self._collapse is None and self._mapped is not None and stop - start >= LARGE_PAGE:
+            self._collapse = Collapse(self._mapped, start, stop)
+
     def withdraw(self) -> None:
         """Nobody else will open it: those who have, keep it."""
         if self._descriptor >= 0:
@@ -79,6 +84,9 @@ class Arena(_Mapping):
             self._descriptor = -1
 
     def close(self) -> None:
+        if self._collapse is not None:
+            self._collapse.close()
+            self._collapse = None
         self.withdraw()
         super().close()
 

@@ -74,14 +74,14 @@ def memory_engine(hood: Neighbourhood, rank: int, config: GroupConfig) -> Memory
     """Among the ranks of this machine; there must be others."""
     assert hood.team is not None
     hood.team.limits = config.limits
-    small = small_for(hood.team.size)
+    small, ranks = small_for(hood.team.size), hood.host_of(rank)
     ways = MemoryWays(reads_memory=hood.reads_memory, is_native=hood.is_native, small=small)
     if config.deterministic:
         why = "nothing is measured: large tensors go through shared slots"
     else:
         with torch.inference_mode():
-            ways, why = best_ways(hood.team, ways)
-    engine = MemoryEngine(hood.team, ways, config.generation, hood.host_of(rank))
+            ways, why = best_ways(hood.team, ways, ranks)
+    engine = MemoryEngine(hood.team, ways, config.generation, ranks)
     engine.why = why
     return engine
 

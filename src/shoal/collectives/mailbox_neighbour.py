@@ -26,6 +26,8 @@ STATE, BLAMED, ASLEEP, _NEIGHBOURS = 8, 9, 16, 24
 _WRITTEN, _CROWDED, _READ, _PER_NEIGHBOUR = 0, 1, 8, 16  # in a neighbour's lines; some more are a stage's
 _PAGE = 4096
 IN, HAS_FINISHED, HAS_GIVEN_UP = 0, 1, 2  # states
+# Of a process that was there a moment ago and has ended; what is left of it then is root's.
+_ENDED = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
 class Doorplate(msgspec.Struct, frozen=True):
@@ -71,14 +73,24 @@ class Neighbour:
         self.rank, self.index = rank, index
         self.process = doorplate.offer.process
         self.is_elsewhere = self.process != os.getpid()  # ranks may be threads of one process
+        gone = PeerLost(f"rank {rank} is gone: process {self.process} left before all had met", peer=rank)
         arena = PeerArena.open(doorplate.offer)
         if arena is None:
-            raise PeerLost(f"rank {rank} is gone: process {self.process} left before all had met", peer=rank)
+            raise gone
         self.arena = arena
+        self.bell = -1
+        try:
+            # Opened as a file, a pipe of another process is one of this process too. Not blocking: a full one rings.
+            self.bell = os.open(f"/proc/{self.process}/fd/{doorplate.bell}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self.pidfd = os.pidfd_open(self.process)
+        except OSError as error:
+            arena.close()
+            if self.bell >= 0:
+                os.close(self.bell)
+            if isinstance(error, _ENDED):
+                raise gone from None
+            raise
         self.words = arena.memory.cast("Q")
-        # Opened as a file, a pipe of another process is one of this process too. Not blocking: a full one rings anyway.
-        self.bell = os.open(f"/proc/{self.process}/fd/{doorplate.bell}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self.pidfd = os.pidfd_open(self.process)
         self.waiting: deque[tuple[Letter, Delivery | None]] = deque()  # letters that found no room, in order
         self.is_dying = False  # its memory is gone: its process will end, and its pidfd say so
         self.has_ended = False

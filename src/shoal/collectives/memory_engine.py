@@ -20,9 +20,9 @@ from shoal.collectives.dtypes import code_of
 from shoal.collectives.engine import Engine, Operation
 from shoal.collectives.group import Reduction
 from shoal.collectives.memory_loops import LINE, Loop, MemoryLoops, MemoryWays, statement_of
-from shoal.errors import ExchangeFailed, PeerLost, ShoalError, WorkersDisagree
+from shoal.errors import PeerLost, ShoalError, WorkersDisagree
 from shoal.transport.native import native
-from shoal.transport.team import MOST_ENTRIES, PHASE, SLOT_BYTES, Team, is_behind
+from shoal.transport.team import MOST_ENTRIES, SLOT_BYTES, Team, in_group_ranks
 from shoal.wire.frames import unpack
 
 # How the C loops end, as in `native/team.h`.
@@ -146,14 +146,13 @@ class MemoryEngine(Engine):
         self._check(ended, operation, source)
 
     def missing(self) -> list[int]:
-        phase = self._team.phase
-        return [self._ranks[peer] for peer in range(self.size) if is_behind(self._team.word(peer, PHASE), phase)]
+        return [self._ranks[peer] for peer in self._team.behind()]
 
     def check(self) -> None:
         try:
             self._team.look()
         except PeerLost as lost:
-            raise self._in_group_ranks(lost) from None
+            raise in_group_ranks(lost, self._ranks) from None
 
     def abort(self, reason: str, *, blamed: int | None = None) -> None:
         self._team.give_up(reason, blamed=self._ranks.index(blamed) if blamed in self._ranks else None)
@@ -168,7 +167,7 @@ class MemoryEngine(Engine):
         try:
             culprit = loop(self._statement(operation, source))
         except PeerLost as lost:
-            raise self._in_group_ranks(lost) from None
+            raise in_group_ranks(lost, self._ranks) from None
         if culprit is not None:
             raise self._disagreement(operation, source, *culprit)
 
@@ -187,15 +186,9 @@ class MemoryEngine(Engine):
                 raise self._team.loss_of_late(culprit)
             self._team.look(awaited=culprit)
         except PeerLost as lost:
-            raise self._in_group_ranks(lost) from None
+            raise in_group_ranks(lost, self._ranks) from None
         where = f"rank {self._ranks[culprit]} (process {self._team.processes[culprit]})"
         raise ShoalError(f"{operation.label!r}: the memory of {where} cannot be read: {os.strerror(error)}")
-
-    def _in_group_ranks(self, lost: ExchangeFailed) -> ExchangeFailed:
-        if lost.peer is None or self._ranks[lost.peer] == lost.peer:
-            return lost
-        rank = self._ranks[lost.peer]
-        return PeerLost(str(lost).replace(f"rank {lost.peer} ", f"rank {rank} ", 1), peer=rank)
 
     def _disagreement(self, operation: Operation, source: int, peer: int, entry: int) -> WorkersDisagree:
         """`entry`: number of the tensor whose size differs, or less than 0 where the operations do."""

@@ -8,6 +8,7 @@ measures.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -43,19 +44,22 @@ class Found:
 _remembered: dict[tuple[int, bool], Found] = {}  # by ranks on this machine, and whether the C loops are used
 
 
-def best_ways(team: Team, ways: MemoryWays) -> tuple[MemoryWays, str]:
-    """The given ways with the faster one for all-reduce, and why. Called by all ranks of the team."""
+def best_ways(team: Team, ways: MemoryWays, ranks: Sequence[int]) -> tuple[MemoryWays, str]:
+    """The given ways with the faster one for all-reduce, and why. Called by all ranks of the team.
+
+    `ranks`: the group's, by place in the team; for errors.
+    """
     if not ways.reads_memory:
         return ways, "its ranks may not read each other's memory: all goes through shared slots"
     key = (team.size, ways.is_native)
     known = _remembered.get(key)
-    engine = MemoryEngine(team, ways, generation=0)
+    engine = MemoryEngine(team, ways, 0, ranks)
     answers = _sum(engine, [float(known is not None), known.slots if known else 0.0, known.reading if known else 0.0])
     if answers[0] == team.size:  # everybody knows; what each knows may differ, their sum does not
         found = Found(answers[1] / team.size, answers[2] / team.size)
     else:
         tensor = torch.ones(PROBE_BYTES // 4)  # not zeros: those are no memory before they are written
-        other = MemoryEngine(team, replace(ways, reads_to_reduce=True), generation=0)
+        other = MemoryEngine(team, replace(ways, reads_to_reduce=True), 0, ranks)
         times = [_fastest(engine, tensor), _fastest(other, tensor)]
         slots, reading = _sum(engine, times)
         found = Found(slots / team.size, reading / team.size)

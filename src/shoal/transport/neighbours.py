@@ -16,11 +16,11 @@ from typing import TypeVar
 
 import msgspec
 
-from shoal.errors import WireError
+from shoal.errors import PeerLost, WireError
 from shoal.transport import cross_memory, futex
 from shoal.transport.arena import NONCE_BYTES, Arena, Offer, PeerArena, address_of
 from shoal.transport.native import native
-from shoal.transport.team import ARENA_BYTES, MOST_RANKS, Team
+from shoal.transport.team import ARENA_BYTES, MOST_RANKS, Team, in_group_ranks
 
 Said = TypeVar("Said")
 Exchange = Callable[[bytes], list[bytes]]
@@ -128,7 +128,11 @@ def _assemble(
         return Neighbourhood(hosts, None, reads_memory=False, is_native=False)
     own.withdraw()  # everybody has opened it: the last exchange says so
     processes = [one.offer.process if one.offer is not None else -1 for one in told]
-    team = Team(host.index(rank), own, [peers[peer] for peer in host], [processes[peer] for peer in host])
+    try:
+        team = Team(host.index(rank), own, [peers[peer] for peer in host], [processes[peer] for peer in host])
+    except PeerLost as lost:  # it said that all is well and died
+        _close(own, peers)
+        raise in_group_ranks(lost, host) from None
     return Neighbourhood(
         hosts,
         team,

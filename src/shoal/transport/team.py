@@ -45,10 +45,13 @@ class TeamLimits:
 
 
 class Team:
-    """One rank's view. Driven by one thread; only `give_up` may come from another."""
+    """One rank's view. Driven by one thread; only `give_up` and `behind` may come from another."""
 
     def __init__(self, rank: int, own: Arena, peers: Sequence[PeerArena | None], processes: Sequence[int]) -> None:
-        """`peers` and `processes` by rank within the team; None in place of this rank's own. All belong to the team."""
+        """`peers` and `processes` by rank within the team; None in place of this rank's own. All belong to the team.
+
+        `PeerLost`: one of the processes has ended meanwhile. Then arenas stay the caller's.
+        """
         self.rank, self.size = rank, len(peers)
         self.processes = list(processes)
         self.limits = TeamLimits()
@@ -56,9 +59,7 @@ class Team:
         self._own = own
         self._peers = list(peers)
         self.addresses = [own.address if peer is None else peer.address for peer in peers]
-        self.pidfds = [
-            -1 if peer is None else os.pidfd_open(process) for peer, process in zip(peers, processes, strict=True)
-        ]
+        self.pidfds = _pidfds_of(peers, processes)
         self._deaths = select.poll()
         for descriptor in self.pidfds:
             if descriptor >= 0:
@@ -110,6 +111,14 @@ class Team:
     def await_all(self, phase: int) -> None:
         for step in range(1, self.size):
             self.await_phase((self.rank + step) % self.size, phase)
+
+    def behind(self) -> list[int]:
+        """From any thread: the ranks that are not as far as this one. Nobody, once the team is closed."""
+        with self._guard:  # the arenas stay while it is held
+            if self._closed:
+                return []
+            phase = self.phase
+            return [peer for peer in range(self.size) if is_behind(self.word(peer, PHASE), phase)]
 
     def look(self, awaited: int | None = None) -> None:
         """Raise if this rank has given up, or if somebody who is needed is gone."""
@@ -183,6 +192,33 @@ class Team:
             futex.wake(address + PHASE)
 
 
+def _pidfds_of(peers: Sequence[PeerArena | None], processes: Sequence[int]) -> list[int]:
+    opened: list[int] = []
+    try:
+        for peer, process in zip(peers, processes, strict=True):
+            opened.append(-1 if peer is None else os.pidfd_open(process))
+    except OSError as error:
+        for descriptor in opened:
+            if descriptor >= 0:
+                os.close(descriptor)
+        if isinstance(error, ProcessLookupError):
+            raise _ended(len(opened)) from None
+        raise
+    return opened
+
+
+def _ended(rank: int) -> PeerLost:
+    return PeerLost(f"rank {rank} is gone: its process ended without a word", peer=rank)
+
+
+def in_group_ranks(lost: PeerLost, ranks: Sequence[int]) -> PeerLost:
+    """The same, with a rank of the group in place of one of the team. `ranks`: the group's, by place in the team."""
+    if lost.peer is None or ranks[lost.peer] == lost.peer:
+        return lost
+    rank = ranks[lost.peer]
+    return PeerLost(str(lost).replace(f"rank {lost.peer} ", f"rank {rank} ", 1), peer=rank)
+
+
 def is_behind(phase: int, target: int) -> bool:
     """Phases are 32 bits and wrap around."""
     return (phase - target) & 0x80000000 != 0
@@ -198,5 +234,5 @@ def _is_stopped(process: int) -> bool:
 
 def _in_words(lost: PeerLost, endings: dict[int, Ending]) -> PeerLost:
     if lost.peer is not None and endings.get(lost.peer) == DIED:
-        return PeerLost(f"rank {lost.peer} is gone: its process ended without a word", peer=lost.peer)
+        return _ended(lost.peer)
     return lost

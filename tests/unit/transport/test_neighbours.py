@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -63,16 +65,59 @@ def test_every_rank_is_in_one_place_with_others_that_it_sees(size: int, data: so
         assert all(other in seen[rank] for rank in host for other in host)
 
 
-def test_nothing_stays_open_after_many_teams() -> None:
-    def now() -> tuple[int, int]:
-        maps = Path("/proc/self/maps").read_text().count("memfd:shoal")
-        return len(list(Path("/proc/self/fd").iterdir())), maps
+def open_now() -> int:
+    """Descriptors, and arenas that are mapped."""
+    return len(list(Path("/proc/self/fd").iterdir())) + Path("/proc/self/maps").read_text().count("memfd:shoal")
 
+
+def test_nothing_stays_open_after_many_teams() -> None:
     close(teams_of(2))
-    before = now()
+    before = open_now()
     for _ in range(30):
         close(teams_of(2))
-    assert now() == before
+    assert open_now() == before
+
+
+def test_a_process_that_ends_after_its_last_word_is_named_by_its_rank_in_the_group() -> None:
+    """Rank 0 is on another machine. Rank 2 says that all is well and dies before it is watched."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+
+    def exchange_there(data: bytes) -> list[bytes]:
+        theirs.send(data)
+        return list(theirs.recv())
+
+    def exchange(data: bytes) -> list[bytes]:
+        said = [elsewhere.pop(0), data, ours.recv()]
+        if elsewhere:
+            ours.send(said)
+        else:
+            process.kill()
+            process.join()
+        return said
+
+    before = open_now()
+    process = context.Process(target=lambda: form(exchange_there, 2, 3))
+    process.start()
+    stranger = {"offer": None, "parent": 1, "has_native": False, "address": 0}
+    elsewhere = [msgspec.msgpack.encode(stranger), b"", msgspec.msgpack.encode({"visible": [0], "readable": False})]
+    with pytest.raises(PeerLost, match="rank 2 is gone: its process ended without a word") as error:
+        form(exchange, 1, 3)
+    assert error.value.peer == 2
+    process.close()
+    assert open_now() == before
+    ours.close()
+    theirs.close()
+
+
+def test_who_is_behind_can_be_asked_when_all_is_over() -> None:
+    """As one does that watches the clock for many groups, in a thread of its own."""
+    teams = teams_of(3)
+    teams[0].signal()
+    teams[2].signal()
+    assert [team.behind() for team in teams] == [[1], [], [1]]
+    close(teams)
+    assert [team.behind() for team in teams] == [[], [], []]
 
 
 def test_a_phase_is_waited_for_and_seen() -> None:

@@ -17,7 +17,7 @@ import torch
 
 from shoal.collectives.mailbox import Mailbox
 from shoal.errors import Aborted, PeerLost
-from support.collectives import in_threads, succeed
+from support.collectives import PATIENCE, in_threads, succeed
 from support.mailboxes import LANES, mailboxes
 
 TESTS = Path(__file__).parents[1]
@@ -163,6 +163,13 @@ def test_a_rank_may_be_aborted_while_messages_fly_and_nobody_hangs(lane: str) ->
         assert [error.peer for error in (errors[0], errors[2])] == [1, 1]
 
 
+def unknown_threads() -> set[int]:
+    """Those of libraries, and those of Python's that have just ended."""
+    return {int(task.name) for task in Path("/proc/self/task").iterdir()} - {
+        thread.native_id for thread in threading.enumerate()
+    }
+
+
 @pytest.mark.parametrize("rounds", [80, pytest.param(1000, marks=pytest.mark.long)])
 def test_mailboxes_that_come_and_go_leave_nothing_behind(lane: str, rounds: int) -> None:
     def round_trip(made: list[Mailbox]) -> None:
@@ -172,14 +179,21 @@ def test_mailboxes_that_come_and_go_leave_nothing_behind(lane: str, rounds: int)
         pending.wait()
 
     process = psutil.Process()
+    others = unknown_threads()
+
+    def held() -> tuple[int, int, int]:
+        gc.collect()
+        limit = time.monotonic() + PATIENCE
+        while unknown_threads() - others and time.monotonic() < limit:
+            time.sleep(0.001)  # one that was joined is still seen for a moment
+        return process.num_fds(), process.num_threads(), len(process.memory_maps(grouped=False))
+
     for number in range(rounds):
         with mailboxes(lane, 2) as made:
             round_trip(made)
         if number == 20:
-            gc.collect()
-            before = process.num_fds(), process.num_threads(), len(process.memory_maps(grouped=False))
-    gc.collect()
-    after = process.num_fds(), process.num_threads(), len(process.memory_maps(grouped=False))
+            before = held()
+    after = held()
     assert after[:2] == before[:2]
     assert after[2] <= before[2] + 10  # the allocator's own
 

@@ -20,18 +20,19 @@ from shoal.transport.native import native
 from support.mailboxes import connections_of, open_mailbox
 
 LANES = ("memory", "staged", "tcp")
+SIZE = 3
 LIMIT = 1.0  # seconds that a process may be stopped
 Program = Callable[[Mailbox, Connection], None]
 
 
-def run(rank: int, lane: str, size: int, pipe: Connection, program: Program) -> None:
+def run(rank: int, lane: str, pipe: Connection, program: Program, limit: float) -> None:
     """One rank. Its bytes for the others go through the parent."""
 
     def exchange(data: bytes) -> list[bytes]:
         pipe.send(data)
         return list(pipe.recv())
 
-    mailbox = open_mailbox(lane, size, rank, exchange, _sockets.pop(rank), LIMIT)
+    mailbox = open_mailbox(lane, SIZE, rank, exchange, _sockets.pop(rank), limit)
     for others in _sockets.values():
         for connection in others.values():
             connection.close()
@@ -46,14 +47,14 @@ _sockets: dict = {}  # by rank: what forked children find
 
 
 @contextmanager
-def processes(lane: str, program: Program, size: int = 3) -> Iterator[list[tuple[BaseProcess, Connection]]]:
+def processes(lane: str, program: Program, limit: float = LIMIT) -> Iterator[list[tuple[BaseProcess, Connection]]]:
     context = multiprocessing.get_context("fork")  # torch is there already
-    _sockets.update(enumerate(connections_of(lane, size)))
+    _sockets.update(enumerate(connections_of(lane, SIZE)))
     made = []
     try:
-        for rank in range(size):
+        for rank in range(SIZE):
             ours, theirs = context.Pipe()
-            process = context.Process(target=run, args=(rank, lane, size, theirs, program))
+            process = context.Process(target=run, args=(rank, lane, theirs, program, limit))
             process.start()
             theirs.close()
             made.append((process, ours))
@@ -201,10 +202,10 @@ def send_when_told(mailbox: Mailbox, pipe: Connection) -> None:
 
 
 def test_a_process_that_is_stopped_for_a_moment_is_waited_for() -> None:
-    with processes("memory", send_when_told) as made:
+    with processes("memory", send_when_told, limit=30.0) as made:
         assert [pipe.recv() for _, pipe in made] == ["ready"] * 3
         os.kill(made[1][0].pid, signal.SIGSTOP)
         made[1][1].send("go")
-        assert not made[0][1].poll(LIMIT / 2)
+        assert not made[0][1].poll(0.6)  # by then it was seen to be stopped
         os.kill(made[1][0].pid, signal.SIGCONT)
         assert [pipe.recv() for _, pipe in made] == ["arrived"] * 3

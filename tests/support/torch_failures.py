@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from support.torch_ranks import Place, say, store_of
 
 ENDLESS = 1_000_000
+PATIENCE = 30.0  # seconds; never reached when all is well
 
 
 @dataclass(frozen=True)
@@ -149,10 +150,10 @@ def one_does_not_come(rank: int, _size: int, how: str) -> Raised | None:
 def one_is_missing_at_the_start(place: Place) -> Raised | None:
     if place.rank == 1:
         return None
-    limit = timedelta(seconds=1)
-    return caught(
-        lambda: dist.init_process_group("shoal", store=store_of(place), rank=place.rank, world_size=3, timeout=limit)
-    )
+    limit, store = timedelta(seconds=1), store_of(place)
+    store.set(f"started {place.rank}", "")
+    store.wait(["started 0", "started 2"])  # their time runs together, however long each took to start
+    return caught(lambda: dist.init_process_group("shoal", store=store, rank=place.rank, world_size=3, timeout=limit))
 
 
 def stale_store(place: Place) -> float:
@@ -178,9 +179,10 @@ def recreate(place: Place, times: int) -> dict[str, list[int]]:
     """Make and destroy groups, and count what there is after some of them and after all."""
     store = store_of(place)
     found: dict[str, list[int]] = {"threads": [], "descriptors": [], "kilobytes": [], "keys": []}
+    at_first = _threads(1)
     for number in range(times + 20):
         if number in (20, times + 19):
-            found["threads"].append(len(list(Path("/proc/self/task").iterdir())))
+            found["threads"].append(_threads(at_first))
             found["descriptors"].append(len(list(Path("/proc/self/fd").iterdir())))
             found["kilobytes"].append(_resident())
             found["keys"].append(store.num_keys())
@@ -191,6 +193,14 @@ def recreate(place: Place, times: int) -> dict[str, list[int]]:
         dist.isend(torch.ones(1), 1) if place.rank == 0 else dist.recv(torch.ones(1), 0)
         dist.barrier()
         dist.destroy_process_group()
+    return found
+
+
+def _threads(expected: int) -> int:
+    """How many there are, those of libraries too. One that was joined is still seen for a moment."""
+    limit = time.monotonic() + PATIENCE
+    while (found := len(list(Path("/proc/self/task").iterdir()))) > expected and time.monotonic() < limit:
+        time.sleep(0.01)
     return found
 
 
@@ -222,10 +232,20 @@ def fork_in_the_middle(rank: int, size: int) -> float:
 
 
 def abort_from_another_thread(rank: int, _size: int) -> Raised | None:
+    group: Any = dist.group.WORLD
+    store = group.get_group_store()
+
+    def abort() -> None:
+        while group._threaded.current is None:
+            time.sleep(0.001)
+        time.sleep(0.05)  # long enough for it to sleep in there
+        dist.distributed_c10d._abort_process_group()
+        store.set("aborted", "")
+
     if rank == 0:
-        threading.Timer(0.3, dist.distributed_c10d._abort_process_group).start()
+        threading.Thread(target=abort).start()
         return caught(lambda: dist.all_reduce(torch.ones(1)))
-    time.sleep(0.6)
+    store.wait(["aborted"])
     caught(lambda: dist.all_reduce(torch.ones(1)))  # rank 0 had put its part where it can be taken
     return caught(lambda: dist.all_reduce(torch.ones(1)))
 

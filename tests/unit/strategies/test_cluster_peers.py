@@ -31,7 +31,7 @@ class Cluster:
         self._stack = stack
         self._token_file = folder / "token"
         self._token_file.write_text(TOKEN)
-        self.coordinator = FakeCoordinator(heartbeat_limit=1.0, lease=2.0)
+        self.coordinator = FakeCoordinator(heartbeat_limit=1.0, lease=60.0)
         stack.callback(self.coordinator.close)
         self.peers: list[ClusterPeers] = []
         self.conversations: list[Conversation] = []
@@ -165,11 +165,13 @@ def test_a_newer_generation_ends_connecting_and_exchanging_in_the_older_one(clus
         cluster.join()
     cluster.form(1, 0, 1)
 
+    first = cluster.peers[0].await_generation(0)
+
     def news() -> None:
         time.sleep(0.1)
         cluster.form(2, 0, 1)
 
-    error = in_threads(lambda: cluster.enter(0, 1), news)[0]
+    error = in_threads(lambda: cluster.peers[0].connect(first), news)[0]
     assert isinstance(error, Aborted)
     succeed(lambda: cluster.enter(0, 2), lambda: cluster.enter(1, 2))
 
@@ -256,8 +258,9 @@ def test_the_end_of_the_job_ends_every_wait(cluster: Cluster) -> None:
 def test_without_the_coordinator_a_worker_goes_on_for_the_lease_then_waits(cluster: Cluster) -> None:
     peers = cluster.join()
     peers.hold()
-    time.sleep(1.1)
-    peers.hold()  # the lease of 2 s
+    with peers.client._news:
+        peers.client._heard_at -= 1.1  # seconds: so long ago
+    peers.hold()  # the lease of 60 s
     passed = threading.Event()
     waiting = meanwhile(lambda: (peers.hold(at_end=True), passed.set()))  # more than the heartbeat limit of 1 s
     assert not passed.wait(0.2)
@@ -283,7 +286,7 @@ def test_a_cut_on_purpose_breaks_the_exchange_at_both_ends_until_it_is_over(clus
 def test_a_full_disk_on_purpose_ends_by_itself(cluster: Cluster) -> None:
     peers = cluster.join()
     assert not peers.disk_is_full()
-    cluster.conversations[0].send(Inject(worker=0, fault="fill-disk", seconds=0.3))
+    cluster.conversations[0].send(Inject(worker=0, fault="fill-disk", seconds=1.0))
     limit = time.monotonic() + PATIENCE
     while not peers.disk_is_full():
         assert time.monotonic() < limit

@@ -132,9 +132,12 @@ def test_a_link_to_somebody_else_stays_whole(pair: Pair) -> None:
 
 
 def test_a_cut_link_cannot_be_connected_until_its_time_is_over(pair: Pair) -> None:
-    pair.listeners[0].faults.cut(1, 0.5)
+    clock = Clock()
+    faults = pair.listeners[0].faults = LinkFaults(clock)
+    faults.cut(1, 5.0)
     with pytest.raises(PeerLost):
         pair.connect(2, timeout=0.2)
+    clock.now += 5.1
     pair.connect(3)
     pair.ends[-1].post(0, b"again", memoryview(b""))
     assert receive(pair.ends[-2], 1, 5) == b"again"

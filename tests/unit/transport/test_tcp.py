@@ -167,7 +167,7 @@ def test_a_peer_that_could_not_be_reached_at_first_is_reached_later(workers: Wor
 def test_a_peer_that_gives_up_because_of_another_is_not_the_one_that_is_named(workers: Workers) -> None:
     """Rank 2 never comes; rank 1 gives up first, and rank 0 must not take that for an unreachable rank 1."""
     workers.listen(3)
-    errors = in_threads(lambda: workers.connect(0), lambda: workers.connect(1, timeout=0.3))
+    errors = in_threads(lambda: workers.connect(0), lambda: workers.connect(1, timeout=1.0))
     assert [type(error) for error in errors] == [PeerLost, PeerLost]
     assert errors[1].peer == 2
     assert errors[0].peer is None

@@ -98,7 +98,7 @@ def test_a_peer_with_another_token_is_kept_out(workers: Workers) -> None:
     workers.listen(1)
     workers.listen(1, token="another")
     errors = in_threads(
-        lambda: workers.connect(0, timeout=0.5), lambda: workers.connect(1, timeout=0.5, token="another")
+        lambda: workers.connect(0, timeout=1.0), lambda: workers.connect(1, timeout=1.0, token="another")
     )
     assert [type(error) for error in errors] == [PeerLost, PeerLost]
     assert "another token" in str(errors[1])

@@ -47,6 +47,16 @@ def test_abort_wakes_a_blocked_operation_and_keeps_its_reason(kind: tuple[str, s
         assert error.value.peer == 0
 
 
+def test_a_rank_that_one_rank_alone_has_found_to_be_lost_is_named_by_all(kind: tuple[str, str]) -> None:
+    """As where a rank does not answer the one that asks first, or dies on the machine of one of them."""
+    with groups(kind[0], 4, kind[1]) as made:
+        waiting = [made[rank].all_reduce(torch.ones(10), label="gradients") for rank in (0, 2, 3)]
+        made[0].lose(1, "rank 1 has not answered for 5 s")
+        for error in in_threads(*(pending.wait for pending in waiting)):
+            assert isinstance(error, PeerLost)
+            assert error.peer == 1, str(error)
+
+
 def test_the_first_failure_is_what_every_later_operation_raises(kind: tuple[str, str]) -> None:
     with groups(kind[0], 2, kind[1]) as made:
         made[1].abort("stands for a death")

@@ -124,6 +124,17 @@ def test_abort_wakes_a_waiting_rank_and_its_peers_with_the_reason(transport: str
         assert other.peer == 0
 
 
+def test_peers_name_the_one_because_of_whom_a_rank_gives_up(transport: str) -> None:
+    """Something else than the mesh has seen that rank 1 is gone; rank 2 learns it from rank 0 alone."""
+    with meshes(transport, 3) as ends:
+        ends[0].abort("rank 1 hangs", blamed=1)
+        with pytest.raises(PeerLost, match="rank 1 is gone, says rank 0") as error:
+            wait_for(ends[2], 0)
+        assert error.value.peer == 1
+        with pytest.raises(Aborted, match="rank 1 hangs"):
+            wait_for(ends[0], 2)
+
+
 def test_after_an_abort_every_call_fails_with_the_first_reason(transport: str) -> None:
     with meshes(transport, 2) as ends:
         ends[0].abort("first")

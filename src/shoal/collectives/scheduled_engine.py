@@ -81,8 +81,8 @@ class ScheduledEngine(Engine, PointToPoint):
     def missing(self) -> list[int]:
         return self._executor.missing()
 
-    def abort(self, reason: str, *, blamed: int | None = None) -> None:  # noqa: ARG002  the mesh knows whom it lost
-        self._mesh.abort(reason)
+    def abort(self, reason: str, *, blamed: int | None = None) -> None:
+        self._mesh.abort(reason, blamed=blamed)
 
     def close(self) -> None:
         self._mesh.close()

@@ -183,9 +183,9 @@ class RelayMesh(Mesh):
             self._raise_failure()
             self._lose(awaited=None)
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str, *, blamed: int | None = None) -> None:
         with self._guard:
-            self._leave(Aborted(reason))
+            self._leave(Aborted(reason), blamed)
 
     def close(self) -> None:
         with self._guard:
@@ -306,17 +306,17 @@ class RelayMesh(Mesh):
         endings = {peer: stream.ending for peer, stream in self._streams.items() if stream.ending is not None}
         lost = name_the_lost(endings, own=self.rank, awaited=awaited)
         if lost is not None:
-            self._leave(lost)
+            self._leave(lost, lost.peer)
             self._raise_failure()
 
-    def _leave(self, failure: ExchangeFailed) -> None:
+    def _leave(self, failure: ExchangeFailed, blamed: int | None = None) -> None:
         """Fail from now on and let the peers know."""
         if self._failure is not None:
             return
         self._failure = failure
         os.eventfd_write(self._wake, 1)
         if not self._connection.unsent:
-            self._say(Ending(announced=True, blamed=failure.peer if isinstance(failure, PeerLost) else None))
+            self._say(Ending(announced=True, blamed=blamed))
         _shut(self._connection.socket)
 
     def _take_leave(self) -> None:

@@ -94,11 +94,11 @@ class InProcessMesh(Mesh):
             self._raise_failure()
             self._lose(awaited=None)
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str, *, blamed: int | None = None) -> None:
         with self._hub.lock:
             if self._failure is None:
                 self._failure = Aborted(reason)
-                self._hub.end(self.rank, Ending(announced=True))
+                self._hub.end(self.rank, Ending(announced=True, blamed=blamed))
 
     def close(self) -> None:
         with self._hub.lock:

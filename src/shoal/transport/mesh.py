@@ -44,8 +44,12 @@ class Mesh(ABC):
         """Raise if a peer was lost or this end was aborted; never wait. For a thread that waits for something else."""
 
     @abstractmethod
-    def abort(self, reason: str) -> None:
-        """From any thread: every call in progress and every later one raises `Aborted`; peers see the loss."""
+    def abort(self, reason: str, *, blamed: int | None = None) -> None:
+        """From any thread: every call in progress and every later one raises `Aborted`; peers see the loss.
+
+        `blamed`: the rank because of which this one gives up, where something else than the mesh has noticed that it
+        is gone; peers name it too. Without it they name this rank.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -49,8 +49,9 @@ class SubMesh(Mesh):
     def check(self) -> None:
         self._mesh.check()
 
-    def abort(self, reason: str) -> None:
-        self._mesh.abort(reason)
+    def abort(self, reason: str, *, blamed: int | None = None) -> None:
+        """`blamed` by its rank in the whole mesh, as in all that is raised here."""
+        self._mesh.abort(reason, blamed=blamed)
 
     def close(self) -> None:
         pass

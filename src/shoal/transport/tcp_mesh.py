@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shoal.errors import Aborted, ExchangeFailed, PeerLost
+from shoal.errors import Aborted, ExchangeFailed
 from shoal.transport import silence
 from shoal.transport.ending import (
     CUT_OFF,
@@ -186,8 +186,8 @@ class TcpMesh(Mesh):
             self._looked = now
             self._look_for_silence()
 
-    def abort(self, reason: str) -> None:
-        self._leave(Aborted(reason))
+    def abort(self, reason: str, *, blamed: int | None = None) -> None:
+        self._leave(Aborted(reason), blamed)
 
     def sever(self, worker: int | None) -> None:
         """From any thread: cut the link to a worker, or all of them, on purpose. Both ends see a lost connection."""
@@ -309,17 +309,16 @@ class TcpMesh(Mesh):
         endings = {stream.peer: stream.ending for stream in self._streams.values() if stream.ending is not None}
         lost = name_the_lost(endings, own=self.rank, awaited=None if awaited is None else awaited.peer)
         if lost is not None:
-            self._leave(lost)
+            self._leave(lost, lost.peer)
             self._raise_failure()
 
-    def _leave(self, failure: ExchangeFailed) -> None:
+    def _leave(self, failure: ExchangeFailed, blamed: int | None) -> None:
         """Fail from now on and let the peers know. Reading stays open: what they sent us may say more."""
         with self._guard:
             if self._failure is not None:
                 return
             self._failure = failure
             os.eventfd_write(self._wake, 1)
-            blamed = failure.peer if isinstance(failure, PeerLost) else None
             for stream in self._streams.values():
                 if not stream.outgoing:
                     _say(stream, Ending(announced=True, blamed=blamed))

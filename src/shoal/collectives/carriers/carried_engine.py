@@ -185,8 +185,8 @@ class CarriedEngine(Carried, PointToPoint):
     def check(self) -> None:
         self._mesh.check()
 
-    def abort(self, reason: str, *, blamed: int | None = None) -> None:  # noqa: ARG002  the mesh knows whom it lost
-        self._mesh.abort(reason)
+    def abort(self, reason: str, *, blamed: int | None = None) -> None:
+        self._mesh.abort(reason, blamed=blamed)
         self._carrier.abort()
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from shoal.parameters.keeper import Keeper, KeeperConfig
 
 MEMORY_SHARE = 0.9  # of what is free when the servers start
 SHOWN_LINES = 15  # of a failed server's output
+ENDING_SECONDS = 5.0  # that a server which has left the group may take to say why, and to end
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class OwnServers(ServerSide):
         )
         self._posts = ServerPosts(config.keeper.expected)
         self._numbers: dict[str, int] = {}  # of those that run, by name
+        self._leaving: dict[str, float] = {}  # those of them that are out of the group, and when they are ended
         self._seen = Seen()  # since the last look
         self._is_ending = False
         self._rhythm = Rhythm()
@@ -70,7 +72,8 @@ class OwnServers(ServerSide):
 
     @property
     def serving(self) -> tuple[int, ...]:
-        return self._posts.serving
+        out = {self._numbers[name] for name in self._leaving}
+        return tuple(server for server in self._posts.serving if server not in out)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -78,8 +81,10 @@ class OwnServers(ServerSide):
 
     @property
     def next_due(self) -> float | None:
-        due = self._posts.next_due
-        return self._rhythm.next_due if due is None or self._is_ending else min(due, self._rhythm.next_due)
+        due = [self._rhythm.next_due, *self._leaving.values()]
+        if self._posts.next_due is not None and not self._is_ending:
+            due.append(self._posts.next_due)
+        return min(due)
 
     def owns(self, name: str) -> bool:
         return name in self._numbers
@@ -89,6 +94,7 @@ class OwnServers(ServerSide):
             return
         self._read_news(now)  # that it was asked to go came before it went
         server = self._numbers.pop(happened.name)
+        self._leaving.pop(happened.name, None)
         if not self._is_ending and happened.code != 0:
             self._seen.lines += [f"[server {server}] {line}" for line in happened.last[-SHOWN_LINES:]]
         self._lost(server, describe_exit(happened.code), now)
@@ -97,6 +103,7 @@ class OwnServers(ServerSide):
         with contextlib.suppress(BlockingIOError):
             self._bell.recv(4096)
         self._read_news(now)
+        self._end_leaving(now)
         if not self._is_ending:
             self._start_due(now)
         if self._rhythm.is_due(now):
@@ -127,8 +134,8 @@ class OwnServers(ServerSide):
         match news:
             case group_events.ServerJoined(server=server):
                 self._posts.joined(server.number)
-            case group_events.ServerLost(number=number):
-                self._end(number)
+            case group_events.ServerLost(number=number, is_silent=is_silent):
+                self._let_go(number, now if is_silent else now + ENDING_SECONDS)
             case group_events.ServerRemoved(number=number):
                 self._posts.leaving(number)
             case group_events.MoreWanted(count=count):
@@ -140,11 +147,17 @@ class OwnServers(ServerSide):
         if (event := server_news.event_of(news, self._config.space)) is not None:
             self._seen.events.append(event)
 
-    def _end(self, number: int) -> None:
-        """It is out of the group: one that is stopped or hangs would keep its place from being filled."""
+    def _let_go(self, number: int, until: float) -> None:
+        """It is out of the group. Most are ending, and what they say of that and exit with is what people are told."""
         for name, server in self._numbers.items():
             if server == number:
-                self._engine.send_signal(name, signal.SIGKILL)
+                self._leaving[name] = until
+
+    def _end_leaving(self, now: float) -> None:
+        """One that is stopped or hangs would keep its place from being filled."""
+        for name in [name for name, until in self._leaving.items() if until <= now]:
+            del self._leaving[name]
+            self._engine.send_signal(name, signal.SIGKILL)
 
     def _start_due(self, now: float) -> None:
         for opening in self._posts.take_due(now):

@@ -18,6 +18,7 @@ class ServerLost:
 
     number: int
     reason: str
+    is_silent: bool = False  # it may hang or be stopped: its process will not end by itself
 
 
 @dataclass(frozen=True)

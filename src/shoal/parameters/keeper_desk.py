@@ -89,13 +89,13 @@ class KeeperDesk:
             seat.heard += late
             silence = now - seat.heard
             if silence > self._silence_limit:
-                self.lose(seat.number, f"nothing was heard of it for {silence:.1f} s", now)
+                self.lose(seat.number, f"nothing was heard of it for {silence:.1f} s", now, is_silent=True)
         cut_off = self._cuts.victim({seat.number for seat in self._seats.values()}, now)
         if cut_off is not None:
             self.lose(*cut_off, now)
 
-    def lose(self, number: int, reason: str, now: float) -> None:
-        events = self._group.lose(number, reason, now)
+    def lose(self, number: int, reason: str, now: float, *, is_silent: bool = False) -> None:
+        events = self._group.lose(number, reason, now, is_silent=is_silent)
         for connection in [connection for connection, seat in self._seats.items() if seat.number == number]:
             del self._seats[connection]
             # If it was only cut off or asleep, this is what it finds when it is back.

@@ -81,13 +81,13 @@ class ServerGroup:
         self._living[server.number] = server
         return [ServerJoined(server), *self._change(f"server {server.number} joined", now)]
 
-    def lose(self, number: int, reason: str, now: float) -> list[GroupEvent]:
+    def lose(self, number: int, reason: str, now: float, *, is_silent: bool = False) -> list[GroupEvent]:
         """Nothing if it is not in the group, or not any more."""
         if self._living.pop(number, None) is None:
             return []
         self._leaving.discard(number)
         self._departures.append(Departure(number, reason))
-        return [ServerLost(number, reason), *self._change(f"server {number} was lost: {reason}", now)]
+        return [ServerLost(number, reason, is_silent), *self._change(f"server {number} was lost: {reason}", now)]
 
     def remove(self, numbers: Iterable[int], now: float) -> list[GroupEvent]:
         leaving = set(numbers)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shoal import events
-from shoal.cli.own_servers import OwnServers, OwnServersConfig, free_memory
+from shoal.cli.own_servers import ENDING_SECONDS, OwnServers, OwnServersConfig, free_memory
 from shoal.cli.server_side import Seen
 from shoal.engines.engine import Engine, Exited, Happening, ProcessSpec
 from shoal.errors import UsageError
@@ -56,8 +56,10 @@ class SaidToRun(Engine):
 
 
 @contextlib.contextmanager
-def own_servers(count: int, engine: Engine) -> Iterator[OwnServers]:
-    keeper = KeeperConfig(listen=Address("127.0.0.1", 0), token=TOKEN, expected=count, replicas=1)
+def own_servers(count: int, engine: Engine, silence_limit: float = 60.0) -> Iterator[OwnServers]:
+    keeper = KeeperConfig(
+        listen=Address("127.0.0.1", 0), token=TOKEN, expected=count, replicas=1, silence_limit=silence_limit
+    )
     servers = OwnServers(OwnServersConfig(keeper, Path("token"), Path("logs"), memory="2GB"), engine)
     with contextlib.closing(servers):
         yield servers
@@ -186,7 +188,17 @@ def test_memory_that_is_free() -> None:
 
 def test_one_that_the_keeper_has_put_out_is_ended_so_that_its_place_is_filled() -> None:
     engine = SaidToRun()
-    with own_servers(1, engine) as servers, StandInServer(servers.keeper.address, TOKEN, 0):
-        look_until(servers, events.ServersChanged)
+    with own_servers(1, engine, silence_limit=0.3) as servers, StandInServer(servers.keeper.address, TOKEN, 0):
         look_until(servers, events.ServerLost)  # it says nothing more, as one that is stopped
         assert engine.signals == [("server 0", signal.SIGKILL)]
+
+
+def test_one_that_ends_by_itself_is_left_time_to_say_why() -> None:
+    engine = SaidToRun()
+    with own_servers(1, engine) as servers, StandInServer(servers.keeper.address, TOKEN, 0) as server:
+        look_until(servers, events.ServersChanged)
+        server.close()
+        look_until(servers, events.ServerLost)
+        assert (engine.signals, servers.serving) == ([], ())
+        servers.look(time.monotonic() + ENDING_SECONDS)
+        assert engine.signals == [("server 0", signal.SIGKILL)]  # it hangs: its place is needed

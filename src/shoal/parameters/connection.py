@@ -161,7 +161,7 @@ class Connection:
         except BlockingIOError:
             return
         except OSError as error:
-            self._fail(error.strerror or str(error))
+            self._fail(_words(error))
             return
         if self._is_ending and not self._parts:
             self.close()
@@ -192,7 +192,7 @@ class Connection:
         except BlockingIOError:
             return
         except OSError as error:
-            self._fail(error.strerror or str(error))
+            self._fail(_words(error))
         except Refused as refusal:
             self.was_refused = True
             self._fail(str(refusal))
@@ -294,6 +294,12 @@ class Connection:
         if not self.is_closed:
             self.close()
             self._hearer.closed(self, reason)
+
+
+def _words(error: OSError) -> str:
+    """An end that dies with bytes unread resets the connection: whether it did depends on when it died."""
+    said = error.strerror or str(error)
+    return f"it closed the connection: {said}" if isinstance(error, ConnectionResetError | BrokenPipeError) else said
 
 
 def _prepare(endpoint: socket.socket) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import socket
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -185,6 +186,18 @@ def test_a_closed_end_is_heard_of_once_at_the_other_only(pair: Pair) -> None:
     pair.board.turn(0.01)
     assert len(pair.there.reasons) == 1
     assert not pair.here.reasons
+
+
+@pytest.mark.parametrize("is_sending", [False, True])
+def test_an_end_that_dies_with_bytes_unread_has_closed_the_connection_too(pair: Pair, is_sending: bool) -> None:
+    mine = pair.connect()
+    pair.until(lambda: pair.there.connections and pair.here.connections)
+    mine.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # resets it
+    mine.close()
+    if is_sending:
+        pair.accepted[0].send(Relay(generation=1, peer=0), bytes(30_000_000))
+    pair.until(lambda: pair.there.reasons)
+    assert pair.there.reasons[0].startswith("it closed the connection: ")
 
 
 def test_nobody_listening_is_heard_of(pair: Pair) -> None:

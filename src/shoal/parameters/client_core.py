@@ -129,7 +129,7 @@ class ClientCore:
             if self._is_closed:
                 return
             self._is_closed = True
-            self.links.close()
+            self.links.cease()
             self.thread.changed.notify_all()
         self.thread.close()
         if self.memory is not None:

@@ -165,10 +165,9 @@ class ServerLinks:
         self._mend()
         self._thread.changed.notify_all()
 
-    def close(self) -> None:
+    def cease(self) -> None:
+        """From any thread: no connection is made any more. Those that there are belong to the thread, which ends."""
         self._is_closed = True
-        for connection in self.connections:
-            connection.close()
 
     @property
     def sent(self) -> Sent:

@@ -13,6 +13,7 @@ import torch
 from shoal.errors import Aborted, ExchangeFailed, MeetingCalled, Refused, ServerRefused, ServersLost, UsageError
 from shoal.parameters import client_servers
 from shoal.parameters.client import ClientConfig, EnrolTerms, ParameterClient, ServersChanged
+from shoal.parameters.connection import Connection
 from shoal.values import Address
 from shoal.wire import parameter_messages as wire
 from shoal.wire.ledger_entries import Committed, Void
@@ -394,6 +395,34 @@ def test_a_refusal_says_what_the_server_says() -> None:
         with pytest.raises(ServerRefused, match="another table") as refused:
             stranger.define(other)
         assert refused.value.kind == "table"
+
+
+def test_a_client_that_is_closed_while_its_thread_sends_ends_without_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_sending, may_go_on = threading.Event(), threading.Event()
+    release = Connection._release
+    with stand_ins(1) as servers, client_of(servers, shares_memory=False) as client:
+        begin(client)
+        core = client._core
+
+        def wait_and_release(connection: Connection, sent: int) -> None:
+            if connection in core.links.connections:
+                is_sending.set()
+                assert may_go_on.wait(20)
+            release(connection, sent)
+
+        monkeypatch.setattr(Connection, "_release", wait_and_release)
+        outgoing = client.begin_push()
+        for name, gradient in tensors(1).items():
+            outgoing.put(name, gradient)
+        assert is_sending.wait(20)
+        closing = threading.Thread(target=client.close)
+        closing.start()
+        limit = time.monotonic() + 20
+        while not core.thread._is_ending and time.monotonic() < limit:
+            time.sleep(0.005)
+        may_go_on.set()
+        closing.join()
+        assert core.thread.failure is None
 
 
 def test_a_wrong_token_is_refused_and_an_empty_address_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:

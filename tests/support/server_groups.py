@@ -62,6 +62,8 @@ class Group:
         self.failures: dict[int, BaseException] = {}
         self._threads: dict[int, threading.Thread] = {}
         self._points: dict[int, Callable[[str], None]] = {}
+        self._dying: set[int] = set()
+        self._deciding = threading.Lock()  # who dies
         self._clients: list[ParameterClient] = []
 
     def start(self, number: int, *, memory: int = 0) -> Server:
@@ -83,8 +85,10 @@ class Group:
 
         def crash_at(here: str) -> None:
             passed[here] += 1
-            if here == point and passed[here] == passing:
-                raise Died
+            with self._deciding:
+                if here == point and passed[here] == passing and self._points.get(number) is crash_at:
+                    self._dying.add(number)
+                    raise Died
 
         self.at_points(number, crash_at)
 
@@ -93,13 +97,15 @@ class Group:
         self._points[number] = call
 
     def spare(self, number: int) -> bool:
-        """Do not let it die after all. False: it has."""
-        self._points.pop(number, None)
-        return self._threads[number].is_alive()
+        """Do not let it die after all. False: it does, or has."""
+        with self._deciding:
+            self._points.pop(number, None)
+            return number not in self._dying
 
     def _pass(self, number: int, point: str) -> None:
-        if number in self._points:
-            self._points[number](point)
+        call = self._points.get(number)  # which others may take away meanwhile
+        if call is not None:
+            call(point)
 
     def client(
         self, worker: int = 0, *, shares_memory: bool = True, job: str = JOB, token: str = JOB_TOKEN
@@ -230,6 +236,7 @@ class _Ear:
 
 def raw(group: Group, *notes: Note) -> AnyNote:
     """What server 0 answers last to these notes, to each of which it has an answer."""
+    wait_until(lambda: JOB in group.servers[0]._spaces, "it has heard of the job")
     ear, board = _Ear(), Switchboard()
     connection = Connection.connecting(group.servers[0].address, Key(job_purpose(JOB), JOB_TOKEN), ear)
     board.add(connection)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +20,7 @@ from shoal.values import Address
 from shoal.wire.parameter_messages import AnyNote
 
 KEY = Key(job_purpose("job"), "token")
+PATIENCE = 20.0  # seconds until a test gives up
 
 
 class Ear:
@@ -44,7 +47,10 @@ class Door:
     def stranger(self) -> socket.socket:
         address = self.door.address
         made = socket.create_connection((address.host, address.port))
-        self.turn()
+        limit = time.monotonic() + PATIENCE
+        while not select.select([made], [], [], 0)[0]:  # a nonce, once it is let in
+            assert time.monotonic() < limit
+            self.turn(1)
         return made
 
     def turn(self, turns: int = 3) -> None:

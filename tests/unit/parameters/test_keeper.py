@@ -352,9 +352,9 @@ def test_too_many_strangers_push_out_the_oldest(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_strangers_that_say_nothing_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper_desk, "STRANGER_SECONDS", 0.1)
     with group_of(1) as group:
         proved = group.peer()
+        monkeypatch.setattr(keeper_desk, "STRANGER_SECONDS", 0.1)
         with pytest.raises((EOFError, ConnectionError)):
             proved.hear()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -11,7 +14,19 @@ from shoal.parameters.relay_mesh import RelayConfig, RelayMesh
 from shoal.wire.ledger_entries import Committed
 from shoal.wire.tables import TableSpec
 from support.collectives import in_threads
-from support.server_groups import JOB, JOB_TOKEN, begin, group_of, pulled, table_for, terms_of, values_of, wait_until
+from support.server_groups import (
+    JOB,
+    JOB_TOKEN,
+    PATIENCE,
+    Died,
+    begin,
+    group_of,
+    pulled,
+    table_for,
+    terms_of,
+    values_of,
+    wait_until,
+)
 
 ADAM = table_for("AdamW", weight_decay=0.01)
 
@@ -77,6 +92,42 @@ def test_blocks_that_are_lost_with_their_only_server_are_assigned_anew() -> None
         assert_close(pulled(client, ADAM, number), by_torch(ADAM, range(1, 2)))
         answer = push(client, ADAM, 2)
         assert_close(pulled(client, ADAM, answer.number), by_torch(ADAM, range(1, 3)))
+
+
+def test_a_server_that_came_too_late_to_know_the_ledger_says_that_all_is_lost() -> None:
+    """It was in the map with those that knew it, and is the only one of them that lives: its ledger is a new one."""
+    with group_of(2, 2) as group, ThreadPoolExecutor(1) as pool:
+        client, other = begin(group, ADAM), group.client(1)
+        other.define(ADAM)
+        for seed in range(1, 4):
+            answer = push(client, ADAM, seed)
+        is_held, may_die = threading.Event(), threading.Event()
+
+        def die(point: str) -> None:
+            if point == "answer":
+                is_held.set()
+                assert may_die.wait(PATIENCE)
+                raise Died
+
+        group.at_points(0, die)
+        asking = pool.submit(other.ask)  # home is held up with the answer, and begins no map
+        assert is_held.wait(PATIENCE)
+        group.start(2)
+        wait_until(lambda: group.maps() == 2, "the third is in the map")
+        group.servers[1].stop()
+        wait_until(lambda: client.await_map().version == other.await_map().version == 3, "and one of the others is not")
+        may_die.set()
+        wake_up = threading.Timer(20.0, client.interrupt, ("it waits in vain",))
+        wake_up.start()
+        with pytest.raises(ParametersLost, match="others have begun in their place"):
+            pulled(client, ADAM, answer.number)
+        wake_up.cancel()
+        wake_up.join()
+        with pytest.raises(ParametersLost, match="others have begun in their place"):
+            asking.result(PATIENCE)
+        client.enrol(EnrolTerms(2, (0,), "asynchronous", scaling="none"))
+        number = client.assign(values_of(ADAM, 0), None, updates=0)
+        assert_close(pulled(client, ADAM, number), values_of(ADAM, 0))
 
 
 def test_a_server_without_room_says_so_with_its_figures() -> None:

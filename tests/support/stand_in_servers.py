@@ -209,7 +209,8 @@ class StandIns:
                 connection.send(wire.Refusal(kind="table", reason="another table", request=note.request))
                 return
             self.table = note.table
-            connection.send(wire.Defined(request=note.request, has_values=self.ledger.has_values))
+            has_values, origin = self.ledger.has_values, self.ledger.origin
+            connection.send(wire.Defined(request=note.request, has_values=has_values, origin=origin))
         elif isinstance(note, wire.KeyList):
             assert note.digest == keys_digest(self._table.digest, note.blocks)
         elif isinstance(note, wire.Stage):

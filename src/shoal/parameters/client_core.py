@@ -53,6 +53,7 @@ class ClientCore:
         self._interruption: str | None = None
         self._is_closed = False
         self._known: set[int] = set()  # servers of the last map
+        self._origin: int | None = None  # of the ledger that they have; None: nobody has said it yet
         self._numbers = itertools.count(1)
         self._activities: list[Activity] = []
         self._requests: dict[int, Activity] = {}
@@ -142,10 +143,7 @@ class ClientCore:
             return
         known, self._known = self._known, {server.number for server in self.links.map.servers}
         if known and not known & self._known:
-            lost = ParametersLost("all servers that had the job's values are lost; others have begun in their place")
-            for activity in self._activities:
-                activity.failure = activity.failure or lost
-            self.thread.changed.notify_all()
+            self._lose_all()
         if self.table is None:
             return
         self.layout = ClientLayout(self.table, self.links.map)
@@ -153,7 +151,10 @@ class ClientCore:
             self.memory.keep_readers({server.number for server in self.links.map.servers})
         self._pump()
 
-    def link_ready(self, link: Link) -> None:
+    def link_ready(self, link: Link, origin: int) -> None:
+        if self._origin not in (None, origin):  # it was in a map with those that knew the one before, for too short
+            self._lose_all()
+        self._origin = origin
         # What it said on an earlier connection may be lost: whether it still reads what was staged there.
         for slot in self.memory.owed_by(link.server.number) if self.memory is not None else ():
             if slot.push is not None and slot.layout is not None:
@@ -199,6 +200,13 @@ class ClientCore:
         if activity is not None:
             activity.forget(link, note.request)
             self.thread.later(AGAIN_SECONDS, self._pump)
+
+    def _lose_all(self) -> None:
+        lost = ParametersLost("all servers that had the job's values are lost; others have begun in their place")
+        for activity in self._activities:
+            activity.failure = activity.failure or lost
+        self._origin = None
+        self.thread.changed.notify_all()
 
     def _pump(self) -> None:
         for activity in tuple(self._activities):

@@ -74,8 +74,8 @@ class Owner(Protocol):
     def map_changed(self) -> None:
         """There is a newer map: everything open is void by it and must be asked again."""
 
-    def link_ready(self, link: Link) -> None:
-        """The server is connected and knows the table: it may be asked."""
+    def link_ready(self, link: Link, origin: int) -> None:
+        """The server is connected and knows the table: it may be asked. `origin`: of the ledger that it has."""
 
     def room(self, link: Link, note: AnyNote, size: int) -> memoryview | None: ...
 
@@ -292,7 +292,7 @@ class ServerLinks:
         elif isinstance(note, Defined) and not note.request:
             link.is_ready, link.tries = True, 0
             self._mend()
-            self._owner.link_ready(link)
+            self._owner.link_ready(link, note.origin)
             self._thread.changed.notify_all()
         elif isinstance(note, Refusal) and not link.is_ready:
             self._refuse(note)

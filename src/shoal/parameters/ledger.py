@@ -74,6 +74,7 @@ class Ledger(LedgerState):
 
     def _begin(self, entry: Begin, effects: list[Effect]) -> None:
         self.view = entry.view
+        self.origin = self.origin or entry.view
         reason = f"the servers have changed (version {entry.view} of their map): it must be staged again"
         self._void_open(reason, effects, restage=True)
         effects.append(Begun(self.number, entry.view))

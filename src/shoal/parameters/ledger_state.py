@@ -27,6 +27,7 @@ class LedgerState(msgspec.Struct):
 
     number: int = 0  # entries count from 1
     view: int = 0  # version of the server map
+    origin: int = 0  # view that it began with: one that is begun after all servers were lost has a later one
     generation: int = -1
     workers: tuple[int, ...] = ()  # of the generation, in the order of their ranks
     mode: str = ""

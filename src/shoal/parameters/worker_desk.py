@@ -161,7 +161,8 @@ class WorkerDesk:
                 continue
             ledger = self._state.sequencer.ledger
             assert ledger is not None, "the map has begun"
-            link.connection.send(Defined(request=note.request, has_values=ledger.has_values))
+            told = Defined(request=note.request, has_values=ledger.has_values, origin=ledger.origin)
+            link.connection.send(told)
 
     def _learn(self, link: WorkerLink, note: KeyList) -> None:
         table = self._state.table

@@ -141,6 +141,7 @@ class RelayLost(Note, frozen=True, tag="relay-lost"):
 class Defined(Note, frozen=True, tag="defined"):
     request: int
     has_values: bool  # the table has values already: nobody needs to assign first ones
+    origin: int  # of the job's ledger; another one than before: what that knew, and all values, are lost
 
 
 class StageDone(Note, frozen=True, tag="stage-done"):

@@ -79,7 +79,7 @@ class ServerMap(msgspec.Struct, frozen=True):
     """
 
     version: int  # counts from 1
-    servers: tuple[Server, ...]  # that are alive, by number; the first one is home: it gives updates their order
+    servers: tuple[Server, ...]  # alive, in the order in which they came; the first is home, while it lives
     before: tuple[int, ...]  # numbers whose placement holds every block
     after: tuple[int, ...]  # numbers of the placement that is being made
     replicas: int  # servers that hold each block

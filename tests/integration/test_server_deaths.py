@@ -86,7 +86,7 @@ class Reaper:
     def _strike(self) -> None:
         victim = self._random.choice(self._group.holders())
         if self._random.random() < 0.5:
-            own = HOME if victim == min(self._group.holders()) else OTHERS
+            own = HOME if victim == self._group.home() else OTHERS
             self._group.crash(victim, self._random.choice(("unit", "applied", *own)), self._random.randint(1, 6))
         else:
             self._group.crash(victim, self._random.choice(MOVES), self._random.randint(1, 2))

@@ -135,6 +135,11 @@ class Group:
         assert made is not None
         return made.before
 
+    def home(self) -> int:
+        made = self.keeper.status().map
+        assert made is not None
+        return made.home.number
+
     def figures(self) -> dict[int, ServerFigures]:
         return dict(self.keeper.status().figures)
 

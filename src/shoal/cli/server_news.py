@@ -96,7 +96,7 @@ def _joined(server: Server) -> ServerJoined:
 def _changed(made: ServerMap, seconds: float, size: int) -> ServersChanged:
     return ServersChanged(
         version=made.version,
-        servers=tuple(server.number for server in made.servers),
+        servers=tuple(sorted(server.number for server in made.servers)),
         is_settled=made.is_settled,
         seconds=seconds,
         size=size,

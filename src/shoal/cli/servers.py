@@ -97,7 +97,7 @@ def describe(status: GroupStatus) -> list[str]:
             str(server.address),
             *_figures(figures.get(server.number, ServerFigures())),
         )
-        for server in made.servers
+        for server in sorted(made.servers, key=lambda server: server.number)
     ]
     lines += columns(rows, right=(0, 2, 4, 5, 6, 7, 8), indent="  ")
     lines.append(f"jobs: {', '.join(status.spaces) or 'none'}")

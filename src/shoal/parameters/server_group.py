@@ -63,7 +63,7 @@ class ServerGroup:
         self.settings = settings
         self.map: ServerMap | None = None
         self.spaces: dict[str, Space] = {}  # by job
-        self._living: dict[int, Server] = {}  # joined, not lost, not removed
+        self._living: dict[int, Server] = {}  # joined, not lost, not removed; as they came, at first by number
         self._numbers: set[int] = set()  # that were ever used
         self._leaving: set[int] = set()
         self._is_gone = False  # there was a map, and then nobody was left
@@ -155,6 +155,7 @@ class ServerGroup:
             self._leaving.clear()  # the others died: whoever was to leave is needed after all
         after = tuple(sorted(self._staying))
         if self.map is None:
+            self._living = dict(sorted(self._living.items()))
             return self._publish(after, after, reason, now) if len(after) >= self.settings.expected else []
         if self._is_gone:
             self._is_gone = False
@@ -170,7 +171,8 @@ class ServerGroup:
             self._departures.append(Departure(number, TAKEN_OUT, is_wanted=True))
         self.map = ServerMap(
             version=1 if self.map is None else self.map.version + 1,
-            servers=tuple(server for number, server in sorted(self._living.items()) if number in named),
+            # Whoever comes later is not home before those that are there: home changes only when it goes.
+            servers=tuple(server for number, server in self._living.items() if number in named),
             before=before,
             after=after,
             replicas=self.settings.replicas,

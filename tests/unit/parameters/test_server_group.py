@@ -150,6 +150,18 @@ def test_when_all_died_the_next_one_starts_afresh() -> None:
     assert "all others were lost" in present(group).reason
 
 
+def test_home_stays_though_one_with_a_lower_number_comes_later() -> None:
+    """As when several are started at once in the place of all that died: workers meet at whoever is home."""
+    group = complete_group(2)
+    for number in (0, 1):
+        group.lose(number, "died", 1.0)
+    group.join(server(3), 2.0)
+    group.join(server(2), 2.1)
+    assert (present(group).home, numbers(present(group)), present(group).after) == (server(3), (3, 2), (2, 3))
+    group.lose(3, "died", 3.0)
+    assert present(group).home == server(2)
+
+
 def test_numbers_are_never_used_twice() -> None:
     group = complete_group(2)
     with pytest.raises(Refused, match="server number 1 was used before"):
@@ -199,6 +211,7 @@ class World:
         self.alive: set[int] = set()
         self.joined = 0
         self.version = 0
+        self.home: int | None = None
         self.held: set[tuple[int, tuple[int, ...]]] = set()  # (server, placement whose part it holds all of)
 
     def act(self, action: str, choice: int) -> list[GroupEvent]:
@@ -238,7 +251,8 @@ class World:
         assert living == self.alive & {*made.before, *made.after}
         assert set(made.after) <= living
         assert all((number, made.before) in self.held for number in made.before if number in living)
-        assert list(numbers(made)) == sorted(living)
+        assert made.home.number == self.home or self.home not in self.alive, "home changes only when it goes"
+        self.home = made.home.number
 
 
 actions = st.tuples(

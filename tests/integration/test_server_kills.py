@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,32 +23,38 @@ OPTIONS = ("--strategy", "parameter-server", "--servers", str(SERVERS), "--repli
 FREE = ("--consistency", "asynchronous", "--staleness-scaling", "none")
 
 
-def victims(folder: Path) -> tuple[list[psutil.Process], list[psutil.Process]]:
-    """Servers, where every block is on two of them, and workers that train."""
-    lines = [(process, process.cmdline()) for process in processes_in(folder)]
+def victims(folder: Path, killed: Collection[int] = ()) -> tuple[list[psutil.Process], list[psutil.Process]]:
+    """Servers, where every block is on two of them, and workers that train. `killed`: processes that may still end."""
+    lines = [(process, process.cmdline()) for process in processes_in(folder) if process.pid not in killed]
     servers = [process for process, line in lines if "server" in line]
     workers = [
         process for process, line in lines if line[-1:] == ["script.py"] and "shoal" not in line and "run" not in line
     ]
-    changes = [event for event in events_of(folder / "run") if event["kind"] == "servers-changed"]
-    is_whole = bool(changes) and changes[-1]["is_settled"] and len(changes[-1]["servers"]) == len(servers) == SERVERS
+    told = events_of(folder / "run")
+    at = {event["server"]: event["process"] for event in told if event["kind"] == "server-joined"}
+    changes = [event for event in told if event["kind"] == "servers-changed"]
+    is_settled = bool(changes) and changes[-1]["is_settled"] and len(changes[-1]["servers"]) == SERVERS
+    # What is told may lag behind what was killed: the processes must be those that it is told of.
+    is_whole = is_settled and {at[server] for server in changes[-1]["servers"]} == {each.pid for each in servers}
     return servers if is_whole else [], workers
 
 
 @contextmanager
 def killing(folder: Path, draw: random.Random) -> Iterator[list[str]]:
     """While the block runs; the list says what was killed."""
-    over, killed = threading.Event(), list[str]()
+    over, killed, ended = threading.Event(), list[str](), set[int]()
 
     def kill() -> None:
         while len(killed) < MOST_PER_JOB and not over.wait(draw.uniform(0.3, 1.5)):
             try:
-                servers, workers = victims(folder)
+                servers, workers = victims(folder, ended)
                 kind = draw.choice(["server", "worker"])
                 chosen = servers if kind == "server" else workers
                 has_begun = any(event["kind"] == "steps-applied" for event in events_of(folder / "run"))
                 if has_begun and chosen:
-                    draw.choice(chosen).kill()
+                    victim = draw.choice(chosen)
+                    ended.add(victim.pid)
+                    victim.kill()
                     killed.append(kind)
             except psutil.Error:
                 continue  # it has just ended
@@ -72,7 +78,9 @@ def test_all_servers_at_once_take_the_job_back_to_its_checkpoint(more: tuple[str
         while not any(event["kind"] == "checkpoint-published" for event in events_of(tmp_path / "run")):
             assert process.poll() is None and time.monotonic() < limit
             time.sleep(0.05)
-        for server in victims(tmp_path)[0]:
+        servers = victims(tmp_path)[0]
+        assert len(servers) == SERVERS
+        for server in servers:
             server.kill()
         stdout, stderr = process.communicate(timeout=2 * PATIENCE)
     assert process.returncode == 0, stdout[-3000:] + stderr[-2000:]

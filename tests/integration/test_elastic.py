@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import psutil
 import pytest
 
 from shoal import events
-from support.launcher import leftovers, started
+from support.launcher import command_of, events_in, leftovers, started
 
 SCRIPT = Path(__file__).parents[1] / "support" / "counting_script.py"
 PATIENCE = 180.0
@@ -32,11 +31,7 @@ class Elastic:
         self.process = process
 
     def events(self) -> list[events.AnyEvent]:
-        path = self.folder / "run" / "events.jsonl"
-        if not path.exists():
-            return []
-        lines = path.read_bytes().rpartition(b"\n")[0].splitlines()
-        return [msgspec.json.decode(line, type=events.Record).event for line in lines]
+        return events_in(self.folder / "run")
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.events() if isinstance(event, kind)]
@@ -62,10 +57,10 @@ class Elastic:
     def workers(self) -> list[psutil.Process]:
         """Not the coordinator, whose command line names the script too: SIGTERM to it stops the job."""
         children = psutil.Process(self.process.pid).children()
-        return [p for p in children if str(SCRIPT) in (line := p.cmdline()) and "coordinator" not in line]
+        return [p for p in children if str(SCRIPT) in (line := command_of(p)) and "coordinator" not in line]
 
     def coordinator(self) -> psutil.Process:
-        found = [p for p in psutil.Process(self.process.pid).children() if "coordinator" in p.cmdline()]
+        found = [p for p in psutil.Process(self.process.pid).children() if "coordinator" in command_of(p)]
         return found[0]
 
     def end(self, code: int = 0) -> tuple[str, str]:

@@ -55,7 +55,8 @@ if __name__ == "__main__":
 """
 FAULTS = {
     "full": (
-        "with open('disk/filler', 'wb') as f: os.posix_fallocate(f.fileno(), 0, os.statvfs('disk').f_bavail * 4096)",
+        # To the last byte, whatever others write meanwhile.
+        "subprocess.run(['dd', 'if=/dev/zero', 'of=disk/filler', 'bs=4k'], stderr=subprocess.DEVNULL, check=False)",
         "os.unlink('disk/filler')",
         "No space left on device",
     ),

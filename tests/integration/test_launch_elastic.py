@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
 import psutil
 import pytest
 
@@ -20,7 +19,6 @@ from shoal.events import (
     GenerationFormed,
     JobEnded,
     JobStarted,
-    Record,
     WorkerDied,
     WorkerLeft,
     WorkerStarted,
@@ -29,6 +27,8 @@ from support.launcher import (
     PATIENCE,
     SHOAL,
     STEPPING,
+    command_of,
+    events_in,
     leftovers,
     processes_in,
     shoal,
@@ -41,9 +41,7 @@ E = TypeVar("E", bound=AnyEvent)
 
 
 def events(folder: Path, kind: type[E]) -> list[E]:
-    lines = (folder / "out/events.jsonl").read_bytes().splitlines()
-    found = [msgspec.json.decode(line, type=Record).event for line in lines]
-    return [event for event in found if isinstance(event, kind)]
+    return [event for event in events_in(folder / "out") if isinstance(event, kind)]
 
 
 def process_of(folder: Path, worker: int) -> int:
@@ -55,11 +53,8 @@ def coordinator_in(folder: Path) -> psutil.Process:
     limit = time.monotonic() + PATIENCE
     while time.monotonic() < limit:
         for process in processes_in(folder):
-            try:
-                if "coordinator" in process.cmdline():
-                    return process
-            except psutil.Error:
-                continue
+            if "coordinator" in command_of(process):
+                return process
         time.sleep(0.02)
     raise AssertionError("there is no coordinator")
 
@@ -76,6 +71,15 @@ def wait_for_generation(folder: Path, workers: tuple[int, ...]) -> None:
             return
         time.sleep(0.02)
     raise AssertionError(f"no generation of workers {wanted}: {lines}")
+
+
+def wait_for(folder: Path, kind: type[E]) -> list[E]:
+    """The events of this kind in the record, once there is one."""
+    limit = time.monotonic() + PATIENCE
+    while not (found := events(folder, kind)):
+        assert time.monotonic() < limit, f"no {kind.__name__} came"
+        time.sleep(0.02)
+    return found
 
 
 def finish(folder: Path, process: subprocess.Popen[str]) -> tuple[str, str]:
@@ -141,8 +145,7 @@ def test_a_killed_coordinator_is_started_again_and_the_job_goes_on(tmp_path: Pat
         before.wait()
         after = coordinator_in(tmp_path)
         assert after.pid != before.pid
-        while not events(tmp_path, CoordinatorReturned):
-            time.sleep(0.02)
+        wait_for(tmp_path, CoordinatorReturned)
         os.kill(process_of(tmp_path, 1), signal.SIGKILL)  # what it remembers is good enough to replace somebody
         wait_for_generation(tmp_path, (0, 2))
         stdout, stderr = finish(tmp_path, process)
@@ -236,7 +239,7 @@ def wait_for_spare(folder: Path) -> psutil.Process:
     while time.monotonic() < limit:
         log = folder / "out/logs/spares.log"
         ready = log.read_text().count("ready") if log.exists() else 0
-        spares = [process for process in processes_in(folder) if "shoal.cli.spare" in process.cmdline()]
+        spares = [process for process in processes_in(folder) if "shoal.cli.spare" in command_of(process)]
         waiting = [process for process in spares if not is_worker(folder, process.pid)]
         if waiting and ready == len(spares):
             return waiting[0]
@@ -275,9 +278,7 @@ def test_faults_on_purpose_are_noted_and_lived_through(tmp_path: Path, chaos: st
     write_script(tmp_path, STEPPING, joins=True)
     with started(tmp_path, *run("--chaos", chaos, "--seed", "3")) as process:
         wait_for_generation(tmp_path, (0, 1))
-        limit = time.monotonic() + PATIENCE
-        while not (happened := events(tmp_path, FaultInjected)) and time.monotonic() < limit:
-            time.sleep(0.05)
+        happened = wait_for(tmp_path, FaultInjected)
         if fault == "kill":
             wait_for_generation(tmp_path, (1 - (happened[0].worker or 0), 2))
         else:
@@ -326,6 +327,7 @@ def test_a_worker_may_join_from_elsewhere_and_hand_over_with_ctrl_c(tmp_path: Pa
         wait_for_generation(tmp_path, (0, 1))
         os.kill(process_of(tmp_path, 1), signal.SIGKILL)
         wait_for_generation(tmp_path, (0,))
+        wait_for(tmp_path, WorkerStarted)  # number 2 is given: the next one gets 3
         with started(tmp_path, *way_in(tmp_path), variables=ELSEWHERE) as joined:
             wait_for_generation(tmp_path, (0, 3))
             joined.send_signal(signal.SIGINT)
@@ -343,6 +345,7 @@ def test_a_worker_from_elsewhere_ends_with_the_job(tmp_path: Path) -> None:
     with started(tmp_path, *run(), "--lr", "1") as process:
         wait_for_generation(tmp_path, (0, 1))
         os.kill(process_of(tmp_path, 1), signal.SIGKILL)
+        wait_for(tmp_path, WorkerStarted)  # number 2 is given: the next one gets 3
         with started(tmp_path, *way_in(tmp_path), variables=ELSEWHERE) as joined:
             wait_for_generation(tmp_path, (0, 3))
             coordinator_in(tmp_path).kill()  # and outlives the coordinator
@@ -359,6 +362,7 @@ def test_a_killed_joiner_takes_its_worker_with_it(tmp_path: Path) -> None:
     with started(tmp_path, *run()) as process:
         wait_for_generation(tmp_path, (0, 1))
         os.kill(process_of(tmp_path, 1), signal.SIGKILL)
+        wait_for(tmp_path, WorkerStarted)  # number 2 is given: the next one gets 3
         with started(tmp_path, *way_in(tmp_path), variables=ELSEWHERE) as joined:
             wait_for_generation(tmp_path, (0, 3))
             joined.kill()

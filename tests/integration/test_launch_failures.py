@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.launcher import leftovers, processes_in, shoal, started, wait_for_file, write_script
+from support.launcher import command_of, leftovers, processes_in, shoal, started, wait_for_file, write_script
 
 STEPS = """
 print("hello from", me.worker, flush=True)
@@ -27,10 +28,10 @@ def test_killed_worker_that_nobody_can_replace_is_shown_with_its_last_lines(tmp_
     script = write_script(tmp_path, STEPS, joins=True)
     script.write_text("import os\nif os.path.exists('broken'):\n    os.kill(os.getpid(), 9)\n" + script.read_text())
     with started(tmp_path, "run", "--run-dir", "out", "--max-failures", "1", "script.py") as process:
-        wait_for_file(tmp_path / "started")
+        [pid] = wait_for_file(tmp_path / "started")
         assert wait_for_file(tmp_path / "out/logs/worker-0.log") == ["hello from 0"]
         (tmp_path / "broken").touch()
-        next(p for p in processes_in(tmp_path) if p.environ().get("RANK") == "0").kill()
+        os.kill(int(pid), signal.SIGKILL)
         stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 3
     assert stderr.count("shoal: error:") == 1
@@ -100,7 +101,7 @@ def test_a_coordinator_that_cannot_live_is_a_clear_error(tmp_path: Path) -> None
         while process.poll() is None:
             for one in processes_in(tmp_path):
                 with contextlib.suppress(psutil.Error):
-                    if "coordinator" in one.cmdline():
+                    if "coordinator" in command_of(one):
                         one.kill()
             time.sleep(0.02)
         _, stderr = process.communicate(timeout=60)

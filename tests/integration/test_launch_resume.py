@@ -8,11 +8,10 @@ import sys
 import tomllib
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from shoal.events import AnyEvent, CheckpointLost, CheckpointPublished, GenerationFormed, JobEnded, JobStarted, Record
-from support.launcher import PATIENCE, leftovers, processes_in, shoal, started, wait_for_file, write_script
+from shoal.events import CheckpointLost, CheckpointPublished, GenerationFormed, JobEnded, JobStarted
+from support.launcher import PATIENCE, events_in, leftovers, processes_in, shoal, started, wait_for_file, write_script
 
 # Saves at the step that its first argument says, and leaves.
 ONCE = "step = int(sys.argv[1])\nprint(sys.argv[1:], config.resume)\nsave(step)\nleave(step)\n"
@@ -26,11 +25,6 @@ if me.worker == 0:
 save(11, is_last=True)
 leave(11, client.stop_reason)
 """
-
-
-def events(run_dir: Path) -> list[AnyEvent]:
-    lines = (run_dir / "events.jsonl").read_bytes().splitlines()
-    return [msgspec.json.decode(line, type=Record).event for line in lines]
 
 
 def names(run_dir: Path) -> list[str]:
@@ -47,7 +41,7 @@ def test_resumed_job_has_its_script_arguments_and_settings_again_and_counts_on(t
     second = shoal(tmp_path, "run", "--resume", "out", "--seed", "6")
     assert second.code == 0, second.stderr
     assert second.stdout.count("['10', '--lr', '1'] out") == 2
-    happened = events(run_dir)
+    happened = events_in(run_dir)
     assert [event.seed for event in happened if isinstance(event, JobStarted)] == [5, 6]
     assert [event.generation for event in happened if isinstance(event, GenerationFormed)] == [1, 8]
     published = [event.checkpoint for event in happened if isinstance(event, CheckpointPublished)]
@@ -67,7 +61,7 @@ def test_resumed_job_may_have_another_script_and_number_of_workers(tmp_path: Pat
     outcome = shoal(tmp_path, "run", "--resume", "out", "-n", "2", "other.py", "--resume", "x")
     assert outcome.code == 0, outcome.stderr
     assert outcome.stdout.count("other ['--resume', 'x']") == 2
-    last = [event for event in events(tmp_path / "out") if isinstance(event, JobStarted)][-1]
+    last = [event for event in events_in(tmp_path / "out") if isinstance(event, JobStarted)][-1]
     assert (last.script, last.arguments, last.workers) == ("other.py", ("--resume", "x"), 2)
 
 
@@ -182,7 +176,7 @@ def test_a_place_that_cannot_be_written_costs_the_checkpoint_not_the_job(tmp_pat
     assert outcome.code == 0, outcome.stderr
     assert "published False" in outcome.stdout
     [run_dir] = (tmp_path / "runs").iterdir()
-    [lost] = [event for event in events(run_dir) if isinstance(event, CheckpointLost)]
+    [lost] = [event for event in events_in(run_dir) if isinstance(event, CheckpointLost)]
     assert lost.worker == 0
     assert lost.reason
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
 import pytest
 
 from shoal.checkpoint.manifest import MANIFEST, Manifest, decode_manifest, parse_name
@@ -23,12 +22,12 @@ from shoal.events import (
     Event,
     GenerationFormed,
     JobEnded,
-    Record,
     StepsApplied,
     WorkerDied,
     WorkerExpelled,
     WorkerLeft,
 )
+from support.launcher import events_in
 from support.network import PROGRAMS, Network
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
@@ -121,8 +120,7 @@ class NetworkJob:
         return found
 
     def record(self) -> list[AnyEvent]:
-        lines = (self._run_dir / "events.jsonl").read_bytes().splitlines()
-        return [msgspec.json.decode(line, type=Record).event for line in lines]
+        return events_in(self._run_dir)
 
     def events(self, kind: type[Kind]) -> list[Kind]:
         """Those of one kind so far."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import shutil
@@ -98,10 +99,10 @@ def assert_each_sample_once(found: dict[str, object]) -> None:
 def kill_everything(folder: Path, launcher: psutil.Process) -> None:
     """All processes of the job at once, as when a machine loses power."""
     victims = [launcher, *launcher.children(recursive=True), *processes_in(folder)]
-    for victim in victims:
-        victim.suspend()
-    for victim in victims:
-        victim.send_signal(signal.SIGKILL)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for victim in victims:
+            with contextlib.suppress(psutil.NoSuchProcess):  # with the launcher its workers go by themselves
+                victim.send_signal(number)
 
 
 def published(folder: Path) -> list[int]:
@@ -187,7 +188,8 @@ def test_sigterm_finishes_the_step_saves_and_exits_with_its_own_code(to: str, tm
             time.sleep(0.01)
         launcher = psutil.Process(process.pid)
         for each in [launcher, *(launcher.children(recursive=True) if to == "every process" else [])]:
-            each.terminate()
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has heard of the stop, and was quick
+                each.terminate()
         stdout, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 143, stdout + stderr
     assert "stopped by SIGTERM" in stderr

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import psutil
+
+from shoal.events import AnyEvent, Record
 
 SHOAL = (sys.executable, "-m", "shoal")
 PATIENCE = 60.0  # seconds; generous, since the machine may be busy
@@ -197,11 +200,19 @@ def processes_in(folder: Path) -> list[psutil.Process]:
     return found
 
 
+def command_of(process: psutil.Process) -> list[str]:
+    """Its command line; empty when it has ended meanwhile."""
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []
+
+
 def leftovers(folder: Path) -> list[str]:
     """What a job that is over has not taken with it, once it had a moment to do so."""
     limit = time.monotonic() + PATIENCE / 2
     while True:
-        found = [" ".join(process.cmdline()) for process in processes_in(folder)]
+        commands = [command_of(process) for process in processes_in(folder)]
+        found = [" ".join(command) for command in commands if command]
         found += [str(path) for path in (folder / "runtime").iterdir()]
         if not found or time.monotonic() > limit:
             return found
@@ -217,3 +228,17 @@ def wait_for_file(path: Path, *, count: int = 1) -> list[str]:
             return lines
         time.sleep(0.02)
     raise AssertionError(f"{path} did not get {count} lines")
+
+
+def wait_for_line(process: subprocess.Popen[str], words: str) -> None:
+    """Read what `shoal` prints up to a line with these words."""
+    assert process.stdout is not None
+    while words not in (line := process.stdout.readline()):
+        assert line, f"it ended without a line with {words!r}"
+
+
+def events_in(run_dir: Path) -> list[AnyEvent]:
+    """Those of the record so far. Of a job that runs the last line may be on its way, and there may be none yet."""
+    path = run_dir / "events.jsonl"
+    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+    return [msgspec.json.decode(line, type=Record).event for line in whole.splitlines()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import select
 import socket
 import threading
@@ -9,7 +10,7 @@ import time
 from pathlib import Path
 
 from shoal.cli.line import Broke, Connected, CoordinatorLine, News, NoAnswer
-from shoal.errors import AddressUnavailable
+from shoal.errors import AddressUnavailable, ShoalError
 from shoal.membership.watcher import WatcherClient
 from shoal.wire.messages import Happened
 from support.membership_job import Job
@@ -91,4 +92,24 @@ def test_a_line_that_is_closed_while_it_connects_leaves_nothing_open(tmp_path: P
         limit = time.monotonic() + 60
         while (not made or made[0].fileno() != -1) and time.monotonic() < limit:
             time.sleep(0.01)
+        assert made[0].fileno() == -1
+
+
+def test_a_line_that_is_closed_when_it_has_just_connected_leaves_nothing_open(tmp_path: Path) -> None:
+    """Between the try's end and its being handed over, which `put` is."""
+    with Job(tmp_path, workers=1) as job:
+        made: list[WatcherClient] = []
+
+        def connect() -> WatcherClient:
+            made.append(WatcherClient.connect(job.address, job.token, timeout=30.0, is_launcher=False))
+            return made[0]
+
+        class Answers(queue.SimpleQueue[WatcherClient | ShoalError]):
+            def put(self, item: WatcherClient | ShoalError, block: bool = True, timeout: float | None = None) -> None:
+                line.close()
+                super().put(item, block, timeout)
+
+        line = CoordinatorLine(connect)
+        line._answers = Answers()
+        line._try()
         assert made[0].fileno() == -1

@@ -27,7 +27,7 @@ from shoal.cli.plan import (
     check_script,
     check_size,
     coordinator_process,
-    free_port,
+    held_port,
     public,
     reachable,
     worker_processes,
@@ -74,7 +74,7 @@ def run_job(config: JobConfig, script: str, arguments: tuple[str, ...]) -> int:
             run_dir=directory.path,
             token_file=private,
             coordinator=reachable(_bound(listener)),
-            master_port=free_port(),
+            master_port=stack.enter_context(held_port()).getsockname()[1],
             record_start=record_size(directory.path),
             space=space_name(directory.path) if config.strategy == "parameter-server" else "",
         )

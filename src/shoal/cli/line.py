@@ -119,10 +119,7 @@ class CoordinatorLine:
         """A try that still goes on ends by itself, and what it brings is closed."""
         self._closed.set()
         self.drop()
-        with contextlib.suppress(queue.Empty):
-            answer = self._answers.get_nowait()
-            if isinstance(answer, WatcherClient):
-                answer.close()
+        self._discard()
         self._bell.close()
         self._ringer.close()
 
@@ -132,10 +129,16 @@ class CoordinatorLine:
             answer: WatcherClient | ShoalError = self._connect()
         except ShoalError as error:
             answer = error
-        if self._closed.is_set():
-            if isinstance(answer, WatcherClient):
-                answer.close()
-            return
         self._answers.put(answer)
+        if self._closed.is_set():  # whenever that was: who sees it last discards
+            self._discard()
+            return
         with contextlib.suppress(OSError):  # closed meanwhile
             self._ringer.send(b"x")
+
+    def _discard(self) -> None:
+        """An answer that nobody waits for any more."""
+        with contextlib.suppress(queue.Empty):
+            answer = self._answers.get_nowait()
+            if isinstance(answer, WatcherClient):
+                answer.close()

@@ -161,11 +161,16 @@ def default_threads(workers: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // workers)
 
 
-def free_port() -> int:
-    """For torch's own store. Another process could take it before rank 0 does: torch then says so."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port
+def held_port() -> socket.socket:
+    """A free port for torch's own store, held until the socket is closed.
+
+    It is bound and does not listen: rank 0, which allows to use an address again as servers do, can listen there, while
+    the system gives the port to nobody else who asks for any.
+    """
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    return holder
 
 
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  where to find, on the same machine, who listens there

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
-from shoal.cli.plan import Job, worker_processes
+from shoal.cli.plan import Job, held_port, worker_processes
 from shoal.environment import worker_environment
 from shoal.job_config import JobConfig
 from shoal.values import Address
@@ -43,3 +45,18 @@ def test_threads_option_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert "OMP_NUM_THREADS" not in worker_processes(job(JobConfig()))[0].variables
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert worker_processes(job(JobConfig(workers=10_000)))[0].variables["OMP_NUM_THREADS"] == "1"
+
+
+def test_the_port_of_torch_s_store_is_free_for_its_server_and_for_nobody_else() -> None:
+    with held_port() as holder:
+        port = holder.getsockname()[1]
+        with socket.socket() as other, pytest.raises(OSError) as refused:
+            other.bind(("127.0.0.1", port))
+        assert refused.value.errno == errno.EADDRINUSE
+        with (
+            socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True) as server,
+            socket.create_connection(("127.0.0.1", port)) as client,
+            server.accept()[0] as accepted,
+        ):
+            client.sendall(b"here")
+            assert accepted.recv(4) == b"here"

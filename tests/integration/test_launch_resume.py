@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 
 from shoal.events import CheckpointLost, CheckpointPublished, GenerationFormed, JobEnded, JobStarted
-from support.launcher import PATIENCE, events_in, leftovers, processes_in, shoal, started, wait_for_file, write_script
+from support.launcher import (
+    PATIENCE,
+    events_in,
+    leftovers,
+    processes_in,
+    shoal,
+    started,
+    wait_for_file,
+    wait_for_line,
+    write_script,
+)
 
 # Saves at the step that its first argument says, and leaves.
 ONCE = "step = int(sys.argv[1])\nprint(sys.argv[1:], config.resume)\nsave(step)\nleave(step)\n"
@@ -137,11 +147,10 @@ def test_a_stop_waits_for_the_last_checkpoint(tmp_path: Path, number: signal.Sig
     write_script(tmp_path, UNTIL_STOPPED, saves=True)
     with started(tmp_path, "run", "-n", "2", "--run-dir", "out", "script.py") as process:
         wait_for_file(tmp_path / "started", count=2)
+        wait_for_line(process, "checkpoint at step 10")  # the launcher knows that they have joined
         (tmp_path / "wait").touch()
         process.send_signal(number)
-        assert process.stdout is not None
-        while "writing the last checkpoint (Ctrl-C again to stop now)" not in process.stdout.readline():
-            assert process.poll() is None
+        wait_for_line(process, "writing the last checkpoint (Ctrl-C again to stop now)")
         (tmp_path / "wait").unlink()
         process.communicate(timeout=PATIENCE)
     assert process.returncode == code
@@ -153,11 +162,10 @@ def test_second_ctrl_c_does_not_wait_and_leaves_the_checkpoint_before(tmp_path: 
     write_script(tmp_path, UNTIL_STOPPED, saves=True)
     with started(tmp_path, "run", "-n", "2", "--run-dir", "out", "script.py") as process:
         wait_for_file(tmp_path / "started", count=2)
+        wait_for_line(process, "checkpoint at step 10")  # the launcher knows that they have joined
         (tmp_path / "wait").touch()
         process.send_signal(signal.SIGINT)
-        assert process.stdout is not None
-        while "writing the last checkpoint (Ctrl-C again" not in process.stdout.readline():
-            assert process.poll() is None
+        wait_for_line(process, "writing the last checkpoint (Ctrl-C again")
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE)
     assert process.returncode == 130

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.launcher import PATIENCE, SHOAL, leftovers, shoal, started, wait_for_file, write_script
+from support.launcher import PATIENCE, SHOAL, leftovers, shoal, started, wait_for_file, wait_for_line, write_script
 
 UNTIL_STOPPED = """
 open("started", "a").write("x\\n")
@@ -25,7 +25,8 @@ if me.worker == 0:
 leave(step, client.stop_reason)
 """
 STUBBORN = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nopen('started', 'a').write('x\\n')\ntime.sleep(1000)\n"
-PATIENT = "open('started', 'a').write('x\\n')\ntime.sleep(1000)\n"
+# In short sleeps: Python sleeps through a signal that comes between its last look for one and the system call.
+PATIENT = "open('started', 'a').write('x\\n')\nwhile True:\n    time.sleep(0.05)\n"
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_one_signal_stops_a_joined_job_after_its_step(
 ) -> None:
     write_script(tmp_path, UNTIL_STOPPED, joins=True)
     with started(tmp_path, "run", "-n", "2", "--run-dir", "out", "script.py") as process:
-        wait_for_file(tmp_path / "started", count=2)
+        wait_for_line(process, "step ")  # the launcher knows that they have joined
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
@@ -78,9 +79,7 @@ def test_second_ctrl_c_stops_now(tmp_path: Path) -> None:
     with started(tmp_path, "run", "-n", "2", "script.py") as process:
         wait_for_file(tmp_path / "started", count=2)
         process.send_signal(signal.SIGINT)
-        assert process.stdout is not None
-        while "Ctrl-C again" not in process.stdout.readline():
-            pass
+        wait_for_line(process, "Ctrl-C again")
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
@@ -100,11 +99,11 @@ def test_job_stops_when_nobody_reads_its_output(tmp_path: Path) -> None:
     assert leftovers(tmp_path) == []
 
 
-def read_all(terminal: int) -> str:
-    """Until the other side has closed it."""
+def read_terminal(terminal: int, until: str | None = None) -> str:
+    """Until these words were shown, or the other side has closed it."""
     data = b""
     limit = time.monotonic() + PATIENCE
-    while time.monotonic() < limit:
+    while time.monotonic() < limit and (until is None or until.encode() not in data):
         if select.select([terminal], [], [], 0.5)[0]:
             try:
                 piece = os.read(terminal, 65536)
@@ -123,10 +122,9 @@ def test_live_progress_in_a_terminal_and_ctrl_c_restores_it(tmp_path: Path) -> N
         os.chdir(tmp_path)
         os.execve(SHOAL[0], [*SHOAL, "run", "-n", "2", "script.py"], variables)
     try:
-        wait_for_file(tmp_path / "started", count=2)
-        time.sleep(0.3)  # for a drawing or two
+        shown = read_terminal(terminal, until="worker 1  step")
         os.write(terminal, b"\x03")
-        shown = read_all(terminal)
+        shown += read_terminal(terminal)
     finally:
         os.close(terminal)
         _, status = os.waitpid(pid, 0)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 
-from support.launcher import leftovers, processes_in, shoal, started, wait_for_file
+from support.launcher import leftovers, processes_in, shoal, started, wait_for_file, wait_for_line
 
 HEAD = """
 import os, sys, time, signal
@@ -208,7 +208,7 @@ def test_a_loop_left_early_by_one_worker_is_told_to_use_stop(tmp_path: Path) -> 
 def test_ctrl_c_ends_all_workers_after_the_same_step(tmp_path: Path) -> None:
     script(tmp_path, "time.sleep(0.01)", epochs=100_000)
     with started(tmp_path, "run", "-n", "2", "--run-dir", "out", "script.py") as process:
-        wait_for_file(tmp_path / "out/events.jsonl", count=8)
+        wait_for_line(process, "step ")  # the launcher knows that they have joined
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr

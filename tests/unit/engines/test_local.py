@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -74,45 +75,56 @@ def test_children_of_a_process_end_with_it(engine: LocalEngine, tmp_path: Path) 
 
 
 def _process(pid: int) -> psutil.Process | None:
-    return psutil.Process(pid) if psutil.pid_exists(pid) else None
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid)
+    return None
 
 
 def _runs(pid: int) -> bool:
-    process = _process(pid)
-    return process is not None and process.status() != psutil.STATUS_ZOMBIE
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
-def test_stop_is_soft_first_and_hard_for_the_deaf(engine: LocalEngine, tmp_path: Path) -> None:
-    soft = (
-        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(5)); print('up', flush=True); time.sleep(1000)"
-    )
-    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(1000)"
-    engine.start(spec(tmp_path, soft, name="soft"))
-    engine.start(spec(tmp_path, deaf, name="deaf"))
+# In short sleeps: Python sleeps through a signal that comes between its last look for one and the system call.
+PATIENT = "while True: time.sleep(0.05)"
+
+
+def until_up(engine: LocalEngine, count: int) -> None:
+    """So many lines were printed."""
     up: list[str] = []
-    while len(up) < 2:
+    while len(up) < count:
         assert select.select([engine], [], [], 60)[0]
         up += printed(list(engine.poll()))
-    codes = {one.name: one.code for one in engine.stop(grace=1.0) if isinstance(one, Exited)}
-    assert codes == {"soft": 5, "deaf": -signal.SIGKILL}
-    assert engine.stop(grace=1.0) == ()
+
+
+@pytest.mark.parametrize(
+    ("handler", "grace", "code"),
+    [("lambda *_: sys.exit(5)", 60.0, 5), ("signal.SIG_IGN", 0.5, -signal.SIGKILL)],
+    ids=["soft", "deaf"],
+)
+def test_stop_is_soft_first_and_hard_for_the_deaf(
+    engine: LocalEngine, tmp_path: Path, handler: str, grace: float, code: int
+) -> None:
+    lines = ("import signal, sys, time", f"signal.signal(15, {handler})", "print('up', flush=True)", PATIENT)
+    engine.start(spec(tmp_path, "\n".join(lines)))
+    until_up(engine, 1)
+    assert [one.code for one in engine.stop(grace=grace) if isinstance(one, Exited)] == [code]
+    assert engine.stop(grace=grace) == ()
 
 
 def test_a_signal_reaches_one_process_only(engine: LocalEngine, tmp_path: Path) -> None:
-    code = """
+    code = f"""
 import time
 try:
     print("up", flush=True)
-    time.sleep(1000)
+    {PATIENT}
 except KeyboardInterrupt:
     print("stopped")
 """
     engine.start(spec(tmp_path, code, name="a"))
     engine.start(spec(tmp_path, code, name="b"))
-    up: list[str] = []
-    while len(up) < 2:
-        assert select.select([engine], [], [], 60)[0]
-        up += printed(list(engine.poll()))
+    until_up(engine, 2)
     engine.send_signal("a", signal.SIGINT)
     happened = until_exits(engine)
     assert happened[-1] == Exited("a", 0, ("up", "stopped"))
@@ -126,10 +138,7 @@ def test_a_process_that_is_renamed_prints_under_its_new_name(engine: LocalEngine
     base = spec(tmp_path, code, name="spare")
     engine.start(ProcessSpec(base.name, base.command, {}, base.log, descriptors=(reader,)))
     os.close(reader)
-    up: list[str] = []
-    while not up:
-        assert select.select([engine], [], [], 60)[0]
-        up += printed(list(engine.poll()))
+    until_up(engine, 1)
     assert engine.rename("spare", "worker 7", log=tmp_path / "7.log")
     os.write(writer, b"x")
     os.close(writer)
@@ -188,12 +197,13 @@ def test_exits_in_words(code: int, text: str) -> None:
 def test_a_process_that_computes_is_seen_at_work_and_one_that_sleeps_is_not(
     engine: LocalEngine, tmp_path: Path
 ) -> None:
-    engine.start(spec(tmp_path, "while True: pass", name="busy"))
     engine.start(spec(tmp_path, "import time\nprint('up', flush=True)\ntime.sleep(100)", name="idle"))
+    until_up(engine, 1)
+    engine.start(spec(tmp_path, "while True: pass", name="busy"))
     seen: list[str] = []
     limit = time.monotonic() + 60
     while seen.count("busy") < 4 and time.monotonic() < limit:
         select.select([engine], [], [], 0.2)
         seen += [happened.name for happened in engine.poll() if isinstance(happened, Working)]
     assert seen.count("busy") >= 4
-    assert seen.count("idle") <= 2  # while it started
+    assert seen.count("idle") <= 2  # what it had used until then

@@ -185,21 +185,22 @@ def pipeline(rank: int, size: int) -> None:
 
 def saving(rank: int, size: int) -> None:
     """A sharded model's checkpoint, read back into another one."""
-    place = [tempfile.mkdtemp() if rank == 0 else ""]
-    dist.broadcast_object_list(place, 0)
-    model = make_model()
-    fully_shard(model)
-    train(rank, size, model)
-    checkpoint.save(get_model_state_dict(model), checkpoint_id=place[0])
-    other = make_model()
-    fully_shard(other)
-    state = get_model_state_dict(other)
-    checkpoint.load(state, checkpoint_id=place[0])
-    set_model_state_dict(other, state)
-    assert_same(other, alone(size))
-    pending = checkpoint.async_save(get_model_state_dict(other), checkpoint_id=Path(place[0]) / "later")
-    pending.result()  # type: ignore[union-attr]
-    dist.barrier()
+    with tempfile.TemporaryDirectory() as own:  # that of rank 0 is used
+        place = [own]
+        dist.broadcast_object_list(place, 0)
+        model = make_model()
+        fully_shard(model)
+        train(rank, size, model)
+        checkpoint.save(get_model_state_dict(model), checkpoint_id=place[0])
+        other = make_model()
+        fully_shard(other)
+        state = get_model_state_dict(other)
+        checkpoint.load(state, checkpoint_id=place[0])
+        set_model_state_dict(other, state)
+        assert_same(other, alone(size))
+        pending = checkpoint.async_save(get_model_state_dict(other), checkpoint_id=Path(place[0]) / "later")
+        pending.result()  # type: ignore[union-attr]
+        dist.barrier()
 
 
 WAYS: dict[str, Callable[[int, int], None]] = {

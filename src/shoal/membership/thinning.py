@@ -1,15 +1,16 @@
 """Which events are written: all, but `steps-applied` of each worker added up over a few seconds. Pure.
 
 Watchers get every event as it happens, and every step has its line in the metrics; in the record of events so many
-reports would hide the rest. What is held back is written at the end of the job, and before a loop begins, so that
-whoever reads the record knows at which step that was.
+reports would hide the rest. What is held back is written at the end of the job, before a loop begins, so that whoever
+reads the record knows at which step that was, and before a generation, so that nobody seems to have worked in one that
+it was left out of.
 """
 
 from __future__ import annotations
 
 import math
 
-from shoal.events import JobEnded, LoopStarted, Record, StepsApplied
+from shoal.events import GenerationFormed, JobEnded, LoopStarted, Record, StepsApplied
 
 INTERVAL = 5.0  # seconds between two written events about a worker's steps
 
@@ -27,7 +28,8 @@ class Thinning:
             held = self._held.get(event.worker)
             self._held[event.worker] = event if held is None else together(held, event)
             return self._due()
-        is_turn = isinstance(event, JobEnded) or (isinstance(event, LoopStarted) and event.first_epoch == 0)
+        is_new_loop = isinstance(event, LoopStarted) and event.first_epoch == 0
+        is_turn = is_new_loop or isinstance(event, JobEnded | GenerationFormed)
         return [*(self.rest() if is_turn else self._due()), record]
 
     def rest(self) -> list[Record]:

@@ -7,11 +7,12 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.events import Advised, JobEnded, LoopStarted, Record, StepsApplied
+from shoal.events import Advised, GenerationFormed, JobEnded, LoopStarted, Record, StepsApplied
 from shoal.membership.thinning import INTERVAL, Thinning
 from shoal.values import TimeShares
 
 ENDED = JobEnded(outcome="finished", exit_code=0, reason="", seconds=1.0)
+FORMED = GenerationFormed(generation=2, workers=(0,), schedule="auto", codec="identity", reason="worker 1 is gone")
 ADVISED = Advised(worker=0, text="by the way")
 
 
@@ -52,8 +53,8 @@ def test_the_last_value_of_each_name_is_kept() -> None:
     assert record.event.values == {"loss": 1.0, "norm": 1.0}
 
 
-def test_what_is_held_back_comes_before_the_end_and_before_a_loop() -> None:
-    for turn in (ENDED, loop(0)):
+def test_what_is_held_back_comes_before_the_end_a_loop_and_a_generation() -> None:
+    for turn in (ENDED, loop(0), FORMED):
         thinning = Thinning()
         for time, worker in enumerate((0, 1, 0, 1)):
             thinning.take(Record(float(time), steps(worker, time)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -256,7 +257,11 @@ def test_loader_processes_and_collate_of_a_data_loader_are_used(tmp_path: Path) 
 def test_a_killed_worker_with_loader_processes_is_noticed_at_once_and_leaves_none(tmp_path: Path) -> None:
     kill = "EPOCHS, KILL_AT = 10, (3 if os.environ['RANK'] == '1' else None)\n"
     (tmp_path / "script.py").write_text(HEAD + kill + LOADING)
-    with started(tmp_path, "run", "-n", "2", "script.py") as process:
+    # Killed loader processes cannot remove their sockets, whose paths must be short.
+    with (
+        tempfile.TemporaryDirectory() as sockets,
+        started(tmp_path, "run", "-n", "2", "script.py", variables={"TMPDIR": sockets}) as process,
+    ):
         stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stderr
     assert re.search(r"worker 1 .*was killed by SIGKILL", stdout)

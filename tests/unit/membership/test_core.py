@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.events import Advised, JobEnded, StopAgreed
+from shoal.events import Advised, JobEnded, StepsApplied, StopAgreed
 from shoal.job_config import JobConfig
 from shoal.membership.core import MembershipCore
 from shoal.membership.decisions import CheckpointDecided, Decision, EndDecided, GenerationDecided, NumberGiven, add_up
@@ -32,7 +32,7 @@ from shoal.membership.protocol import (
     Tick,
 )
 from shoal.membership.publisher import PublishOutcome
-from shoal.values import Generation
+from shoal.values import Generation, TimeShares
 from shoal.wire.messages import (
     PROTOCOL_VERSION,
     Beat,
@@ -55,7 +55,7 @@ from shoal.wire.messages import (
     Watch,
     Welcome,
 )
-from support.membership import join, part
+from support.membership import Scenario, join, part
 
 WORKERS = 3
 
@@ -315,3 +315,25 @@ def test_a_worker_that_is_not_heard_of_gets_no_beats() -> None:
         told += [(now, one.clients) for one in sent]
     assert {clients for now, clients in told if now <= 5.0} == {(1, 2)}
     assert {clients for now, clients in told if now > 5.0} == {(1,)}
+
+
+@pytest.mark.parametrize(("strategy", "late"), [("all-reduce", []), ("parameter-server", [2])])
+def test_steps_that_are_heard_of_only_when_their_worker_is_out_may_have_been_redone(
+    strategy: str, late: list[int]
+) -> None:
+    """They were on their way while its machine was cut off. What servers have taken in nobody redoes."""
+    scenario = Scenario()
+    for command in (f"job workers=2 heartbeat-limit=2 strategy='\"{strategy}\"'", "join 0", "join 1"):
+        scenario.run(command)
+
+    def noted(step: int) -> list[int]:
+        applied = StepsApplied(
+            worker=1, generation=1, step=step, epoch=0, samples=4, seconds=0.1, shares=TimeShares(), bytes_sent=0,
+            values={},
+        )  # fmt: skip
+        told = scenario.core.handle(Arrived(scenario.clients["worker-1"], Report(events=(applied,))), scenario.now)
+        return [one.event.step for one in told if isinstance(one, Note) and isinstance(one.event, StepsApplied)]
+
+    assert noted(1) == [1]
+    assert any("worker-expelled worker=1" in line for line in scenario.run("idle 4 0"))
+    assert noted(2) == late

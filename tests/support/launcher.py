@@ -156,10 +156,12 @@ class Outcome:
     stderr: str
 
 
-def shoal(folder: Path, *arguments: str, variables: dict[str, str] | None = None) -> Outcome:
-    """Run a command to its end in `folder`; nothing of it may be left over."""
+def shoal(
+    folder: Path, *arguments: str, variables: dict[str, str] | None = None, patience: float = PATIENCE
+) -> Outcome:
+    """Run a command to its end in `folder`, within `patience` seconds; nothing of it may be left over."""
     with started(folder, *arguments, variables=variables) as process:
-        stdout, stderr = process.communicate(timeout=PATIENCE)
+        stdout, stderr = process.communicate(timeout=patience)
     assert leftovers(folder) == []
     return Outcome(process.returncode, stdout, stderr)
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from multiprocessing.synchronize import Semaphore
 from typing import Any
@@ -189,10 +190,15 @@ class Dangerous(Dataset[int]):
 
 
 @pytest.mark.parametrize(("deed", "told"), [("is killed", "Killed"), ("hangs", "timed out after 1")])
-def test_a_lost_loader_process_is_a_one_line_error(deed: str, told: str) -> None:
+def test_a_lost_loader_process_is_a_one_line_error(deed: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = DataLoader(Dangerous(deed), batch_size=2, num_workers=1, timeout=1 if deed == "hangs" else 0)
     before = set(psutil.Process().children())
-    with pytest.raises(DataError, match="loading with 1 background processes failed: RuntimeError") as caught:
+    with (
+        tempfile.TemporaryDirectory() as sockets,  # which a killed process cannot remove
+        monkeypatch.context() as patch,
+        pytest.raises(DataError, match="loading with 1 background processes failed: RuntimeError") as caught,
+    ):
+        patch.setattr(tempfile, "tempdir", sockets)
         batches_of(feed_for(loader, FeedOptions()), ALONE)
     assert told in str(caught.value) or "exited unexpectedly" in str(caught.value)
     assert "\n" not in str(caught.value)

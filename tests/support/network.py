@@ -65,7 +65,7 @@ class Network:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            **options,  # type: ignore[call-overload]
+            **options,  # type: ignore[call-overload]  options of several types
         )
         self.processes.append(process)
         return process

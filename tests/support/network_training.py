@@ -39,7 +39,7 @@ def train(run: shoal.Run) -> None:
         time.sleep(0.05)
         model(index).backward()
         # The gradient is -1 over the step's samples for each use: with that many, SGD adds one.
-        model.uses.grad.mul_(run._session.iteration.step_samples)  # type: ignore[union-attr]
+        model.uses.grad.mul_(run._session.iteration.step_samples)  # type: ignore[union-attr]  after backward it has one
         optimizer.step()
         optimizer.zero_grad()
         if run.applied:

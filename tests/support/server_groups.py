@@ -202,12 +202,12 @@ def values_of(table: TableSpec, seed: int) -> dict[str, torch.Tensor]:
 
 
 def terms_of(table: TableSpec, **named: object) -> PushTerms:
-    return PushTerms(groups=tuple(rule.groups for rule in table.rules), **named)  # type: ignore[arg-type]
+    return PushTerms(groups=tuple(rule.groups for rule in table.rules), **named)  # type: ignore[arg-type]  terms of several types
 
 
 def begin(group: Group, table: TableSpec, mode: str = "asynchronous", **named: object) -> ParameterClient:
     """Worker 0 of a job of its own, with first values of seed 0."""
-    client = group.client(**named)  # type: ignore[arg-type]
+    client = group.client(**named)  # type: ignore[arg-type]  settings of several types
     assert not client.define(table)
     client.enrol(EnrolTerms(1, (0,), mode, scaling="none"))
     client.assign(values_of(table, 0), None, 0)

@@ -74,7 +74,7 @@ def assert_same(model: nn.Module, expected: nn.Module) -> None:
 
 def ddp(rank: int, size: int) -> None:
     for options in ({}, {"gradient_as_bucket_view": True}, {"static_graph": True}, {"find_unused_parameters": True}):
-        model = DistributedDataParallel(make_model(), **options)  # type: ignore[arg-type]
+        model = DistributedDataParallel(make_model(), **options)  # type: ignore[arg-type]  options of several types
         train(rank, size, model)
         assert_same(model, alone(size))
     model = DistributedDataParallel(make_model(), bucket_cap_mb=0.0001)
@@ -199,7 +199,7 @@ def saving(rank: int, size: int) -> None:
         set_model_state_dict(other, state)
         assert_same(other, alone(size))
         pending = checkpoint.async_save(get_model_state_dict(other), checkpoint_id=Path(place[0]) / "later")
-        pending.result()  # type: ignore[union-attr]
+        pending.result()  # type: ignore[union-attr]  a future, as it is called here
         dist.barrier()
 
 

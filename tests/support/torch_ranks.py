@@ -91,9 +91,9 @@ class Ranks:
         open_ends = {self._ends[rank]: rank for rank in wanted}
         while open_ends and time.monotonic() < limit:
             for end in wait(list(open_ends), timeout=limit - time.monotonic()):
-                rank = open_ends.pop(end)  # type: ignore[index]
+                rank = open_ends.pop(end)  # type: ignore[index]  these are pipes
                 with contextlib.suppress(EOFError):
-                    found[rank] = end.recv()  # type: ignore[union-attr]
+                    found[rank] = end.recv()  # type: ignore[union-attr]  these are pipes
         return [found.get(rank) for rank in wanted]
 
     def close(self) -> None:

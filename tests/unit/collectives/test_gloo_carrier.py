@@ -33,7 +33,7 @@ class Scripted:
 
 
 def is_done(work: Scripted) -> bool:
-    return GlooCarrier._is_done(object.__new__(GlooCarrier), work, 0.01)  # type: ignore[arg-type]
+    return GlooCarrier._is_done(object.__new__(GlooCarrier), work, 0.01)  # type: ignore[arg-type]  a stand-in
 
 
 def test_a_work_that_ends_just_after_the_time_is_over_has_not_failed() -> None:

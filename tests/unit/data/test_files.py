@@ -29,7 +29,7 @@ def paths(tmp_path: Path) -> list[Path]:
 
 
 def files_options(**options: int | bool) -> FeedOptions:
-    return FeedOptions(batch_size=2, collate=as_list, **options)  # type: ignore[arg-type]
+    return FeedOptions(batch_size=2, collate=as_list, **options)  # type: ignore[arg-type]  options of several types
 
 
 @pytest.mark.parametrize("loaders", [0, 2])
@@ -89,6 +89,6 @@ def test_what_cannot_be_a_list_of_files_is_refused(paths: list[Path]) -> None:
     with pytest.raises(UsageError, match=r"one path, 'a\.txt'; give a list"):
         Files("a.txt", read_lines)
     with pytest.raises(UsageError, match="give a function"):
-        Files(paths, None)  # type: ignore[arg-type]
+        Files(paths, None)  # type: ignore[arg-type]  what a user might do
     with pytest.raises(DataError, match="no paths"):
         Files([], read_lines)

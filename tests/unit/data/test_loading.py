@@ -113,7 +113,7 @@ class Prepared(Dataset[tuple[int, int]]):
 def prepare(number: int) -> None:
     info = get_worker_info()
     assert info is not None
-    info.dataset.prepared_by = number  # type: ignore[attr-defined]
+    info.dataset.prepared_by = number  # type: ignore[attr-defined]  a field that only this test knows
 
 
 def test_worker_init_fn_finds_the_data_set_of_its_process() -> None:

@@ -117,7 +117,7 @@ def samples_of(loader: DataLoader[Any], **options: Any) -> list[Any]:
 
 def test_a_data_loader_says_whether_to_shuffle() -> None:
     def loader(**options: Any) -> DataLoader[Any]:
-        return DataLoader(range(30), batch_size=4, collate_fn=as_list, **options)  # type: ignore[arg-type]
+        return DataLoader(range(30), batch_size=4, collate_fn=as_list, **options)  # type: ignore[arg-type]  a range is no Dataset to mypy
 
     in_order = list(range(30))
     shuffled = samples_of(loader(shuffle=True))
@@ -131,7 +131,7 @@ def test_a_data_loader_says_whether_to_shuffle() -> None:
 
 
 def test_a_data_loader_drops_an_incomplete_batch() -> None:
-    loader = DataLoader(range(30), batch_size=4, collate_fn=as_list, drop_last=True)  # type: ignore[arg-type]
+    loader = DataLoader(range(30), batch_size=4, collate_fn=as_list, drop_last=True)  # type: ignore[arg-type]  a range is no Dataset to mypy
     assert samples_of(loader) == list(range(24))
     feed = feed_for(loader, FeedOptions())
     assert feed.steps(equal_dealings(2, 4)[0]) == 3

@@ -161,7 +161,7 @@ def test_every_step_is_one_line_in_order_whatever_the_order_of_reports(
         assert set(line.values) == {name for one in step_rows for name in one.values}
         for name, mean in line.values.items():
             logged = [(one.samples, one.values[name]) for one in step_rows if name in one.values]
-            expected = math.fsum(weight * value for weight, value in logged) / sum(weight for weight, _ in logged)  # type: ignore[operator]
+            expected = math.fsum(weight * value for weight, value in logged) / sum(weight for weight, _ in logged)  # type: ignore[operator]  weights are numbers here
             assert mean == pytest.approx(expected, rel=1e-9, abs=1e-6)
 
 

@@ -84,7 +84,7 @@ def script(*, die_at: int | None = None, before: Callable[[shoal.Run], None] = n
                 uses = -model.uses(index).sum() / max(1, len(index))
                 loss = F.cross_entropy(model(x), y)
                 (loss + uses).backward()
-                model.uses.weight.grad.mul_(run._session.iteration.step_samples)  # type: ignore[union-attr]
+                model.uses.weight.grad.mul_(run._session.iteration.step_samples)  # type: ignore[union-attr]  after backward it has one
                 optimizer.step()
                 counting.step()
                 schedule.step()

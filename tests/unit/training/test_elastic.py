@@ -60,7 +60,7 @@ def script(between: Callable[[shoal.Run], None] = lambda _: None) -> Callable[[s
                 between(run)
                 model(index, x).backward()
                 # The gradient of `uses` is -1 over the step's samples for each use: with that many, SGD adds one.
-                model.uses.grad.mul_(run._session.iteration.step_samples)  # type: ignore[union-attr]
+                model.uses.grad.mul_(run._session.iteration.step_samples)  # type: ignore[union-attr]  after backward it has one
                 counting.step()
                 training.step()
                 counting.zero_grad()
@@ -128,7 +128,7 @@ def test_a_worker_dies_in_any_exchange_and_another_comes() -> None:
     for number in range(1, calls + 1, 2):
         hub = Hub(3)
         crew = Crew(hub, script())
-        hub.kill = dies_at(number, 1, then=lambda crew=crew: crew.start(3))  # type: ignore[misc]
+        hub.kill = dies_at(number, 1, then=lambda crew=crew: crew.start(3))  # type: ignore[misc]  mypy cannot type the default
         for worker in range(3):
             crew.start(worker)
         results = crew.wait()
@@ -344,7 +344,7 @@ def test_batch_and_learning_rate_follow_the_option(resize: str, batch: int, fact
                 raise Killed
             before = model.weight.detach().clone()
             model(x).mean().backward()
-            gradient = model.weight.grad.clone()  # type: ignore[union-attr]
+            gradient = model.weight.grad.clone()  # type: ignore[union-attr]  after backward it has one
             optimizer.step()
             if run.applied and run.is_first:
                 rates.append(((before - model.weight.detach()) / gradient).mean().item())

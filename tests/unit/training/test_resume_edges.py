@@ -67,7 +67,7 @@ def whole_and_resumed(script: Script, folder: Path, *, size: int, die_at: int) -
                 raise Killed
             original(iteration)
 
-        run._session.begin = begin  # type: ignore[method-assign]
+        run._session.begin = begin  # type: ignore[method-assign]  to be interrupted there
         return script(run)
 
     with pytest.raises(Killed):

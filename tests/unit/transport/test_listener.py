@@ -26,7 +26,7 @@ def listener() -> Iterator[PeerListener]:
 
 def eventually(condition: object) -> None:
     limit = time.monotonic() + PATIENCE
-    while not condition():  # type: ignore[operator]
+    while not condition():  # type: ignore[operator]  any callable
         assert time.monotonic() < limit
         time.sleep(0.01)
 

@@ -25,7 +25,7 @@ def applied(worker: int = 0, step: int = 1, **changes: object) -> events.StepsAp
         "bytes_sent": 8,
         "values": {},
     }
-    return events.StepsApplied(worker=worker, step=step, **{**fields, **changes})  # type: ignore[arg-type]
+    return events.StepsApplied(worker=worker, step=step, **{**fields, **changes})  # type: ignore[arg-type]  fields of several types
 
 
 def board(*happened: events.Event) -> Board:

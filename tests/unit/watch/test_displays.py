@@ -144,7 +144,7 @@ def live_output(monkeypatch: pytest.MonkeyPatch, workers: int, *, columns: int, 
     for name, value in (("COLUMNS", str(columns)), ("LINES", str(lines)), ("TERM", "xterm")):
         monkeypatch.setenv(name, value)
     written = io.StringIO()
-    written.isatty = lambda: True  # type: ignore[method-assign]
+    written.isatty = lambda: True  # type: ignore[method-assign]  a terminal, as far as it is asked
     with contextlib.redirect_stdout(written):
         display = open_display("auto", workers)
         assert isinstance(display, Live)

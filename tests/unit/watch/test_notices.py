@@ -123,7 +123,7 @@ def test_live_shows_who_is_in_the_job_now(monkeypatch: pytest.MonkeyPatch) -> No
     for name, value in (("COLUMNS", "160"), ("LINES", "40"), ("TERM", "xterm")):
         monkeypatch.setenv(name, value)
     written = io.StringIO()
-    written.isatty = lambda: True  # type: ignore[method-assign]
+    written.isatty = lambda: True  # type: ignore[method-assign]  a terminal, as far as it is asked
     joined = events.WorkerJoined(worker=4, host="here", process=1, address="127.0.0.1:9")
 
     def drawn(display: Live, event: events.Event, time: float) -> str:

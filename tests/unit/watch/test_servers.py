@@ -132,7 +132,7 @@ def test_both_displays_have_the_line(progress: str, monkeypatch: pytest.MonkeyPa
     for name, value in (("COLUMNS", "160"), ("LINES", "40"), ("TERM", "xterm")):
         monkeypatch.setenv(name, value)
     written = io.StringIO()
-    written.isatty = lambda: True  # type: ignore[method-assign]
+    written.isatty = lambda: True  # type: ignore[method-assign]  a terminal, as far as it is asked
     with contextlib.redirect_stdout(written):
         shown = open_display(progress, 1)
         for time, event in enumerate([*STORY[:5], events.WorkerJoined(worker=0, host="h", process=1, address="")]):

@@ -30,7 +30,7 @@ class NormExchange:
     def __init__(self, me: int) -> None:
         self._me = me
         self._view = 0
-        self._servers: tuple[int, ...] = ()  # of the map, by number; the first is home
+        self._servers: tuple[int, ...] = ()  # of the map; the first is home
         self._has_changed = False  # the map has, since the last sum: ask everybody
         self._totals: dict[int, tuple[float, ...]] = {}  # by number of the update's entry
         self._parts: dict[tuple[int, int], dict[int, tuple[float, ...]]] = {}  # by (view, number): squares by server

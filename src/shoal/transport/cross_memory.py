@@ -16,6 +16,9 @@ class _Piece(ctypes.Structure):
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_read = getattr(_libc, "process_vm_readv", None)  # some C libraries do not have it
+if _read is not None:
+    _read.restype = ctypes.c_ssize_t
 
 
 def allow(process: int) -> None:
@@ -28,13 +31,11 @@ def is_gone(process: int) -> bool:
 
     That takes 0.2 s for each GB here. False where this cannot be told.
     """
-    function = getattr(_libc, "process_vm_readv", None)
-    if function is None:
+    if _read is None:
         return False
     byte = ctypes.c_char()
     here, there = _Piece(ctypes.addressof(byte), 1), _Piece(0, 1)  # nobody has anything at 0: it is never read
-    function.restype = ctypes.c_ssize_t
-    return function(process, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) < 0 and ctypes.get_errno() == errno.ESRCH
+    return _read(process, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) < 0 and ctypes.get_errno() == errno.ESRCH
 
 
 def read(process: int, remote: int, local: int, size: int) -> None:
@@ -42,13 +43,11 @@ def read(process: int, remote: int, local: int, size: int) -> None:
     if native is not None:
         native.read(process, remote, local, size)
         return
-    function = getattr(_libc, "process_vm_readv", None)
-    if function is None:
+    if _read is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    function.restype = ctypes.c_ssize_t
     while size:
         here, there = _Piece(local, size), _Piece(remote, size)
-        got = function(process, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+        got = _read(process, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
         if got <= 0:
             error = ctypes.get_errno() or errno.EFAULT
             raise OSError(error, os.strerror(error))

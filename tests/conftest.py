@@ -13,6 +13,8 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support import second_try
+
 # Some virtual machines announce AMX and then fault on it; oneDNN reads this once, when torch is imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -24,6 +26,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
+DEFERRED = pytest.StashKey[int]()  # failed tests that are tried again by CI when the rest has run
 PATIENCE = 5.0  # seconds that something which is ending may take
 # Of Python's own multiprocessing: started with its first use and meant to stay.
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
@@ -62,7 +65,11 @@ def leaves_nothing_behind() -> Iterator[None]:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Under CI a skipped test is a failed one: what it would have shown is not known."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if os.environ.get("CI") and reporter is not None and reporter.stats.get("skipped"):
+    if reporter is None:
+        return
+    failed = [*reporter.stats.get("failed", ()), *reporter.stats.get("error", ())]
+    session.config.stash[DEFERRED] = second_try.note_failures(session, failed)
+    if os.environ.get("CI") and reporter.stats.get("skipped"):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -73,3 +80,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             f"{len(skipped)} skipped: with the variable CI set that fails, as what they would show is not known",
             red=True,
         )
+    if deferred := terminalreporter.config.stash.get(DEFERRED, 0):
+        terminalreporter.write_line(f"{deferred} failed: each gets a second try, alone, after the rest", red=True)

@@ -1,0 +1,112 @@
+"""Compares this checkout with another one, such as the commit before: the same `shoal bench` commands in turns.
+
+python benchmarks/against.py ../before/.venv/bin/python                     nine pairs of everything, about half an hour
+python benchmarks/against.py ../before/.venv/bin/python --part training --pairs 3
+
+The other checkout has an environment of its own in which it is installed. A pair is one run of each, one right after
+the other, and every second pair begins with the other one. What counts is the median over pairs of this one's time over
+the other's. Ends with 1 if a bound is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Figures = dict[str, float]  # seconds, by what took them
+
+
+@dataclass(frozen=True)
+class Part:
+    arguments: tuple[str, ...]  # of `shoal bench`
+    figures: Callable[[Any], Figures]  # from what it writes as JSON
+    bound: float  # on the median of the ratios
+
+
+def training(found: dict[str, Any]) -> Figures:
+    return {f"step of {problem}": result["median"]["shoal"] for problem, result in found.items()}
+
+
+def collectives(found: dict[str, Any]) -> Figures:
+    """Per collective and number of ranks the geometric mean over sizes, of the fastest way of calling."""
+    logs: dict[str, list[float]] = {}
+    for case in found["measurements"]:
+        ways = [statistics.median(took) for way, took in case["seconds"].items() if way.startswith("shoal")]
+        logs.setdefault(f"{case['collective']}, {case['ranks']} ranks", []).append(math.log(min(ways)))
+    return {name: math.exp(statistics.mean(values)) for name, values in logs.items()}
+
+
+def push_and_pull(found: dict[str, Any]) -> Figures:
+    return {way: statistics.median(took) for way, took in found["transfer"].items() if way.startswith("Shoal")}
+
+
+def recovery(found: dict[str, Any]) -> Figures:
+    return {"step after a kill": statistics.median(found["kills"]["recoveries"])}
+
+
+PARTS = {
+    "training": Part(("training", "--rounds", "4"), training, 1.03),
+    "collectives": Part(
+        ("collectives", "--quick", "--only", "all-reduce", "--only", "all-gather", "--only", "broadcast"),
+        collectives,
+        1.03,
+    ),
+    "push and pull": Part(("parameter-server", "--part", "transfer", "--turns", "5"), push_and_pull, 1.03),
+    "recovery": Part(("recovery", "--only", "kills", "--kills", "4"), recovery, 1.10),
+}
+
+
+def measure(python: str, part: Part) -> Figures:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "found.json"
+        command = [python, "-m", "shoal", "bench", *part.arguments, "--json", str(path)]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if not path.exists():  # an exit code of 1 only says that a bound of the command itself was missed
+            sys.exit(f"{' '.join(command)} ended with {done.returncode}: {(done.stdout + done.stderr)[-1000:]}")
+        return part.figures(json.loads(path.read_text(encoding="utf-8")))
+
+
+def pairs(before: str, part: Part, count: int) -> Iterator[dict[str, float]]:
+    """Ratios of this checkout's time to the other's, by figure."""
+    for number in range(count):
+        order = [before, sys.executable] if number % 2 == 0 else [sys.executable, before]
+        found = {python: measure(python, part) for python in order}
+        yield {name: seconds / found[before][name] for name, seconds in found[sys.executable].items()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", help="the other checkout's Python")
+    parser.add_argument("--part", choices=list(PARTS), action="append", help="this alone; may be given again")
+    parser.add_argument("--pairs", type=int, default=9)
+    options = parser.parse_args()
+    is_missed = False
+    for name in options.part or PARTS:
+        part = PARTS[name]
+        ratios: dict[str, list[float]] = {}
+        for number, pair in enumerate(pairs(options.before, part, options.pairs)):
+            print(f"{name}, pair {number + 1}: " + ", ".join(f"{what} {ratio:.3f}" for what, ratio in pair.items()))
+            sys.stdout.flush()
+            for what, ratio in pair.items():
+                ratios.setdefault(what, []).append(ratio)
+        for what, values in ratios.items():
+            middle = statistics.median(values)
+            verdict = "holds" if middle <= part.bound else "MISSED"
+            is_missed |= middle > part.bound
+            print(
+                f"{name}, {what}: {middle:.3f} ({min(values):.3f} to {max(values):.3f}), bound {part.bound} {verdict}"
+            )
+    return int(is_missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

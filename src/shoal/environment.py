@@ -1,13 +1,14 @@
 """The only reader of environment variables, and the only writer of those a worker process gets.
 
-Variables with our prefix that nobody knows are an error, so that a typing mistake is never silently ignored. Arguments
-beat the environment. torchrun's variables are written for plain torch scripts.
+Other programs use our prefix too: Kubernetes sets `SHOAL_PORT` and the like for a service named shoal. So a variable
+that we do not know is ignored, and whoever starts a job is warned of one that looks like a misspelt one of ours
+(`likely_typos`). Arguments beat the environment. torchrun's variables are written for plain torch scripts.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ NATIVE = "SHOAL_NATIVE"  # 0: the C extension is not used, even where it was bui
 NCCL = "SHOAL_NCCL"  # 0: tensors of GPUs go through host memory, even where NCCL could carry them
 KNOWN = (COORDINATOR, TOKEN_FILE, WORKER, LAUNCHER)  # what a worker must have
 SETTINGS = (NATIVE, NCCL)  # what anybody may set
+# What Kubernetes sets in every container for a service whose name begins with shoal.
+KUBERNETES = re.compile(r"SHOAL_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_[A-Z]+(_PROTO|_PORT|_ADDR)?)?)")
+LETTERS_PER_MISTAKE = 3  # of a name, for a name that differs by so many mistakes to count as misspelt
+MOST_MISTAKES = 2
 
 
 @dataclass(frozen=True)
@@ -56,18 +61,8 @@ def parse_address(text: str, *, named: str) -> Address:
 
 def worker_environment(variables: Mapping[str, str] | None = None) -> WorkerEnvironment | None:
     """None when this process was not started as a worker of a job."""
-    found = {
-        name: value
-        for name, value in (os.environ if variables is None else variables).items()
-        if name.startswith(PREFIX)
-    }
-    for name in SETTINGS:
-        found.pop(name, None)
-    for name in found:
-        if name not in KNOWN:
-            near = difflib.get_close_matches(name, (*KNOWN, *SETTINGS), n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join((*KNOWN, *SETTINGS))}"
-            raise UsageError(f"the environment variable {name} is not one of Shoal's; {hint}")
+    given = os.environ if variables is None else variables
+    found = {name: given[name] for name in KNOWN if name in given}
     if not found:
         return None
     missing = [name for name in KNOWN if name not in found]
@@ -85,6 +80,35 @@ def worker_environment(variables: Mapping[str, str] | None = None) -> WorkerEnvi
         worker=int(found[WORKER]),
         launcher=int(found[LAUNCHER]),
     )
+
+
+def likely_typos(variables: Mapping[str, str] | None = None) -> list[str]:
+    """A sentence about each variable whose name is nearly one of ours."""
+    doubts = []
+    for name in sorted(os.environ if variables is None else variables):
+        if not name.startswith(PREFIX) or name in (*KNOWN, *SETTINGS) or KUBERNETES.fullmatch(name):
+            continue
+        meant = min((*KNOWN, *SETTINGS), key=lambda known: _mistakes(name, known))
+        if _mistakes(name, meant) <= min(MOST_MISTAKES, (len(meant) - len(PREFIX)) // LETTERS_PER_MISTAKE):
+            doubts.append(
+                f"the environment variable {name} is not one of Shoal's and is ignored; did you mean {meant}?"
+            )
+    return doubts
+
+
+def _mistakes(typed: str, meant: str) -> int:
+    """Letters left out, added or changed, and neighbours exchanged: the optimal string alignment distance."""
+    before: list[int] = []
+    last = list(range(len(meant) + 1))  # distances of the beginning of `typed` so far to all beginnings of `meant`
+    for row, letter in enumerate(typed, 1):
+        now = [row]
+        for column, wanted in enumerate(meant, 1):
+            best = min(last[column] + 1, now[-1] + 1, last[column - 1] + (letter != wanted))
+            if row > 1 and column > 1 and letter == meant[column - 2] and typed[row - 2] == wanted:
+                best = min(best, before[column - 2] + 1)
+            now.append(best)
+        before, last = last, now
+    return last[-1]
 
 
 def native_is_wanted() -> bool:

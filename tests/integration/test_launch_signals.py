@@ -173,8 +173,12 @@ def test_nohup_outlives_its_terminal(tmp_path: Path) -> None:
     assert (process.returncode, stdout) == (0, "done\n")
 
 
-def test_unread_variables_with_our_prefix_are_an_error(tmp_path: Path) -> None:
-    write_script(tmp_path, "pass")
-    outcome = shoal(tmp_path, "run", "script.py", variables={"SHOAL_WORKR": "1"})
-    assert outcome.code == 2
-    assert "SHOAL_WORKER" in outcome.stderr
+def test_a_misspelt_variable_is_doubted_once_and_variables_of_others_are_not(tmp_path: Path) -> None:
+    write_script(tmp_path, "report(1)\nleave(1)", joins=True)
+    variables = {"SHOAL_NATVIE": "1", "SHOAL_PORT": "tcp://10.0.0.11:7000", "SHOAL_SERVICE_HOST": "10.0.0.11"}
+    outcome = shoal(tmp_path, "run", "-n", "2", "script.py", variables=variables)
+    assert outcome.code == 0
+    assert (outcome.stdout + outcome.stderr).count("SHOAL_NATVIE") == 1
+    assert "did you mean SHOAL_NATIVE?" in outcome.stderr
+    assert "SHOAL_PORT" not in outcome.stdout + outcome.stderr
+    assert "SHOAL_SERVICE_HOST" not in outcome.stdout + outcome.stderr

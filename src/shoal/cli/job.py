@@ -36,7 +36,7 @@ from shoal.cli.screen import Screen
 from shoal.cli.signals import caught_signals
 from shoal.cli.token_file import token_file
 from shoal.engines.local import LocalEngine
-from shoal.environment import parse_address, worker_environment
+from shoal.environment import likely_typos, parse_address, worker_environment
 from shoal.job_config import JobConfig
 from shoal.membership.coordinator import open_listener
 from shoal.membership.watcher import WatcherClient
@@ -55,7 +55,9 @@ def run_job(config: JobConfig, script: str, arguments: tuple[str, ...]) -> int:
     for doubt in chaos.doubts(clauses, workers=config.workers, servers=config.server_count):
         print(f"shoal: {doubt}", file=sys.stderr)
     check_group(config)
-    worker_environment()  # a misspelt variable is said once here rather than by every worker
+    worker_environment()  # what is wrong with it is said once here rather than by every worker
+    for doubt in likely_typos():
+        print(f"shoal: warning: {doubt}", file=sys.stderr)
     with contextlib.ExitStack() as stack:
         held = _earlier_run(config, stack)
         token = new_token()

@@ -24,7 +24,7 @@ from shoal.cli.signals import Signals, caught_signals
 from shoal.cli.token_file import read_token
 from shoal.engines.engine import Engine, Exited, Printed, describe_exit
 from shoal.engines.local import LocalEngine
-from shoal.environment import parse_address
+from shoal.environment import likely_typos, parse_address
 from shoal.errors import AddressUnavailable, Interrupted, ShoalError, UsageError, by_name
 from shoal.job_config import from_toml
 from shoal.membership.watcher import WatcherClient
@@ -65,6 +65,8 @@ def main(arguments: Sequence[str]) -> int:
         )
     token_file = Path(parsed.token_file).absolute()
     token = read_token(token_file)
+    for doubt in likely_typos():
+        print(f"shoal: warning: {doubt}", file=sys.stderr)
     with contextlib.ExitStack() as stack:
         client = WatcherClient.connect(address, token, timeout=CONNECT_SECONDS, is_launcher=False)
         signals = stack.enter_context(caught_signals())

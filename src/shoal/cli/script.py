@@ -18,7 +18,7 @@ from shoal.checkpoint.full_disk import FullDiskStore
 from shoal.checkpoint.store import Store
 from shoal.checkpoint.stores import store_for
 from shoal.cli.signals import heed_sigterm
-from shoal.environment import WorkerEnvironment, worker_environment
+from shoal.environment import WorkerEnvironment, likely_typos, worker_environment
 from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError
 from shoal.events import AnyEvent, JobEnded
 from shoal.job_config import JobConfig, from_mapping, from_toml
@@ -62,6 +62,8 @@ def main(train: Callable[[Run], T], **options: Any) -> T:
 
 def _alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
     config = from_mapping(options, origin="shoal.main")
+    for doubt in likely_typos():
+        sys.stderr.write(f"shoal: warning: {doubt}\n")
     display = open_display(config.progress, workers=1)
 
     def show(event: AnyEvent) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as some
 from shoal.codecs.identity import Identity
 from shoal.collectives.group import Pending, Reduction
 from shoal.collectives.threaded_group import ThreadedGroup
-from shoal.errors import UsageError
+from shoal.errors import ShoalError, UsageError
 from support.collectives import GROUP_KINDS, groups, meshes
 
 ADDABLE = [
@@ -95,6 +96,72 @@ def test_rounding_is_the_same_on_every_rank(kind: tuple[str, str]) -> None:
                 torch.testing.assert_close(
                     tensors[0].double(), exact, rtol=0, atol=size * size * torch.finfo(dtype).eps
                 )
+
+
+WHOLE = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+
+
+def any_whole_numbers(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """Of the whole range of their type, so that sums overflow."""
+    return torch.from_numpy(np.random.default_rng(rank).integers(0, 256, count * dtype.itemsize, np.uint8)).view(dtype)
+
+
+def divided_sum(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """As C has it: the sum wraps around in its own type, the quotient is cut towards zero."""
+    total = reduced(tensors).numpy()
+    return torch.from_numpy((total - np.fmod(total, len(tensors))) // len(tensors))
+
+
+def test_the_mean_of_whole_numbers_is_their_wrapped_sum_divided_towards_zero(kind: tuple[str, str]) -> None:
+    for size in (1, 2, 3, 4):
+        with groups(kind[0], size, kind[1]) as made:
+            for dtype, count in [*((dtype, 501) for dtype in WHOLE), (torch.int64, 40_001), (torch.int8, 40_001)]:
+                tensors = [any_whole_numbers(rank, count, dtype) for rank in range(size)]
+                expected = divided_sum(tensors)
+                parts = [list(tensor.clone().split(-(-count // size))) for tensor in tensors]
+                outputs = [torch.empty_like(part) for part in parts[0]]
+                on_all(
+                    made,
+                    lambda group, o=outputs, p=parts: group.reduce_scatter(
+                        o[group.rank], p[group.rank], label="means", reduction=Reduction.MEAN
+                    ),
+                )
+                assert torch.equal(torch.cat(outputs), expected), (size, dtype)
+                on_all(
+                    made,
+                    lambda group, t=tensors: group.all_reduce(t[group.rank], label="mean", reduction=Reduction.MEAN),
+                )
+                assert all(torch.equal(tensor, expected) for tensor in tensors), (size, dtype)
+
+
+def test_the_mean_of_complex_numbers_and_of_tensors_with_strides(kind: tuple[str, str]) -> None:
+    with groups(kind[0], 2, kind[1]) as made:
+        for dtype in (torch.complex64, torch.complex128):
+            tensors = [torch.tensor([1 + 2j, 3 - 5j], dtype=dtype) * (rank + 1) for rank in range(2)]
+            on_all(
+                made,
+                lambda group, t=tensors: group.all_reduce(t[group.rank], label="mean", reduction=Reduction.MEAN),
+            )
+            assert all(torch.equal(tensor, torch.tensor([1.5 + 3j, 4.5 - 7.5j], dtype=dtype)) for tensor in tensors)
+        views = [(torch.arange(40).view(8, 5) - 20 * rank)[::2].t() for rank in range(2)]
+        expected = divided_sum([view.flatten() for view in views]).view(views[0].shape)
+        on_all(made, lambda group: group.all_reduce(views[group.rank], label="mean", reduction=Reduction.MEAN))
+        assert all(torch.equal(view, expected) for view in views)
+
+
+def test_a_mean_is_told_from_a_sum_and_refused_where_it_has_no_meaning(kind: tuple[str, str]) -> None:
+    with groups(kind[0], 2, kind[1]) as made:
+        for dtype in (torch.bool, torch.float32):
+            with pytest.raises(UsageError, match="mean"):
+                made[0].all_reduce(torch.ones(2, dtype=dtype), label="m", reduction=Reduction.MEAN)
+        reductions = (Reduction.MEAN, Reduction.SUM)
+        started = [
+            group.all_reduce(torch.ones(2, dtype=torch.int64), label="m", reduction=reductions[group.rank])
+            for group in made
+        ]
+        with pytest.raises(ShoalError, match="mean of m"):
+            for pending in started:
+                pending.wait()
 
 
 @pytest.mark.parametrize("reduction", [Reduction.MAX, Reduction.MIN], ids=lambda reduction: reduction.value)

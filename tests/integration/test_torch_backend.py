@@ -28,6 +28,15 @@ def test_tensors_of_any_layout_and_type() -> None:
     run_ranks(torch_programs.odd_tensors, 2)
 
 
+@pytest.mark.parametrize(("size", "machines"), [(2, ()), (3, ()), (4, ()), (2, (1, 1)), (3, (2, 1)), (4, (1, 1, 2))])
+def test_whole_numbers_are_averaged_as_nccl_does(size: int, machines: tuple[int, ...]) -> None:
+    run_ranks(torch_programs.averages_of_whole_numbers, size, machines=machines)
+
+
+def test_lightning_can_agree_on_a_counter() -> None:
+    assert run_ranks(torch_programs.as_lightning_does, 2) == [10, 10]
+
+
 def test_importing_torch_knows_the_backend_and_loads_nothing_of_it() -> None:
     program = (
         "import sys, torch; import torch.distributed as dist; "

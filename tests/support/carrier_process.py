@@ -36,6 +36,7 @@ FUNCTIONS: dict[Reduction, Callable[..., torch.Tensor]] = {
     Reduction.AND: torch.bitwise_and,
     Reduction.OR: torch.bitwise_or,
     Reduction.XOR: torch.bitwise_xor,
+    Reduction.MEAN: torch.add,  # and divided at the end
 }
 
 
@@ -49,7 +50,7 @@ def reduced(tensors: Sequence[torch.Tensor], reduction: Reduction = Reduction.SU
     total = tensors[0].clone()
     for tensor in tensors[1:]:
         total = FUNCTIONS[reduction](total, tensor)
-    return total
+    return total.div_(len(tensors), rounding_mode="trunc") if reduction is Reduction.MEAN else total
 
 
 def sums(group: ThreadedGroup) -> None:
@@ -65,7 +66,9 @@ def reductions(group: ThreadedGroup) -> None:
         for dtype in (torch.uint8, torch.int16, torch.int64, torch.float32, torch.bool):
             if dtype.is_floating_point and reduction in (Reduction.AND, Reduction.OR, Reduction.XOR):
                 continue
-            if dtype is torch.bool and reduction is Reduction.PRODUCT:
+            if dtype is torch.bool and reduction in (Reduction.PRODUCT, Reduction.MEAN):
+                continue
+            if dtype.is_floating_point and reduction is Reduction.MEAN:
                 continue
             everybody = [values(rank, (1001,), dtype) for rank in range(group.size)]
             group.all_reduce(own := everybody[group.rank].clone(), label="reduced", reduction=reduction).wait()

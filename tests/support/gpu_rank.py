@@ -67,6 +67,11 @@ def other_reductions(rank: int) -> None:
         tensor = values(rank, 5000).to(GPU)
         dist.all_reduce(tensor, operator)
         same(tensor, expected)
+    for dtype in (torch.uint8, torch.int8, torch.int32, torch.int64):
+        whole = torch.tensor([-7 if dtype.is_signed else 7, 100, 3], dtype=dtype) * (rank + 1)
+        wrapped = torch.tensor([-7 if dtype.is_signed else 7, 100, 3], dtype=dtype) * 3
+        dist.all_reduce(whole := whole.to(GPU), dist.ReduceOp.AVG)
+        same(whole, wrapped.div(2, rounding_mode="trunc"))
 
 
 def tensors_that_are_not_contiguous(rank: int) -> None:

@@ -113,7 +113,7 @@ def wrong_calls(rank: int, size: int) -> list[Raised | None]:
     found = [
         caught(lambda: dist.all_gather([torch.ones(1)] * (size + 1), torch.ones(1))),
         caught(lambda: dist.all_gather_single(torch.ones(3), torch.ones(2))),
-        caught(lambda: dist.all_reduce(torch.ones(1, dtype=torch.int64), dist.ReduceOp.AVG)),
+        caught(lambda: dist.all_reduce(torch.ones(1, dtype=torch.bool), dist.ReduceOp.AVG)),
         caught(lambda: dist.all_reduce(torch.ones(1), dist.ReduceOp.BAND)),
         caught(lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3), [1, 1], [1, 2])),
     ]

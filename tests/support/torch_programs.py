@@ -54,6 +54,55 @@ def reductions(rank: int, size: int) -> None:
     assert truth.tolist() == [True, False]
 
 
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def averages_of_whole_numbers(rank: int, size: int) -> None:
+    """As NCCL: numbers are added in their own type, which may overflow, and the sum is divided towards zero."""
+    for dtype in WHOLE:
+        least = torch.iinfo(dtype).min
+        numbers = torch.tensor([least, 0, 3 if least == 0 else -3, torch.iinfo(dtype).max, 7], dtype=dtype)
+        everybody = [numbers + peer for peer in range(size)]
+        total = everybody[0].clone()
+        for other in everybody[1:]:
+            total += other
+        expected = torch.tensor([abs(int(one)) // size * (1 if one > 0 else -1) for one in total], dtype=dtype)
+        tensor = everybody[rank].clone()
+        dist.all_reduce(tensor, ReduceOp.AVG)
+        assert torch.equal(tensor, expected), (dtype, tensor, expected)
+        tensor = everybody[rank].clone()
+        work = dist.all_reduce(tensor, ReduceOp.AVG, async_op=True)
+        assert torch.equal(work.get_future().wait()[0], expected)
+        dist.reduce(tensor := everybody[rank].clone(), size - 1, ReduceOp.AVG)
+        assert torch.equal(tensor, expected if rank == size - 1 else everybody[rank])
+        output = torch.zeros(5, dtype=dtype)
+        dist.reduce_scatter(output, [everybody[rank].clone() for _ in range(size)], ReduceOp.AVG)
+        assert torch.equal(output, expected)
+        dist.reduce_scatter_single(output.zero_(), everybody[rank].repeat(size), ReduceOp.AVG)
+        assert torch.equal(output, expected)
+    one, two = torch.tensor([rank]), torch.tensor([[-rank, 9]])
+    dist.all_reduce_coalesced([one, two], ReduceOp.AVG)
+    assert (one.tolist(), two.tolist()) == ([(size - 1) // 2], [[-((size - 1) // 2), 9]])
+    sparse = torch.sparse_coo_tensor([[rank, 0]], [size, 1], (size,))
+    dist.all_reduce(sparse, ReduceOp.AVG)
+    assert sparse.to_dense().tolist() == [2] + [1] * (size - 1)
+    turned = torch.tensor([1 + 2j]) * (rank + 1)
+    dist.all_reduce(turned, ReduceOp.AVG)
+    torch.testing.assert_close(turned, torch.tensor([1 + 2j]) * (size + 1) / 2)
+
+
+def as_lightning_does(rank: int, size: int) -> float:
+    """What its DDP strategy does to agree on a counter: a barrier, then the mean of one int64 number.
+
+    It asks every backend but gloo for the mean.
+    """
+    counter = torch.tensor(10 + rank)
+    assert counter.dtype is torch.int64 and dist.get_backend() != "gloo"
+    dist.barrier()
+    dist.all_reduce(counter, op=ReduceOp.AVG, group=dist.group.WORLD, async_op=False)
+    return counter.item()
+
+
 def collectives(rank: int, size: int) -> None:
     ranks = range(size)
     tensor = own(rank)

@@ -24,6 +24,7 @@ class Reduction(enum.Enum):
     AND = "and"  # of bits; of truth values for booleans
     OR = "or"
     XOR = "xor"
+    MEAN = "mean"  # of whole or complex numbers; floating point numbers are scaled and summed instead. See `mean`
 
 
 class Pending:

@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from shoal.collectives import staging
+from shoal.collectives import mean, staging
 from shoal.collectives.dtypes import code_of, combine
 from shoal.collectives.engine import Engine, Operation, PointToPoint
 from shoal.collectives.gpu_copies import Moment, moment_of
@@ -48,6 +48,8 @@ class Operations(Group):
     ) -> Pending:
         given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         is_ready = all(map(staging.is_flat, given))  # as gradients are: nothing to check or to prepare
+        if is_mean := reduction is Reduction.MEAN and bool(given):
+            reduction, label = mean.as_sum(reduction, label, given[0].dtype)
         self._check_reducible(given, label, reduction, scale, is_ready=is_ready)
         moment = None if is_ready else moment_of(given, label)
         elements = sum(tensor.numel() for tensor in given)
@@ -57,9 +59,13 @@ class Operations(Group):
         def work(engine: Engine) -> None:
             if is_ready:
                 engine.all_reduce(operation, given)
+                if is_mean:
+                    mean.divide((tensor.data for tensor in given), engine.size)
                 return
             staged = [Flat(tensor) for tensor in given]
             engine.all_reduce(operation, [each.flat for each in staged])
+            if is_mean:
+                mean.divide((each.flat for each in staged), engine.size)
             for each in staged:
                 each.write_back()
 
@@ -79,6 +85,8 @@ class Operations(Group):
         scale: float = 1.0,
     ) -> Pending:
         self._check_list(tensors, output, "reduce_scatter", label)
+        is_mean = reduction is Reduction.MEAN
+        reduction, label = mean.as_sum(reduction, label, output.dtype)
         self._check_scale(output, label, reduction, scale)
         moment = moment_of([output, *tensors], label)
         elements = sum(tensor.numel() for tensor in tensors)
@@ -87,6 +95,8 @@ class Operations(Group):
         def work(engine: Engine) -> None:
             staged = Flat(output, is_read=False)
             engine.reduce_scatter(operation, staged.flat, [Flat(tensor).flat for tensor in tensors])
+            if is_mean:
+                mean.divide([staged.flat], engine.size)
             staged.write_back()
 
         def alone() -> None:

@@ -64,8 +64,10 @@ def test_operators_become_reductions_and_scales() -> None:
         made.reduceOp = operator
         assert reduction_of(made.reduceOp, torch.float32, 4) == expected
     made.reduceOp = ReduceOp.AVG
-    with pytest.raises(UsageError, match="floating point"):
-        reduction_of(made.reduceOp, torch.int32, 4)
+    for dtype in (torch.int32, torch.uint8, torch.complex64):
+        assert reduction_of(made.reduceOp, dtype, 4) == (Reduction.MEAN, 1.0)
+    with pytest.raises(UsageError, match="booleans"):
+        reduction_of(made.reduceOp, torch.bool, 4)
 
 
 def test_short_forms_of_calls_mean_what_they_mean_in_torch() -> None:

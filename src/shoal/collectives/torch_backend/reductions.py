@@ -37,9 +37,11 @@ def reduction_of(operator: ReduceOp, dtype: torch.dtype, size: int) -> tuple[Red
     if number not in _REDUCTIONS:
         raise UsageError(f"the backend shoal has no reduction {name_of(operator)}")
     if number == _AVERAGE:
-        if not dtype.is_floating_point:
-            raise UsageError(f"ReduceOp.AVG needs floating point numbers, not {dtype}; sum them and divide")
-        return Reduction.SUM, 1.0 / size
+        if dtype.is_floating_point:
+            return Reduction.SUM, 1.0 / size
+        if dtype is torch.bool:
+            raise UsageError("ReduceOp.AVG has no meaning for booleans; use ReduceOp.MAX or MIN, or convert the tensor")
+        return Reduction.MEAN, 1.0
     if number == _SCALED:
         return Reduction.SUM, float(operator.factor)
     return _REDUCTIONS[number], 1.0

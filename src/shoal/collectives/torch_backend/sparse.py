@@ -10,6 +10,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from shoal.collectives.group import Group, Reduction
+from shoal.collectives.mean import divide
 from shoal.collectives.torch_backend.reductions import name_of, reduction_of
 from shoal.errors import UsageError
 
@@ -18,11 +19,13 @@ def sum_sparse(group: Group, tensors: list[torch.Tensor], operator: ReduceOp) ->
     """Each tensor becomes the sum over all ranks, coalesced. `group` is one whose calls return when they are done."""
     for tensor in tensors:
         reduction, scale = reduction_of(operator, tensor.dtype, group.size)
-        if reduction is not Reduction.SUM:
+        if reduction not in (Reduction.SUM, Reduction.MEAN):
             raise UsageError(f"sparse tensors can only be summed, not reduced by {name_of(operator)}")
         if tensor.layout is not torch.sparse_coo:
             raise UsageError(f"only sparse tensors of layout torch.sparse_coo can be summed, not {tensor.layout}")
         total = _sum(group, tensor.detach().coalesce())
+        if reduction is Reduction.MEAN:
+            divide([total.values()], group.size)
         with torch.no_grad():
             tensor.copy_(total.mul_(scale) if scale != 1.0 else total)  # not into .data, which would keep its old size
 

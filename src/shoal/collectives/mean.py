@@ -1,0 +1,37 @@
+"""The mean of numbers that are not scaled before they are added: whole ones cannot be, complex ones no engine scales.
+
+As NCCL has it: numbers are added in their own type, where a sum that is too large wraps around, and the sum is divided
+by the number of ranks. Whole quotients are cut towards zero. Every rank divides the sum that all ranks have, so all get
+the same bits, whichever engine made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from shoal.collectives.group import Reduction
+from shoal.errors import UsageError
+
+WIDER = torch.int64  # holds every number of ranks
+
+
+def as_sum(reduction: Reduction, label: str, dtype: torch.dtype) -> tuple[Reduction, str]:
+    """What engines do for a mean, under a label that tells it from a sum. Other reductions stay as they are."""
+    if reduction is not Reduction.MEAN:
+        return reduction, label
+    if dtype.is_floating_point or dtype is torch.bool:
+        raise UsageError(f"{label!r}: {dtype} has no mean of its own; scale the numbers and sum them")
+    return Reduction.SUM, f"mean of {label}"
+
+
+def divide(sums: Iterable[torch.Tensor], ranks: int) -> None:
+    """Make means of them, in place."""
+    for total in sums:
+        if total.is_complex():
+            torch.view_as_real(total).div_(ranks)
+        elif ranks > torch.iinfo(total.dtype).max:  # torch would convert the divisor to that type
+            total.copy_(total.to(WIDER).div_(ranks, rounding_mode="trunc"))
+        else:
+            total.div_(ranks, rounding_mode="trunc")

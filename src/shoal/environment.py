@@ -19,7 +19,7 @@ from shoal.values import Address
 
 PREFIX = "SHOAL_"
 COORDINATOR = "SHOAL_COORDINATOR"  # host:port of the job's coordinator
-TOKEN_FILE = "SHOAL_TOKEN_FILE"  # noqa: S105  path of the file that holds the job's token
+TOKEN_FILE = "SHOAL_TOKEN_FILE"  # noqa: S105  path of the file with the job's token; for the torch backend anybody may set it
 WORKER = "SHOAL_WORKER"  # this worker's number in the job
 LAUNCHER = "SHOAL_LAUNCHER"  # process id of the parent that started this worker; tells a worker from its own children
 TORCH_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # torch's own: whether it loads extensions, such as ours, at import
@@ -28,6 +28,7 @@ MALLOC = "GLIBC_TUNABLES"  # the C library's own
 # pages, need not be zeroed by the kernel page by page each time. A step of a 25 M parameter model, without exchange:
 # 103 ms with the defaults, 57 ms with these.
 KEEPING_MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"
+TORCH_INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")  # that gloo and torch's RPC listen on
 NATIVE = "SHOAL_NATIVE"  # 0: the C extension is not used, even where it was built
 NCCL = "SHOAL_NCCL"  # 0: tensors of GPUs go through host memory, even where NCCL could carry them
 KNOWN = (COORDINATOR, TOKEN_FILE, WORKER, LAUNCHER)  # what a worker must have
@@ -63,7 +64,7 @@ def worker_environment(variables: Mapping[str, str] | None = None) -> WorkerEnvi
     """None when this process was not started as a worker of a job."""
     given = os.environ if variables is None else variables
     found = {name: given[name] for name in KNOWN if name in given}
-    if not found:
+    if not found or set(found) == {TOKEN_FILE}:  # whoever starts plain torch scripts may set that one
         return None
     missing = [name for name in KNOWN if name not in found]
     if missing:
@@ -111,6 +112,11 @@ def _mistakes(typed: str, meant: str) -> int:
     return last[-1]
 
 
+def token_file() -> str | None:
+    """The file with the secret of this process's job, or of the process groups that it makes with the torch backend."""
+    return os.environ.get(TOKEN_FILE) or None
+
+
 def native_is_wanted() -> bool:
     return _is_on(NATIVE)
 
@@ -141,6 +147,17 @@ def torch_rank() -> int | None:
     """What torchrun's variable RANK says in this process now; a script may have changed it."""
     text = os.environ.get("RANK", "")
     return int(text) if text.isdigit() else None
+
+
+def store_is_the_agents() -> bool:
+    """torchrun's agent, not rank 0, holds torch's store."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def keep_torch_on_loopback() -> None:
+    """torch's own connections ask nobody who they are: where all ranks are on this machine, none comes from outside."""
+    for name in TORCH_INTERFACES:
+        os.environ.setdefault(name, "lo")
 
 
 def local_place() -> int:

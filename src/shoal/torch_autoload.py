@@ -1,17 +1,21 @@
-"""What torch loads at the end of `import torch`: the backend `shoal`, and a word to scripts that start own workers.
+"""What torch loads at the end of `import torch`: the backend `shoal`, and what plain torch scripts need in a job.
 
 The backend is registered by name only, and imported when somebody makes a process group with it. Under `shoal run` each
 worker already is one process of the job, so a script that calls `torch.multiprocessing.spawn` would start n processes
 in each of n workers. Here that function and its sibling are replaced in worker processes by one that reports
 `ScriptStartsProcesses` to the job and leaves. A process that a worker started by other means may not make
-a process group under another rank than that worker's. DataLoader workers do neither. Outside a job nothing but
-the name of the backend is added, and `import torch` never fails because of this module.
+a process group under another rank than that worker's. DataLoader workers do neither.
+
+torch's store asks nobody who they are, and torch lets it listen on all interfaces. Where the workers are told to look
+for it on loopback, it is made to listen there alone. Outside a job nothing but the name of the backend is added, and
+`import torch` never fails because of this module.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import ipaddress
 import os
 import socket
 import sys
@@ -19,7 +23,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from shoal.environment import WorkerEnvironment, torch_rank, worker_environment
+from shoal.environment import (
+    WorkerEnvironment,
+    keep_torch_on_loopback,
+    store_is_the_agents,
+    torch_rank,
+    worker_environment,
+)
 from shoal.errors import Refused, ScriptStartsProcesses, ShoalError, UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +40,9 @@ if TYPE_CHECKING:
 
 BACKEND = "shoal"
 REPLACED = ("spawn", "start_processes")
+MAKING_STORES = "_create_c10d_store"  # torch's function in `torch.distributed.rendezvous`, for env:// and tcp://
+STORE_PARAMETERS = ("hostname", "port", "rank", "world_size", "timeout", "use_libuv")
+BACKLOG = 2048  # connections that may wait to be accepted: as torch has it
 REPORT_TIMEOUT = 5.0  # seconds to reach the coordinator, which is up long before a script gets here
 
 
@@ -49,6 +62,9 @@ def load() -> None:
 
     if distributed.is_available():
         distributed.init_process_group = _own_rank_only(distributed.init_process_group, worker)
+        meeting = sys.modules["torch.distributed.rendezvous"]  # in its package that name is a function's
+        if hasattr(meeting, MAKING_STORES):
+            setattr(meeting, MAKING_STORES, _on_loopback(getattr(meeting, MAKING_STORES)))
     # The variables are inherited by whatever a worker starts; only the worker itself may start no workers.
     if worker.launcher == os.getppid():
         for name in REPLACED:
@@ -74,6 +90,54 @@ def _own_rank_only(original: Callable[..., None], worker: WorkerEnvironment) -> 
         original(*arguments, **options)
 
     return init_process_group
+
+
+def _on_loopback(original: Callable[..., Store]) -> Callable[..., Store]:
+    """torch's function that makes a store; one that is looked for on loopback listens there and nowhere else."""
+    from torch._C._distributed_c10d import TCPStore  # noqa: PLC0415  torch is being imported; it has imported this
+
+    signature = inspect.signature(original)
+    if not set(STORE_PARAMETERS) <= set(signature.parameters):
+        return original  # another torch than those we know
+
+    @functools.wraps(original)
+    def make_store(*arguments: Any, **options: Any) -> Store:
+        given = signature.bind(*arguments, **options)
+        given.apply_defaults()
+        host, port = given.arguments["hostname"], given.arguments["port"]
+        family = _loopback_family(host)
+        if family is None:
+            return original(*arguments, **options)
+        keep_torch_on_loopback()  # who meets here is on this machine
+        if given.arguments["rank"] != 0 or store_is_the_agents():
+            return original(*arguments, **options)
+        try:
+            listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        except OSError:  # most likely this process has that store already, and torch takes it from there
+            return original(*arguments, **options)
+        return TCPStore(
+            host_name=host,
+            port=port,
+            world_size=given.arguments["world_size"],
+            is_master=True,
+            timeout=given.arguments["timeout"],
+            multi_tenant=True,
+            master_listen_fd=listener.detach(),
+            use_libuv=given.arguments["use_libuv"],
+        )
+
+    return make_store
+
+
+def _loopback_family(host: str) -> socket.AddressFamily | None:
+    """Of the address on loopback that a name stands for; None where it stands for any other address too."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return None  # torch says what is wrong with it
+    if not all(ipaddress.ip_address(place[0]).is_loopback for *_, place in found):
+        return None
+    return found[0][0]
 
 
 def _refusal(name: str, worker: WorkerEnvironment) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,40 @@ def test_whole_numbers_are_averaged_as_nccl_does(size: int, machines: tuple[int,
 
 def test_lightning_can_agree_on_a_counter() -> None:
     assert run_ranks(torch_programs.as_lightning_does, 2) == [10, 10]
+
+
+def written(path: Path, token: str) -> str:
+    path.write_text(token)
+    path.chmod(0o600)
+    return str(path)
+
+
+def test_a_token_from_a_file_never_goes_through_the_store(tmp_path: Path) -> None:
+    secret = "the token of a job"
+    found = run_ranks(
+        torch_programs.what_the_store_saw, 2, written(tmp_path / "token", secret), machines=(1, 1), init=False
+    )
+    assert [total for _, _, total in found] == [2.0, 2.0]
+    tokens = {token for _, token, _ in found}
+    assert len(tokens) == 1
+    for seen, _, _ in found:
+        assert seen  # they did meet there
+        for words in (secret, *tokens):
+            assert not [one for one in seen if words.encode() in one]
+
+
+def test_without_a_file_the_store_carries_the_token_as_the_docs_say() -> None:
+    found = run_ranks(torch_programs.what_the_store_saw, 2, "", machines=(1, 1), init=False)
+    assert any(token.encode() in one for seen, token, _ in found for one in seen)
+
+
+@pytest.mark.parametrize("files", [("one", "other"), ("one", ""), ("", "one"), ("one", "missing"), ("empty", "empty")])
+def test_ranks_with_different_tokens_form_no_group(tmp_path: Path, files: tuple[str, ...]) -> None:
+    paths = {name: written(tmp_path / name, name) for name in ("one", "other")}
+    paths |= {"": "", "missing": str(tmp_path / "missing"), "empty": written(tmp_path / "empty", "")}
+    told = run_ranks(torch_programs.try_to_form, 2, [paths[name] for name in files], init=False)
+    assert all(told)
+    assert any("SHOAL_TOKEN_FILE" in text for text in told), told
 
 
 def test_importing_torch_knows_the_backend_and_loads_nothing_of_it() -> None:

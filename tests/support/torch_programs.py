@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -12,6 +14,8 @@ from torch.distributed._functional_collectives import all_gather_single, reduce_
 from torch.distributed._functional_collectives import all_reduce as functional_all_reduce
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
+
+from support.torch_ranks import Place, store_of
 
 
 def no_gloo() -> None:
@@ -258,3 +262,36 @@ def odd_tensors(rank: int, size: int) -> None:
     doubled = weights * 2
     dist.all_reduce(doubled.detach())
     doubled.sum().backward()  # what was exchanged is not taken for a change of the graph
+
+
+def what_the_store_saw(place: Place, token_file: str) -> tuple[list[bytes], str, float]:
+    """A group whose ranks are on two machines: everything that this rank put into the store, and the group's token."""
+    if token_file:
+        os.environ["SHOAL_TOKEN_FILE"] = token_file
+    seen: list[bytes] = []
+    original = dist.Store.set
+
+    def seeing(store: dist.Store, key: str, value: str | bytes) -> None:
+        seen.append(key.encode() + (value if isinstance(value, bytes) else value.encode()))
+        original(store, key, value)  # type: ignore[arg-type]  # torch's stub knows text only
+
+    dist.Store.set = seeing  # type: ignore[method-assign]  # whatever writes into the store is seen
+    dist.init_process_group("shoal", store=store_of(place), rank=place.rank, world_size=place.size)
+    group: Any = dist.group.WORLD
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    token = group._vigil._listener.token
+    dist.destroy_process_group()
+    return seen, token, tensor.item()
+
+
+def try_to_form(place: Place, token_files: list[str]) -> str:
+    """Each rank with a token's file of its own, or none."""
+    if token_files[place.rank]:
+        os.environ["SHOAL_TOKEN_FILE"] = token_files[place.rank]
+    limit = timedelta(seconds=2)
+    try:
+        dist.init_process_group("shoal", store=store_of(place), rank=place.rank, world_size=place.size, timeout=limit)
+    except dist.DistError as error:
+        return str(error)
+    return ""

@@ -40,6 +40,11 @@ def test_a_worker_must_have_all_of_its_variables() -> None:
         worker_environment({"SHOAL_WORKER": "1"})
 
 
+def test_a_token_file_alone_makes_no_worker() -> None:
+    """Whoever starts plain torch scripts may set it for the torch backend."""
+    assert worker_environment({"SHOAL_TOKEN_FILE": "/run/token"}) is None
+
+
 def kubernetes_variables(service: str, port: int) -> dict[str, str]:
     """What Kubernetes sets in every container for a service with one named port, as its documentation has it."""
     prefix = service.upper().replace("-", "_")

@@ -3,7 +3,7 @@
 A store may hold keys of an earlier attempt: a group that was destroyed, or processes that died while they met. So rank
 0 opens each meeting under a new random name, and a rank takes part only in a meeting whose list of members holds the
 very nonce that it has just made up. Afterwards the ranks exchange bytes under that name. Not here: what they tell each
-other (`forming`), and the connections.
+other (`forming`), who may put something into the store (`seal`), and the connections.
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ import secrets
 import socket
 import time
 from datetime import timedelta
+from typing import TypeVar
 
 import msgspec
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import DistBackendError, DistNetworkError
 
+from shoal.collectives.torch_backend.seal import new_token, own_seal
+from shoal.errors import WireError
+
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.05  # seconds between two looks whether the meeting was opened
 LEADER = "leader"
+
+Said = TypeVar("Said")
 
 
 class Attendant(msgspec.Struct, frozen=True):
@@ -39,7 +45,7 @@ class _Opening(msgspec.Struct, frozen=True):
     """What rank 0 says when all are there."""
 
     attendants: list[Attendant]  # by rank
-    token: str  # proves membership on every connection of the group
+    token: str  # proves membership on every connection of the group; empty where ranks have it from elsewhere
 
 
 class Meeting:
@@ -54,9 +60,10 @@ class Meeting:
         self._round = 0  # of the next exchange
         self._keys: list[str] = []  # that this rank has set and that are still there
         self._name = ""
+        self._seal = own_seal()
         self._own = Attendant(secrets.token_hex(8), socket.gethostname(), os.getpid())
         opening = self._open() if rank == 0 else self._join()
-        self.token = opening.token
+        self.token = self._seal.token(self._name) or opening.token
         self.attendants = opening.attendants
 
     def exchange(self, data: bytes) -> list[bytes]:
@@ -77,22 +84,22 @@ class Meeting:
         self._name = secrets.token_hex(8)
         self._set(LEADER, self._name.encode())
         others = self._get_all([f"{self._name}/{rank}" for rank in range(1, self.size)])
-        attendants = [self._own, *(msgspec.msgpack.decode(data, type=Attendant) for data in others)]
-        opening = _Opening(attendants, token=secrets.token_hex(16))
+        attendants = [self._own, *(_decode(data, Attendant) for data in others)]
+        opening = _Opening(attendants, token="" if self._seal.token(self._name) else new_token())
         self._set(f"{self._name}/all", msgspec.msgpack.encode(opening))
         return opening
 
     def _join(self) -> _Opening:
         pause = SHORTEST_PAUSE
         while True:
-            name = self._get_all([LEADER])[0].decode()
+            name = self._get_all([LEADER])[0].decode("ascii", "replace")
             if name != self._name:
                 self._name = name
                 self._set(f"{name}/{self.rank}", msgspec.msgpack.encode(self._own))
             # Looked at again and again, not waited for: rank 0 may open another meeting instead.
             if self._store.check([f"{name}/all"]):
-                opening = msgspec.msgpack.decode(self._store.get(f"{name}/all"), type=_Opening)
-                if opening.attendants[self.rank] == self._own:
+                opening = _decode(self._get_all([f"{name}/all"])[0], _Opening)
+                if len(opening.attendants) == self.size and opening.attendants[self.rank] == self._own:
                     return opening
             if time.monotonic() >= self._deadline:
                 raise self._too_late([f"{name}/{rank}" for rank in range(1, self.size)])
@@ -100,7 +107,7 @@ class Meeting:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _set(self, key: str, data: bytes) -> None:
-        self._store.set(key, data)  # type: ignore[arg-type]  # torch's stub knows text only; bytes are taken as well
+        self._store.set(key, self._seal.close(key, data))  # type: ignore[arg-type]  # torch's stub knows text only; bytes are taken as well
         if key not in self._keys:
             self._keys.append(key)
 
@@ -111,7 +118,7 @@ class Meeting:
         left = timedelta(seconds=max(0.001, self._deadline - time.monotonic()))
         try:
             self._store.wait(keys, left)
-            return self._store.multi_get(keys)
+            found = self._store.multi_get(keys)
         except DistNetworkError as error:
             raise DistBackendError(
                 f"rank {self.rank} of {self.size} lost the store while the group formed: {error}; "
@@ -119,6 +126,7 @@ class Meeting:
             ) from error
         except RuntimeError:  # stores differ in what they raise when the time is over
             raise self._too_late(keys) from None
+        return [self._seal.open(key, data) for key, data in zip(keys, found, strict=True)]
 
     def _too_late(self, keys: list[str]) -> DistBackendError:
         names = [key.rpartition("/")[2] for key in keys if not self._store.check([key])]
@@ -127,6 +135,13 @@ class Meeting:
             f"rank {self.rank} of {self.size} waited {self._timeout:g} s for rank {missing} to join the group; "
             "is it running, with the same world size and the same store?"
         )
+
+
+def _decode(data: bytes, kind: type[Said]) -> Said:
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise WireError(f"{len(data)} bytes in torch's store are no {kind.__name__.strip('_')}: {error}") from None
 
 
 def prefixed(store: Store) -> Store:

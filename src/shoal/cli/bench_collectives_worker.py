@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import re
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -132,8 +133,21 @@ def main() -> None:
         take_part(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], answers)
 
 
+def _new_store(host: str) -> TCPStore:
+    """On that address alone: by itself torch listens on all interfaces."""
+    listener = socket.create_server((host, 0))
+    return TCPStore(
+        host,
+        listener.getsockname()[1],
+        is_master=True,
+        wait_for_workers=False,
+        timeout=TIMEOUT,
+        master_listen_fd=listener.detach(),
+    )
+
+
 def take_part(rank: int, ranks: int, host: str, answers: IO[str]) -> None:
-    store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT) if rank == 0 else None
+    store = _new_store(host) if rank == 0 else None
     if store is not None:
         answers.write(json.dumps({"port": store.port}) + "\n")
     orders = json.loads(sys.stdin.readline())

@@ -40,17 +40,22 @@ class Feed(ABC):
     samples: int | None  # per epoch; None: a stream of unknown length. A stream's end counts, not what it announced.
     batch_size: int  # per worker
     drop_last: bool  # an incomplete last batch over all workers is left out
+    loads_ahead = 0  # batches that are being loaded before they are asked for
 
     @abstractmethod
     def batches(self, cursor: Cursor, dealing: Dealing, stop: int | None = None) -> Generator[Batch, None, None]:
         """From the cursor to the end of its epoch, or up to position `stop`, where data can be entered anywhere.
 
-        Closing the generator ends the processes that load for it.
+        Closing the generator ends the processes that load for it. With `stop` they stay for the next such stretch,
+        until `close` or until batches without `stop` are asked for.
         """
+
+    def foresee(self, cursor: Cursor, dealing: Dealing, stop: int) -> None:  # noqa: B027  most need not know
+        """While batches up to a `stop` are being taken: these will most likely be asked for next. A mere guess."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what is kept from one epoch to the next: persistent loader processes, an open stream."""
+        """Release what is kept from one call to the next: loader processes, an open stream."""
 
     def steps(self, dealing: Dealing) -> int | None:
         """Steps per epoch, where the number of samples is known."""

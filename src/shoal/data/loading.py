@@ -90,6 +90,23 @@ class InLoaderProcess(Exception):
     """The cause of a `DataError` when it happened in a loader process: the traceback from there, as text."""
 
 
+def guarded_load(assembler: Assembler, work: Any) -> Any:
+    """What an assembler makes of a work; in a loader process its error is a `LoadFailure`."""
+    try:
+        return assembler.load(work)
+    except DataError as error:
+        if get_worker_info() is None:
+            raise
+        return LoadFailure(text=str(error), traceback=traceback.format_exc())
+
+
+def unwrapped(batch: Any) -> Any:
+    """A batch as it came from a loader process; raises its error."""
+    if isinstance(batch, LoadFailure):
+        raise DataError(batch.text) from InLoaderProcess(f"\n{batch.traceback}")
+    return batch
+
+
 class _Works:
     """Stands where torch expects a sampler; persistent processes get another course of works each time."""
 
@@ -106,12 +123,7 @@ class _Guarded(Dataset[Any]):
         self._assembler = assembler
 
     def __getitem__(self, work: Any) -> Any:
-        try:
-            return self._assembler.load(work)
-        except DataError as error:
-            if get_worker_info() is None:
-                raise
-            return LoadFailure(text=str(error), traceback=traceback.format_exc())
+        return guarded_load(self._assembler, work)
 
 
 @dataclass(frozen=True)
@@ -186,9 +198,7 @@ class Loader:
             while (batch := self._guarded(lambda: next(course.iterator, _END))) is not _END:
                 if isinstance(batch, NoMore):
                     break
-                if isinstance(batch, LoadFailure):
-                    raise DataError(batch.text) from InLoaderProcess(f"\n{batch.traceback}")
-                yield batch
+                yield unwrapped(batch)
             if self._settings.persistent_workers:
                 self.close()  # another run may have finished meanwhile
                 self._idle = course

@@ -1,7 +1,7 @@
 """The feed of a source with random access: anything with `__getitem__` and `__len__`.
 
 Entering an epoch anywhere costs nothing: the positions of a part are turned into indices by the keyed order. Not here:
-how works are run (`loading`), which objects are accepted (`sources`).
+how works are run (`loading`, for one stretch after the other `pipeline`), which objects are accepted (`sources`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from shoal.data.dealing import Dealing, Part, check_enough, deal, nothing_left, 
 from shoal.data.feed import Batch, Feed
 from shoal.data.loading import Assembler, Loader, LoadSettings, collated, described
 from shoal.data.order import Indices, SampleOrder, sample_order, sample_seeds
+from shoal.data.pipeline import Pipeline, Planned
 from shoal.data.seeding import generators_kept, may_be_random, seed_generators
 from shoal.errors import DataError
 from shoal.values import Cursor
@@ -100,12 +101,16 @@ class MapFeed(Feed):
         self.drop_last = settings.drop_last
         self._seed = seed
         self._shuffle = shuffle
-        self._loader = Loader(MapAssembler(source, settings, seed=seed), settings)
+        assembler = MapAssembler(source, settings, seed=seed)
+        self._loader = Loader(assembler, settings)
+        self._pipeline = Pipeline(assembler, settings)
+        self.loads_ahead = self._pipeline.depth
 
     def batches(self, cursor: Cursor, dealing: Dealing, stop: int | None = None) -> Generator[Batch, None, None]:
         check_enough(self.samples, dealing)
         if stop is not None:
-            return self._batches(cursor, dealing, stop)
+            return self._stretch(cursor, dealing, stop)
+        self._pipeline.close()
         if cursor.position > self.samples:
             raise DataError(
                 f"the job has used {cursor.position} samples of epoch {cursor.epoch}, but the data set has only "
@@ -117,6 +122,22 @@ class MapFeed(Feed):
             if not left and cursor.position == 0:
                 raise nothing_left(self.samples, dealing)
         return self._batches(cursor, dealing, cursor.position + left)
+
+    def foresee(self, cursor: Cursor, dealing: Dealing, stop: int) -> None:
+        self._pipeline.foresee(self._planned(cursor, list(deal(dealing, start=cursor.position, stop=stop))))
+
+    def _stretch(self, cursor: Cursor, dealing: Dealing, stop: int) -> Generator[Batch, None, None]:
+        parts = list(deal(dealing, start=cursor.position, stop=stop))
+        self._pipeline.expect(self._planned(cursor, parts))
+        for part in parts:
+            yield Batch.of(part, self._pipeline.take(), epoch=cursor.epoch)
+
+    def _planned(self, cursor: Cursor, parts: list[Part]) -> list[Planned]:
+        works = self._works(cursor.epoch, iter(parts))
+        return [
+            Planned(key=(cursor.epoch, part.start, part.stop), work=work)
+            for part, work in zip(parts, works, strict=True)
+        ]
 
     def _batches(self, cursor: Cursor, dealing: Dealing, stop: int) -> Generator[Batch, None, None]:
         parts = deal(dealing, start=cursor.position, stop=stop)
@@ -139,6 +160,7 @@ class MapFeed(Feed):
 
     def close(self) -> None:
         self._loader.close()
+        self._pipeline.close()
 
 
 def ordered(order: SampleOrder, parts: list[Part]) -> list[Indices]:

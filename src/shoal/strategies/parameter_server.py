@@ -307,10 +307,10 @@ class ParameterServer(MeetingStrategy):
 
     # Where workers run free: see `training.free_loop`
 
-    def lease(self, updates: int) -> Granted:
+    def lease(self, updates: int, holds: Sequence[Range] = ()) -> Granted:
         self.enrol()
         with self._peers.interrupting(self.client.interrupt):
-            return self._heard(self.client.lease(updates))
+            return self._heard(self.client.lease(updates, holds))
 
     def ask(self) -> Told:
         return self._heard(self.client.ask())

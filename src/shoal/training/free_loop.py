@@ -2,7 +2,8 @@
 
 Positions are leased from the job's ledger on the servers and count as used with the update that used them. All
 workers meet only when one of them calls for it: to save, to let somebody in or go, to stop; and at the loop's end. A
-lost worker costs the others no more than forming a new generation; what it had leased is leased again.
+lost worker costs the others no more than forming a new generation; what it had leased is leased again. Loader processes
+stay from lease to lease, and where they can, have the next one before this one is used up.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class FreeLoop(Loop):
         super().__init__(session, plan)
         assert isinstance(session.strategy, ParameterServer)
         self._servers = session.strategy
+        self._ahead: Range | None = None  # leased while the present lease was worked on, and still held
         self._is_over = False  # every position is used, as far as this worker knows
         self._all_know = False  # it was so in the last meeting
         if plan.feed.samples is None:
@@ -84,6 +86,10 @@ class FreeLoop(Loop):
     def _epoch(self) -> Generator[Any, None, None]:
         """One lease, or what keeps this worker from getting one."""
         session = self._session
+        lease, self._ahead = self._ahead, None
+        if lease is not None:
+            yield from self._work(lease)
+            return
         try:
             granted = self._servers.lease(UPDATES_PER_LEASE)
         except ExchangeFailed as failure:
@@ -101,11 +107,16 @@ class FreeLoop(Loop):
         batches = self._plan.feed.batches(Cursor(lease.epoch, lease.start), self.dealing(), lease.stop)
         self._is_step_start, self._weight, begins = True, 0.0, lease.start
         self._mark = time.perf_counter()
+        is_used_up, may_ask = False, self._may_lease_ahead(lease)
         try:
             for batch in batches:
                 if self._is_step_start and not self._get_values():
                     return
                 stops = batch.cursor_after.position
+                if may_ask and self._is_step_start and self._is_near(lease.stop - stops):
+                    may_ask = False
+                    if not self._lease_ahead(Range(lease.epoch, begins, lease.stop)):
+                        return
                 self._servers.using = (Range(lease.epoch, begins, stops),)
                 iteration = self._begin(batch)
                 begun = time.perf_counter()
@@ -113,8 +124,41 @@ class FreeLoop(Loop):
                 if self._end(batch, iteration, begun) or self._session.stopped is not None:
                     return
                 begins = stops if batch.is_last else begins
+            is_used_up = True
         finally:
             batches.close()
+            if not is_used_up:
+                self._ahead = None  # it goes back with the rest
+
+    # The next lease, so that its samples are loaded before this one is used up
+
+    def _may_lease_ahead(self, lease: Range) -> bool:
+        """Not where nothing is loaded ahead anyway, nor in these two cases:
+
+        Leases get shorter towards the end of a loop, so that nobody has much left there. Under a bound on staleness, a
+        worker's clock is set to that of the others when it comes for its next lease with nothing left; one that always
+        has the next would hold them up.
+        """
+        is_whole = lease.size == UPDATES_PER_LEASE * self.dealing().step_size
+        is_bounded = self._session.config.staleness_bound is not None
+        return self._plan.feed.loads_ahead > 0 and is_whole and not is_bounded
+
+    def _is_near(self, left: int) -> bool:
+        """Whether a lease of which so many positions are left after the present update is loaded to its end."""
+        return left <= self._plan.feed.loads_ahead * self._plan.feed.batch_size
+
+    def _lease_ahead(self, held: Range) -> bool:
+        """Ask for the next lease, if there is one to be had; False where a new generation came between."""
+        try:
+            granted = self._servers.lease(UPDATES_PER_LEASE, (held,))
+        except ExchangeFailed as failure:
+            self._regroup(Breakage.by(failure, self._session.step, "waiting for samples"))
+            return False
+        self._ahead = granted.lease
+        if self._ahead is not None:
+            start = Cursor(self._ahead.epoch, self._ahead.start)
+            self._plan.feed.foresee(start, self.dealing(), self._ahead.stop)
+        return True
 
     def _get_values(self) -> bool:
         """Wait for what bounded staleness makes this worker wait for; False where it is called away."""

@@ -1,0 +1,129 @@
+"""Batches of one stretch of positions after the other, loaded by the same processes.
+
+Workers that run free lease short stretches, and starting processes for each would take longer than loading it. So the
+processes stay until `close`, and load ahead what is foreseen. That is a guess: works are compared with what is asked
+for, and what was loaded in vain is dropped. A batch depends on its work alone, so it does not matter for which stretch
+it was loaded. Not here: running the works (`loading`), and which stretches there are (`map_feed`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from shoal.data.loading import Assembler, Loader, LoadSettings, guarded_load, unwrapped
+
+PREFETCHED = 2  # batches per process that torch loads ahead where nothing else is said
+IDLE = (-1, None)  # torch wants a work for each batch that it gives back, and there may be none
+
+
+@dataclass(frozen=True)
+class Planned:
+    key: Hashable  # equal keys mean the same batch
+    work: Any  # an assembler's
+
+
+@dataclass
+class _Coming:
+    planned: Planned
+    number: int = -1  # in the order in which the loader got them; -1: it has not got this one yet
+
+
+class _Numbered(Assembler):
+    """Loads numbered works, and nothing for those below a number that the worker has passed."""
+
+    def __init__(self, assembler: Assembler, wanted: torch.Tensor) -> None:
+        """`wanted` is in memory that the worker shares with its loader processes."""
+        self.source = assembler.source
+        self.reads_in_sequence = assembler.reads_in_sequence
+        self._assembler = assembler
+        self._wanted = wanted
+
+    def load(self, work: tuple[int, Any]) -> tuple[int, Any]:
+        number, inner = work
+        if inner is None or number < self._wanted.item():
+            return number, None
+        return number, guarded_load(self._assembler, inner)
+
+
+class Pipeline:
+    """One per feed. Processes start with the first batch that is taken."""
+
+    def __init__(self, assembler: Assembler, settings: LoadSettings) -> None:
+        self.depth = settings.processes * (settings.prefetch_factor or PREFETCHED)  # batches that are loaded ahead
+        self._wanted = torch.zeros(1, dtype=torch.int64)  # number of the first work that is still of use
+        if settings.processes:
+            self._wanted.share_memory_()
+        self._loader = Loader(_Numbered(assembler, self._wanted), settings)
+        self._loaded: Generator[Any, None, None] | None = None
+        self._coming: deque[_Coming] = deque()  # what was asked for and not yet taken, then what is foreseen
+        self._handed = 0  # of these, how many the loader has got
+        self._asked = 0  # of these, how many were asked for
+        self._number = 0  # of the next work that the loader gets
+
+    def expect(self, planned: Sequence[Planned]) -> None:
+        """These batches are taken from now on, and nothing that was asked for before."""
+        self._align(0, planned)
+        self._asked = len(planned)
+
+    def foresee(self, planned: Sequence[Planned]) -> None:
+        """These batches will most likely be asked for after those that are asked for now."""
+        self._align(self._asked, planned)
+
+    def take(self) -> Any:
+        """The next batch that was asked for."""
+        assert self._asked
+        head = self._coming[0]
+        try:
+            if self._loaded is None:
+                self._loaded = self._loader.run(self._works())
+            number, batch = next(self._loaded)
+            while number != head.number:  # loaded in vain, or idle
+                number, batch = next(self._loaded)
+            batch = unwrapped(batch)
+        except BaseException:
+            self.close()
+            raise
+        self._coming.popleft()
+        self._handed, self._asked = self._handed - 1, self._asked - 1
+        self._mark()
+        return batch
+
+    def close(self) -> None:
+        """End the processes. They start again when something is taken."""
+        loaded, self._loaded = self._loaded, None
+        self._coming.clear()
+        self._handed = self._asked = 0
+        if loaded is not None:
+            loaded.close()
+
+    def _align(self, at: int, planned: Sequence[Planned]) -> None:
+        """From there on these are coming; more may follow where all of them were coming already."""
+        coming = [one.planned.key for one in self._coming]
+        same = 0
+        while same < len(planned) and coming[at + same : at + same + 1] == [planned[same].key]:
+            same += 1
+        if same < len(planned):
+            while len(self._coming) > at + same:
+                self._coming.pop()
+            self._coming.extend(_Coming(one) for one in planned[same:])
+            self._handed = min(self._handed, at + same)
+            self._mark()
+
+    def _mark(self) -> None:
+        """Let processes skip what is not wanted any more."""
+        self._wanted[0] = self._coming[0].number if self._handed else self._number
+
+    def _works(self) -> Iterator[tuple[int, Any]]:
+        while True:
+            if self._handed == len(self._coming):
+                yield IDLE
+                continue
+            coming = self._coming[self._handed]
+            coming.number, self._number = self._number, self._number + 1
+            self._handed += 1
+            yield coming.number, coming.planned.work

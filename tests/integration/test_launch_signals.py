@@ -159,7 +159,8 @@ def test_worker_output_is_shown_while_it_runs(tmp_path: Path) -> None:
 
 
 def test_nohup_outlives_its_terminal(tmp_path: Path) -> None:
-    write_script(tmp_path, "open('started', 'a').write('x\\n')\ntime.sleep(0.5)\nprint('done')\n")
+    waiting = "while not os.path.exists('go'):\n    time.sleep(0.02)\n"
+    write_script(tmp_path, f"open('started', 'a').write('x\\n')\n{waiting}print('done')\n")
     with started(tmp_path, "--version") as probe:
         probe.communicate(timeout=PATIENCE)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited by what is started next
@@ -167,6 +168,7 @@ def test_nohup_outlives_its_terminal(tmp_path: Path) -> None:
         with started(tmp_path, "run", "script.py") as process:
             wait_for_file(tmp_path / "started")
             process.send_signal(signal.SIGHUP)
+            (tmp_path / "go").touch()
             stdout, _ = process.communicate(timeout=PATIENCE)
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -153,12 +153,19 @@ def one_is_missing_at_the_start(place: Place) -> Raised | None:
     limit, store = timedelta(seconds=1), store_of(place)
     store.set(f"started {place.rank}", "")
     store.wait(["started 0", "started 2"])  # their time runs together, however long each took to start
+    if place.rank == 2:
+        _first_group(store).wait(["leader"])  # rank 0 is there
     return caught(lambda: dist.init_process_group("shoal", store=store, rank=place.rank, world_size=3, timeout=limit))
+
+
+def _first_group(store: dist.Store) -> dist.Store:
+    """Where the ranks of a program's first group meet."""
+    return dist.PrefixStore("shoal", dist.PrefixStore("cpu/", dist.PrefixStore("0/", store)))
 
 
 def stale_store(place: Place) -> float:
     """An earlier attempt met halfway: rank 0 opened a meeting, rank 1 came to it, and both died."""
-    store = dist.PrefixStore("shoal", dist.PrefixStore("cpu/", dist.PrefixStore("0/", store_of(place))))
+    store = _first_group(store_of(place))
     if place.rank == 0:
         store.set("leader", "of old")
         store.set("of old/1", "somebody")
@@ -166,8 +173,8 @@ def stale_store(place: Place) -> float:
         store.set("of old/all", msgspec.msgpack.encode({"attendants": attendants, "token": "old"}))
         store_of(place).set("go", "")
     store_of(place).wait(["go"])
-    if place.rank == 0:
-        time.sleep(0.3)
+    while place.rank == 0 and store.get("of old/1") == b"somebody":
+        time.sleep(0.01)  # until rank 1 has come to the meeting of old
     dist.init_process_group("shoal", store=store_of(place), rank=place.rank, world_size=place.size)
     tensor = torch.ones(1)
     dist.all_reduce(tensor)

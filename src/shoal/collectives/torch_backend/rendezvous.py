@@ -129,12 +129,18 @@ class Meeting:
         return [self._seal.open(key, data) for key, data in zip(keys, found, strict=True)]
 
     def _too_late(self, keys: list[str]) -> DistBackendError:
-        names = [key.rpartition("/")[2] for key in keys if not self._store.check([key])]
+        names = self._not_there(keys)
+        if not names and self._name:  # a look at what is there came too late: those who never came made it so
+            names = self._not_there([f"{self._name}/{rank}" for rank in range(1, self.size)])
         missing = ", ".join(names).replace(LEADER, "0") or "0"
         return DistBackendError(
             f"rank {self.rank} of {self.size} waited {self._timeout:g} s for rank {missing} to join the group; "
             "is it running, with the same world size and the same store?"
         )
+
+    def _not_there(self, keys: list[str]) -> list[str]:
+        """Which ranks have not set theirs."""
+        return [key.rpartition("/")[2] for key in keys if not self._store.check([key])]
 
 
 def _decode(data: bytes, kind: type[Said]) -> Said:

@@ -139,8 +139,12 @@ class FreeLoop(Loop):
         worker's clock is set to that of the others when it comes for its next lease with nothing left; one that always
         has the next would hold them up.
         """
+        session, steps = self._session, self._plan.steps
         is_whole = lease.size == UPDATES_PER_LEASE * self.dealing().step_size
-        is_bounded = self._session.config.staleness_bound is not None
+        if steps is not None:  # leases are not shorter before such an end
+            share = UPDATES_PER_LEASE * session.peers.group.size
+            is_whole = is_whole and steps - (session.step - self.first_step) > 2 * share
+        is_bounded = session.config.staleness_bound is not None
         return self._plan.feed.loads_ahead > 0 and is_whole and not is_bounded
 
     def _is_near(self, left: int) -> bool:

@@ -13,12 +13,13 @@ from shoal.collectives.group import Reduction
 from shoal.collectives.memory_loops import statement_of
 from shoal.wire.frames import Kind, cut_label, unpack
 
+REDUCTIONS = [each for each in Reduction if each is not Reduction.MEAN]  # for which engines are asked for a sum
 DTYPES = some.sampled_from(sorted(CODES, key=str))
 
 
 @given(
     some.sampled_from(list(Kind)),
-    some.none() | some.sampled_from(list(Reduction)),
+    some.none() | some.sampled_from(REDUCTIONS),
     DTYPES,
     some.text(max_size=80),
     some.tuples(some.integers(0, 2**31), some.integers(0, 2**40), some.integers(0, 255), some.integers(0, 2**40)),

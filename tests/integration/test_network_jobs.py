@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
-from shoal.checkpoint.manifest import MANIFEST, Manifest, decode_manifest, parse_name
+from shoal.checkpoint.manifest import parse_name
 from shoal.events import (
-    AnyEvent,
     CheckpointPublished,
     CheckpointStarted,
-    Event,
     GenerationFormed,
     JobEnded,
     StepsApplied,
@@ -27,114 +21,14 @@ from shoal.events import (
     WorkerExpelled,
     WorkerLeft,
 )
-from support.launcher import events_in
-from support.network import PROGRAMS, Network
+from support.network import Network
+from support.network_job import PATIENCE, NetworkJob
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 
 WORKERS = 3
+MACHINES = (1, 2, 3)  # of the workers, by number
 STEPS = 80  # of a whole job
-PATIENCE = 90.0  # seconds; only a hanging test ever waits so long
-Kind = TypeVar("Kind", bound=Event)
-
-
-@dataclass(frozen=True)
-class Applied:
-    """A step in a worker's own log."""
-
-    at: float  # of the machine's monotonic clock
-    generation: int
-    step: int
-
-
-class NetworkJob:
-    def __init__(self, network: Network, folder: Path, **settings: object) -> None:
-        self._network = network
-        self._folder = folder
-        self._run_dir = folder / "run"
-        token = folder / "token"
-        token.write_text("a token for tests")
-        given = {"workers": WORKERS, "heartbeat-limit": 1.5, "lease": 3, "run-dir": self._run_dir} | settings
-        options = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-        address = f"{network.host(0)}:7000"
-        self._command = ("--address", address, "--token-file", token, *options, "train.py")
-        self.coordinator = self._start_coordinator()
-        self.workers = [
-            network.start(
-                1 + worker, PROGRAMS / "network_training.py", env=self._variables(address, token, worker), cwd=folder
-            )
-            for worker in range(WORKERS)
-        ]
-
-    def _start_coordinator(self) -> subprocess.Popen[str]:
-        return self._network.start(0, "-m", "shoal", "coordinator", *self._command)
-
-    def kill_coordinator(self) -> None:
-        self.coordinator.kill()
-        self.coordinator.wait(PATIENCE)
-
-    def restart_coordinator(self) -> None:
-        self.coordinator = self._start_coordinator()
-
-    def _variables(self, address: str, token: Path, worker: int) -> dict[str, str]:
-        ours = {
-            "SHOAL_COORDINATOR": address,
-            "SHOAL_TOKEN_FILE": str(token),
-            "SHOAL_WORKER": str(worker),
-            "SHOAL_LAUNCHER": str(os.getpid()),
-        }
-        return {**os.environ, **ours, "OMP_NUM_THREADS": "1"}
-
-    def line(self, worker: int) -> str:
-        pipe = self.workers[worker].stdout
-        assert pipe is not None
-        return pipe.readline().rstrip("\n")
-
-    def reach(self, worker: int, step: int) -> None:
-        """Wait until a worker has applied so many steps."""
-        while not (line := self.line(worker)).startswith("step") or int(line.split()[1]) < step:
-            assert line, f"worker {worker} ended"
-
-    def result(self, worker: int) -> str:
-        """The last words of a worker that finishes."""
-        while (line := self.line(worker)).startswith("step"):
-            pass
-        return line
-
-    def log(self, worker: int) -> list[Applied]:
-        """The steps that a worker says it applied, whoever knows of them."""
-        lines = (self._folder / f"steps-{worker}").read_text().splitlines(keepends=True)
-        words = (line.split() for line in lines if line.endswith("\n"))
-        return [Applied(float(at), int(generation), int(step)) for at, generation, step in words]
-
-    def had(self, worker: int, step: int, generation: int) -> bool:
-        """Whether a worker says that it had this state in this generation; it may have brought it from one before."""
-        return any(applied.step == step and applied.generation <= generation for applied in self.log(worker))
-
-    def manifests(self) -> list[Manifest]:
-        """Of the checkpoints that are published and kept."""
-        found = []
-        for file in sorted((self._run_dir / "checkpoints").glob(f"*/{MANIFEST}")):
-            with contextlib.suppress(FileNotFoundError):  # a newer one has taken its place by now
-                found.append(decode_manifest(file.read_bytes(), checkpoint=file.parent.name))
-        return found
-
-    def record(self) -> list[AnyEvent]:
-        return events_in(self._run_dir)
-
-    def events(self, kind: type[Kind]) -> list[Kind]:
-        """Those of one kind so far."""
-        return [event for event in self.record() if isinstance(event, kind)]
-
-    def wait_for(self, kind: type[Kind], count: int = 1) -> list[Kind]:
-        limit = time.monotonic() + PATIENCE
-        while len(found := self.events(kind)) < count:
-            assert time.monotonic() < limit, f"no {kind.__name__} came"
-            time.sleep(0.05)
-        return found
-
-    def exit_code(self, process: subprocess.Popen[str]) -> int:
-        return process.wait(PATIENCE)
 
 
 @pytest.fixture
@@ -147,7 +41,7 @@ def network() -> Iterator[Network]:
 def test_two_workers_that_cannot_reach_each_other_are_parted_and_the_others_go_on(
     network: Network, tmp_path: Path
 ) -> None:
-    job = NetworkJob(network, tmp_path)
+    job = NetworkJob(network, tmp_path, MACHINES)
     job.reach(0, 5)
     network.part(1, 2)  # the machines of workers 0 and 1
     (expelled,) = job.wait_for(WorkerExpelled)
@@ -164,7 +58,7 @@ def test_two_workers_that_cannot_reach_each_other_are_parted_and_the_others_go_o
 
 @pytest.mark.long
 def test_a_worker_that_is_cut_off_from_the_coordinator_alone_trains_on(network: Network, tmp_path: Path) -> None:
-    job = NetworkJob(network, tmp_path, lease=30)
+    job = NetworkJob(network, tmp_path, MACHINES, lease=30)
     job.reach(0, 5)
     network.part(0, 3)
     time.sleep(2.5)  # longer than the heartbeat limit
@@ -216,7 +110,7 @@ def check_it_did_nothing_alone(job: NetworkJob, worker: int, *, cut: float) -> N
 
 def test_a_minority_publishes_nothing_while_the_others_go_on(network: Network, tmp_path: Path) -> None:
     """Worker 2's machine is cut off. Its own steps and parts count for nothing, and it comes back as a newcomer."""
-    job = NetworkJob(network, tmp_path, **{"checkpoint-every": "4"})
+    job = NetworkJob(network, tmp_path, MACHINES, **{"checkpoint-every": "4"})
     job.reach(0, 5)
     network.unplug(3)
     cut = time.monotonic()
@@ -235,7 +129,7 @@ def test_a_minority_publishes_nothing_while_the_others_go_on(network: Network, t
 @pytest.mark.long
 def test_of_two_groups_only_the_one_with_the_coordinator_goes_on(network: Network, tmp_path: Path) -> None:
     """Workers 1 and 2 are the larger part, and cut off: nothing that they do may count, and they finish nothing."""
-    job = NetworkJob(network, tmp_path, **{"checkpoint-every": "4"})
+    job = NetworkJob(network, tmp_path, MACHINES, **{"checkpoint-every": "4"})
     job.reach(0, 5)
     network.split(2, 3)
     cut = time.monotonic()
@@ -257,7 +151,7 @@ def test_of_two_groups_only_the_one_with_the_coordinator_goes_on(network: Networ
 
 @pytest.mark.long
 def test_a_killed_coordinator_that_is_started_again_finds_its_job_as_it_was(network: Network, tmp_path: Path) -> None:
-    job = NetworkJob(network, tmp_path, lease=30)
+    job = NetworkJob(network, tmp_path, MACHINES, lease=30)
     job.reach(0, 5)
     job.kill_coordinator()
     job.reach(0, 15)  # nobody waits for it
@@ -269,7 +163,7 @@ def test_a_killed_coordinator_that_is_started_again_finds_its_job_as_it_was(netw
 
 @pytest.mark.long
 def test_a_worker_that_sleeps_is_put_out_and_comes_back_as_a_newcomer(network: Network, tmp_path: Path) -> None:
-    job = NetworkJob(network, tmp_path)
+    job = NetworkJob(network, tmp_path, MACHINES)
     job.reach(0, 5)
     job.workers[2].send_signal(signal.SIGSTOP)
     (expelled,) = job.wait_for(WorkerExpelled)
@@ -284,7 +178,7 @@ def test_a_worker_that_sleeps_is_put_out_and_comes_back_as_a_newcomer(network: N
 def test_without_the_coordinator_workers_pause_after_the_lease_and_go_on_when_it_is_back(
     network: Network, tmp_path: Path
 ) -> None:
-    job = NetworkJob(network, tmp_path, **{"lease": 1, "heartbeat-limit": 6})
+    job = NetworkJob(network, tmp_path, MACHINES, **{"lease": 1, "heartbeat-limit": 6})
     job.reach(0, 5)
     network.unplug(0)
     time.sleep(3.0)  # three times the lease

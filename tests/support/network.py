@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 PROGRAMS = Path(__file__).parent
+NOBODY = "02:00:00:00:00:99"  # a hardware address that no machine has
 _numbers = count()
 
 
@@ -94,6 +95,16 @@ class Network:
     def rejoin(self, *machines: int) -> None:
         for machine in machines:
             self._isolate(machine, "off")
+
+    def cut(self, machine: int, other: int) -> None:
+        """What a machine sends to another one vanishes. The other way round it does not: a cut has two directions."""
+        self._neighbour("replace", machine, other, "lladdr", NOBODY, "nud", "permanent")
+
+    def mend(self, machine: int, other: int) -> None:
+        self._neighbour("del", machine, other)
+
+    def _neighbour(self, verb: str, machine: int, other: int, *words: str) -> None:
+        _ip("-n", self._name + str(machine), "neigh", verb, self.host(other), *words, "dev", "eth0")
 
     def _isolate(self, machine: int, state: str) -> None:
         _ip("-n", self._switch, "link", "set", f"port{machine}", "type", "bridge_slave", "isolated", state)

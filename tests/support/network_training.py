@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 import shoal
 
 SAMPLES = 240
-EPOCHS = 4
+EPOCHS = int(os.environ.get("EPOCHS", "4"))
 BATCH = 4
 LOG = Path(f"steps-{os.environ.get('SHOAL_WORKER')}")
 

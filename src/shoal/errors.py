@@ -28,6 +28,10 @@
 
 from __future__ import annotations
 
+from shoal.values import Unreached
+
+NOBODY = Unreached()
+
 
 class ShoalError(Exception):
     """Base of all errors of ours. Its text is one line: what failed, where, with which values, what to do next."""
@@ -108,7 +112,11 @@ class ExchangeFailed(ShoalError):
 
 
 class PeerLost(ExchangeFailed):
-    pass
+    """`unreached` has all ranks that are missed where connections could not be made."""
+
+    def __init__(self, reason: str, *, peer: int | None = None, unreached: Unreached = NOBODY) -> None:
+        super().__init__(reason, peer=peer)
+        self.unreached = unreached
 
 
 class ReplicasDiffer(ExchangeFailed):

@@ -54,6 +54,17 @@ class Generation(msgspec.Struct, frozen=True):
         return next((member.rank for member in self.members if member.worker == worker), None)
 
 
+class Unreached(msgspec.Struct, frozen=True):
+    """Members that a member of a generation misses, as far as it can tell: worker numbers, or ranks in `transport`.
+
+    Whoever only gave up because of another is in neither list.
+    """
+
+    unreachable: tuple[int, ...] = ()  # all whose machines do not answer it
+    late: tuple[int, ...] = ()  # all that answer, and did not come when connections were made
+    is_cut: bool = False  # a machine did not answer somebody, perhaps another one that gave up for it
+
+
 class Server(msgspec.Struct, frozen=True):
     """One process of a server group."""
 

@@ -19,7 +19,7 @@ from shoal.collectives.mailbox_letters import LETTER_BYTES, Kind, Letter, pack, 
 from shoal.transport import near_link, silence
 from shoal.transport.arena import address_of
 from shoal.transport.ending import CUT_OFF, SILENT, Ending, pack_ending, unpack_ending
-from shoal.transport.tcp_mesh import UNREACHABLE
+from shoal.transport.tcp_stream import UNREACHABLE
 
 SHORT_BYTES = 32 * 1024  # what travels with a letter goes through a buffer up to this size
 BUFFER_BYTES = 4 * (LETTER_BYTES + SHORT_BYTES)  # at least one short letter that begins anywhere in it fits

@@ -273,7 +273,7 @@ class MembershipCore:
             self._progress(message.step)
             self._generations.broken(worker, message, self._now)
         elif isinstance(message, Ready):
-            self._generations.ready(worker, message.generation, self._now)
+            self._generations.ready(worker, message, self._now)
         elif isinstance(message, Failed):
             self._progress(message.step)
             why = f"worker {worker.number} failed before its part was written"

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 from shoal.job_config import JobConfig
 from shoal.membership import reasons
-from shoal.membership.reach import connected_set
+from shoal.membership.cuts import Cuts, LeftOut
 from shoal.membership.regrouping import Breakup
 from shoal.membership.roster import Worker
 from shoal.values import Generation
 
 COMING_WAIT = 2.0  # seconds in which no worker came, after which a start does not wait for the rest
+PAIRS_HOLD = 5.0  # seconds before a job that is too small without a pair that was cut tries again; doubles each time
+PAIRS_HOLD_MOST = 600.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Situation:
     is_stopping: bool  # a stop was asked for: nobody is let in who is not needed
     has_result: bool  # a member has finished its script: others come to the same end, or to none
     last_join: float  # when the last worker came
-    pairs_hold: float  # seconds after which a job that is too small without a cut pair tries again
+    despite: int  # generations in a row that were formed although some of their members may not reach each other
     now: float
 
 
@@ -58,7 +60,7 @@ class Plan:
 
     workers: tuple[Worker, ...]  # by rank
     carriers: tuple[int, ...]
-    left_out: tuple[Worker, ...]  # they cannot reach some of the others
+    left_out: tuple[LeftOut, ...]  # they cannot reach some of the others, or were late
     reason: str
     is_despite_pairs: bool = False  # some may not reach each other, but without them there are too few
 
@@ -68,40 +70,99 @@ class Done:
     """No generation any more: the job has its result, and nobody is left who could come to the same."""
 
 
+@dataclass(frozen=True)
+class _Choice:
+    """Who could be in the next generation."""
+
+    survivors: list[Worker]  # of the last one
+    candidates: list[Worker]  # with newcomers
+    carriers: tuple[int, ...]
+    uncertain: tuple[int, ...]  # they may hold the job's state
+    cuts: Cuts
+
+    def staying(self, reporters: Collection[int]) -> frozenset[int]:
+        holders = frozenset((*self.carriers, *self.uncertain))
+        return self.cuts.staying([worker.number for worker in self.candidates], holders, reporters)
+
+
 def plan(situation: Situation) -> Plan | Wait | Done:
+    choice = _choice(situation)
+    if isinstance(choice, Done):
+        return choice
+    survivors, uncertain = choice.survivors, choice.uncertain
+    staying, is_despite_pairs = _staying(situation, choice)
+    carriers = tuple(number for number in choice.carriers if number in staying)
+    chosen = sorted(
+        (worker for worker in choice.candidates if worker.number in staying), key=lambda worker: worker.number
+    )
+    wait = _wait(situation, survivors, chosen)
+    if wait is None and uncertain and not carriers and _is_patient(situation):
+        wait = Wait(len(chosen), _needed(situation), reasons.may_hold_state(uncertain))
+    if wait is not None:
+        return wait
+    left_out = choice.cuts.left_out(choice.candidates, staying)
+    reason = _reason(situation, survivors, chosen, carriers)
+    return Plan(tuple(chosen), carriers, left_out, reason, is_despite_pairs)
+
+
+def awaits_reports(situation: Situation) -> bool:
+    """Whether who stays may yet change by what living members are about to say about those whom they cannot reach.
+
+    A cut between hosts is noticed by many workers within a moment, and should cost one decision. Who stays is settled
+    when all who would stay have said whom they cannot reach: others' words only ever make other sets smaller.
+    """
+    breakup, limit = situation.breakup, situation.config.heartbeat_limit
+    age = breakup.age(situation.now)
+    if situation.config.strategy == "parameter-server" or breakup.is_planned or age >= limit:
+        return False  # workers with servers connect to nobody else
+    choice = _choice(situation)
+    if isinstance(choice, Done):
+        return False
+    reporters = breakup.reports.keys()
+    living = {worker.number for worker in choice.survivors if situation.now - worker.heard <= limit}
+    is_cut = any(report.unreached.is_cut for report in breakup.reports.values())
+    if not is_cut and not choice.cuts.name_any(living):
+        return False
+    return not living.isdisjoint(choice.staying(reporters) - reporters)
+
+
+def _choice(situation: Situation) -> _Choice | Done:
     survivors = _survivors(situation)
     carriers, uncertain = _carriers(situation, survivors)
-    is_patient = situation.breakup.age(situation.now) < situation.config.lease
-    newcomers = waiting(situation.workers, situation.now)
+    newcomers = waiting(situation.workers, situation.now, members=survivors)
     if situation.has_result:
-        if not carriers and not (uncertain and is_patient):
+        if not carriers and not (uncertain and _is_patient(situation)):
             return Done()
         newcomers = []
     elif not carriers:
         newcomers += _uncalled(situation, newcomers)
     elif situation.is_stopping:
         newcomers = []
-    candidates = survivors + admitted(newcomers, survivors, situation.config.workers)
-    staying, is_despite_pairs = _staying(situation, [worker.number for worker in candidates], carriers)
-    carriers = tuple(number for number in carriers if number in staying)
-    chosen = sorted((worker for worker in candidates if worker.number in staying), key=lambda worker: worker.number)
-    wait = _wait(situation, survivors, chosen)
-    if wait is None and uncertain and not carriers and is_patient:
-        wait = Wait(len(chosen), _needed(situation), reasons.may_hold_state(uncertain))
-    if wait is not None:
-        return wait
-    left_out = tuple(worker for worker in candidates if worker.number not in staying)
-    reason = _reason(situation, survivors, chosen, carriers)
-    return Plan(tuple(chosen), carriers, left_out, reason, is_despite_pairs)
+    admitted_ones = admitted(newcomers, survivors, situation.config.workers)
+    cuts = Cuts.told(situation.breakup.reports, admitted_ones)
+    return _Choice(survivors, survivors + admitted_ones, carriers, uncertain, cuts)
 
 
-def _staying(situation: Situation, candidates: Sequence[int], carriers: Collection[int]) -> tuple[frozenset[int], bool]:
+def _is_patient(situation: Situation) -> bool:
+    return situation.breakup.age(situation.now) < situation.config.lease
+
+
+def _staying(situation: Situation, choice: _Choice) -> tuple[frozenset[int], bool]:
     """Who reaches everybody else; all, where too few do, and the cut may have healed since it was reported."""
-    staying = connected_set(candidates, situation.breakup.unreachable, carriers)
-    is_old = situation.breakup.age(situation.now) >= situation.pairs_hold
-    if len(staying) < len(candidates) and len(staying) < _needed(situation) and is_old:
-        return frozenset(candidates), True
+    staying = choice.staying(situation.breakup.reports.keys())
+    hold = min(PAIRS_HOLD_MOST, PAIRS_HOLD * 2**situation.despite)
+    is_old = situation.breakup.age(situation.now) >= hold
+    if len(staying) < len(choice.candidates) and len(staying) < _needed(situation) and is_old:
+        return frozenset(worker.number for worker in choice.candidates), True
     return staying, False
+
+
+def has_state(planned: Plan, situation: Situation) -> bool:
+    """Somebody is known to bring the job's state; else all may have to start from the newest checkpoint."""
+    known = {number for number, report in situation.breakup.reports.items() if report.holds}
+    known.update(worker.number for worker in planned.workers if worker.advanced > -math.inf)
+    known.update(() if situation.generation is None else situation.generation.carriers)
+    return not known.isdisjoint(planned.carriers)
 
 
 def as_generation(number: int, chosen: Plan, config: JobConfig, past: Past) -> Generation:
@@ -118,13 +179,17 @@ def as_generation(number: int, chosen: Plan, config: JobConfig, past: Past) -> G
     )
 
 
-def waiting(workers: Collection[Worker], now: float) -> list[Worker]:
-    """Workers that are in no generation, have said that they are ready, and may be let in."""
-    return [
+def waiting(workers: Collection[Worker], now: float, *, members: Collection[Worker] = ()) -> list[Worker]:
+    """Workers that are in no generation, have said that they are ready, and may be let in: they reach all members."""
+    ready = [
         worker
         for worker in workers
         if worker.is_ready and worker.generation == 0 and worker.is_connected and worker.barred_until <= now
     ]
+    if not any(worker.unreachable for worker in ready):
+        return ready
+    numbers = {worker.number for worker in members}
+    return [worker for worker in ready if numbers.isdisjoint(worker.unreachable)]
 
 
 def admitted(newcomers: Collection[Worker], members: Collection[Worker], limit: int) -> list[Worker]:

@@ -6,7 +6,6 @@ Brings together what is heard of the members (`liveness`), what ends a generatio
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from shoal.errors import AddressUnavailable, WorkerLost, WorkersDisagree
 from shoal.job_config import JobConfig
 from shoal.membership import deaths, forming, liveness, reasons
 from shoal.membership.audience import Audience
+from shoal.membership.cuts import LeftOut
 from shoal.membership.decisions import GenerationDecided, Remembered
 from shoal.membership.forming import Done, Past, Plan, Situation, Wait
 from shoal.membership.missing import MissingNotice
@@ -23,13 +23,9 @@ from shoal.membership.regrouping import Breakup, Futility, is_clear
 from shoal.membership.roster import Fate, Worker, forget_ended, remembered
 from shoal.membership.wishes import RegroupWishes
 from shoal.values import Generation
-from shoal.wire.messages import ExchangeBroken, Expelled, Formed
+from shoal.wire.messages import ExchangeBroken, Expelled, Formed, Ready
 
 RETURN_WAIT = 5.0  # seconds, at least, in which members come back to a coordinator that was started again
-BARRED_FIRST = 30.0  # seconds before a worker that could not reach others is let in again; doubles each time
-BARRED_MOST = 600.0
-PAIRS_HOLD = 5.0  # seconds before a job that is too small without a pair that was cut tries again; doubles each time
-PAIRS_HOLD_MOST = 600.0
 
 
 @dataclass(frozen=True)
@@ -105,14 +101,15 @@ class Generations:
         elif self.current is not None and report.generation == self.current.number:
             self._breakup.report(worker.number, report, now)
 
-    def ready(self, worker: Worker, generation: int, now: float) -> None:
+    def ready(self, worker: Worker, notice: Ready, now: float) -> None:
         """It is in no group. News from before the current generation is late: it is in that."""
         self._has_news = True
         if self.is_member(worker) and self.current is not None:
-            if generation < self.current.number:
+            if notice.generation < self.current.number:
                 return
-            self.out(worker, f"worker {worker.number} is no more in generation {generation}", now)
+            self.out(worker, f"worker {worker.number} is no more in generation {notice.generation}", now)
         worker.is_ready = worker.is_here
+        worker.unreachable = notice.unreachable
 
     def away(self, worker: Worker, cut_off: str, now: float) -> None:
         """Its connection is closed, which alone is no death: it may come back. `cut_off`: why this side closed it."""
@@ -231,6 +228,8 @@ class Generations:
         hearing = self._hearing(now)
         if not self._breakup.is_due(now, is_clear=clear, is_doubtful=hearing.is_doubtful) or hearing.is_awaiting:
             return None
+        if forming.awaits_reports(self.situation(now, is_stopping=is_stopping)):
+            return None
         self._bury(hearing)
         return self._disagreement() or self._form(is_stopping)
 
@@ -290,13 +289,14 @@ class Generations:
             is_stopping=is_stopping,
             has_result=self.has_result,
             last_join=self.last_join,
-            pairs_hold=min(PAIRS_HOLD_MOST, PAIRS_HOLD * 2**self._despite),
+            despite=self._despite,
             now=now,
         )
 
     def _form(self, is_stopping: bool) -> Verdict | None:
-        planned = forming.plan(self.situation(self._now, is_stopping=is_stopping))
-        if isinstance(planned, Plan) and self._publishing.is_publishing and not self._has_state(planned):
+        situation = self.situation(self._now, is_stopping=is_stopping)
+        planned = forming.plan(situation)
+        if isinstance(planned, Plan) and self._publishing.is_publishing and not forming.has_state(planned, situation):
             planned = Wait(len(planned.workers), self._config.fewest, reasons.STILL_PUBLISHING)
         if isinstance(planned, Done):
             return Verdict("", reasons.lost_after_the_end(self._loss))
@@ -311,13 +311,6 @@ class Generations:
         self._enter(planned)
         return None
 
-    def _has_state(self, planned: Plan) -> bool:
-        """Somebody is known to bring the job's state; else all may have to start from the newest checkpoint."""
-        known = {number for number, report in self._breakup.reports.items() if report.holds}
-        known.update(worker.number for worker in planned.workers if worker.advanced > -math.inf)
-        known.update(() if self.current is None else self.current.carriers)
-        return not known.isdisjoint(planned.carriers)
-
     def _futile(self, planned: Plan) -> Verdict:
         text = f"{planned.reason}, but no generation gets beyond that step"
         if self._breakup.gone:
@@ -328,8 +321,8 @@ class Generations:
         previous = max(self._past.generation, 0 if self.current is None else self.current.number)
         generation = forming.as_generation(previous + 1, planned, self._config, self._past)
         self._audience.journal(GenerationDecided(generation))
-        for worker in planned.left_out:
-            self._bar(worker)
+        for left_out in planned.left_out:
+            self._leave_out(left_out)
         chosen = {worker.number: worker for worker in planned.workers}
         for worker in [worker for number, worker in self.members.items() if number not in chosen]:
             self.expel(worker, f"worker {worker.number} was away when the next generation formed", "", self._now)
@@ -357,11 +350,13 @@ class Generations:
         told = tuple(worker.client for worker in outside if worker.is_connected and worker.client is not None)
         self._audience.send(self._clients() + told, Formed(generation=generation))
 
-    def _bar(self, worker: Worker) -> None:
-        seconds = min(BARRED_MOST, BARRED_FIRST * 2**worker.times_left_out)
-        worker.times_left_out += 1
-        worker.barred_until = self._now + seconds
-        self.expel(worker, reasons.unreachable(worker.number), f"; it may come back in {seconds:g} s", self._now)
+    def _leave_out(self, left_out: LeftOut) -> None:
+        worker, unreached = left_out.worker, left_out.unreached
+        if not unreached:
+            self.expel(worker, reasons.late(worker.number), "; it may come back", self._now)
+            return
+        hint = reasons.barred(worker.bar(self._now))
+        self.expel(worker, reasons.unreachable(worker.number, unreached), hint, self._now)
         worker.is_ready = False  # it should see first whether it can reach the others
 
     def _clients(self) -> tuple[int, ...]:
@@ -370,7 +365,7 @@ class Generations:
     # Newcomers to a running job
 
     def _wish(self) -> None:
-        waiting = forming.waiting(self.workers.values(), self._now)
+        waiting = forming.waiting(self.workers.values(), self._now, members=self.members.values())
         admitted = forming.admitted(waiting, self.members.values(), self._config.workers)
         if self.current is not None:
             newcomers = [worker.number for worker in admitted]

@@ -14,8 +14,13 @@ import msgspec
 
 from shoal.errors import ExchangeFailed
 from shoal.membership.alignment import Alignment, align
-from shoal.values import Generation, Standing
+from shoal.values import Generation, Standing, Unreached
 from shoal.wire.messages import ExchangeBroken, Ready
+
+
+@dataclass(frozen=True)
+class Look:
+    """Find out which members of the last group are missed. The answer is an `Unreached` with worker numbers."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class Copy:
     alignment: Alignment
 
 
-Effect = Tell | Await | Connect | Compare | Copy
+Effect = Look | Tell | Await | Connect | Compare | Copy
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,10 @@ def regroup(worker: int, notice: Ready | ExchangeBroken, standing: Standing) -> 
     while True:
         if isinstance(notice, Ready):  # in no generation now: what it holds may be of another chain by the next
             standing = msgspec.structs.replace(standing, generation=0)
+        elif not notice.is_planned:
+            # Whoever is blamed for the failure may only have been the first to give up: all are looked at.
+            unreached: Unreached = yield Look()
+            notice = msgspec.structs.replace(notice, unreached=unreached)
         yield Tell(notice)
         generation: Generation = yield Await(after=notice.generation)
         rank = generation.rank_of(worker)

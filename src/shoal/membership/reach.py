@@ -1,43 +1,179 @@
 """Who stays when some workers cannot reach each other: the largest set in which everybody reaches everybody. Pure.
 
-Exact where few workers are in such pairs; beyond, the one in most pairs goes first, until none is left.
+Workers that are cut off from the very same others are taken together: with hosts that cannot reach each other there are
+as few such classes as hosts. Classes that no cut connects are decided apart. What is left is searched exactly within a
+budget; beyond it, as in a network of thousands where every link fails by itself, the answer is a set that no single
+worker could be added to or exchanged for others with gain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from itertools import combinations
+import heapq
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-EXACT = 12  # workers in pairs up to which every choice is looked at
+EXACT_CLASSES = 48  # connected by cuts, up to which the search is tried
+BUDGET = 20_000  # states that one search may look at: some tenths of a second
+PASSES = 4  # over the classes that are out, for gains by exchange
+
+
+class _OverBudget(Exception):
+    """The exact search would take too long."""
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """Classes of workers and the cuts between them. Sets of classes are the bits of a number."""
+
+    workers: tuple[tuple[int, ...], ...]  # of each class, by place
+    cut: tuple[int, ...]  # of each class, the classes that it cannot reach
+    value: tuple[int, ...]  # of each class; the best set has the highest sum, and no two sets have the same
+
+    def of(self, chosen: int) -> int:
+        return sum(self.value[at] for at in _bits(chosen))
 
 
 def connected_set(
-    candidates: Collection[int], pairs: Iterable[tuple[int, int]], carriers: Collection[int]
+    candidates: Collection[int], named: Mapping[int, Collection[int]], preferred: Sequence[Collection[int]] = ()
 ) -> frozenset[int]:
-    """The largest; of several, the one with most carriers of the job's state, then with the lowest numbers."""
-    cut = {frozenset(pair) for pair in pairs if pair[0] != pair[1] and set(pair) <= set(candidates)}
-    suspects = sorted({worker for pair in cut for worker in pair})
+    """`named` has the workers that each says it cannot reach; one side's word is enough, since a cut may be one-way.
+
+    The best set has most of the first of `preferred`, then most of the next and so on, then most workers, then the
+    lowest numbers.
+    """
+    numbers = sorted(candidates)
+    cuts = _cuts({number: at for at, number in enumerate(numbers)}, named)
+    suspects = [at for at in range(len(numbers)) if at in cuts]
     if not suspects:
         return frozenset(candidates)
-    staying = _exact(suspects, cut, carriers) if len(suspects) <= EXACT else _greedy(suspects, cut, carriers)
-    return frozenset(candidates) - frozenset(suspects) | staying
+    levels = [{at for at in suspects if numbers[at] in level} for level in map(frozenset, preferred)]
+    graph = _graph(suspects, cuts, [*levels, set(suspects)])
+    chosen = 0
+    for part in _parts(graph):
+        chosen |= _best(graph, part)
+    leaving = {worker for at in _bits(~chosen & _all(graph)) for worker in graph.workers[at]}
+    return frozenset(number for at, number in enumerate(numbers) if at not in leaving)
 
 
-def _exact(suspects: list[int], cut: set[frozenset[int]], carriers: Collection[int]) -> frozenset[int]:
-    for size in range(len(suspects), 0, -1):
-        whole = [
-            frozenset(chosen)
-            for chosen in combinations(suspects, size)
-            if not any(frozenset(pair) in cut for pair in combinations(chosen, 2))
-        ]
-        if whole:
-            return min(whole, key=lambda chosen: (-len(chosen & frozenset(carriers)), sorted(chosen)))
-    return frozenset()
+def _cuts(places: Mapping[int, int], named: Mapping[int, Collection[int]]) -> dict[int, int]:
+    """Of each worker in a cut, those whom it cannot reach or who cannot reach it. Workers by place in their order."""
+    speakers: dict[tuple[int, ...], list[int]] = {}  # workers of one host say the same: many words, few different ones
+    for worker, others in named.items():
+        if worker in places and others:
+            speakers.setdefault(tuple(others), []).append(places[worker])
+    cuts: dict[int, int] = {}
+    for others, ours in speakers.items():
+        theirs = [places[other] for other in others if other in places]
+        for here, there in ((ours, _mask(theirs)), (theirs, _mask(ours))):
+            for at in here:
+                if far := there & ~(1 << at):
+                    cuts[at] = cuts.get(at, 0) | far
+    return cuts
 
 
-def _greedy(suspects: list[int], cut: set[frozenset[int]], carriers: Collection[int]) -> frozenset[int]:
-    left = set(suspects)
-    while remaining := [pair for pair in cut if pair <= left]:
-        count = {worker: sum(worker in pair for pair in remaining) for worker in left}
-        left.discard(max(left, key=lambda worker: (count[worker], worker not in carriers, worker)))
-    return frozenset(left)
+def _graph(suspects: Sequence[int], cuts: Mapping[int, int], levels: Sequence[set[int]]) -> _Graph:
+    twins: dict[int, list[int]] = {}  # by whom they cannot reach
+    for at in suspects:
+        twins.setdefault(cuts[at], []).append(at)
+    classes = {at: number for number, workers in enumerate(twins.values()) for at in workers}
+    order = {at: len(suspects) - 1 - number for number, at in enumerate(suspects)}
+    values = []
+    for workers in twins.values():
+        # One number that compares as the counts on all levels do, in turn, and then as the lowest places do.
+        total = 0
+        for level in levels:
+            total = total * (len(suspects) + 1) + sum(at in level for at in workers)
+        values.append((total << len(suspects)) + _mask(order[at] for at in workers))
+    cut = tuple(_mask({classes[at] for at in _bits(mask)}) for mask in twins)
+    return _Graph(tuple(map(tuple, twins.values())), cut, tuple(values))
+
+
+def _all(graph: _Graph) -> int:
+    return (1 << len(graph.cut)) - 1
+
+
+def _parts(graph: _Graph) -> Iterable[int]:
+    """Classes that cuts connect, directly or not."""
+    left = _all(graph)
+    while left:
+        part = front = left & -left
+        while front:
+            reached = 0
+            for at in _bits(front):
+                reached |= graph.cut[at]
+            front = reached & ~part
+            part |= front
+        left &= ~part
+        yield part
+
+
+def _best(graph: _Graph, part: int) -> int:
+    if part.bit_count() <= EXACT_CLASSES:
+        try:
+            return _exact(graph, part, {})
+        except _OverBudget:
+            pass
+    return _improved(graph, part, _thinned(graph, part))
+
+
+def _exact(graph: _Graph, left: int, known: dict[int, int]) -> int:
+    """The best set of classes that reach each other. `known` has answers for sets that were looked at before."""
+    if left in known:
+        return known[left]
+    if len(known) >= BUDGET:
+        raise _OverBudget
+    worst = max(_bits(left), key=lambda at: (graph.cut[at] & left).bit_count(), default=None)
+    if worst is None or not graph.cut[worst] & left:
+        best = left
+    else:
+        rest = left & ~(1 << worst)
+        without = _exact(graph, rest, known)
+        with_it = _exact(graph, rest & ~graph.cut[worst], known) | 1 << worst
+        best = max(without, with_it, key=graph.of)
+    known[left] = best
+    return best
+
+
+def _thinned(graph: _Graph, part: int) -> int:
+    """Let go of the class that costs most, over and over, until all that are left reach each other."""
+    left = part
+    queue = [(graph.value[at] - graph.of(graph.cut[at] & part), at) for at in _bits(part)]
+    heapq.heapify(queue)
+    while queue:
+        gain, at = heapq.heappop(queue)
+        if not left >> at & 1 or not graph.cut[at] & left:
+            continue
+        now = graph.value[at] - graph.of(graph.cut[at] & left)
+        if now > gain:  # others have gone since: it costs less
+            heapq.heappush(queue, (now, at))
+        else:
+            left &= ~(1 << at)
+    return left
+
+
+def _improved(graph: _Graph, part: int, chosen: int) -> int:
+    """Take in whatever is worth more than all that has to go for it."""
+    for _ in range(PASSES):
+        before = chosen
+        for at in _bits(part & ~chosen):
+            if graph.value[at] > graph.of(graph.cut[at] & chosen):
+                chosen = chosen & ~graph.cut[at] | 1 << at
+        if chosen == before:
+            break
+    return chosen
+
+
+def _mask(places: Iterable[int]) -> int:
+    mask = 0
+    for at in places:
+        mask |= 1 << at
+    return mask
+
+
+def _bits(mask: int) -> list[int]:
+    found = []
+    while mask:
+        lowest = mask & -mask
+        found.append(lowest.bit_length() - 1)
+        mask ^= lowest
+    return found

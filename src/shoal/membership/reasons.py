@@ -59,14 +59,18 @@ def wrong_version(version: int) -> str:
 
 
 def broken_exchange(reports: Sequence[tuple[int, ExchangeBroken]], *, members: Sequence[int]) -> str:
-    """Why the members form the next generation although nobody died. The first report that names a peer speaks.
+    """Why the members form the next generation although nobody died.
+
+    The first report speaks that names workers which do not answer, or else the first that names a peer.
 
     `reports` are pairs of the reporting worker's number and its report; `members` have not left.
     """
-    worker, report = next((pair for pair in reports if pair[1].peer is not None), reports[0])
+    worker, report = max(reports, key=lambda pair: (bool(pair[1].unreached.unreachable), pair[1].peer is not None))
     if report.must_restore:
         return f"worker {worker} found in step {report.step}: {shortened(report.reason)}"
     whom = "its peers" if report.peer is None else f"worker {report.peer}"
+    if report.unreached.unreachable:
+        whom = _named(report.unreached.unreachable)
     return (
         f"worker {worker} could not reach {whom} in step {report.step}, during {report.operation} "
         f"({shortened(report.reason)}); {all_of(len(members), 'member is', 'members are')} alive"
@@ -146,8 +150,16 @@ def hung(worker: int, step: int, operation: str, seconds: float) -> str:
     )
 
 
-def unreachable(worker: int) -> str:
-    return f"worker {worker} and another worker cannot reach each other"
+def unreachable(worker: int, others: Sequence[int]) -> str:
+    return f"worker {worker} and {_named(others)} cannot reach each other"
+
+
+def barred(seconds: float) -> str:
+    return f"; it may come back in {seconds:g} s"
+
+
+def late(worker: int) -> str:
+    return f"worker {worker} did not come to its generation in time, though its machine answers"
 
 
 def finished_before(gone: int, worker: int, report: ExchangeBroken) -> str:

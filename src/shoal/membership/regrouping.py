@@ -18,9 +18,8 @@ REPORT_WAIT = 0.5  # seconds that a death or a broken exchange waits for what th
 SETTLE_WAIT = 0.2  # seconds after the last sign of a death in which another may belong to the same blow
 SETTLE_MOST = 2.0  # seconds after the first sign beyond which no more are collected
 FUTILE_GENERATIONS = 10  # generations in a row that broke in the same step, after which another is of no use
-CONNECTING = "connecting"  # the operation of members that do not reach each other to begin with
 # On the way into a generation (`member.regroup`): what breaks there says nothing about the script.
-ENTERING = (CONNECTING, "comparing where the members are", "copying the state")
+ENTERING = ("connecting", "comparing where the members are", "copying the state")
 
 
 class Breakup:
@@ -80,15 +79,6 @@ class Breakup:
     @property
     def must_restore(self) -> bool:
         return any(report.must_restore for report in self.reports.values())
-
-    @property
-    def unreachable(self) -> set[tuple[int, int]]:
-        """Pairs of workers that cannot reach each other."""
-        return {
-            (worker, report.peer)
-            for worker, report in self.reports.items()
-            if report.operation == CONNECTING and report.peer is not None
-        }
 
     def disagreement(self, finished: Mapping[int, int]) -> str | None:
         """Why members that had finished should not have; `finished` has their steps, by worker.

@@ -15,6 +15,9 @@ from shoal.membership import reasons
 from shoal.values import Member
 from shoal.wire.messages import PROTOCOL_VERSION, Heartbeat, Join
 
+BARRED_FIRST = 30.0  # seconds before a worker that could not reach others is let in again; doubles each time
+BARRED_MOST = 600.0
+
 
 class Fate(enum.Enum):
     """What became of a worker."""
@@ -49,6 +52,7 @@ class Worker:
     suspected: float | None = None  # when the first sign of its death was seen
     barred_until: float = -math.inf  # it could not reach others: not let in before
     times_left_out: int = 0  # in a row
+    unreachable: tuple[int, ...] = ()  # members that it said it cannot reach, when it last said that it is ready
     is_placed: bool = True  # False: known from the ledger only, so its first heartbeat just says where it is
     is_guest: bool = False  # somebody added it to those that the launcher starts
 
@@ -106,6 +110,7 @@ class Worker:
         self.generation = generation
         self.first_generation = self.first_generation or generation
         self.is_ready = self.must_ask = False
+        self.unreachable = ()
         self.suspected = None
         self.moved, self.advanced, self.stalled = now, -math.inf, 0.0
 
@@ -115,6 +120,13 @@ class Worker:
         self.is_ready = False
         self.must_ask = True
         self.suspected = None
+
+    def bar(self, now: float) -> float:
+        """It could not reach others: it is not let in for so many seconds."""
+        seconds: float = min(BARRED_MOST, BARRED_FIRST * 2**self.times_left_out)
+        self.times_left_out += 1
+        self.barred_until = now + seconds
+        return seconds
 
     def put_out_before(self) -> None:
         """An earlier coordinator knew it, and it is in no generation: it may hold the state of one that it was in."""

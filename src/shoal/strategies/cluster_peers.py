@@ -21,7 +21,7 @@ from shoal.collectives.carriers.making import make_engine
 from shoal.collectives.group import Group
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.environment import WorkerEnvironment, parse_address
-from shoal.errors import Aborted, Refused, ShoalError
+from shoal.errors import Aborted, ExchangeFailed, PeerLost, Refused, ShoalError
 from shoal.events import AnyEvent
 from shoal.links.survey import survey, told
 from shoal.membership.client import CoordinatorClient
@@ -29,18 +29,16 @@ from shoal.parameters.client import ClientConfig, ParameterClient
 from shoal.parameters.relay_mesh import RelayConfig, RelayMesh
 from shoal.strategies.brake import Brake
 from shoal.strategies.peers import JobOver, Peers, Traffic
+from shoal.strategies.reaching import by_worker, tell_from_outside
 from shoal.strategies.stand_in_group import StandInGroup, stand_in_generation
 from shoal.transport.mesh_exchange import exchange_over
 from shoal.transport.neighbours import form
-from shoal.transport.probe import reachable
 from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
 from shoal.transport.team import Team, TeamLimits
-from shoal.values import Address, Generation, Member, Server
+from shoal.values import Address, Generation, Member, Server, Unreached
 from shoal.wire.messages import PROTOCOL_VERSION, ExchangeBroken, Inject, Join, PartFailed, PartWritten, Ready
 
 LEAST_CONNECT_SECONDS = 2.0  # for all peers of a generation to connect; more where the heartbeat limit is longer
-PROBE_SECONDS = 1.0  # for all members to answer a worker that was left out
-PROBES = 10  # then it asks to be let in whether they did or not: some may be gone for good
 HOME_SECONDS = 30.0  # for a server to be there through which workers talk: the next one may have to be started
 HOME_RETRY = 0.05  # seconds between two tries
 COORDINATOR_SECONDS = 300.0  # for the coordinator to answer; it may have a slow store to look at first
@@ -58,6 +56,7 @@ class ClusterPeers(Peers):
         self._team: Team | None = None  # of a group that is being put together
         self._told_to_leave: str | None = None  # this process was, by a signal
         self._interrupt: Callable[[str], None] | None = None  # ends what the script waits for besides the group
+        self._unreached = Unreached()  # members that are missed since the last try to connect
         self._connecting = 0  # number of the newest generation that this worker has tried to connect in
         join = Join(
             version=PROTOCOL_VERSION,
@@ -97,6 +96,16 @@ class ClusterPeers(Peers):
 
     # Into the next generation
 
+    def unreached(self) -> Unreached:
+        with self._lock:
+            mesh, self._unreached, found = self._mesh, Unreached(), self._unreached
+            is_broken = self._current is not None and self._current.is_failed
+        if mesh is None or not is_broken:
+            return found
+        number = self.generation.number
+        seen = mesh.unreached(lambda: self.client.interruption(number) is not None)
+        return by_worker(seen, self.generation)
+
     def leave_group(self, reason: str) -> None:
         with self._lock:
             group, self._current = self._current, None
@@ -106,19 +115,10 @@ class ClusterPeers(Peers):
         self._past = self._past.plus(Traffic(group.bytes_sent, group.idle_seconds))
 
     def tell(self, notice: Ready | ExchangeBroken) -> None:
-        generation = self.client.left_out_by
-        if isinstance(notice, Ready) and generation is not None and self.servers is None:
-            self._reach_members(generation)
-        self.client.tell(notice)
-
-    def _reach_members(self, generation: Generation) -> None:
-        """One that was left out asks to be let in again when it can reach the members, or after some time anyway."""
-        others = {member.worker: member.address for member in generation.members if member.worker != self.worker}
-        for _ in range(PROBES):
-            answered = reachable(others, self._token, PROBE_SECONDS)
-            is_cut = any(self._listener.faults.is_cut(worker) for worker in others)
-            if (len(answered) == len(others) and not is_cut) or self.client.wait_for_news(generation, PROBE_SECONDS):
-                return
+        if isinstance(notice, Ready) and self.servers is None:
+            tell_from_outside(self.client, self._listener, self.worker, notice)
+        else:
+            self.client.tell(notice)
 
     def await_generation(self, after: int) -> Generation:
         try:
@@ -144,12 +144,20 @@ class ClusterPeers(Peers):
 
     def _direct_group(self, generation: Generation, rank: int) -> ThreadedGroup:
         timeout = max(LEAST_CONNECT_SECONDS, self.client.settings.heartbeat_limit)
-        mesh = connect_mesh(self._listener, generation, rank, self._token, timeout)
+        try:
+            mesh = connect_mesh(self._listener, generation, rank, self._token, timeout)
+        except PeerLost as lost:
+            self._unreached = by_worker(lost.unreached, generation)
+            raise
         with self._lock:
             self._mesh = mesh
         try:
             return self._put_together(mesh, generation)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, ExchangeFailed):
+                mesh.abort(f"the group did not come about: {error}")
+                seen = mesh.unreached(lambda: self.client.interruption(generation.number) is not None)
+                self._unreached = by_worker(seen, generation)
             mesh.close()
             raise
 

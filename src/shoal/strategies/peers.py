@@ -16,7 +16,7 @@ from shoal.collectives.group import Group
 from shoal.errors import ExchangeFailed, ParametersLost, ShoalError
 from shoal.events import AnyEvent
 from shoal.parameters.client import ParameterClient
-from shoal.values import Generation
+from shoal.values import Generation, Unreached
 from shoal.wire.messages import ExchangeBroken, PartFailed, PartWritten, Ready
 
 
@@ -73,6 +73,10 @@ class Peers(ABC):
     servers: ParameterClient | None = None  # of the job, where it has parameter servers
 
     # Into the next generation: see `membership.member`
+
+    def unreached(self) -> Unreached:
+        """After a failure, and before the group is left: which of its members are missed, by worker number."""
+        return Unreached()
 
     @abstractmethod
     def leave_group(self, reason: str) -> None:

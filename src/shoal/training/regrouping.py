@@ -73,6 +73,8 @@ class Regrouping:
 
     def _do(self, effect: member.Effect) -> Any:
         match effect:
+            case member.Look():
+                return self._peers.unreached()
             case member.Tell():
                 self._tell_hopeless(effect.notice)
                 self._peers.leave_group(getattr(effect.notice, "reason", "waiting to be let in"))

@@ -10,9 +10,19 @@ from __future__ import annotations
 import math
 import socket
 import struct
+from typing import NamedTuple
 
-_INFO = struct.Struct("=2xBB20xI28xI")  # retransmissions, window probes, packets on their way, ms since the last answer
+_INFO = struct.Struct("=2xBB20xI28xI")
 MOST_PROBES = 100  # the kernel takes at most 127
+
+
+class _Info(NamedTuple):
+    """What the kernel says of a connection."""
+
+    repeated: int  # times in a row that the oldest unacknowledged packet was sent again
+    probes: int  # keepalive and window probes without an answer
+    in_flight: int  # packets that are not acknowledged yet
+    quiet: int  # milliseconds since the other machine last acknowledged anything
 
 
 def watch(connection: socket.socket, limit: float) -> None:
@@ -32,9 +42,24 @@ def watch_closely(connection: socket.socket, limit: float) -> None:
 
 def unanswered(connection: socket.socket) -> float:
     """For how many seconds the other machine has owed an answer; 0 when it owes none."""
-    try:
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
-    except OSError:
+    info = _info(connection)
+    if info is None:
         return 0.0  # closed; whoever reads from it learns why
-    repeated, probes, in_flight, silence = _INFO.unpack(info)
-    return silence / 1000 if probes or (repeated and in_flight) else 0.0
+    return info.quiet / 1000 if info.probes or (info.repeated and info.in_flight) else 0.0
+
+
+def unacknowledged(connection: socket.socket) -> float:
+    """The same for a connection that was just shut: a machine that is there acknowledges that within a round trip."""
+    info = _info(connection)
+    if info is None:
+        return 0.0
+    return info.quiet / 1000 if info.probes or info.in_flight else 0.0
+
+
+def _info(connection: socket.socket) -> _Info | None:
+    """None where the connection is closed."""
+    try:
+        data = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+    except OSError:
+        return None
+    return _Info(*_INFO.unpack(data))

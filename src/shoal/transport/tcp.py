@@ -1,8 +1,9 @@
 """Full meshes over TCP: every rank of a generation connected to every other, both ends proven to hold the job's token.
 
 Rank i connects to the lower ranks and is connected to by the higher ones, all in one poll loop: a peer that is slow,
-silent or a stranger delays nobody else. One that cannot be reached yet is tried again until time is up. The moving of
-bytes is in `tcp_mesh`, the listening socket in `tcp_listener`, what both ends say in `tcp_handshake`.
+silent or a stranger delays nobody else. One that cannot be reached yet is tried again until time is up; then the error
+names all of them, and tells those that do not answer from those that answer and do not come. The moving of bytes is in
+`tcp_mesh`, the listening socket in `tcp_listener`, what both ends say in `tcp_handshake`, who answers in `answering`.
 """
 
 from __future__ import annotations
@@ -14,20 +15,26 @@ import socket
 import time
 
 from shoal.errors import Aborted, PeerLost, Refused
+from shoal.transport.answering import Answers
 from shoal.transport.ending import Ending, pack_ending, unpack_ending
 from shoal.transport.tcp_handshake import Arrival, Departure, Hello
 from shoal.transport.tcp_listener import PeerListener
 from shoal.transport.tcp_mesh import CLOSED, Links, TcpMesh
-from shoal.values import Generation
+from shoal.values import Generation, Unreached
 
 __all__ = ["PeerListener", "TcpMesh", "connect_all", "connect_mesh"]
 
 RETRY_SECONDS = 0.05  # before the next try to reach a peer, growing with every try
 LONGEST_RETRY = 0.5
+KNOCK_SHARE = 0.25  # of the time, after which higher ranks that have not come are asked whether they answer
 
 
 def connect_mesh(listener: PeerListener, generation: Generation, rank: int, token: str, timeout: float) -> TcpMesh:
-    """Connect to all other ranks. `PeerLost` names one that left, or could not be reached within `timeout` seconds."""
+    """Connect to all other ranks. `PeerLost` names one that left, or those that did not come within `timeout` seconds.
+
+    A rank that gives up leaves the others no whole mesh. They give up too, as soon as they know of each of their peers
+    that it answers, or when their own time is up.
+    """
     connections = connect_all(listener, generation, rank, token, timeout)
     workers = {member.rank: member.worker for member in generation.members}
     return TcpMesh(rank, connections, Links(listener.silence_limit, listener.faults, workers))
@@ -40,9 +47,11 @@ def connect_all(
     joining = _Joining(listener, generation, rank, token)
     try:
         joining.run(timeout)
-    except BaseException:
-        joining.give_up()
+    except BaseException as error:
+        joining.give_up(for_silence=isinstance(error, PeerLost) and error.unreached.is_cut)
         raise
+    finally:
+        joining.answers.close()
     return joining.connected
 
 
@@ -61,13 +70,18 @@ class _Joining:
         self._due: dict[int, float] = {}  # lower ranks to be tried, by time.monotonic
         self._tries: dict[int, int] = {}  # that failed, by rank
         self._troubles: dict[int, str] = {}  # of the last such try
+        self._doom: PeerLost | None = None  # why this mesh will never be whole: somebody gave it up
+        self.answers = Answers(self._poll, {member.rank: member.address for member in generation.members})
 
     def run(self, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
+        started = time.monotonic()
+        deadline = started + timeout
         self._poll.register(self._listener.wake, select.POLLIN)
         self._due = dict.fromkeys(range(self._rank), 0.0)
         self._take_arrivals()
-        while len(self.connected) < self._generation.size - 1:
+        while self._doom is not None or len(self.connected) < self._generation.size - 1:
+            if self._doom is not None and not self.answers.without(self._missing()):
+                raise self._doom
             self._raise_given_up()
             now = time.monotonic()
             if now >= deadline:
@@ -75,14 +89,22 @@ class _Joining:
             for peer in [peer for peer, due in self._due.items() if due <= now]:
                 self._depart(peer)
             wake = min([deadline, *self._due.values()])
+            if self._doom is not None or now >= started + KNOCK_SHARE * timeout:
+                awaited = [peer for peer in self._missing() if peer > self._rank and not self._is_cut(peer)]
+                wake = min(wake, self.answers.knock(awaited, now))
+            else:
+                wake = min(wake, started + KNOCK_SHARE * timeout)
             for descriptor, happened in self._poll.poll(max(0.0, wake - now) * 1000):
                 self._handle(descriptor, happened)
 
-    def give_up(self) -> None:
-        """Close everything. Those who are connected are told that this is no death."""
+    def _missing(self) -> list[int]:
+        return [peer for peer in range(self._generation.size) if peer != self._rank and peer not in self.connected]
+
+    def give_up(self, *, for_silence: bool) -> None:
+        """Close everything. Those who are connected are told that this is no death, and whether others are missed."""
         for connection in self.connected.values():
             with contextlib.suppress(OSError):
-                connection.send(pack_ending(Ending(announced=True)))
+                connection.send(pack_ending(Ending(announced=True, for_silence=for_silence)))
             connection.close()
         for departure in self._departures.values():
             departure.socket.close()
@@ -95,7 +117,9 @@ class _Joining:
         elif descriptor in self._departures:
             self._advance(descriptor)
         elif descriptor in self._ranks and happened & CLOSED:
-            self._raise_left(self._ranks[descriptor])
+            self._left(self._ranks[descriptor])
+        else:
+            self.answers.handle(descriptor)
 
     def _take_arrivals(self) -> None:
         for arrival in self._listener.take(self._generation.number):
@@ -132,16 +156,19 @@ class _Joining:
 
     def _advance(self, descriptor: int) -> None:
         departure = self._departures[descriptor]
+        peer = departure.hello.target
         try:
             is_done = departure.advance()
         except OSError as error:
             self._end(descriptor).close()
-            self._try_again(departure.hello.target, error.strerror or str(error))
+            self.answers.failed(peer, error)
+            self._try_again(peer, error.strerror or str(error))
             return
         except Refused as refusal:
-            raise Refused(f"rank {departure.hello.target}: {refusal}") from None
+            raise Refused(f"rank {peer}: {refusal}") from None
+        self.answers.open.add(peer)
         if is_done:
-            self._finish(departure.hello.target, self._end(descriptor))
+            self._finish(peer, self._end(descriptor))
         else:
             self._poll.modify(descriptor, departure.mask)
 
@@ -160,31 +187,37 @@ class _Joining:
     def _finish(self, peer: int, connection: socket.socket) -> None:
         older = self.connected.pop(peer, None)
         if older is not None:
-            self._poll.unregister(older)
-            del self._ranks[older.fileno()]
+            if self._ranks.pop(older.fileno(), None) is not None:
+                self._poll.unregister(older)
             older.close()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.connected[peer] = connection
         self._ranks[connection.fileno()] = peer
         self._poll.register(connection, select.POLLRDHUP)
 
-    def _lost(self, peer: int, why: str) -> PeerLost:
-        member = self._generation.members[peer]
-        return PeerLost(
-            f"rank {peer} (worker {member.worker} at {member.address}) cannot be reached "
-            f"for generation {self._generation.number}: {why}",
-            peer=peer,
-        )
-
-    def _raise_left(self, peer: int) -> None:
+    def _left(self, peer: int) -> None:
         """It was connected and is not any more. One that gave up because of another is not the one to name."""
+        connection = self.connected[peer]
         try:
-            last_words = self.connected[peer].recv(4096, socket.MSG_PEEK)
+            last_words = connection.recv(4096, socket.MSG_PEEK)
         except OSError:
             last_words = b""
-        if unpack_ending(last_words).announced:
-            raise PeerLost(f"rank {peer} gave up generation {self._generation.number} before all were connected")
-        raise self._lost(peer, "it left before everybody was connected")
+        ending = unpack_ending(last_words)
+        if not ending.announced:
+            raise PeerLost(self._about(peer, "it left before everybody was connected"), peer=peer)
+        # What it gave up for may be between others. This rank still has to find out about its own peers.
+        del self._ranks[connection.fileno()]
+        self._poll.unregister(connection)
+        text = f"rank {peer} gave up generation {self._generation.number} before all were connected"
+        if self._doom is None or ending.for_silence:
+            self._doom = PeerLost(text, unreached=Unreached(is_cut=ending.for_silence))
+
+    def _about(self, peer: int, why: str) -> str:
+        member = self._generation.members[peer]
+        return (
+            f"rank {peer} (worker {member.worker} at {member.address}) cannot be reached "
+            f"for generation {self._generation.number}: {why}"
+        )
 
     def _raise_given_up(self) -> None:
         reason = self._listener.reason_against(self._generation.number)
@@ -192,8 +225,16 @@ class _Joining:
             raise Aborted(reason)
 
     def _raise_late(self, timeout: float) -> None:
-        missing = [peer for peer in range(self._generation.size) if peer != self._rank and peer not in self.connected]
-        for peer in missing:
-            if peer in self._troubles:
-                raise self._lost(peer, f"{self._troubles[peer]}, for {timeout:g} s")
-        raise self._lost(missing[0], f"ranks {missing} did not connect within {timeout:g} s")
+        missing = self._missing()
+        unreachable = tuple(peer for peer in missing if peer not in self.answers.open)
+        late = tuple(peer for peer in missing if peer in self.answers.open and self._doom is None)
+        in_order = (*unreachable, *missing)
+        named = next((peer for peer in in_order if peer in self._troubles), in_order[0])
+        if named in self._troubles:
+            why = f"{self._troubles[named]}, for {timeout:g} s"
+            if len(unreachable) > 1:
+                why += f"; ranks {list(unreachable)} cannot be reached"
+        else:
+            why = f"ranks {missing} did not connect within {timeout:g} s"
+        unreached = Unreached(unreachable=unreachable, late=late, is_cut=True)
+        raise PeerLost(self._about(named, why), peer=named, unreached=unreached)

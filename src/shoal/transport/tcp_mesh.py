@@ -1,24 +1,20 @@
 """A mesh over connected TCP sockets: one poll loop that receives, sends what was posted, and notices who left.
 
-Not here: how the sockets come about (`tcp`, `tcp_listener`). The kernel tells of a closed connection at once, also of
-one that nobody reads from, so a killed peer is named by every survivor that is in an operation. A link whose packets
-vanish closes nothing: it is noticed while an operation waits (`silence`).
+Not here: how the sockets come about (`tcp`, `tcp_listener`), one of them alone (`tcp_stream`). The kernel tells of a
+closed connection at once, also of one that nobody reads from, so a killed peer is named by every survivor that is in an
+operation. A link whose packets vanish closes nothing: it is noticed while an operation waits (`silence`).
 """
 
 from __future__ import annotations
 
-import array
-import errno
-import fcntl
+import math
 import os
 import select
 import socket
-import termios
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from shoal.errors import Aborted, ExchangeFailed
@@ -35,7 +31,8 @@ from shoal.transport.ending import (
 )
 from shoal.transport.faults import LinkFaults
 from shoal.transport.mesh import STALL_SECONDS, Mesh
-from shoal.wire.frames import HEADER_BYTES
+from shoal.transport.tcp_stream import UNREACHABLE, Stream
+from shoal.values import Unreached
 
 CLOSED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 # Most that one call hands to the kernel, so that receiving goes on in between. All-reduce of 16 MB, 2 ranks, pieces of
@@ -44,7 +41,8 @@ CLOSED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 SEND_BYTES = 2 * 1024 * 1024
 IDLE_FROM = 0.001  # seconds; a shorter wait is the peer moving bytes, a longer one is the peer not being there
 HELD_SECONDS = 0.005  # before another look at a link that is slow on purpose
-UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
+DOUBT = 0.25  # of the silence limit: who has owed an answer for so long is waited for before it is said who answers
+LOOK_SECONDS = 0.02  # between two looks at whether it has answered
 _NOTHING = memoryview(b"")
 
 
@@ -57,62 +55,6 @@ class Links:
     workers: Mapping[int, int]  # numbers by rank, by which faults are named
 
 
-class _Stream:
-    """The connection to one peer."""
-
-    __slots__ = ("ending", "held", "mask", "outgoing", "peer", "read", "socket")
-
-    def __init__(self, peer: int, connection: socket.socket) -> None:
-        self.peer = peer
-        self.socket = connection
-        self.outgoing: deque[memoryview] = deque()  # in order; the first may be partly sent
-        self.ending: Ending | None = None  # set once, when the peer's side was seen to be closed
-        self.read = memoryview(b"")  # of the piece that is being received: may hold the start of a mark, or all of it
-        self.mask = -1  # what poll is asked for; -1: not registered
-        self.held = False  # it has bytes to send and may not, on purpose
-
-    def push(self, most: int) -> bool:
-        """Hand some of what is queued to the kernel. False when it takes nothing now."""
-        batch, size = [], 0
-        for piece in self.outgoing:
-            batch.append(piece[: most - size])
-            size += len(batch[-1])
-            if size >= most or len(batch) == 16:
-                break
-        try:
-            sent = self.socket.sendmsg(batch)
-        except BlockingIOError:
-            return False
-        while sent:
-            piece = self.outgoing[0]
-            if len(piece) > sent:
-                self.outgoing[0] = piece[sent:]
-                break
-            sent -= len(piece)
-            self.outgoing.popleft()
-        return True
-
-    def peek_head(self) -> bytes:
-        """The first unread bytes, at most a header's length; they stay unread."""
-        try:
-            return self.socket.recv(HEADER_BYTES, socket.MSG_PEEK)
-        except OSError:
-            return b""
-
-    def peek_ending(self) -> Ending:
-        """What the peer's last bytes say, none of them read. Only for a stream that the kernel reports as closed."""
-        waiting = array.array("i", [0])
-        try:
-            fcntl.ioctl(self.socket, termios.FIONREAD, waiting)
-            # All of it has to be looked at: there is no way to look at the end only.
-            unread = self.socket.recv(max(1, waiting[0]), socket.MSG_PEEK)
-        except OSError as error:
-            if error.errno in UNREACHABLE:
-                return SILENT
-            unread = b""
-        return unpack_ending(bytes(self.read[-ENDING_BYTES:]) + unread)
-
-
 class TcpMesh(Mesh):
     def __init__(self, rank: int, connections: Mapping[int, socket.socket], links: Links) -> None:
         """`connections`: one connected socket per other rank. They belong to the mesh from now on."""
@@ -122,7 +64,7 @@ class TcpMesh(Mesh):
         self.idle_seconds = 0.0
         self._links = links
         self._looked = time.monotonic()  # when it was last asked whether the peers' machines answer
-        self._streams = {peer: _Stream(peer, connection) for peer, connection in sorted(connections.items())}
+        self._streams = {peer: Stream(peer, connection) for peer, connection in sorted(connections.items())}
         self._by_descriptor = {stream.socket.fileno(): stream for stream in self._streams.values()}
         self._poll = select.poll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # readable from the moment of an abort
@@ -189,6 +131,41 @@ class TcpMesh(Mesh):
     def abort(self, reason: str, *, blamed: int | None = None) -> None:
         self._leave(Aborted(reason), blamed)
 
+    def unreached(self, is_over: Callable[[], bool]) -> Unreached:
+        """After a failure: all ranks whose machines have not answered for the silence limit, seen from here.
+
+        This end is shut by then, which a machine that is there acknowledges at once, even for a process that is busy or
+        stopped. So only those who owe an answer already are waited for, until it comes or the limit is over, or until
+        `is_over` says that nobody needs to know.
+        """
+        limit = self._links.silence_limit
+        while True:
+            with self._guard:
+                if self._closed or self._failure is None:
+                    return Unreached()
+                owed = self._owed()
+                was_silence = self._was_silence
+            if is_over() or not any(DOUBT * limit <= seconds < limit for seconds in owed.values()):
+                found = sorted(peer for peer, seconds in owed.items() if seconds >= limit)
+                return Unreached(unreachable=tuple(found), is_cut=bool(found) or was_silence)
+            time.sleep(LOOK_SECONDS)
+
+    def _owed(self) -> dict[int, float]:
+        """For how many seconds each peer's machine has owed an answer. The mesh has failed; this may be any thread."""
+        poll = select.poll()  # the mesh's own thread may still be in the other one
+        for stream in self._streams.values():
+            poll.register(stream.socket, select.POLLRDHUP)
+        for descriptor, happened in poll.poll(0):
+            stream = self._by_descriptor[descriptor]
+            if happened & CLOSED and stream.ending is None:
+                stream.ending = stream.peek_ending()
+        return {
+            peer: math.inf
+            if stream.ending is not None and stream.ending.silent
+            else silence.unacknowledged(stream.socket)
+            for peer, stream in self._streams.items()
+        }
+
     def sever(self, worker: int | None) -> None:
         """From any thread: cut the link to a worker, or all of them, on purpose. Both ends see a lost connection."""
         with self._guard:
@@ -223,7 +200,7 @@ class TcpMesh(Mesh):
         if self._failure is not None:
             raise self._failure
 
-    def _push(self, stream: _Stream) -> bool:
+    def _push(self, stream: Stream) -> bool:
         try:
             with self._guard:
                 self._raise_failure()
@@ -236,7 +213,7 @@ class TcpMesh(Mesh):
             stream.outgoing.clear()  # it has finished and needs nothing more; what it sent may lie here unread
             return False
 
-    def _push_slowly(self, stream: _Stream) -> bool:
+    def _push_slowly(self, stream: Stream) -> bool:
         """There are faults on purpose, perhaps of this link."""
         wanted = min(SEND_BYTES, sum(len(piece) for piece in stream.outgoing))
         most = self._links.faults.allowance(self._links.workers[stream.peer], wanted)
@@ -251,7 +228,7 @@ class TcpMesh(Mesh):
                 moved |= self._push(stream)
         return moved
 
-    def _wait(self, *, awaited: _Stream | None) -> None:
+    def _wait(self, *, awaited: Stream | None) -> None:
         """Sleep until there is something to receive or room to send; raise if somebody is gone or we were aborted."""
         is_held = False
         for stream in self._streams.values():
@@ -287,7 +264,7 @@ class TcpMesh(Mesh):
                 stream.ending = SILENT
                 self._lose(awaited=stream)
 
-    def _watch(self, stream: _Stream, mask: int) -> None:
+    def _watch(self, stream: Stream, mask: int) -> None:
         # Poll would report a closed peer again and again; what it has to say is known already.
         mask = -1 if stream.ending is not None and not mask & (select.POLLIN | select.POLLOUT) else mask
         if mask == stream.mask:
@@ -298,7 +275,13 @@ class TcpMesh(Mesh):
             self._poll.register(stream.socket, mask)
         stream.mask = mask
 
-    def _lose(self, *, awaited: _Stream | None) -> None:
+    @property
+    def _was_silence(self) -> bool:
+        """Somebody left because a machine did not answer, as far as this rank has heard."""
+        endings = [stream.ending for stream in self._streams.values() if stream.ending is not None]
+        return any(ending.silent or ending.for_silence for ending in endings)
+
+    def _lose(self, *, awaited: Stream | None) -> None:
         """Raise if somebody who is needed is gone, naming whoever went first as far as can be told."""
         for stream in self._streams.values():
             self._watch(stream, select.POLLRDHUP)
@@ -321,11 +304,11 @@ class TcpMesh(Mesh):
             os.eventfd_write(self._wake, 1)
             for stream in self._streams.values():
                 if not stream.outgoing:
-                    _say(stream, Ending(announced=True, blamed=blamed))
+                    _say(stream, Ending(announced=True, blamed=blamed, for_silence=self._was_silence))
                 _shut(stream.socket)
 
 
-def _say(stream: _Stream, ending: Ending) -> None:
+def _say(stream: Stream, ending: Ending) -> None:
     try:
         stream.socket.send(pack_ending(ending))
     except OSError:

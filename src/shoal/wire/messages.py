@@ -10,9 +10,9 @@ import msgspec
 
 from shoal.errors import WireError
 from shoal.events import AnyEvent
-from shoal.values import Address, Generation
+from shoal.values import Address, Generation, Unreached
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # a generation of 10,000 members fits; anything longer is refused unread
 
 
@@ -57,6 +57,7 @@ class Ready(Message, frozen=True, tag="ready"):
     """The sender is in no generation and wants to be in the next: it is built, or was left out and is free again."""
 
     generation: int  # the newest one that it knows of
+    unreachable: tuple[int, ...] = ()  # members of it that do not answer the sender; it says so again when they do
 
 
 class Report(Message, frozen=True, tag="report"):
@@ -77,6 +78,7 @@ class ExchangeBroken(Message, frozen=True, tag="exchange-broken"):
     holds: int = 0  # the generation in which the sender's state was agreed on; 0: it has none
     is_planned: bool = False  # nothing failed: the members regroup at a step's end, as they were asked to
     must_restore: bool = False  # nobody's state can be trusted: the next generation starts from the newest checkpoint
+    unreached: Unreached = Unreached()  # by worker number
 
 
 class Failed(Message, frozen=True, tag="failed"):

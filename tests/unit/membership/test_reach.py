@@ -2,55 +2,120 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain, combinations
+from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.membership.reach import EXACT, connected_set
+from shoal.membership import reach
+from shoal.membership.reach import connected_set
 
-workers = st.integers(0, 9)
-pairs = st.sets(st.tuples(workers, workers), max_size=12)
+Named = dict[int, set[int]]
+
+workers = st.integers(0, 8)
+names = st.dictionaries(workers, st.sets(workers, max_size=5), max_size=6)
 
 
-def is_whole(chosen: frozenset[int], cut: set[tuple[int, int]]) -> bool:
-    return not any(first != second and first in chosen and second in chosen for first, second in cut)
+def is_whole(chosen: Collection[int], named: Mapping[int, Collection[int]]) -> bool:
+    return not any(
+        worker in chosen and other in chosen and worker != other for worker in named for other in named[worker]
+    )
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.sets(workers, min_size=1), pairs, st.sets(workers))
-def test_the_set_is_whole_and_no_larger_one_is(
-    candidates: set[int], cut: set[tuple[int, int]], carriers: set[int]
+def brute_force(candidates: set[int], named: Named, preferred: Sequence[set[int]]) -> frozenset[int]:
+    """The best of all sets that are whole."""
+    sizes = range(len(candidates) + 1)
+    every = map(frozenset, chain.from_iterable(combinations(sorted(candidates), size) for size in sizes))
+    levels = (*preferred, candidates)
+    return min(
+        (chosen for chosen in every if is_whole(chosen, named)),
+        key=lambda chosen: ([-len(chosen & level) for level in levels], sorted(chosen)),
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sets(workers, min_size=1), names, st.lists(st.sets(workers), max_size=2))
+def test_the_set_is_the_best_of_all_that_are_whole(
+    candidates: set[int], named: Named, preferred: list[set[int]]
 ) -> None:
-    chosen = connected_set(candidates, cut, carriers)
+    assert connected_set(candidates, named, preferred) == brute_force(candidates, named, preferred)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sets(workers, min_size=1), names, st.lists(st.sets(workers), max_size=2))
+def test_beyond_the_exact_search_it_is_whole_and_nobody_else_fits(
+    candidates: set[int], named: Named, preferred: list[set[int]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reach, "BUDGET", 0)
+        chosen = connected_set(candidates, named, preferred)
     assert chosen <= candidates
-    assert is_whole(chosen, cut)
-    for other in combinations(sorted(candidates), len(chosen) + 1):
-        assert not is_whole(frozenset(other), cut)
-    for same in combinations(sorted(candidates), len(chosen)):
-        if is_whole(frozenset(same), cut):
-            assert len(carriers & set(same)) <= len(carriers & chosen), "a set with more carriers would do"
+    assert is_whole(chosen, named)
+    for other in candidates - chosen:
+        assert not is_whole(chosen | {other}, named)
 
 
-@given(st.sets(workers, min_size=1), pairs)
-def test_the_order_and_direction_of_pairs_do_not_matter(candidates: set[int], cut: set[tuple[int, int]]) -> None:
-    mirrored = [(second, first) for first, second in sorted(cut, reverse=True)]
-    assert connected_set(candidates, cut, ()) == connected_set(candidates, mirrored, ())
+@given(st.sets(workers, min_size=1), names)
+def test_it_does_not_matter_which_of_two_says_it(candidates: set[int], named: Named) -> None:
+    mirrored: Named = {}
+    for worker, others in named.items():
+        for other in others:
+            mirrored.setdefault(other, set()).add(worker)
+    assert connected_set(candidates, named) == connected_set(candidates, mirrored)
 
 
-def test_of_two_that_cannot_reach_each_other_the_carrier_stays_and_then_the_lower_number() -> None:
-    assert connected_set([0, 1], [(0, 1)], [1]) == {1}
-    assert connected_set([0, 1], [(0, 1)], [0, 1]) == {0}
+@given(st.sets(workers, min_size=1), names)
+def test_who_is_in_no_cut_always_stays(candidates: set[int], named: Named) -> None:
+    cut = {worker for worker, others in named.items() if others & candidates - {worker}} | set().union(*named.values())
+    assert candidates - cut <= connected_set(candidates, named)
+
+
+def test_of_two_that_cannot_reach_each_other_the_preferred_one_stays_and_then_the_lower_number() -> None:
+    assert connected_set([0, 1], {0: (1,)}, [[1]]) == {1}
+    assert connected_set([0, 1], {0: (1,)}, [[0, 1]]) == {0}
 
 
 def test_one_that_nobody_reaches_goes_and_the_others_stay() -> None:
-    assert connected_set(range(5), [(worker, 2) for worker in range(5)], range(5)) == {0, 1, 3, 4}
+    assert connected_set(range(5), {worker: (2,) for worker in range(5)}) == {0, 1, 3, 4}
 
 
-def test_two_halves_of_a_large_job_that_do_not_see_each_other() -> None:
-    """Beyond the exact search: still whole, and a half is the most there is."""
-    size = 4 * EXACT
-    cut = {(left, right) for left in range(0, size, 2) for right in range(1, size, 2)}
-    chosen = connected_set(range(size), cut, range(size))
-    assert is_whole(chosen, cut)
-    assert len(chosen) == size // 2
+def hosts(*sizes: int) -> list[tuple[int, ...]]:
+    """Workers by host, numbered through."""
+    numbers = iter(range(sum(sizes)))
+    return [tuple(next(numbers) for _ in range(size)) for size in sizes]
+
+
+@pytest.mark.parametrize(("sizes", "staying"), [((1, 3, 4), {0, 4, 5, 6, 7}), ((1, 2, 1), {0, 1, 2})])
+def test_of_two_hosts_that_cannot_reach_each_other_the_larger_one_stays(
+    sizes: tuple[int, ...], staying: set[int]
+) -> None:
+    _, left, right = hosts(*sizes)
+    assert connected_set(range(sum(sizes)), dict.fromkeys(left, right) | dict.fromkeys(right, left)) == staying
+    assert connected_set(range(sum(sizes)), dict.fromkeys(left, right)) == staying, "one side's word is enough"
+
+
+def test_of_three_hosts_that_cannot_reach_each_other_the_largest_one_stays() -> None:
+    first, second, third = hosts(2, 3, 2)
+    named = dict.fromkeys(first, second + third) | dict.fromkeys(second, first + third)
+    assert connected_set(range(7), named) == set(second)
+
+
+def test_ten_thousand_workers_on_hosts_that_are_cut_are_decided_exactly() -> None:
+    """Every worker names thousands: what counts is that few of them say different things."""
+    parts = hosts(4000, 1000, 3000, 2000)
+    cut = {0: (2,), 2: (0, 3), 3: (2,)}  # 0 or 2 with 3 stays; with 1 in any case
+    named = {worker: tuple(chain(*(parts[far] for far in cut[part]))) for part in cut for worker in parts[part]}
+    assert connected_set(range(10_000), named) == {*parts[0], *parts[1], *parts[3]}
+
+
+def test_thousands_of_links_that_fail_by_themselves_are_decided_too() -> None:
+    random = Random(1)
+    size = 3000
+    named = {worker: tuple(random.sample(range(size), 3)) for worker in range(size)}
+    chosen = connected_set(range(size), named)
+    assert is_whole(chosen, named)
+    # Greedy choices guarantee a share of all: workers over one more than the cuts that a worker has on average.
+    assert len(chosen) >= size // 7

@@ -164,12 +164,12 @@ class Cluster:
             case Kind.CUT:
                 self._cut(one.number, other.number, seconds)
             case Kind.CUT_ONE_WAY:
-                self.network.cut(one.number, other.number, seconds)
+                self.network.links.cut(one.number, other.number, seconds)
             case Kind.CUT_OFF:
                 self._cut(one.number, COORDINATOR, seconds)
             case Kind.CUT_OFF_ONE_WAY:
                 link = (one.number, COORDINATOR) if one_way else (COORDINATOR, one.number)
-                self.network.cut(*link, seconds)
+                self.network.links.cut(*link, seconds)
             case Kind.SPLIT:
                 self._split(alive, fault)
             case Kind.RESET:
@@ -200,8 +200,8 @@ class Cluster:
         self._replace(worker.number)
 
     def _cut(self, one: int, other: int, seconds: float) -> None:
-        self.network.cut(one, other, seconds)
-        self.network.cut(other, one, seconds)
+        self.network.links.cut(one, other, seconds)
+        self.network.links.cut(other, one, seconds)
 
     def _split(self, alive: list[Worker], fault: Fault) -> None:
         count = 1 + int(fault.second * len(alive))

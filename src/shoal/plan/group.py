@@ -8,17 +8,27 @@ them in, and some that only an unlucky network could. Not here: what is exchange
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from shoal.errors import Aborted, ExchangeFailed, PeerLost
 from shoal.plan.network import End, Network
 from shoal.plan.virtual_time import Process
-from shoal.values import Generation
+from shoal.values import Generation, Unreached
 
 RETRY = 0.1  # seconds between two attempts to connect to a peer
+LOOK = 0.05  # seconds between two looks at whether a peer answers
+DOUBT = 0.25  # of the limit: who has owed an answer for so long is waited for, as in `transport.tcp_mesh`
 
 Done = Callable[[tuple[Any, ...]], None]
 Failed = Callable[[ExchangeFailed], None]
+
+
+@dataclass(frozen=True)
+class GaveUp:
+    """The last word on a stream of whoever leaves a group that broke."""
+
+    for_silence: bool  # a machine did not answer it, or another one that left
 
 
 class Doorway:
@@ -62,6 +72,9 @@ class Group:
         self.since = 0.0  # when the current operation began
         self.is_busy = False
         self._doorway = doorway
+        self._unreached: Unreached | None = None  # found out while connecting, by worker
+        self._was_silence = False  # a machine did not answer this worker, or another that left
+        self._is_doomed = False  # somebody gave up before all were connected
         self._streams: dict[int, End] = {}  # by rank
         self._closed: set[int] = set()  # ranks whose stream has ended
         self._inbox: dict[tuple[int, int], tuple[str, Any]] = {}  # by rank and number of the exchange
@@ -112,13 +125,42 @@ class Group:
         self._check_connected()
 
     def _check_connected(self) -> None:
-        if self.is_busy and self._exchanges == 0 and len(self._streams) == self.generation.size - 1:
+        is_whole = len(self._streams) == self.generation.size - 1 and not self._is_doomed
+        if self.is_busy and self._exchanges == 0 and is_whole:
             self._finish(())
 
+    @property
+    def _missing(self) -> list[int]:
+        return [rank for rank in range(self.generation.size) if rank not in {*self._streams, self.rank}]
+
     def _give_up(self) -> None:
-        if self.is_busy and self._exchanges == 0:
-            missing = next(rank for rank in range(self.generation.size) if rank not in {*self._streams, self.rank})
-            self._fail(PeerLost(f"rank {missing} did not connect in time", peer=missing))
+        """Time is up: who does not answer, and who answers and has not come?"""
+        if not self.is_busy or self._exchanges > 0:
+            return
+        network = self._doorway.network
+        workers = [self.generation.members[rank].worker for rank in self._missing]
+        reached = [other for other in workers if network.listens(other) and self._answers(other)]
+        self._unreached = Unreached(
+            unreachable=tuple(sorted(set(workers) - set(reached))),
+            late=() if self._is_doomed else tuple(reached),
+            is_cut=True,
+        )
+        self._was_silence = True
+        named = self._missing[0] if self._missing else None
+        self._fail(PeerLost(f"rank {named} did not connect in time", peer=named))
+
+    def _answers(self, worker: int) -> bool:
+        return self._doorway.network.links.answers(self._doorway.worker, worker)
+
+    def _check_doom(self) -> None:
+        """Somebody gave up: this worker does too, once it knows of each of its peers that it answers."""
+        if self.broken is not None or not self.is_busy or self._exchanges > 0 or not self._is_doomed:
+            return
+        if all(self._answers(self.generation.members[rank].worker) for rank in self._missing):
+            self._unreached = Unreached(is_cut=self._was_silence)
+            self._fail(PeerLost("another gave up before all were connected"))
+        else:
+            self._doorway.process.after(LOOK, self._check_doom)
 
     # Exchanges
 
@@ -135,13 +177,23 @@ class Group:
             stream.send((self._exchanges, label, part))
         self._check_exchange()
 
-    def _received(self, rank: int, message: tuple[int, str, Any]) -> None:
+    def _received(self, rank: int, message: tuple[int, str, Any] | GaveUp) -> None:
+        if isinstance(message, GaveUp):
+            self._was_silence = self._was_silence or message.for_silence
+            self._is_doomed = True
+            self._closed.add(rank)
+            self._check_doom()
+            self._check_exchange()
+            return
         number, label, part = message
         self._inbox[rank, number] = (label, part)
         self._check_exchange()
 
     def _peer_closed(self, rank: int) -> None:
+        is_word = rank in self._closed  # it said why
         self._closed.add(rank)
+        if not is_word and self.is_busy and self._exchanges == 0:
+            self._fail(PeerLost(f"rank {rank} left before all were connected", peer=rank))
         self._check_exchange()
 
     def _check_exchange(self) -> None:
@@ -158,6 +210,22 @@ class Group:
             self._finish(tuple(None if entry is None else entry[1] for entry in here))
 
     # The end
+
+    def look(self, limit: float, is_over: Callable[[], bool], found: Callable[[Unreached], None]) -> None:
+        """After a failure: who has not answered for the limit. Whoever owes an answer already is waited for."""
+        silent = {rank: self._silent_for(rank) for rank in range(self.generation.size) if rank != self.rank}
+        if self.broken is None or self._unreached is not None:
+            found(self._unreached or Unreached())
+        elif not is_over() and any(DOUBT * limit <= seconds < limit for seconds in silent.values()):
+            self._doorway.process.after(LOOK, lambda: self.look(limit, is_over, found))
+        else:
+            ranks = [rank for rank, seconds in silent.items() if seconds >= limit]
+            workers = tuple(sorted(self.generation.members[rank].worker for rank in ranks))
+            found(Unreached(unreachable=workers, is_cut=bool(workers) or self._was_silence))
+
+    def _silent_for(self, rank: int) -> float:
+        there = self.generation.members[rank].worker
+        return self._doorway.network.links.silent_for(self._doorway.worker, there)
 
     def abort(self, reason: str) -> None:
         """From this side: what is in flight fails, and the others notice."""
@@ -176,7 +244,10 @@ class Group:
         was_busy, self.is_busy = self.is_busy, False
         self.broken = failure
         time = self._doorway.process.time
+        if failure.peer is not None:
+            self._was_silence = self._was_silence or self._silent_for(failure.peer) > 0
         for stream in self._streams.values():
+            stream.send(GaveUp(self._was_silence))
             stream.close(abruptly=time.chance(0.3))
         if was_busy:
             self._failed(failure)

@@ -2,7 +2,8 @@
 
 What a stream does is what TCP does: bytes arrive in order or not at all; what is lost on the way shows as a broken
 connection some time later, not as a gap; a cut that heals in time is only a delay. Endpoints are names: worker numbers,
-the coordinator, the launcher. Not here: what is said (`wire.messages`), and when links are cut (`faults`).
+the coordinator, the launcher. Not here: what is said (`wire.messages`), which links are cut (`links`), and when
+(`faults`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from shoal.plan.links import Links
 from shoal.plan.virtual_time import Process, VirtualTime
 
 COORDINATOR = -1
@@ -64,7 +66,7 @@ class End:
         """At the other side, unless the link is cut just now."""
         if self.is_dead_letter:
             return
-        if self.held or self._network.is_cut(self.here, self.there):
+        if self.held or self._network.links.is_cut(self.here, self.there):
             if not self.held:
                 self._network.hold(self)
             self.held.append(message)
@@ -103,7 +105,7 @@ class End:
 
     def _tell_other(self) -> None:
         network = self._network
-        is_cut = network.is_cut(self.here, self.there)
+        is_cut = network.links.is_cut(self.here, self.there)
         delay = network.patience() if is_cut else network.delay()
         network.time.after(delay, self.other.broken)
 
@@ -126,16 +128,19 @@ class End:
 
 
 class Network:
-    def __init__(self, time: VirtualTime, *, patience: float) -> None:
-        """`patience`: about how many seconds a side keeps sending without an answer."""
+    def __init__(
+        self, time: VirtualTime, *, patience: float, host_of: Callable[[int], int] = lambda endpoint: endpoint
+    ) -> None:
+        """`patience`: about how many seconds a side keeps sending without an answer. `host_of`: where endpoints are."""
         self.time = time
+        self.links = Links(time, host_of)
+        self.links.on_mended = self._release
         self.loss = 0.0  # probability that a message breaks its stream
         self.slowness = 1.0  # factor on delays
         self._patience = patience
         self._listeners: dict[int, tuple[Process, Accept]] = {}
-        self._cuts: dict[tuple[int, int], int] = {}  # how often each direction is cut just now
         self._ends: dict[int, list[End]] = {}  # by endpoint, for machines that vanish
-        self._holding: dict[tuple[int, int], list[End]] = {}  # streams that wait for a link
+        self._holding: list[End] = []  # streams that wait for a link
 
     def delay(self) -> float:
         """Mostly under 2 ms, now and then a hundred times that."""
@@ -149,25 +154,18 @@ class Network:
 
     # Links
 
-    def is_cut(self, here: int, there: int) -> bool:
-        return bool(self._cuts) and self._cuts.get((here, there), 0) > 0
-
-    def cut(self, here: int, there: int, seconds: float) -> None:
-        """One direction, for a time."""
-        link = (here, there)
-        self._cuts[link] = self._cuts.get(link, 0) + 1
-        self.time.after(seconds, lambda: self._mend(link))
-
-    def _mend(self, link: tuple[int, int]) -> None:
-        self._cuts[link] -= 1
-        if self._cuts[link] == 0:
-            del self._cuts[link]
-            for end in self._holding.pop(link, []):
+    def _release(self) -> None:
+        """A cut is over: what waited only for it goes on."""
+        waiting, self._holding = self._holding, []
+        for end in waiting:
+            if self.links.is_cut(end.here, end.there):
+                self._holding.append(end)
+            else:
                 end.release()
 
     def hold(self, end: End) -> None:
         """Something waits at a cut link: if that lasts, the connection breaks at both ends."""
-        self._holding.setdefault((end.here, end.there), []).append(end)
+        self._holding.append(end)
         for side in (end, end.other):
             self.time.after(self.patience(), partial(_break_if_held, side, end))
 
@@ -184,10 +182,14 @@ class Network:
     def listen(self, name: int, process: Process, accept: Accept) -> None:
         self._listeners[name] = (process, accept)
 
+    def listens(self, name: int) -> bool:
+        listener = self._listeners.get(name)
+        return listener is not None and listener[0].is_alive
+
     def connect(self, here: int, process: Process, there: int, hello: Any) -> End | None:
         """A stream to whoever listens there; None where nobody does or the link is cut. `hello` is handed over."""
         listener = self._listeners.get(there)
-        if self.is_cut(here, there) or self.is_cut(there, here) or listener is None or not listener[0].is_alive:
+        if not self.links.answers(here, there) or listener is None or not listener[0].is_alive:
             return None
         mine, its = End(self, process, here, there), End(self, listener[0], there, here)
         mine.other, its.other = its, mine
@@ -209,6 +211,7 @@ class Network:
 
     def machine_died(self, name: int) -> None:
         """Nobody closes anything: the others find out by their own patience."""
+        self.links.vanished(name)
         for end in self._live_ends(name):
             end.fail_later()
             end.is_open = False

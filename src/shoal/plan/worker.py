@@ -16,6 +16,7 @@ from shoal.plan.group import Doorway, Group
 from shoal.plan.script import Effect, Exchange, Script, Sleep, Surroundings, Until
 from shoal.plan.virtual_time import Process
 from shoal.plan.worker_client import WorkerClient
+from shoal.values import Unreached
 from shoal.wire.messages import Expelled, Ready
 
 
@@ -66,6 +67,9 @@ class Worker:
                 self._wait(effect)
             case Exchange():
                 self._meet(effect)
+            case member.Look():
+                self._be_in("looking who answers")
+                self._look()
             case member.Tell():
                 if self.script.group is not None:
                     self.script.group.abort("this worker regroups")
@@ -88,6 +92,17 @@ class Worker:
                 self._be_in("copying the state")
                 delay = self._around.pace.copying * self._around.time.between(0.0, 2.0)
                 self.process.after(delay, lambda: self._copy(effect.alignment))
+
+    def _look(self) -> None:
+        group, heard = self.script.group, self._client.heard
+        if group is None:
+            self.process.after(0.0, lambda: self._advance(Unreached()))
+            return
+        group.look(
+            self._around.config.heartbeat_limit,
+            lambda: heard.interruption(group.generation.number) is not None,
+            lambda unreached: self.process.after(0.0, lambda: self._advance(unreached)),
+        )
 
     def _has_word(self, after: int) -> bool:
         """A generation with a higher number; an expulsion that comes meanwhile is answered with being ready."""

@@ -42,7 +42,7 @@ def test_messages_come_in_order_and_before_the_close() -> None:
 
 def test_a_cut_that_heals_soon_is_a_delay() -> None:
     pair = Pair()
-    pair.network.cut(0, 1, 0.1)
+    pair.network.links.cut(0, 1, 0.1)
     pair.end.send("late")
     pair.run(0.05)
     assert pair.seen == ["hello"]
@@ -52,7 +52,7 @@ def test_a_cut_that_heals_soon_is_a_delay() -> None:
 
 def test_a_cut_that_lasts_breaks_the_connection() -> None:
     pair = Pair()
-    pair.network.cut(0, 1, 10.0)
+    pair.network.links.cut(0, 1, 10.0)
     pair.end.send("lost")
     pair.run(5.0)
     assert pair.seen == ["hello", "closed"]

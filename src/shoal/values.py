@@ -62,7 +62,6 @@ class Unreached(msgspec.Struct, frozen=True):
 
     unreachable: tuple[int, ...] = ()  # all whose machines do not answer it
     late: tuple[int, ...] = ()  # all that answer, and did not come when connections were made
-    is_cut: bool = False  # a machine did not answer somebody, perhaps another one that gave up for it
 
 
 class Server(msgspec.Struct, frozen=True):

@@ -72,7 +72,7 @@ from shoal.membership.protocol import (
     Tick,
 )
 from shoal.membership.publisher import PublishOutcome
-from shoal.values import Address, Generation
+from shoal.values import Address, Generation, Unreached
 from shoal.wire import messages
 from shoal.wire.messages import PROTOCOL_VERSION, ClientMessage, Join
 
@@ -233,11 +233,16 @@ class Scenario:
             "leave": messages.Leave,
             "ready": messages.Ready,
             "stop": messages.StopRequest,
+            "unanswered": messages.Unanswered,
         }[verb]
         names = kind.__struct_fields__
+        lists = {name: _numbers(options[name]) for name in ("unreachable", "late") if name in options}
         if verb == "broken":
             fields.setdefault("holds", fields.get("generation", 1))
-        return kind(**{name: MISSING[name] for name in names if name in MISSING} | fields)  # type: ignore[no-any-return]  # one of the six above
+            fields = {name: fields[name] for name in fields if name not in lists} | {"unreached": Unreached(**lists)}
+        else:
+            fields |= lists
+        return kind(**{name: MISSING[name] for name in names if name in MISSING} | fields)  # type: ignore[no-any-return]  # one of the seven above
 
     def _text(self, instruction: Instruction) -> str:
         names = {number: name for name, number in self.clients.items()}
@@ -259,6 +264,10 @@ class Scenario:
                 return f"discard {checkpoint}"
             case End(exit_code):
                 return f"end with exit code {exit_code}"
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(","))
 
 
 def _value(text: str) -> int | float | str:

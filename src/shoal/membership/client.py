@@ -37,6 +37,7 @@ from shoal.wire.messages import (
     PartWritten,
     Report,
     Turned,
+    Unanswered,
     Welcome,
 )
 
@@ -177,6 +178,10 @@ class CoordinatorClient:
     def report(self, *events: AnyEvent) -> None:
         if events:
             self._line.send(Report(events=events))
+
+    def unanswered(self, generation: int, peer: int) -> None:
+        """A worker's machine does not answer, and a collective of this generation fails because of it."""
+        self._line.send(Unanswered(generation=generation, peer=peer))
 
     def tell(self, notice: Notice) -> None:
         """This worker waits for a generation. Said again on every new connection until there is one."""

@@ -52,6 +52,7 @@ from shoal.wire.messages import (
     StopNotice,
     StopRequest,
     Turned,
+    Unanswered,
     Watch,
     Welcome,
 )
@@ -272,6 +273,8 @@ class MembershipCore:
         elif isinstance(message, ExchangeBroken):
             self._progress(message.step)
             self._generations.broken(worker, message, self._now)
+        elif isinstance(message, Unanswered):
+            self._generations.unanswered(worker, message, self._now)
         elif isinstance(message, Ready):
             self._generations.ready(worker, message, self._now)
         elif isinstance(message, Failed):

@@ -101,7 +101,8 @@ def plan(situation: Situation) -> Plan | Wait | Done:
     if wait is not None:
         return wait
     left_out = choice.cuts.left_out(choice.candidates, staying)
-    reason = _reason(situation, survivors, chosen, carriers)
+    late = [out.worker.number for out in left_out if not out.unreached]
+    reason = _reason(situation, survivors, chosen, carriers, late)
     return Plan(tuple(chosen), carriers, left_out, reason, is_despite_pairs)
 
 
@@ -120,8 +121,7 @@ def awaits_reports(situation: Situation) -> bool:
         return False
     reporters = breakup.reports.keys()
     living = {worker.number for worker in choice.survivors if situation.now - worker.heard <= limit}
-    is_cut = any(report.unreached.is_cut for report in breakup.reports.values())
-    if not is_cut and not choice.cuts.name_any(living):
+    if breakup.silence is None and not choice.cuts.name_any(living):
         return False
     return not living.isdisjoint(choice.staying(reporters) - reporters)
 
@@ -284,13 +284,18 @@ def _last_members_may_live(situation: Situation) -> str | None:
 
 
 def _reason(
-    situation: Situation, survivors: Sequence[Worker], chosen: Sequence[Worker], carriers: Sequence[int]
+    situation: Situation,
+    survivors: Sequence[Worker],
+    chosen: Sequence[Worker],
+    carriers: Sequence[int],
+    late: Collection[int],
 ) -> str:
     if situation.generation is None:
         return reasons.joined(len(chosen), situation.config.workers)
     why = situation.breakup.reason(_numbers(survivors))
     old, new = set(_numbers(survivors)), set(_numbers(chosen))
-    parts = [why, reasons.left_out_of(sorted(old - new)), reasons.let_in(sorted(new - old))]
+    cut_off = reasons.left_out_of(sorted(old - new - set(late)))
+    parts = [why, cut_off, reasons.too_late(sorted(old & set(late))), reasons.let_in(sorted(new - old))]
     if not carriers:
         parts.append(reasons.from_checkpoint(all_new=not old & new))
     return "; ".join(part for part in parts if part) or "the members regrouped, but nobody waits any more"

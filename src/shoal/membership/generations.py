@@ -23,7 +23,7 @@ from shoal.membership.regrouping import Breakup, Futility, is_clear
 from shoal.membership.roster import Fate, Worker, forget_ended, remembered
 from shoal.membership.wishes import RegroupWishes
 from shoal.values import Generation
-from shoal.wire.messages import ExchangeBroken, Expelled, Formed, Ready
+from shoal.wire.messages import ExchangeBroken, Expelled, Formed, Ready, Unanswered
 
 RETURN_WAIT = 5.0  # seconds, at least, in which members come back to a coordinator that was started again
 
@@ -100,6 +100,10 @@ class Generations:
             worker.is_ready = worker.is_here
         elif self.current is not None and report.generation == self.current.number:
             self._breakup.report(worker.number, report, now)
+
+    def unanswered(self, worker: Worker, silence: Unanswered, now: float) -> None:
+        if self.is_member(worker) and self.current is not None and silence.generation == self.current.number:
+            self._breakup.unanswered(worker.number, silence.peer, now)
 
     def ready(self, worker: Worker, notice: Ready, now: float) -> None:
         """It is in no group. News from before the current generation is late: it is in that."""

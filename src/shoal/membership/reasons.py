@@ -77,6 +77,10 @@ def broken_exchange(reports: Sequence[tuple[int, ExchangeBroken]], *, members: S
     )
 
 
+def unanswered(worker: int, peer: int) -> str:
+    return f"worker {worker} got no answer from worker {peer}"
+
+
 def joined(count: int, workers: int) -> str:
     if count == workers:
         return f"{all_of(workers, 'worker', 'workers')} joined"
@@ -104,6 +108,12 @@ def left_out_of(workers: Sequence[int]) -> str:
         f"{_named(workers)} cannot reach all others and {'is' if len(workers) == 1 else 'are'} left out"
         if workers
         else ""
+    )
+
+
+def too_late(workers: Sequence[int]) -> str:
+    return (
+        f"{_named(workers)} did not come in time and {'is' if len(workers) == 1 else 'are'} left out" if workers else ""
     )
 
 
@@ -159,7 +169,7 @@ def barred(seconds: float) -> str:
 
 
 def late(worker: int) -> str:
-    return f"worker {worker} did not come to its generation in time, though its machine answers"
+    return f"worker {worker} did not come to the other members in time, though its machine answers them"
 
 
 def finished_before(gone: int, worker: int, report: ExchangeBroken) -> str:

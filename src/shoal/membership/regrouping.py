@@ -28,6 +28,7 @@ class Breakup:
     def __init__(self) -> None:
         self.reports: dict[int, ExchangeBroken] = {}  # by reporting worker, in order of arrival
         self.gone: list[str] = []  # why members are no more, in order
+        self.silence: tuple[int, int] | None = None  # the first worker that got no answer, and from whom
         self._signs: dict[int, float] = {}  # when a worker was seen to be dead, or out; taken back if it was a mistake
         self._waits_for_reports = False
         self._first: float | None = None  # when the first report or sign came
@@ -48,6 +49,13 @@ class Breakup:
         self._waits_for_reports = True
         self.reports.setdefault(worker, report)
 
+    def unanswered(self, worker: int, peer: int, now: float) -> None:
+        """A worker gets no answer from another: its report comes, and others'."""
+        if self._first is None:
+            self._first = now
+        self._waits_for_reports = True
+        self.silence = self.silence or (worker, peer)
+
     def sign(self, worker: int, now: float, *, has_witnesses: bool) -> None:
         """A member is dead, or out. `has_witnesses`: the others' collectives break, and they say where."""
         if self._first is None:
@@ -59,7 +67,7 @@ class Breakup:
     def take_back(self, worker: int) -> None:
         """It had only left in good order, or was heard again."""
         self._signs.pop(worker, None)
-        if not self._signs and not self.reports:
+        if not self._signs and not self.reports and self.silence is None:
             self._first = None
 
     def is_due(self, now: float, *, is_clear: bool, is_doubtful: bool) -> bool:
@@ -74,7 +82,8 @@ class Breakup:
     @property
     def is_planned(self) -> bool:
         """Nothing failed: the members met to let somebody in."""
-        return not self.gone and all(report.is_planned for report in self.reports.values())
+        is_fine = not self.gone and self.silence is None
+        return is_fine and all(report.is_planned for report in self.reports.values())
 
     @property
     def must_restore(self) -> bool:
@@ -105,6 +114,8 @@ class Breakup:
             return "; ".join(self.gone[:3]) + (f"; and {len(self.gone) - 3} more" if len(self.gone) > 3 else "")
         if self.is_planned:
             return ""
+        if self.silence is not None and not self.reports:
+            return reasons.unanswered(*self.silence)
         return reasons.broken_exchange(tuple(self.reports.items()), members=members)
 
 

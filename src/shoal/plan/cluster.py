@@ -19,6 +19,7 @@ from shoal.plan.invariants import PROGRESS, History, Violation
 from shoal.plan.launcher import Launcher
 from shoal.plan.model import Store, Trainer
 from shoal.plan.network import COORDINATOR, Network
+from shoal.plan.reach import Reach
 from shoal.plan.script import Script
 from shoal.plan.virtual_time import VirtualTime
 from shoal.plan.worker import Worker
@@ -56,8 +57,9 @@ class Cluster:
         self.config = schedule.config
         self.pace = schedule.pace
         self.time = VirtualTime(schedule.seed)
-        self.network = Network(self.time, patience=schedule.config.heartbeat_limit)
+        self.network = Network(self.time, patience=schedule.config.heartbeat_limit, host_of=schedule.host_of)
         self.history = History(schedule.task)
+        self._reach = Reach(self.network.links, schedule.config)
         self.store = Store()
         self.trainer = parts.trainer(schedule.task)
         self.ledger: list[Decision] = []
@@ -114,6 +116,7 @@ class Cluster:
     def happened(self, event: AnyEvent) -> None:
         if not isinstance(event, StepsApplied):
             self.events.append((self.time.now, event))
+        self._reach.happened(event, self.time.now)
 
     def job_ended(self, exit_code: int) -> None:
         self._exit_code = exit_code
@@ -165,6 +168,8 @@ class Cluster:
                 self._cut(one.number, other.number, seconds)
             case Kind.CUT_ONE_WAY:
                 self.network.links.cut(one.number, other.number, seconds)
+            case Kind.CUT_HOSTS | Kind.CUT_HOSTS_ONE_WAY:
+                self._cut_hosts(one.number, other.number, fault)
             case Kind.CUT_OFF:
                 self._cut(one.number, COORDINATOR, seconds)
             case Kind.CUT_OFF_ONE_WAY:
@@ -202,6 +207,13 @@ class Cluster:
     def _cut(self, one: int, other: int, seconds: float) -> None:
         self.network.links.cut(one, other, seconds)
         self.network.links.cut(other, one, seconds)
+
+    def _cut_hosts(self, one: int, other: int, fault: Fault) -> None:
+        here, there = self._schedule.host_of(one), self._schedule.host_of(other)
+        if here != there:
+            self.network.links.cut(here, there, fault.seconds, of_hosts=True)
+            if fault.kind is Kind.CUT_HOSTS:
+                self.network.links.cut(there, here, fault.seconds, of_hosts=True)
 
     def _split(self, alive: list[Worker], fault: Fault) -> None:
         count = 1 + int(fault.second * len(alive))

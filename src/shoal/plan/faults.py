@@ -19,6 +19,7 @@ FIRST_FAULT = 0.55  # seconds: all workers have been started; the end of a proce
 FAULT_SECONDS = 9.0  # faults begin within so many seconds from then on
 MOST_FAULTS = 10
 BURST_SECONDS = 0.6  # faults of a burst come this close to each other
+MANY_HOSTS = 1000  # numbers of hosts with one endpoint start here
 GRACE = 400.0  # seconds after the last fault within which the job must have finished
 
 
@@ -34,6 +35,8 @@ class Kind(enum.Enum):
     RAISE = "a worker's script raises"
     CUT = "two workers cannot reach each other for a time"
     CUT_ONE_WAY = "one worker's words do not reach another for a time"
+    CUT_HOSTS = "the workers of two hosts cannot reach each other for a time"
+    CUT_HOSTS_ONE_WAY = "the words of one host's workers do not reach another host's for a time"
     CUT_OFF = "a worker and the coordinator cannot reach each other for a time"
     CUT_OFF_ONE_WAY = "a worker's words do not reach the coordinator for a time, or the other way round"
     SPLIT = "some workers cannot reach the others, nor the coordinator, for a time"
@@ -71,6 +74,11 @@ class Schedule:
     task: Task
     pace: Pace
     faults: tuple[Fault, ...]
+    hosts: tuple[int, ...] = ()  # of the workers by number; those beyond, and all where there are none, have one each
+
+    def host_of(self, endpoint: int) -> int:
+        """Of a worker, or of the coordinator or the launcher, whose numbers are negative."""
+        return self.hosts[endpoint] if 0 <= endpoint < len(self.hosts) else MANY_HOSTS + endpoint
 
     @property
     def limit(self) -> float:
@@ -93,7 +101,9 @@ def random_schedule(seed: int, kinds: Sequence[Kind] = ALL_KINDS) -> Schedule:
     )
     task = Task(samples=random.randint(60, 300) * workers // 2, epochs=2, batch_size=3, seed=seed)
     pace = Pace(checkpoint_every=random.choice((3, 7, 15)))
-    return Schedule(seed, config, task, pace, _random_faults(random, kinds))
+    faults = _random_faults(random, kinds)
+    hosts = tuple(random.randrange(1 + workers) for _ in range(2 * workers))  # replacements are on one of them too
+    return Schedule(seed, config, task, pace, faults, hosts)
 
 
 def _random_faults(random: Random, kinds: Sequence[Kind]) -> tuple[Fault, ...]:

@@ -8,7 +8,6 @@ them in, and some that only an unlucky network could. Not here: what is exchange
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from shoal.errors import Aborted, ExchangeFailed, PeerLost
@@ -24,11 +23,7 @@ Done = Callable[[tuple[Any, ...]], None]
 Failed = Callable[[ExchangeFailed], None]
 
 
-@dataclass(frozen=True)
-class GaveUp:
-    """The last word on a stream of whoever leaves a group that broke."""
-
-    for_silence: bool  # a machine did not answer it, or another one that left
+GAVE_UP = object()  # the last word on a stream of whoever leaves a group that broke
 
 
 class Doorway:
@@ -73,7 +68,8 @@ class Group:
         self.is_busy = False
         self._doorway = doorway
         self._unreached: Unreached | None = None  # found out while connecting, by worker
-        self._was_silence = False  # a machine did not answer this worker, or another that left
+        self.on_silence: Callable[[int], None] = lambda _: None  # called when the group breaks by a worker's silence
+        self._has_told = False  # that somebody does not answer
         self._is_doomed = False  # somebody gave up before all were connected
         self._streams: dict[int, End] = {}  # by rank
         self._closed: set[int] = set()  # ranks whose stream has ended
@@ -143,9 +139,7 @@ class Group:
         self._unreached = Unreached(
             unreachable=tuple(sorted(set(workers) - set(reached))),
             late=() if self._is_doomed else tuple(reached),
-            is_cut=True,
         )
-        self._was_silence = True
         named = self._missing[0] if self._missing else None
         self._fail(PeerLost(f"rank {named} did not connect in time", peer=named))
 
@@ -157,7 +151,7 @@ class Group:
         if self.broken is not None or not self.is_busy or self._exchanges > 0 or not self._is_doomed:
             return
         if all(self._answers(self.generation.members[rank].worker) for rank in self._missing):
-            self._unreached = Unreached(is_cut=self._was_silence)
+            self._unreached = Unreached()
             self._fail(PeerLost("another gave up before all were connected"))
         else:
             self._doorway.process.after(LOOK, self._check_doom)
@@ -177,13 +171,14 @@ class Group:
             stream.send((self._exchanges, label, part))
         self._check_exchange()
 
-    def _received(self, rank: int, message: tuple[int, str, Any] | GaveUp) -> None:
-        if isinstance(message, GaveUp):
-            self._was_silence = self._was_silence or message.for_silence
+    def _received(self, rank: int, message: Any) -> None:
+        if message is GAVE_UP:
             self._is_doomed = True
             self._closed.add(rank)
             self._check_doom()
             self._check_exchange()
+            if self.is_busy and self._exchanges > 0:  # a mesh that somebody leaves fails for all who still need it
+                self._fail(PeerLost(f"rank {rank} gave up its operations", peer=rank))
             return
         number, label, part = message
         self._inbox[rank, number] = (label, part)
@@ -214,14 +209,22 @@ class Group:
     def look(self, limit: float, is_over: Callable[[], bool], found: Callable[[Unreached], None]) -> None:
         """After a failure: who has not answered for the limit. Whoever owes an answer already is waited for."""
         silent = {rank: self._silent_for(rank) for rank in range(self.generation.size) if rank != self.rank}
+        doubtful = [rank for rank, seconds in silent.items() if DOUBT * limit <= seconds < limit]
         if self.broken is None or self._unreached is not None:
             found(self._unreached or Unreached())
-        elif not is_over() and any(DOUBT * limit <= seconds < limit for seconds in silent.values()):
+        elif doubtful and not is_over():
+            self._tell_silence(doubtful[0])
             self._doorway.process.after(LOOK, lambda: self.look(limit, is_over, found))
         else:
             ranks = [rank for rank, seconds in silent.items() if seconds >= limit]
             workers = tuple(sorted(self.generation.members[rank].worker for rank in ranks))
-            found(Unreached(unreachable=workers, is_cut=bool(workers) or self._was_silence))
+            found(Unreached(workers))
+
+    def _tell_silence(self, rank: int) -> None:
+        """Once: others may know more."""
+        if not self._has_told:
+            self._has_told = True
+            self.on_silence(self.generation.members[rank].worker)
 
     def _silent_for(self, rank: int) -> float:
         there = self.generation.members[rank].worker
@@ -244,10 +247,9 @@ class Group:
         was_busy, self.is_busy = self.is_busy, False
         self.broken = failure
         time = self._doorway.process.time
-        if failure.peer is not None:
-            self._was_silence = self._was_silence or self._silent_for(failure.peer) > 0
+        if failure.peer is not None and self._exchanges > 0 and self._silent_for(failure.peer) > 0:
+            self._tell_silence(failure.peer)
         for stream in self._streams.values():
-            stream.send(GaveUp(self._was_silence))
-            stream.close(abruptly=time.chance(0.3))
+            stream.close(abruptly=time.chance(0.3), word=GAVE_UP)
         if was_busy:
             self._failed(failure)

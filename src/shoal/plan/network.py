@@ -56,11 +56,19 @@ class End:
         if not self.is_open:
             return
         network = self._network
-        if network.loss and network.time.chance(network.loss) and LAUNCHER not in (self.here, self.there):
-            self.fail_later()  # the launcher is on the coordinator's machine
+        if network.loss and network.time.chance(network.loss) and not self._is_near:
+            self.fail_later()
             return
-        self._due = max(self._due, network.time.now + network.delay())
+        self._due = max(self._due, network.time.now + self.delay())
         network.time.after(self._due - network.time.now, lambda: self._arrive(message))
+
+    @property
+    def _is_near(self) -> bool:
+        """The launcher is on the coordinator's machine: what happens to the network does not concern it."""
+        return LAUNCHER in (self.here, self.there)
+
+    def delay(self) -> float:
+        return self._network.latency() * (1.0 if self._is_near else self._network.slowness)
 
     def _arrive(self, message: Any) -> None:
         """At the other side, unless the link is cut just now."""
@@ -106,19 +114,27 @@ class End:
     def _tell_other(self) -> None:
         network = self._network
         is_cut = network.links.is_cut(self.here, self.there)
-        delay = network.patience() if is_cut else network.delay()
+        delay = network.patience() if is_cut else self.delay()
         network.time.after(delay, self.other.broken)
 
-    def close(self, *, abruptly: bool = False) -> None:
-        """In order: what was sent arrives first. Abruptly (a reset): it may not."""
+    def close(self, *, abruptly: bool = False, word: Any = None) -> None:
+        """In order: what was sent arrives first. Abruptly (a reset): it may not. A last word arrives either way."""
         if not self.is_open:
             return
         if abruptly:
             self.is_dead_letter = True
-            self._network.time.after(self._network.delay(), self.other.broken)
+            self._network.time.after(self.delay(), lambda: self.other.cut_short(word))
         else:
+            if word is not None:
+                self.send(word)
             self.send(CLOSED)
         self.is_open = False
+
+    def cut_short(self, word: Any) -> None:
+        """By the other side."""
+        if word is not None and not self._network.links.is_cut(self.there, self.here):
+            self.received(word)
+        self.broken()
 
     def fail_later(self) -> None:
         """Nothing arrives any more in either direction; each side finds out when its own patience is over."""
@@ -142,12 +158,12 @@ class Network:
         self._ends: dict[int, list[End]] = {}  # by endpoint, for machines that vanish
         self._holding: list[End] = []  # streams that wait for a link
 
-    def delay(self) -> float:
+    def latency(self) -> float:
         """Mostly under 2 ms, now and then a hundred times that."""
         seconds = 0.0003 + 0.0015 * self.time.random.random()
         if self.time.chance(0.01):
             seconds *= 100 * self.time.random.random()
-        return seconds * self.slowness
+        return seconds
 
     def patience(self) -> float:
         return self.time.between(0.3, 1.5) * self._patience
@@ -198,7 +214,7 @@ class Network:
             ends.append(end)
             if len(ends) > MANY_ENDS:
                 self._live_ends(end.here)
-        delay = self.delay()
+        delay = mine.delay()
         mine.open_after(delay)
         self.time.after(delay, lambda: listener[0].do(lambda: listener[1](its, hello)))
         return mine

@@ -17,7 +17,7 @@ from shoal.plan.script import Effect, Exchange, Script, Sleep, Surroundings, Unt
 from shoal.plan.virtual_time import Process
 from shoal.plan.worker_client import WorkerClient
 from shoal.values import Unreached
-from shoal.wire.messages import Expelled, Ready
+from shoal.wire.messages import Expelled, Ready, Unanswered
 
 
 class Worker:
@@ -82,6 +82,9 @@ class Worker:
             case member.Connect():
                 self._be_in("connecting")
                 self.script.group = Group(self._doorway, effect.generation)
+                self.script.group.on_silence = lambda peer: self._client.say(
+                    Unanswered(generation=effect.generation.number, peer=peer)
+                )
                 if (reason := self._client.heard.interruption(effect.generation.number)) is not None:
                     self.script.group.abort(reason)
                 timeout = max(2.0, self._around.config.heartbeat_limit)

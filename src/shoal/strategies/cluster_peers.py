@@ -149,6 +149,7 @@ class ClusterPeers(Peers):
         except PeerLost as lost:
             self._unreached = by_worker(lost.unreached, generation)
             raise
+        mesh.on_silence = lambda peer: self.client.unanswered(generation.number, generation.members[peer].worker)
         with self._lock:
             self._mesh = mesh
         try:

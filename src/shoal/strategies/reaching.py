@@ -46,5 +46,4 @@ def by_worker(unreached: Unreached, generation: Generation) -> Unreached:
     return Unreached(
         unreachable=tuple(sorted(generation.members[rank].worker for rank in unreached.unreachable)),
         late=tuple(sorted(generation.members[rank].worker for rank in unreached.late)),
-        is_cut=unreached.is_cut,
     )

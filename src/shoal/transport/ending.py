@@ -17,7 +17,6 @@ from shoal.errors import PeerLost
 _LAYOUT = struct.Struct("!11sBi")
 _MAGIC = b"shoal-ends\0"
 ENDING_BYTES = _LAYOUT.size
-_CLEAN, _FOR_SILENCE = 1, 2
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,6 @@ class Ending:
     blamed: int | None = None  # rank whose loss made it leave
     partial: bool = False  # the stream stopped among data: perhaps not dead, only unable to speak between frames
     silent: bool = False  # its machine does not answer: perhaps not dead, only out of reach
-    for_silence: bool = False  # it left because a machine did not answer it, or because another left for that
 
 
 DIED = Ending(announced=False)
@@ -39,21 +37,15 @@ FINISHED = Ending(announced=True, clean=True)
 
 
 def pack_ending(ending: Ending) -> bytes:
-    flags = _CLEAN * ending.clean + _FOR_SILENCE * ending.for_silence
-    return _LAYOUT.pack(_MAGIC, flags, -1 if ending.blamed is None else ending.blamed)
+    return _LAYOUT.pack(_MAGIC, ending.clean, -1 if ending.blamed is None else ending.blamed)
 
 
 def unpack_ending(tail: bytes) -> Ending:
     """From the last bytes of a stream, as many as there are."""
     if len(tail) >= ENDING_BYTES:
-        magic, flags, blamed = _LAYOUT.unpack(tail[-ENDING_BYTES:])
-        if magic == _MAGIC and flags <= _CLEAN + _FOR_SILENCE and blamed >= -1:
-            return Ending(
-                announced=True,
-                clean=bool(flags & _CLEAN),
-                blamed=None if blamed < 0 else blamed,
-                for_silence=bool(flags & _FOR_SILENCE),
-            )
+        magic, clean, blamed = _LAYOUT.unpack(tail[-ENDING_BYTES:])
+        if magic == _MAGIC and clean in (0, 1) and blamed >= -1:
+            return Ending(announced=True, clean=bool(clean), blamed=None if blamed < 0 else blamed)
     return CUT_OFF if tail else DIED
 
 

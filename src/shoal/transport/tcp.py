@@ -47,8 +47,8 @@ def connect_all(
     joining = _Joining(listener, generation, rank, token)
     try:
         joining.run(timeout)
-    except BaseException as error:
-        joining.give_up(for_silence=isinstance(error, PeerLost) and error.unreached.is_cut)
+    except BaseException:
+        joining.give_up()
         raise
     finally:
         joining.answers.close()
@@ -100,11 +100,11 @@ class _Joining:
     def _missing(self) -> list[int]:
         return [peer for peer in range(self._generation.size) if peer != self._rank and peer not in self.connected]
 
-    def give_up(self, *, for_silence: bool) -> None:
-        """Close everything. Those who are connected are told that this is no death, and whether others are missed."""
+    def give_up(self) -> None:
+        """Close everything. Those who are connected are told that this is no death."""
         for connection in self.connected.values():
             with contextlib.suppress(OSError):
-                connection.send(pack_ending(Ending(announced=True, for_silence=for_silence)))
+                connection.send(pack_ending(Ending(announced=True)))
             connection.close()
         for departure in self._departures.values():
             departure.socket.close()
@@ -202,15 +202,14 @@ class _Joining:
             last_words = connection.recv(4096, socket.MSG_PEEK)
         except OSError:
             last_words = b""
-        ending = unpack_ending(last_words)
-        if not ending.announced:
+        if not unpack_ending(last_words).announced:
             raise PeerLost(self._about(peer, "it left before everybody was connected"), peer=peer)
         # What it gave up for may be between others. This rank still has to find out about its own peers.
         del self._ranks[connection.fileno()]
         self._poll.unregister(connection)
-        text = f"rank {peer} gave up generation {self._generation.number} before all were connected"
-        if self._doom is None or ending.for_silence:
-            self._doom = PeerLost(text, unreached=Unreached(is_cut=ending.for_silence))
+        if self._doom is None:
+            text = f"rank {peer} gave up generation {self._generation.number} before all were connected"
+            self._doom = PeerLost(text)
 
     def _about(self, peer: int, why: str) -> str:
         member = self._generation.members[peer]
@@ -236,5 +235,4 @@ class _Joining:
                 why += f"; ranks {list(unreachable)} cannot be reached"
         else:
             why = f"ranks {missing} did not connect within {timeout:g} s"
-        unreached = Unreached(unreachable=unreachable, late=late, is_cut=True)
-        raise PeerLost(self._about(named, why), peer=named, unreached=unreached)
+        raise PeerLost(self._about(named, why), peer=named, unreached=Unreached(unreachable, late))

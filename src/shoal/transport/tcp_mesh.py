@@ -62,6 +62,9 @@ class TcpMesh(Mesh):
         self.size = len(connections) + 1
         self.bytes_sent = 0
         self.idle_seconds = 0.0
+        # Called from any thread, with a rank, when the mesh has failed and that rank's machine does not answer: this
+        # rank may know more when it has looked at the others.
+        self.on_silence: Callable[[int], None] | None = None
         self._links = links
         self._looked = time.monotonic()  # when it was last asked whether the peers' machines answer
         self._streams = {peer: Stream(peer, connection) for peer, connection in sorted(connections.items())}
@@ -139,15 +142,18 @@ class TcpMesh(Mesh):
         `is_over` says that nobody needs to know.
         """
         limit = self._links.silence_limit
+        is_told = False
         while True:
             with self._guard:
                 if self._closed or self._failure is None:
                     return Unreached()
                 owed = self._owed()
-                was_silence = self._was_silence
-            if is_over() or not any(DOUBT * limit <= seconds < limit for seconds in owed.values()):
-                found = sorted(peer for peer, seconds in owed.items() if seconds >= limit)
-                return Unreached(unreachable=tuple(found), is_cut=bool(found) or was_silence)
+            doubtful = [peer for peer, seconds in owed.items() if DOUBT * limit <= seconds < limit]
+            if is_over() or not doubtful:
+                return Unreached(tuple(sorted(peer for peer, seconds in owed.items() if seconds >= limit)))
+            if not is_told and self.on_silence is not None:
+                is_told = True
+                self.on_silence(doubtful[0])
             time.sleep(LOOK_SECONDS)
 
     def _owed(self) -> dict[int, float]:
@@ -275,12 +281,6 @@ class TcpMesh(Mesh):
             self._poll.register(stream.socket, mask)
         stream.mask = mask
 
-    @property
-    def _was_silence(self) -> bool:
-        """Somebody left because a machine did not answer, as far as this rank has heard."""
-        endings = [stream.ending for stream in self._streams.values() if stream.ending is not None]
-        return any(ending.silent or ending.for_silence for ending in endings)
-
     def _lose(self, *, awaited: Stream | None) -> None:
         """Raise if somebody who is needed is gone, naming whoever went first as far as can be told."""
         for stream in self._streams.values():
@@ -292,6 +292,9 @@ class TcpMesh(Mesh):
         endings = {stream.peer: stream.ending for stream in self._streams.values() if stream.ending is not None}
         lost = name_the_lost(endings, own=self.rank, awaited=None if awaited is None else awaited.peer)
         if lost is not None:
+            silent = [rank for rank, ending in endings.items() if ending.silent]
+            if silent and self.on_silence is not None:
+                self.on_silence(silent[0])
             self._leave(lost, lost.peer)
             self._raise_failure()
 
@@ -304,7 +307,7 @@ class TcpMesh(Mesh):
             os.eventfd_write(self._wake, 1)
             for stream in self._streams.values():
                 if not stream.outgoing:
-                    _say(stream, Ending(announced=True, blamed=blamed, for_silence=self._was_silence))
+                    _say(stream, Ending(announced=True, blamed=blamed))
                 _shut(stream.socket)
 
 

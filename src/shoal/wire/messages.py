@@ -81,6 +81,17 @@ class ExchangeBroken(Message, frozen=True, tag="exchange-broken"):
     unreached: Unreached = Unreached()  # by worker number
 
 
+class Unanswered(Message, frozen=True, tag="unanswered"):
+    """A collective failed on the sender, and a machine does not answer it.
+
+    Sent when that is noticed, which may be long before the script gets to its report. The sender and others may be
+    about to notice the same of more workers: the reports are worth waiting for.
+    """
+
+    generation: int
+    peer: int  # worker number
+
+
 class Failed(Message, frozen=True, tag="failed"):
     """The sender cannot go on; the job ends."""
 
@@ -235,6 +246,7 @@ ClientMessage = (
     | Heartbeat
     | Report
     | ExchangeBroken
+    | Unanswered
     | Failed
     | Leave
     | StopRequest

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shoal.errors import PeerLost
 from shoal.membership import member
 from shoal.membership.alignment import Taking, align
-from shoal.values import Address, Generation, Member, Standing
+from shoal.values import Address, Generation, Member, Standing, Unreached
 from shoal.wire.messages import ExchangeBroken, Ready
 
 
@@ -102,14 +102,17 @@ def test_nobody_but_a_carrier_with_a_state_is_kept_or_copied_from(
 def test_the_way_in_starts_over_when_the_group_breaks_and_forgets_what_it_held_when_left_out() -> None:
     broken = ExchangeBroken(generation=1, step=5, operation="x", peer=None, reason="y", holds=1)
     way = member.regroup(2, broken, at(5))
-    assert next(way) == member.Tell(broken)
+    assert next(way) == member.Look()
+    named = Unreached(unreachable=(1,), late=(0,))
+    assert way.send(named) == member.Tell(msgspec.structs.replace(broken, unreached=named))
     assert way.send(None) == member.Await(after=1)
     without = generation(2, [0, 1], (0, 1))
     assert way.send(without) == member.Tell(Ready(generation=2))
     assert way.send(None) == member.Await(after=2)
     third = generation(3, [0, 2], (0,))
     assert way.send(third) == member.Connect(third)
-    told = way.throw(PeerLost("gone", peer=0))
+    assert way.throw(PeerLost("gone", peer=0)) == member.Look()
+    told = way.send(Unreached())
     assert isinstance(told, member.Tell) and isinstance(told.notice, ExchangeBroken)
     assert (told.notice.generation, told.notice.peer, told.notice.holds) == (3, 0, 0)
     assert told.notice.operation == "connecting"

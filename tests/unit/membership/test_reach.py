@@ -79,7 +79,7 @@ def test_of_two_that_cannot_reach_each_other_the_preferred_one_stays_and_then_th
 
 
 def test_one_that_nobody_reaches_goes_and_the_others_stay() -> None:
-    assert connected_set(range(5), {worker: (2,) for worker in range(5)}) == {0, 1, 3, 4}
+    assert connected_set(range(5), dict.fromkeys(range(5), (2,))) == {0, 1, 3, 4}
 
 
 def hosts(*sizes: int) -> list[tuple[int, ...]]:

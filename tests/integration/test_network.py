@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -23,15 +24,23 @@ def network() -> Iterator[Network]:
 
 
 class Ranks:
-    """One exchanging process per machine."""
+    """Exchanging processes: one per machine, or those that `machines` says, by rank."""
 
-    def __init__(self, network: Network, size: int = 1000) -> None:
+    def __init__(
+        self, network: Network, size: int = 1000, *, machines: Sequence[int] | None = None, stopped: int | None = None
+    ) -> None:
+        """`stopped`: a rank that stands still before it connects."""
+        places = range(network.size) if machines is None else machines
         self.processes = [
-            network.start(rank, PROGRAMS / "network_process.py", network.host(rank), str(rank), str(size), str(SILENCE))
-            for rank in range(network.size)
+            network.start(
+                place, PROGRAMS / "network_process.py", network.host(place), str(rank), str(size), str(SILENCE)
+            )
+            for rank, place in enumerate(places)
         ]
-        ports = [self.answer(rank) for rank in range(network.size)]
-        addresses = ",".join(f"{network.host(rank)} {port}" for rank, port in enumerate(ports))
+        ports = [self.answer(rank) for rank in range(len(places))]
+        if stopped is not None:
+            self.processes[stopped].send_signal(signal.SIGSTOP)
+        addresses = ",".join(f"{network.host(place)} {port}" for place, port in zip(places, ports, strict=True))
         for process in self.processes:
             assert process.stdin is not None
             process.stdin.write(addresses + "\n")
@@ -51,6 +60,21 @@ class Ranks:
         words = self.answer(rank).split(" ", 2)
         assert words[0] == "lost"
         return None if words[1] == "None" else int(words[1]), words[2]
+
+    def missed(self, rank: int) -> tuple[list[int], list[int]]:
+        """After it has lost one: all ranks that do not answer it, and those that answer and did not come."""
+        unreached, late = self.answer(rank).split("; ")
+        return json.loads(unreached.removeprefix("unreached ")), json.loads(late.removeprefix("late "))
+
+    def all_missed(self) -> dict[int, list[int]]:
+        """By rank, all that do not answer it. Nobody is only late."""
+        found = {}
+        for rank in range(len(self.processes)):
+            while not (line := self.answer(rank)).startswith("lost"):
+                assert line in ("connected", "exchanged")
+            found[rank], late = self.missed(rank)
+            assert not late
+        return found
 
 
 def test_two_machines_that_cannot_reach_each_other_any_more_name_each_other(network: Network) -> None:
@@ -126,3 +150,49 @@ def test_a_machine_that_cannot_be_reached_when_the_mesh_is_made_is_named(network
     first, _, last = (ranks.lost(rank)[0] for rank in range(3))
     # Whoever notices first is sure of it; by then the other one may only know that all gave up.
     assert (first, last) in ((2, 0), (2, None), (None, 0))
+
+
+HOSTS = (0, 1, 1, 2)  # machines by rank: the ranks of machine 1 and the one of machine 2 will not reach each other
+ALL_PAIRS = {frozenset({1, 3}), frozenset({2, 3})}
+
+
+def pairs(missed: dict[int, list[int]]) -> set[frozenset[int]]:
+    return {frozenset({rank, other}) for rank, others in missed.items() for other in others}
+
+
+def cut(network: Network, links: Sequence[tuple[int, int]]) -> None:
+    for here, there in links:
+        network.cut(here, there)
+
+
+@pytest.mark.parametrize("links", [[(1, 2), (2, 1)], [(1, 2)], [(2, 1)]], ids=["both ways", "there", "back"])
+def test_all_pairs_that_cannot_connect_are_named_at_once(network: Network, links: list[tuple[int, int]]) -> None:
+    """By whoever connects and by whoever waits to be connected to. Rank 0 reaches all, and blames nobody."""
+    cut(network, links)
+    missed = Ranks(network, machines=HOSTS).all_missed()
+    assert missed == {0: [], 1: [3], 2: [3], 3: [1, 2]}
+
+
+@pytest.mark.parametrize("links", [[(1, 2), (2, 1)], [(1, 2)], [(2, 1)]], ids=["both ways", "there", "back"])
+def test_all_pairs_that_are_cut_while_ranks_exchange_are_named_at_once(
+    network: Network, links: list[tuple[int, int]]
+) -> None:
+    """Of a cut in one direction perhaps by one side only; nobody else is named."""
+    ranks = Ranks(network, machines=HOSTS)
+    ranks.exchange()
+    cut(network, links)
+    missed = ranks.all_missed()
+    assert pairs(missed) == ALL_PAIRS
+    if len(links) == 2:
+        assert missed == {0: [], 1: [3], 2: [3], 3: [1, 2]}
+
+
+def test_a_rank_that_answers_and_does_not_come_is_late_and_not_out_of_reach(network: Network) -> None:
+    """Its process is stopped: its machine answers for it, whoever should connect to whom."""
+    ranks = Ranks(network, machines=HOSTS, stopped=2)
+    missed = []
+    for rank in (0, 1, 3):
+        ranks.lost(rank)
+        missed.append(ranks.missed(rank))
+    assert ([], [2]) in missed, "who gives up first says why"
+    assert all(each in (([], [2]), ([], [])) for each in missed), "the others may give up because of that one"

@@ -87,9 +87,17 @@ class NetworkJob:
 
     def log(self, worker: int) -> list[Applied]:
         """The steps that a worker says it applied, whoever knows of them."""
-        lines = (self._folder / f"steps-{worker}").read_text().splitlines(keepends=True)
+        file = self._folder / f"steps-{worker}"
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
         words = (line.split() for line in lines if line.endswith("\n"))
         return [Applied(float(at), int(generation), int(step)) for at, generation, step in words]
+
+    def apply(self, worker: int, *, generation: int, steps: int) -> None:
+        """Wait until a worker says that it has applied so many steps in this generation."""
+        limit = time.monotonic() + PATIENCE
+        while sum(applied.generation == generation for applied in self.log(worker)) < steps:
+            assert time.monotonic() < limit, f"worker {worker} does not go on in generation {generation}"
+            time.sleep(0.05)
 
     def had(self, worker: int, step: int, generation: int) -> bool:
         """Whether a worker says that it had this state in this generation; it may have brought it from one before."""

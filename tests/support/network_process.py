@@ -1,7 +1,8 @@
 """Run as a program: one rank that exchanges bytes with all others over and over, until it loses one of them.
 
 Arguments: own host, rank, bytes of one message, seconds of silence. It prints the port it listens on, reads all
-addresses, and prints what happens: "connected", then "lost RANK TEXT". On SIGUSR1 it stops sending and only receives.
+addresses, and prints what happens: "connected", "exchanged", then "lost RANK TEXT" and "unreached RANKS; late RANKS"
+with all that it misses. On SIGUSR1 it stops sending and only receives.
 """
 
 from __future__ import annotations
@@ -54,12 +55,15 @@ def main() -> None:
         for number, each in enumerate(addresses)
     )
     generation = Generation(number=1, members=members, schedule="auto", codec="identity", reason="a test")
+    mesh = None
     try:
         mesh = connect_mesh(listener, generation, rank, TOKEN, 3.0)
         say("connected")
         exchange(mesh, size)
     except PeerLost as lost:
         say(f"lost {lost.peer} {lost}")
+        unreached = lost.unreached if mesh is None else mesh.unreached(lambda: False)
+        say(f"unreached {list(unreached.unreachable)}; late {list(unreached.late)}")
     listener.close()
 
 

@@ -13,7 +13,7 @@ from collections import deque
 import msgspec
 
 from shoal.events import StepsApplied
-from shoal.values import TimeShares
+from shoal.values import TimeShares, Unreached
 from shoal.wire.messages import (
     ExchangeBroken,
     Failed,
@@ -79,8 +79,9 @@ class Outbox:
 
     def start_over(self) -> None:
         """For a new connection."""
-        waiting = [message for message, _ in self._waiting if not isinstance(message, Heartbeat)]
-        again = [kept for kept in self._kept if not any(kept is message for message in waiting)]
+        self._kept = [_without_links(kept) for kept in self._kept]
+        waiting = [_without_links(message) for message, _ in self._waiting if not isinstance(message, Heartbeat)]
+        again = [kept for kept in self._kept if not any(kept == message for message in waiting)]
         self._waiting.clear()
         self._begun = self._size = 0
         for message in (*again, *map(_rows_alone, self._steps), *waiting):
@@ -103,6 +104,11 @@ class Outbox:
                 return
             self._size -= len(self._waiting[oldest][1])
             del self._waiting[oldest]
+
+
+def _without_links(message: Message) -> Message:
+    """Who could not be reached when the last connection broke may be reached now: the next generation will show it."""
+    return msgspec.structs.replace(message, unreached=Unreached()) if isinstance(message, ExchangeBroken) else message
 
 
 def _rows_alone(event: StepsApplied) -> Report:

@@ -153,6 +153,10 @@ def script_failed(worker: int, step: int) -> str:
     return f"the script failed on worker {worker} in step {step}"
 
 
+def lost_its_servers(worker: int) -> str:
+    return f"worker {worker} cannot reach the parameter servers any more"
+
+
 def hung(worker: int, step: int, operation: str, seconds: float) -> str:
     return (
         f"worker {worker} did not move for {seconds:.1f} s in step {step}, during {operation}, "

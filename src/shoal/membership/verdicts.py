@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shoal import events
-from shoal.errors import Interrupted, ScriptFailed, WorkersDisagree, by_name
+from shoal.errors import Interrupted, ScriptFailed, ServersLost, WorkersDisagree, by_name
 from shoal.job_config import JobConfig
 from shoal.membership import reasons
 from shoal.membership.audience import Audience
@@ -128,8 +128,17 @@ class Verdicts:
                     self._generations.out(worker, reasons.script_failed(worker.number, failed.step), now)
                     continue
                 text += f"\nIt failed in this way {count} times." if count > 1 else ""
+            elif isinstance(error, ServersLost) and self._has_others(worker):
+                # The link between it and the servers may be cut. Where the servers are gone, the others fail too.
+                self._generations.out(worker, reasons.lost_its_servers(worker.number), now)
+                continue
             outcome = "interrupted" if isinstance(error, Interrupted) else "failed"
             self._ending.end(outcome, type(error).__name__, text, now=now)
+
+    def _has_others(self, worker: Worker) -> bool:
+        """Members that go on without it, as far as anybody knows."""
+        members = self._generations.members.values()
+        return self._has_applied and any(member is not worker and member.is_connected for member in members)
 
     def finish(self, now: float, *, is_tick: bool) -> None:
         """End the job when everybody is done, or when some will never come to what the others wait for."""

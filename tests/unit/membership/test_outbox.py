@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as some
 
 from shoal.events import Advised
 from shoal.membership import outbox as outbox_module
 from shoal.membership.outbox import Outbox
+from shoal.values import Unreached
 from shoal.wire.messages import (
     ClientMessage,
     ExchangeBroken,
@@ -104,6 +106,18 @@ def test_what_has_been_answered_is_not_said_again() -> None:
     outbox.generation_heard(4)
     outbox.start_over()
     assert messages(drain(outbox)) == [part("b")]
+
+
+def test_who_could_not_be_reached_when_a_connection_broke_is_not_named_on_the_next() -> None:
+    """The coordinator may have been away for long. A notice that was cut in two is none."""
+    outbox = Outbox()
+    outbox.add(msgspec.structs.replace(broken(1), unreached=Unreached(unreachable=(2,), late=(3,))))
+    assert messages(drain(outbox))[0].unreached.unreachable == (2,)  # type: ignore[union-attr]  # it is that notice
+    for most in (1 << 30, 10):
+        outbox.start_over()
+        drain(outbox, most)
+    outbox.start_over()
+    assert messages(drain(outbox)) == [broken(1)]
 
 
 def test_a_last_word_is_said_again() -> None:

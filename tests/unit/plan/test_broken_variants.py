@@ -7,25 +7,26 @@ over schedules with the kinds of faults that it takes to show; the one that catc
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
 from shoal.job_config import JobConfig
-from shoal.membership import forming, member
+from shoal.membership import cuts, forming, member
 from shoal.membership.alignment import Alignment, Taking, align
 from shoal.membership.core import MembershipCore
 from shoal.membership.decisions import Remembered
 from shoal.membership.publishing import Publishing
-from shoal.plan import invariants
+from shoal.plan import invariants, reach
 from shoal.plan.cluster import Parts, simulate
 from shoal.plan.faults import Kind, random_schedule
+from shoal.plan.group import Group
 from shoal.plan.invariants import Violation
 from shoal.plan.model import State, Trainer
 from shoal.plan.script import Exchange, Script
-from shoal.values import Generation, Standing
+from shoal.values import Generation, Standing, Unreached
 
 MOST_SCHEDULES = 150  # within which each variant must be caught
 
@@ -121,6 +122,27 @@ def lets_everybody_bring_its_state(patch: pytest.MonkeyPatch) -> Parts:
     return Parts()
 
 
+def blames_who_gave_up(patch: pytest.MonkeyPatch) -> Parts:
+    def hasty(self: Group, limit: float, is_over: Callable[[], bool], found: Callable[[Unreached], None]) -> None:
+        peer = None if self.broken is None else self.broken.peer
+        found(Unreached(() if peer is None else (self.generation.members[peer].worker,)))
+
+    patch.setattr(Group, "look", hasty)
+    return Parts()
+
+
+def keeps_who_reaches_the_fewest(patch: pytest.MonkeyPatch) -> Parts:
+    def poor(candidates: Collection[int], named: Mapping[int, Collection[int]], preferred: object) -> frozenset[int]:
+        chosen: set[int] = set()
+        for worker in sorted(candidates, key=lambda worker: -len(named.get(worker, ()))):
+            if not any(other in named.get(worker, ()) or worker in named.get(other, ()) for other in chosen):
+                chosen.add(worker)
+        return frozenset(chosen)
+
+    patch.setattr(cuts, "connected_set", poor)
+    return Parts()
+
+
 @pytest.mark.parametrize(
     ("variant", "kinds", "likely", "caught"),  # likely: the first seed that caught it when this was written
     [
@@ -136,6 +158,8 @@ def lets_everybody_bring_its_state(patch: pytest.MonkeyPatch) -> Parts:
             96,
             {invariants.ONE_CHAIN, invariants.FURTHEST},
         ),
+        (blames_who_gave_up, [Kind.RESET], 0, {reach.CUT_OFF_ONLY}),
+        (keeps_who_reaches_the_fewest, [Kind.CUT_HOSTS, Kind.CUT_HOSTS_ONE_WAY], 0, {reach.LARGEST}),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )

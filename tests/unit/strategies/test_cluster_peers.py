@@ -15,11 +15,11 @@ import torch
 from shoal.environment import WorkerEnvironment
 from shoal.errors import Aborted, ExchangeFailed, PeerLost, ScriptFailed, ShoalError
 from shoal.parameters.client_servers import Sent
-from shoal.strategies import cluster_peers
+from shoal.strategies import cluster_peers, reaching
 from shoal.strategies.cluster_peers import ClusterPeers
 from shoal.strategies.peers import JobOver
-from shoal.values import Generation, Member
-from shoal.wire.messages import Beat, Ended, ExchangeBroken, Expelled, Formed, Inject, Ready
+from shoal.values import Generation, Member, Unreached
+from shoal.wire.messages import Beat, Ended, ExchangeBroken, Expelled, Formed, Inject, Ready, Unanswered
 from support.collectives import in_threads, succeed
 from support.fake_coordinator import PATIENCE, TOKEN, Conversation, FakeCoordinator, generation, meanwhile
 
@@ -158,6 +158,8 @@ def test_a_member_that_does_not_come_is_named_within_the_heartbeat_limit(
     with pytest.raises(ExchangeFailed) as failure:
         cluster.enter(0, 1)
     assert failure.value.peer == 1
+    assert cluster.peers[0].unreached() == Unreached(late=(1,)), "its machine answers"
+    assert cluster.peers[0].unreached() == Unreached(), "that was about the last try"
 
 
 def test_a_newer_generation_ends_connecting_and_exchanging_in_the_older_one(cluster: Cluster) -> None:
@@ -222,6 +224,45 @@ def test_a_worker_that_was_left_out_does_not_ask_before_it_can_reach_the_members
     assert not faults.is_cut(1)
     cluster.form(2, 0, 1)
     waiting.join(PATIENCE)
+
+
+def test_a_worker_that_was_left_out_says_whom_it_cannot_reach_and_again_when_it_can(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reaching, "PROBES", 1)
+    monkeypatch.setattr(reaching, "PROBE_SECONDS", 0.1)
+    for _ in range(3):
+        cluster.join()
+    cluster.connect(1, 0, 1, 2)
+    cluster.peers[0]._listener.faults.cut(2, 1.0)
+    cluster.conversations[0].send(Expelled(generation=1, reason="it cannot reach worker 2"))
+    waiting = meanwhile(lambda: cluster.peers[0].await_generation(1))
+    assert cluster.conversations[0].expect(Ready) == Ready(generation=1, unreachable=(2,))
+    assert cluster.conversations[0].expect(Ready) == Ready(generation=1)
+    cluster.form(2, 0, 1, 2)
+    waiting.join(PATIENCE)
+
+
+def test_a_silence_is_told_when_it_is_noticed(cluster: Cluster) -> None:
+    """The script may be in the middle of a step, and get to its report much later."""
+    for _ in range(2):
+        cluster.join()
+    cluster.connect(7, 0, 1)
+    mesh = cluster.peers[0]._mesh
+    assert mesh is not None and mesh.on_silence is not None
+    mesh.on_silence(1)
+    assert cluster.conversations[0].expect(Unanswered) == Unanswered(generation=7, peer=1)
+
+
+def test_a_broken_group_whose_members_all_answer_misses_nobody(cluster: Cluster) -> None:
+    for _ in range(2):
+        cluster.join()
+    cluster.connect(1, 0, 1)
+    assert cluster.peers[0].unreached() == Unreached(), "nothing is broken"
+    cluster.peers[1].leave_group("had enough")
+    with pytest.raises(PeerLost):
+        total(cluster.peers[0])
+    assert cluster.peers[0].unreached() == Unreached()
 
 
 def test_a_worker_that_is_put_out_while_it_trains_is_interrupted(cluster: Cluster) -> None:

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -14,7 +14,7 @@ from shoal.errors import Aborted, AddressUnavailable, PeerLost, Refused, UsageEr
 from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
 from shoal.transport.tcp_handshake import Hello
 from shoal.transport.tcp_listener import MAX_UNPROVEN
-from shoal.values import Address
+from shoal.values import Address, Unreached
 from shoal.wire import handshake
 from support.collectives import PATIENCE, TOKEN, generation_of, in_threads, succeed
 
@@ -191,6 +191,41 @@ def test_a_peer_that_never_comes_is_named_after_the_time_given(workers: Workers)
     with pytest.raises(PeerLost, match=r"ranks \[1, 2\] did not connect within 0.1 s") as error:
         workers.connect(0, timeout=0.1)
     assert error.value.peer == 1
+
+
+@pytest.mark.parametrize(("rank", "late"), [(0, (2, 3)), (3, (0, 2))], ids=["waits for them", "connects to them"])
+def test_all_that_did_not_come_are_named_and_those_that_answer_are_told_apart(
+    workers: Workers, rank: int, late: tuple[int, ...]
+) -> None:
+    workers.listen(4)
+    workers.listeners[1].close()  # nobody listens there any more; the others do, and do not connect
+    with pytest.raises(PeerLost) as error:
+        workers.connect(rank, timeout=0.5)
+    assert error.value.unreached == Unreached(unreachable=(1,), late=late)
+
+
+@contextmanager
+def silent_address() -> Iterator[Address]:
+    """Whoever connects there gets no answer: the kernel drops what it has no room for."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
+        for _ in range(2):
+            fill = stack.enter_context(socket.socket())
+            fill.setblocking(False)
+            fill.connect_ex(full.getsockname())
+        yield Address(*full.getsockname())
+
+
+def test_who_is_left_alone_finds_out_about_its_own_peers_before_it_gives_up(workers: Workers) -> None:
+    """Rank 1's time is over first. Rank 0 cannot say yet whether rank 2 answers, and does not blame rank 1."""
+    workers.listen(2)
+    with silent_address() as silent:
+        generation = generation_of([*(listener.address for listener in workers.listeners), silent])
+        errors = in_threads(
+            lambda: connect_mesh(workers.listeners[0], generation, 0, TOKEN, 1.5),
+            lambda: connect_mesh(workers.listeners[1], generation, 1, TOKEN, 0.5),
+        )
+    assert [type(error) for error in errors] == [PeerLost, PeerLost]
+    assert [error.unreached for error in errors] == [Unreached(unreachable=(2,))] * 2
 
 
 def test_giving_up_a_generation_ends_waiting_for_it_but_not_for_the_next(workers: Workers) -> None:

@@ -152,7 +152,10 @@ def test_a_machine_that_cannot_be_reached_when_the_mesh_is_made_is_named(network
     assert (first, last) in ((2, 0), (2, None), (None, 0))
 
 
+Links = tuple[tuple[int, int], ...]
+
 HOSTS = (0, 1, 1, 2)  # machines by rank: the ranks of machine 1 and the one of machine 2 will not reach each other
+BOTH_WAYS, THERE, BACK = ((1, 2), (2, 1)), ((1, 2),), ((2, 1),)  # what is cut; from the first to the second
 ALL_PAIRS = {frozenset({1, 3}), frozenset({2, 3})}
 
 
@@ -160,33 +163,40 @@ def pairs(missed: dict[int, list[int]]) -> set[frozenset[int]]:
     return {frozenset({rank, other}) for rank, others in missed.items() for other in others}
 
 
-def cut(network: Network, links: Sequence[tuple[int, int]]) -> None:
+def cut(network: Network, links: Links) -> None:
     for here, there in links:
         network.cut(here, there)
 
 
-@pytest.mark.parametrize("links", [[(1, 2), (2, 1)], [(1, 2)], [(2, 1)]], ids=["both ways", "there", "back"])
-def test_all_pairs_that_cannot_connect_are_named_at_once(network: Network, links: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize(
+    "links",
+    [pytest.param(BOTH_WAYS, marks=pytest.mark.long), THERE, pytest.param(BACK, marks=pytest.mark.long)],
+    ids=["both ways", "there", "back"],
+)
+def test_all_pairs_that_cannot_connect_are_named_at_once(network: Network, links: Links) -> None:
     """By whoever connects and by whoever waits to be connected to. Rank 0 reaches all, and blames nobody."""
     cut(network, links)
     missed = Ranks(network, machines=HOSTS).all_missed()
     assert missed == {0: [], 1: [3], 2: [3], 3: [1, 2]}
 
 
-@pytest.mark.parametrize("links", [[(1, 2), (2, 1)], [(1, 2)], [(2, 1)]], ids=["both ways", "there", "back"])
-def test_all_pairs_that_are_cut_while_ranks_exchange_are_named_at_once(
-    network: Network, links: list[tuple[int, int]]
-) -> None:
+@pytest.mark.parametrize(
+    "links",
+    [BOTH_WAYS, pytest.param(THERE, marks=pytest.mark.long), pytest.param(BACK, marks=pytest.mark.long)],
+    ids=["both ways", "there", "back"],
+)
+def test_all_pairs_that_are_cut_while_ranks_exchange_are_named_at_once(network: Network, links: Links) -> None:
     """Of a cut in one direction perhaps by one side only; nobody else is named."""
     ranks = Ranks(network, machines=HOSTS)
     ranks.exchange()
     cut(network, links)
     missed = ranks.all_missed()
     assert pairs(missed) == ALL_PAIRS
-    if len(links) == 2:
+    if links == BOTH_WAYS:
         assert missed == {0: [], 1: [3], 2: [3], 3: [1, 2]}
 
 
+@pytest.mark.long
 def test_a_rank_that_answers_and_does_not_come_is_late_and_not_out_of_reach(network: Network) -> None:
     """Its process is stopped: its machine answers for it, whoever should connect to whom."""
     ranks = Ranks(network, machines=HOSTS, stopped=2)

@@ -107,7 +107,9 @@ def test_ten_thousand_workers_on_hosts_that_are_cut_are_decided_exactly() -> Non
     """Every worker names thousands: what counts is that few of them say different things."""
     parts = hosts(4000, 1000, 3000, 2000)
     cut = {0: (2,), 2: (0, 3), 3: (2,)}  # 0 or 2 with 3 stays; with 1 in any case
-    named = {worker: tuple(chain(*(parts[far] for far in cut[part]))) for part in cut for worker in parts[part]}
+    named: dict[int, tuple[int, ...]] = {}
+    for part, far in cut.items():
+        named |= dict.fromkeys(parts[part], tuple(chain(*(parts[other] for other in far))))
     assert connected_set(range(10_000), named) == {*parts[0], *parts[1], *parts[3]}
 
 

@@ -20,8 +20,9 @@ def how_to_replay(seed: int) -> str:
 def replay(schedule: Schedule, parts: Parts | None = None) -> Iterator[str]:
     """Lines for people. The last one says how it ended; raises Violation after it where something was not true."""
     config = schedule.config
+    hosts = ", ".join(str(schedule.host_of(worker)) for worker in range(config.workers))
     yield (
-        f"schedule {schedule.seed}: {config.workers} workers, at least {config.fewest}, "
+        f"schedule {schedule.seed}: {config.workers} workers on hosts {hosts}, at least {config.fewest}, "
         f"a checkpoint every {schedule.pace.checkpoint_every} steps, {len(schedule.faults)} faults"
     )
     cluster = Cluster(schedule, parts or Parts())

@@ -25,6 +25,11 @@ def test_every_operation_works_and_none_is_carried_by_gloo(machines: tuple[int, 
     assert run_ranks(torch_programs.everything, SIZE, machines=machines) == ["shoal"] * SIZE
 
 
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_ranks_hold_the_same_bits_for_every_size_up_to_1000(size: int) -> None:
+    run_ranks(torch_programs.bits, size)
+
+
 def test_tensors_of_any_layout_and_type() -> None:
     run_ranks(torch_programs.odd_tensors, 2)
 

@@ -22,6 +22,7 @@ from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import ShoalError
 from shoal.transport.tcp import PeerListener, connect_mesh
 from shoal.values import Address
+from support.bits import bits_of, reductions_of, tensor_of
 from support.collectives import TOKEN, generation_of
 
 DTYPES = [
@@ -97,6 +98,18 @@ def rounding(group: ThreadedGroup) -> str:
         own = torch.randn(50_001, generator=torch.Generator().manual_seed(group.rank)).to(dtype)
         group.all_reduce(own, label="rounded").wait()
         digest.update(own.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def bits(group: ThreadedGroup) -> str:
+    """Signed zeros, NaNs with payloads and denormals: one digest of all results."""
+    digest = hashlib.sha256()
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64):
+        for reduction in reductions_of(dtype):
+            for elements in (1, 2, 3, 17, 100, 1000, 20_001):
+                own = tensor_of(dtype, elements, 10 * elements + group.rank, shift=group.rank)
+                group.all_reduce(own, label="bits", reduction=reduction).wait()
+                digest.update(bits_of(own).tobytes())
     return digest.hexdigest()
 
 
@@ -185,7 +198,19 @@ def gather(group: ThreadedGroup, lengths: Sequence[int]) -> Pending:
 
 CHECKS: dict[str, Callable[[ThreadedGroup], str | None]] = {
     check.__name__: check
-    for check in (sums, large, reductions, rounding, several, reduce_scatter, gathers, broadcasts, messages, counts)
+    for check in (
+        sums,
+        large,
+        reductions,
+        rounding,
+        bits,
+        several,
+        reduce_scatter,
+        gathers,
+        broadcasts,
+        messages,
+        counts,
+    )
 }
 STARTS: dict[str, Callable[[ThreadedGroup], Pending]] = {
     "gradients": lambda group: group.all_reduce(torch.ones(10), label="gradients"),

@@ -16,9 +16,10 @@ from shoal.codecs.identity import Identity
 from shoal.collectives.schedule import Action, Program, Transfer
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.job_config import SCHEDULES
-from shoal.links.plan import fixed_plan
+from shoal.links.plan import Plan, fixed_plan
 from shoal.transport.in_process import in_process_meshes
 from shoal.transport.mesh import Mesh
+from shoal.transport.native import native
 from shoal.transport.tcp import PeerListener, connect_mesh
 from shoal.values import Address, Generation, Member
 from support.memory_groups import MEMORY_KINDS, memory_groups
@@ -31,6 +32,7 @@ SCHEDULED_KINDS = [
     *(("in-process", schedule) for schedule in SCHEDULES),
     *(("tcp", schedule) for schedule in ("ring", "tree", "auto")),
 ]
+IN_MEMORY = "memory" if native is not None else "memory-python"  # as a group of one machine has it
 KINDS_OF_MEMORY = [name for name, _ in MEMORY_KINDS]
 # Each way of its own runs the group's contract every time; those that differ from one of them in a program or in a
 # setting only do so in the long run.
@@ -109,12 +111,18 @@ def meshes(transport: str, size: int) -> Iterator[list[Mesh]]:
         with relay_meshes(size) as ends:
             yield list(ends)
         return
+    assert transport in TRANSPORTS, f"there is no transport {transport!r} here; with SHOAL_NATIVE=0 there is none in C"
     made = tcp_meshes(size) if transport == "tcp" else list(in_process_meshes(size))
     try:
         yield made
     finally:
         for mesh in made:
             mesh.close()
+
+
+def plan_of(size: int) -> Plan:
+    """With hosts, for those who ask for them."""
+    return fixed_plan(tuple(tuple(range(size))[number::2] for number in range(min(2, size))))
 
 
 @contextmanager
@@ -126,8 +134,7 @@ def groups(
             yield found
         return
     with meshes(transport, size) as ends:
-        hosts = tuple(tuple(range(size))[number::2] for number in range(min(2, size)))  # for those who ask for them
-        plan = fixed_plan(hosts)
+        plan = plan_of(size)
         made = [ThreadedGroup.over(mesh if size > 1 else None, 1, schedule, codec(), plan) for mesh in ends]
         try:
             yield made
@@ -138,7 +145,7 @@ def groups(
                 group.close()
 
 
-# A contribution is (rank, how it was summed): a nested tuple that shows the order.
+# A contribution is a rank, or a pair of what was summed: the lower rank's comes first, as in the executor.
 Sum = tuple[object, ...] | int
 
 
@@ -207,7 +214,8 @@ class _Replayed:
         self._taken |= frame.taken | frame.identity
         for block, value in zip(blocks, frame.values, strict=True):
             assert not self._posted[block] & ~self._taken, f"rank {self.number} changes block {block} on its way"
-            self.values[block] = value if transfer.action is Action.COPY else (self.values[block], value)
+            pair = (value, self.values[block]) if transfer.peer < self.number else (self.values[block], value)
+            self.values[block] = value if transfer.action is Action.COPY else pair
 
 
 def ranks_in(value: Sum) -> list[int]:

@@ -19,6 +19,7 @@ from shoal.transport.mesh_exchange import exchange_over
 from shoal.transport.native import native
 from shoal.transport.neighbours import Neighbourhood, form
 from shoal.transport.sub_mesh import SubMesh
+from shoal.transport.team import Team
 
 WAYS = {
     "memory": MemoryWays(reads_memory=True, is_native=True),
@@ -44,6 +45,17 @@ def neighbourhoods(meshes: list[Mesh], hosts: list[list[int]]) -> list[Neighbour
         return replace(hood, hosts=tuple(tuple(host) for host in hosts))
 
     return succeed(*(lambda rank=rank: join(rank) for rank in range(len(meshes))))
+
+
+@contextmanager
+def teams(size: int) -> Iterator[list[Team]]:
+    made = [hood.team for hood in neighbourhoods(list(in_process_meshes(size)), [list(range(size))])]
+    try:
+        yield [team for team in made if team is not None]
+    finally:
+        for team in made:
+            if team is not None:
+                team.close()
 
 
 @contextmanager

@@ -15,6 +15,8 @@ from torch.distributed._functional_collectives import all_reduce as functional_a
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
+from shoal.collectives.group import Reduction
+from support.bits import bits_of, folded, tensor_of
 from support.torch_ranks import Place, store_of
 
 
@@ -105,6 +107,22 @@ def as_lightning_does(rank: int, size: int) -> float:
     dist.barrier()
     dist.all_reduce(counter, op=ReduceOp.AVG, group=dist.group.WORLD, async_op=False)
     return counter.item()
+
+
+def bits(rank: int, size: int) -> None:
+    """Every rank holds the values combined in the order of the ranks, bit for bit."""
+    operators = {ReduceOp.SUM: Reduction.SUM, ReduceOp.MAX: Reduction.MAX, ReduceOp.MIN: Reduction.MIN}
+    for dtype in (torch.float32, torch.bfloat16):
+        everybody = [tensor_of(dtype, 1000, peer) for peer in range(size)]
+        for operator, reduction in operators.items():
+            expected = bits_of(folded(dtype, reduction, everybody))
+            for elements in range(1001):
+                tensor = everybody[rank][:elements].clone()
+                if elements % 2:
+                    dist.all_reduce(tensor, operator)
+                else:
+                    dist.all_reduce(tensor, operator, async_op=True).wait()
+                assert (bits_of(tensor) == expected[:elements]).all(), (dtype, operator, elements)
 
 
 def collectives(rank: int, size: int) -> None:

@@ -53,6 +53,7 @@ def group_over(mesh: Mesh, hood: Neighbourhood, config: GroupConfig) -> Threaded
     """A group over a mesh of all ranks. Mesh and neighbourhood belong to it from now on."""
     chooser = Chooser(config.schedule, mesh.size, mesh.rank, config.plan)
     everybody = ScheduledEngine(mesh, chooser, config.codec, config.generation)
+    everybody.why = hood.why_not_shared
     engine: Engine = everybody
     if not config.hosts_by_memory(hood):
         if hood.team is not None:

@@ -1,14 +1,15 @@
 """Runs one rank's program over a mesh: frames out, frames in, reduced or copied into place.
 
 Every frame's header is compared with what this rank would have sent in the peer's place; a difference is
-`WorkersDisagree`, which quotes both. Not here: the order of operations and the thread (`threaded_group`), and which
-program is run (`ring`, `tree`).
+`WorkersDisagree`, which quotes both. Where two values are combined, the lower rank's comes first, so that with two
+ranks every schedule combines in the order of the ranks. Not here: the order of operations and the thread
+(`threaded_group`), and which program is run (`ring`, `tree`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 import msgspec
@@ -17,9 +18,11 @@ import torch
 from shoal.codecs.codec import Codec
 from shoal.codecs.identity import memory_of
 from shoal.collectives.agreement import describe, disagreement, reduction_code
-from shoal.collectives.dtypes import Combine, code_of, combine
+from shoal.collectives.combining import combine
+from shoal.collectives.dtypes import code_of
 from shoal.collectives.engine import Operation
 from shoal.collectives.schedule import Action, Program, Transfer
+from shoal.errors import Refused, WireError
 from shoal.transport.mesh import Mesh
 from shoal.wire.frames import HEADER_BYTES, WAITING, FrameHeader, Kind, pack, unpack
 
@@ -79,10 +82,10 @@ class Executor:
         self._awaited: tuple[int, FrameHeader] | None = None  # peer and header, while one is waited for
         self._told: Counter[int] = Counter()  # by peer
         self._told_last = -1  # sequence of the last operation that a peer was told of
-        mesh.on_stall = self._look_around
 
     def run(self, operation: Operation, program: Program, segments: Sequence[Segment]) -> None:
         """Return when the segments are whole and their memory is free to change."""
+        self._mesh.on_stall = self._look_around  # several executors may use one mesh, one after the other
         for step in program.rounds:
             for transfer in step.sends:
                 self._send(operation, transfer, segments[transfer.segment])
@@ -116,7 +119,7 @@ class Executor:
         self._awaited = (peer, expected)
         while True:
             self._mesh.receive_into(peer, self._header)
-            found = unpack(self._header, generation=self._generation)
+            found = self._unpacked(peer, self._header)
             if found.transfer != WAITING:
                 self._awaited = None
                 return found
@@ -124,7 +127,7 @@ class Executor:
 
     def _receive_blocks(self, operation: Operation, peer: int, pieces: Sequence[memoryview]) -> None:
         """Bytes that are to be reduced arrive in blocks that may cover several pieces."""
-        reduce_into = _combine_of(operation)
+        reduce_into = self._reducing(operation, peer)
         left = sum(piece.nbytes for piece in pieces)
         filled = used = 0  # bytes of the block that came, and that were reduced
         for piece in pieces:
@@ -146,10 +149,18 @@ class Executor:
         if transfer.action is Action.COPY:
             segment.fill(decoded)
             return
-        reduce_into, received, start = _combine_of(operation), memory_of(decoded), 0
+        reduce_into, received, start = self._reducing(operation, transfer.peer), memory_of(decoded), 0
         for piece in segment.pieces:
             reduce_into(piece, received[start : start + piece.nbytes])
             start += piece.nbytes
+
+    def _reducing(self, operation: Operation, peer: int) -> Callable[[memoryview, memoryview], None]:
+        """How what comes from that peer is reduced into this rank's own."""
+        assert operation.reduction is not None
+        combined = combine(operation.dtype, operation.reduction)
+        if peer < self._mesh.rank:
+            return lambda own, received: combined(own, received, own)
+        return lambda own, received: combined(own, own, received)
 
     def _expected(self, operation: Operation, transfer: Transfer, segment: Segment) -> FrameHeader:
         """The header of this transfer: what we send, and what a peer that agrees with us sends."""
@@ -173,20 +184,21 @@ class Executor:
         awaited, ours = self._awaited
         for peer, head in heads.items():
             if len(head) == HEADER_BYTES:
-                self._compare(peer, ours, unpack(head, generation=self._generation))
+                self._compare(peer, ours, self._unpacked(peer, head))
         # Perhaps the other one waits as well, for somebody who waits for us: once per operation it is told.
         if ours.sequence != self._told_last and self._told[awaited] < MOST_TELLS:
             self._told_last = ours.sequence
             self._told[awaited] += 1
             self._mesh.post(awaited, pack(msgspec.structs.replace(ours, transfer=WAITING, payload=0)), _NOTHING)
 
+    def _unpacked(self, peer: int, head: bytes | memoryview) -> FrameHeader:
+        try:
+            return unpack(head, generation=self._generation)
+        except (WireError, Refused) as error:
+            raise type(error)(f"from rank {peer}: {error}") from None
+
     def _compare(self, peer: int, ours: FrameHeader, theirs: FrameHeader) -> None:
         """Raise if a peer at the same point is in another operation. It may be ahead, and what it waited in is past."""
         comparable = Kind.POINT_TO_POINT not in (ours.kind, theirs.kind) and ours.sequence == theirs.sequence
         if comparable and describe(ours) != describe(theirs):
             raise disagreement((self._mesh.rank, ours), (peer, theirs))
-
-
-def _combine_of(operation: Operation) -> Combine:
-    assert operation.reduction is not None
-    return combine(operation.dtype, operation.reduction)

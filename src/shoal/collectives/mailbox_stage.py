@@ -17,12 +17,12 @@ from typing import NamedTuple, Self
 from shoal.collectives.mailbox_delivery import Delivery
 from shoal.collectives.mailbox_message import Pull
 from shoal.errors import PeerLost
+from shoal.transport import memory_order
 from shoal.transport.native import native
+from shoal.transport.native_layout import GIVING, STAGE_PIECE, STAGE_SLOTS, TAKEN, UNTIL
 
-# The same as in C.
-STAGED, GIVING, TAKEN, UNTIL = 2, 3, 9, 10  # words in a neighbour's lines of an arena
-PIECE_BYTES = 256 * 1024
-STAGE_BYTES = 8 * PIECE_BYTES  # stays in the cache
+PIECE_BYTES = STAGE_PIECE
+STAGE_BYTES = STAGE_SLOTS * STAGE_PIECE  # stays in the cache
 # Bytes; what is shorter is read in less time than it takes to wake up the sender once more.
 SHORTEST = 4 * 1024 * 1024
 _NUMBERS = 2**32 - 1
@@ -75,6 +75,8 @@ class Stage:
             return False
         self._taken = pull
         self.claim(pull)
+        if memory_order.is_weak:
+            memory_order.fence()
         self._line[TAKEN] = _number(pull.letter.number) << 32  # the sender sees that somebody takes it
         return True
 

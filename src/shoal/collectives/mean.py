@@ -8,9 +8,11 @@ the same bits, whichever engine made it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 
+from shoal.collectives.combining import with_denormals
 from shoal.collectives.group import Reduction
 from shoal.errors import UsageError
 
@@ -30,7 +32,7 @@ def divide(sums: Iterable[torch.Tensor], ranks: int) -> None:
     """Make means of them, in place."""
     for total in sums:
         if total.is_complex():
-            torch.view_as_real(total).div_(ranks)
+            with_denormals(partial(torch.view_as_real(total).div_, ranks))  # ranks divide in threads of their own
         elif ranks > torch.iinfo(total.dtype).max:  # torch would convert the divisor to that type
             total.copy_(total.to(WIDER).div_(ranks, rounding_mode="trunc"))
         else:

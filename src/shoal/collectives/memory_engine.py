@@ -16,23 +16,29 @@ import msgspec
 import torch
 
 from shoal.collectives.agreement import disagreement, reduction_code
+from shoal.collectives.combining import has_loop
 from shoal.collectives.dtypes import code_of
 from shoal.collectives.engine import Engine, Operation
 from shoal.collectives.group import Reduction
-from shoal.collectives.memory_loops import LINE, Loop, MemoryLoops, MemoryWays, statement_of
-from shoal.errors import PeerLost, ShoalError, WorkersDisagree
+from shoal.collectives.memory_loops import (
+    Differs,
+    Garbled,
+    Loop,
+    MemoryLoops,
+    MemoryWays,
+    Unreadable,
+    statement_of,
+)
+from shoal.errors import PeerLost, Refused, ShoalError, WireError, WorkersDisagree
 from shoal.transport.native import native
+from shoal.transport.native_layout import DISAGREE, DONE, GARBLED, LATE, LINE, STOPPED
 from shoal.transport.team import MOST_ENTRIES, SLOT_BYTES, Team, in_group_ranks
 from shoal.wire.frames import unpack
 
-# How the C loops end, as in `native/team.h`.
-DONE, ABORTED, LOST, DISAGREE, UNREADABLE, STOPPED, LATE = range(7)
 # Seconds of looking at a word before sleeping on it, where every rank has a core. Waking up takes 50 us and more on a
 # virtual machine. A thread that works beside the script's would take that time from it.
 SPIN = 200e-6
 SPIN_BESIDE = 20e-6
-_NATIVE_REDUCTIONS = (Reduction.SUM, Reduction.MAX, Reduction.MIN)
-_NATIVE_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64)
 _SCALED_TYPES = (torch.float32, torch.float64)
 
 
@@ -165,11 +171,15 @@ class MemoryEngine(Engine):
 
     def _in_python(self, operation: Operation, loop: Loop, source: int = 0) -> None:
         try:
-            culprit = loop(self._statement(operation, source))
+            loop(self._statement(operation, source))
         except PeerLost as lost:
             raise in_group_ranks(lost, self._ranks) from None
-        if culprit is not None:
-            raise self._disagreement(operation, source, *culprit)
+        except Differs as found:
+            raise self._disagreement(operation, source, found.peer, found.entry) from None
+        except Garbled as found:
+            raise self._garbled(operation, found.peer, str(found)) from None
+        except Unreadable as found:
+            raise self._unreadable(operation, found.peer, found.error) from None
 
     def _check(self, ended: int, operation: Operation, source: int = 0) -> None:
         """Raise what a C loop ended with."""
@@ -180,6 +190,8 @@ class MemoryEngine(Engine):
         try:
             if ended == DISAGREE:
                 raise self._disagreement(operation, source, culprit, error - 1)
+            if ended == GARBLED:
+                raise self._garbled(operation, culprit, "a notice with numbers that cannot be")
             if ended == STOPPED:
                 raise self._team.loss_of_stopped(culprit)
             if ended == LATE:
@@ -187,14 +199,27 @@ class MemoryEngine(Engine):
             self._team.look(awaited=culprit)
         except PeerLost as lost:
             raise in_group_ranks(lost, self._ranks) from None
-        where = f"rank {self._ranks[culprit]} (process {self._team.processes[culprit]})"
-        raise ShoalError(f"{operation.label!r}: the memory of {where} cannot be read: {os.strerror(error)}")
+        raise self._unreadable(operation, culprit, error)
 
-    def _disagreement(self, operation: Operation, source: int, peer: int, entry: int) -> WorkersDisagree:
+    def _unreadable(self, operation: Operation, peer: int, error: int) -> ShoalError:
+        return ShoalError(
+            f"{operation.label!r}: the memory of {self._place(peer)} cannot be read: {os.strerror(error)}"
+        )
+
+    def _place(self, peer: int) -> str:
+        return f"rank {self._ranks[peer]} (process {self._team.processes[peer]})"
+
+    def _garbled(self, operation: Operation, peer: int, why: str) -> WireError:
+        return WireError(f"{operation.words}: {self._place(peer)} wrote what no rank may: {why}")
+
+    def _disagreement(self, operation: Operation, source: int, peer: int, entry: int) -> ShoalError:
         """`entry`: number of the tensor whose size differs, or less than 0 where the operations do."""
         ours = unpack(self._statement(operation, source), generation=self._generation)
-        said = self._loops.said_by(peer)
-        theirs = unpack(said.statement, generation=self._generation)
+        try:
+            said = self._loops.said_by(peer)
+            theirs = unpack(said.statement, generation=self._generation)
+        except (Garbled, Refused, WireError) as found:
+            return self._garbled(operation, peer, str(found))
         error = disagreement((self._ranks[self.rank], ours), (self._ranks[peer], theirs))
         if ours != theirs:
             return error
@@ -202,14 +227,9 @@ class MemoryEngine(Engine):
         return WorkersDisagree(f"{error}; rank {self._ranks[peer]} has {sizes}, where this rank has others")
 
 
-@lru_cache(maxsize=64)
-def _has_native_loop(dtype: torch.dtype, reduction: Reduction) -> bool:
-    return dtype in _NATIVE_TYPES and reduction in _NATIVE_REDUCTIONS
-
-
 def _has_loop(operation: Operation) -> bool:
     assert operation.reduction is not None
-    return _has_native_loop(operation.dtype, operation.reduction)
+    return has_loop(operation.dtype, operation.reduction)
 
 
 def _codes(operation: Operation) -> tuple[int, int]:

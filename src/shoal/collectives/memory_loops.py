@@ -1,47 +1,62 @@
 """The operations of a team in Python: for types and reductions that the C loops lack, and where those were not built.
 
-They use the same notices, phases and slots as the C loops (`native/operations.h`), so that one team may use both. Each
-returns None, or the rank that does something else and the number of the tensor whose size differs (-1: the operations
-do).
+They use the same notices, phases and slots as the C loops (`native/operations.h`), so that one team may use both. Sums
+are made in the order of the ranks. A rank that does something else is `Differs`, one whose notice cannot be `Garbled`,
+one whose memory cannot be read where its notice says `Unreadable`.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
 import torch
 
 from shoal.codecs.identity import memory_of
 from shoal.collectives.agreement import reduction_code
-from shoal.collectives.dtypes import Combine, code_of, combine
+from shoal.collectives.combining import Combine, combine
+from shoal.collectives.dtypes import code_of
 from shoal.collectives.engine import Operation
 from shoal.collectives.group import Reduction
+from shoal.collectives.memory_notice import Said, pack_notice, parse_notice, share_of
+from shoal.errors import WireError
 from shoal.transport import cross_memory
 from shoal.transport.arena import address_of
-from shoal.transport.team import (
-    MOST_ENTRIES,
-    NOTICE_BYTES,
-    NOTICES,
-    OPERATIONS,
-    ROUNDS,
-    SLOT_BYTES,
-    SLOTS,
-    Team,
-)
-from shoal.wire.frames import COUNTS, HEADER_BYTES, FrameHeader, Kind, pack, pack_counts
+from shoal.transport.native_layout import LINE
+from shoal.transport.team import NOTICE_BYTES, NOTICES, OPERATIONS, ROUNDS, SLOT_BYTES, SLOTS, Team
+from shoal.wire.frames import COUNTS, FrameHeader, Kind, pack, pack_counts
 
-Culprit = tuple[int, int]
-Loop = Callable[[bytes], Culprit | None]  # given the statement
+Loop = Callable[[bytes], None]  # given the statement
 Output = tuple[int, int, torch.Tensor]  # a peer, the number of its entry, where that goes
 
 BLOCK_BYTES = 512 * 1024  # read and reduced at a time
-_HEAD = struct.Struct("=128sIId48x")  # statement, count of entries, whether they are in the slot, scale
-_ENTRY = struct.Struct("=QQ")  # address, bytes
-LINE = 64
+
+
+class Differs(Exception):
+    """A rank of the team does something else than this one."""
+
+    def __init__(self, peer: int, entry: int = -1) -> None:
+        """`entry`: number of the tensor whose size differs; -1: the operations do."""
+        super().__init__(peer, entry)
+        self.peer, self.entry = peer, entry
+
+
+class Garbled(Exception):
+    """What a rank of the team wrote cannot be: `args` has the words for it."""
+
+    def __init__(self, peer: int, why: str) -> None:
+        super().__init__(why)
+        self.peer = peer
+
+
+class Unreadable(Exception):
+    """The memory of a rank of the team, that its notice names, cannot be read."""
+
+    def __init__(self, peer: int, error: int) -> None:
+        """`error`: the system's number."""
+        super().__init__(peer, error)
+        self.peer, self.error = peer, error
 
 
 @dataclass(frozen=True)
@@ -59,22 +74,6 @@ class MemoryWays:
 def small_for(size: int) -> int:
     """Up to how many bytes every rank of such a team adds everything up: one phase, but n times the work."""
     return min(SLOT_BYTES, max(64 * 1024, 2 * 1024 * 1024 // size**2 // LINE * LINE))
-
-
-@dataclass(frozen=True)
-class Said:
-    """One rank's notice of an operation."""
-
-    statement: bytes
-    is_staged: bool
-    scale: float
-    addresses: tuple[int, ...]
-    sizes: tuple[int, ...]  # bytes
-
-    @property
-    def share(self) -> int:
-        """Bytes of the slot that each entry has."""
-        return SLOT_BYTES // max(1, len(self.sizes)) // LINE * LINE
 
 
 def statement_of(operation: Operation, generation: int, source: int) -> bytes:
@@ -106,18 +105,20 @@ class MemoryLoops:
     def __init__(self, team: Team, ways: MemoryWays) -> None:
         self._team = team
         self._ways = ways
-        self._block = memoryview(bytearray(BLOCK_BYTES))
+        # torch aligns memory: where all ranks compute the same, they do so at the same distance from the start of a
+        # line, since libraries compute the elements before the first line and behind the last one in another way.
+        self._block, self._total = (memory_of(torch.empty(BLOCK_BYTES, dtype=torch.uint8)) for _ in range(2))
 
     def said_by(self, rank: int) -> Said:
         """In the operation that runs, or that has just failed."""
-        arena, start = self._team.arena(rank), self._notice_at()
-        statement, count, staged, scale = _HEAD.unpack_from(arena, start)
-        count = min(count, MOST_ENTRIES)
-        entries = [_ENTRY.unpack_from(arena, start + _HEAD.size + _ENTRY.size * number) for number in range(count)]
-        addresses, sizes = tuple(entry[0] for entry in entries), tuple(entry[1] for entry in entries)
-        return Said(statement[:HEADER_BYTES], bool(staged), scale, addresses, sizes)
+        start = self._notice_at()
+        copy = bytes(self._team.arena(rank)[start : start + NOTICE_BYTES])
+        try:
+            return parse_notice(copy)
+        except WireError as error:
+            raise Garbled(rank, str(error)) from None
 
-    def all_reduce(self, operation: Operation, tensors: Sequence[torch.Tensor], said: bytes) -> Culprit | None:
+    def all_reduce(self, operation: Operation, tensors: Sequence[torch.Tensor], said: bytes) -> None:
         pieces = [memory_of(tensor) for tensor in tensors]
         size = sum(piece.nbytes for piece in pieces)
         is_staged = size <= self._ways.small or not self._ways.reads_to_reduce
@@ -126,50 +127,51 @@ class MemoryLoops:
                 tensor.mul_(operation.scale)
         if is_staged:
             self._fill_slot(_cut(pieces, 0, SLOT_BYTES))
-        culprit = self._meet(said, tensors, is_staged)
+        all_said = self._meet(said, tensors, is_staged)
         sizes = tuple(piece.nbytes for piece in pieces)
-        all_said = [self.said_by(rank) for rank in range(self._team.size)]
         for rank, other in enumerate(all_said):
-            if culprit is None and (other.sizes != sizes or other.is_staged != is_staged):
-                culprit = (rank, -1)
-        if culprit is not None:
-            return culprit
-        reduce_into = _combine(operation)
+            if other.sizes != sizes or other.is_staged != is_staged:
+                raise Differs(rank)
+        reduce = _combine(operation)
         if is_staged:
-            self._reduce_slots(pieces, size, reduce_into)
+            self._reduce_slots(pieces, size, reduce)
         else:
-            self._reduce_reading(pieces, all_said, reduce_into)
+            self._reduce_reading(pieces, all_said, reduce)
         self._team.count(OPERATIONS)
-        return None
 
-    def _reduce_slots(self, pieces: Sequence[memoryview], size: int, reduce_into: Combine) -> None:
+    def _reduce_slots(self, pieces: Sequence[memoryview], size: int, reduce: Combine) -> None:
         """One phase for each slot full: everybody sums everything."""
         for start in range(0, max(size, 1), SLOT_BYTES):
             if start:
                 self._fill_slot(_cut(pieces, start, start + SLOT_BYTES))
                 self._synchronize()
-            at = 0
+            slots, at = [self._slot(rank) for rank in range(self._team.size)], 0
             for piece in _cut(pieces, start, start + SLOT_BYTES):
-                piece[:] = self._slot(0)[at : at + piece.nbytes]
-                for rank in range(1, self._team.size):
-                    reduce_into(piece, self._slot(rank)[at : at + piece.nbytes])
-                at += piece.nbytes
+                for begin in range(0, piece.nbytes, BLOCK_BYTES):
+                    place = piece[begin : begin + BLOCK_BYTES]
+                    total, stop = self._total[: place.nbytes], at + place.nbytes
+                    first, *others = (slot[at:stop] for slot in slots)
+                    for other in others:
+                        reduce(total, first, other)
+                        first = total
+                    place[:] = total
+                    at = stop
             if size:
                 self._team.count(ROUNDS)
 
-    def _reduce_reading(self, pieces: Sequence[memoryview], said: Sequence[Said], reduce_into: Combine) -> None:
+    def _reduce_reading(self, pieces: Sequence[memoryview], said: Sequence[Said], reduce: Combine) -> None:
         """Every rank owns a part of each tensor: it reads that part from the others, adds, and they read the sum."""
         for number, piece in enumerate(pieces):
             start, stop = self._part(piece.nbytes, self._team.rank)
             for at in range(start, stop, BLOCK_BYTES):
                 own = piece[at : min(at + BLOCK_BYTES, stop)]
-                total = np.empty(own.nbytes, np.uint8).data
+                total = self._total[: own.nbytes]
                 for rank in range(self._team.size):
                     value = own if rank == self._team.rank else self._read(rank, said[rank].addresses[number] + at, own)
                     if rank == 0:
                         total[:] = value
                     else:
-                        reduce_into(total, value)
+                        reduce(total, total, value)
                 own[:] = total
         self._synchronize()
         for number, piece in enumerate(pieces):
@@ -182,32 +184,28 @@ class MemoryLoops:
 
     def reduce_scatter(
         self, operation: Operation, parts: Sequence[torch.Tensor], output: torch.Tensor, said: bytes
-    ) -> Culprit | None:
+    ) -> None:
         to, rank = memory_of(output), self._team.rank
-        culprit = self._meet_with_entries(said, parts, self._ways.reads_to_reduce)
-        all_said = [self.said_by(peer) for peer in range(self._team.size)]
+        all_said = self._meet_with_entries(said, parts, self._ways.reads_to_reduce)
         for peer, other in enumerate(all_said):
-            if culprit is None and (len(other.sizes) != self._team.size or other.sizes[rank] != to.nbytes):
-                culprit = (peer, rank)
-        if culprit is not None:
-            return culprit
-        reduce_into, share = _combine(operation), all_said[rank].share
+            if len(other.sizes) != self._team.size or other.sizes[rank] != to.nbytes:
+                raise Differs(peer, rank)
+        reduce, share = _combine(operation), all_said[rank].share
         rounds = _rounds(all_said)
         for number in range(rounds):
             start, stop = (0, to.nbytes) if rounds == 1 else (number * share, min(to.nbytes, (number + 1) * share))
             for at in range(start, stop, BLOCK_BYTES):
                 place = to[at : min(at + BLOCK_BYTES, stop)]
-                total = np.empty(place.nbytes, np.uint8).data
+                total = self._total[: place.nbytes]
                 for peer, other in enumerate(all_said):
                     value = self._entry_block(parts, peer, other, (rank, at, at - number * share), place)
                     if peer == 0:
                         total[:] = value
                     else:
-                        reduce_into(total, value)
+                        reduce(total, total, value)
                 place[:] = total
             self._next_round(parts, all_said[rank], number, rounds)
         self._finish(all_said)
-        return None
 
     def _entry_block(
         self,
@@ -225,22 +223,18 @@ class MemoryLoops:
             return self._slot(peer)[start : start + like.nbytes]
         return self._read(peer, said.addresses[number] + at, like)
 
-    def exchange(self, inputs: Sequence[torch.Tensor], outputs: Sequence[Output], said: bytes) -> Culprit | None:
-        culprit = self._meet_with_entries(said, inputs, self._ways.reads_memory)
-        all_said = [self.said_by(peer) for peer in range(self._team.size)]
+    def exchange(self, inputs: Sequence[torch.Tensor], outputs: Sequence[Output], said: bytes) -> None:
+        all_said = self._meet_with_entries(said, inputs, self._ways.reads_memory)
         for peer, index, output in outputs:
             sizes = all_said[peer].sizes
-            if culprit is None and (index >= len(sizes) or sizes[index] != output.nbytes):
-                culprit = (peer, index)
-        if culprit is not None:
-            return culprit
+            if index >= len(sizes) or sizes[index] != output.nbytes:
+                raise Differs(peer, index)
         rounds = _rounds(all_said)
         for number in range(rounds):
             for peer, index, output in outputs:
                 self._take(inputs, (peer, index, output), all_said[peer], number)
             self._next_round(inputs, all_said[self._team.rank], number, rounds)
         self._finish(all_said)
-        return None
 
     def _take(self, inputs: Sequence[torch.Tensor], wanted: Output, said: Said, number: int) -> None:
         """What comes in one round."""
@@ -257,18 +251,21 @@ class MemoryLoops:
 
     # Notices, slots and rounds
 
-    def _meet(self, said: bytes, tensors: Sequence[torch.Tensor], is_staged: bool) -> Culprit | None:
+    def _meet(self, said: bytes, tensors: Sequence[torch.Tensor], is_staged: bool) -> list[Said]:
+        """Say what this rank does, wait until all have, and compare: what all have said, each copied once."""
         arena, start = self._team.arena(self._team.rank), self._notice_at()
-        _HEAD.pack_into(arena, start, said, len(tensors), is_staged, 1.0)
-        for number, tensor in enumerate(tensors):
-            _ENTRY.pack_into(arena, start + _HEAD.size + _ENTRY.size * number, tensor.data_ptr(), tensor.nbytes)
+        entries = [(tensor.data_ptr(), tensor.nbytes) for tensor in tensors]
+        pack_notice(arena[start : start + NOTICE_BYTES], said, entries, is_staged=is_staged)
         self._synchronize()
-        differing = (rank for rank in range(self._team.size) if self.said_by(rank).statement != said)
-        culprit = next(differing, None)
-        return None if culprit is None else (culprit, -1)
+        all_said = []
+        for rank in range(self._team.size):
+            all_said.append(self.said_by(rank))
+            if all_said[rank].statement != said:
+                raise Differs(rank)
+        return all_said
 
-    def _meet_with_entries(self, said: bytes, entries: Sequence[torch.Tensor], reads: bool) -> Culprit | None:
-        share = SLOT_BYTES // max(1, len(entries)) // LINE * LINE
+    def _meet_with_entries(self, said: bytes, entries: Sequence[torch.Tensor], reads: bool) -> list[Said]:
+        share = share_of(len(entries))
         sizes = [entry.nbytes for entry in entries]
         is_staged = not reads or (max(sizes, default=0) <= share and sum(sizes) <= self._ways.small)
         if is_staged:
@@ -327,9 +324,9 @@ class MemoryLoops:
     def _read_into(self, rank: int, address: int, to: memoryview) -> None:
         try:
             cross_memory.read(self._team.processes[rank], address, address_of(to), to.nbytes)
-        except OSError:
+        except OSError as error:
             self._team.look(awaited=rank)
-            raise
+            raise Unreadable(rank, error.errno or 0) from None
 
 
 def _rounds(all_said: Sequence[Said]) -> int:

@@ -27,7 +27,7 @@ def survey(mesh: Mesh, schedule: str, hosts: Hosts = (), *, deterministic: bool 
 
 def told(plan: Plan, generation: int, setting: str, in_memory: Hosts = (), *, memory: str = "") -> ScheduleChosen:
     """`setting`: what the job was asked to take. `in_memory`: all hosts, where ranks of one reduce in its memory;
-    `memory`: what was found out about that."""
+    `memory`: what was found out about that, or why there is no such host."""
     table, reason, asked = plan.all_reduce, plan.reason, f"asked for with --schedule {setting}; "
     if len(in_memory) == 1:
         table = Table((0,), ("memory",))
@@ -38,6 +38,8 @@ def told(plan: Plan, generation: int, setting: str, in_memory: Hosts = (), *, me
     elif setting != "auto":
         table = Table((0,), (setting,))
         reason = f"auto would take {plan.reason}" if plan.seconds else plan.reason
+    if memory and not in_memory:
+        reason = f"{memory}; {reason}"
     return ScheduleChosen(
         generation=generation,
         setting=setting,

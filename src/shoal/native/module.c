@@ -1,9 +1,11 @@
 /* shoal._native: the loops of `collectives/memory_engine.py` that must not hold Python's lock. Optional: without it the
-   same is done in Python, slower. Arguments come from our own Python code, which has checked them. */
+   same is done in Python, slower. Arguments come from our own Python code, which has checked them; that both agree on the
+   layout of memory and on codes is checked when this is loaded (`LAYOUT`). */
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "layout.h"
 #include "operations.h"
 #include "stage.h"
 
@@ -19,6 +21,7 @@ static int interrupted(Team *t) {
 static void free_team(PyObject *capsule) {
     Team *t = PyCapsule_GetPointer(capsule, NAME);
     free(t->scratch);
+    free(t->notices);
     free(t);
 }
 
@@ -43,7 +46,9 @@ static PyObject *make_team(PyObject *self, PyObject *args) {
         (!reads_to_reduce && piece * size > SLOT_BYTES))
         return PyErr_Format(PyExc_ValueError, "sizes %zd, %zd, %zd do not fit", small, piece, block);
     Team *t = calloc(1, sizeof *t);
-    if (!t || posix_memalign((void **)&t->scratch, 4096, 2 * (size_t)block)) {
+    if (t) t->notices = calloc((size_t)size, sizeof *t->notices);
+    if (!t || !t->notices || posix_memalign((void **)&t->scratch, 4096, 2 * (size_t)block)) {
+        if (t) free(t->notices);
         free(t);
         return PyErr_NoMemory();
     }
@@ -57,7 +62,7 @@ static PyObject *make_team(PyObject *self, PyObject *args) {
         t->deaths[r] = (struct pollfd){(int)PyLong_AsLong(PyList_GET_ITEM(pidfds, r)), POLLIN, 0};
     }
     PyObject *capsule = PyErr_Occurred() ? NULL : PyCapsule_New(t, NAME, free_team);
-    if (!capsule) free(t->scratch), free(t);
+    if (!capsule) free(t->scratch), free(t->notices), free(t);
     return capsule;
 }
 
@@ -78,6 +83,7 @@ static int write_notice(Team *t, PyObject *statement, PyObject *entries, double 
     memset(n->statement, 0, sizeof n->statement);
     memcpy(n->statement, text, (size_t)length);
     n->count = (uint32_t)count;
+    n->staged = n->apart = 0;
     n->scale = scale;
     for (Py_ssize_t i = 0; i < count; i++) {
         n->entries[i].address = PyLong_AsUnsignedLongLong(PyList_GET_ITEM(entries, 2 * i));
@@ -94,17 +100,19 @@ static PyObject *ended(Team *t, int how) {
     return how == INTERRUPTED ? NULL : PyLong_FromLong(how);
 }
 
-#define ALONE(t, how, call)               \
-    do {                                  \
-        (t)->thread = PyEval_SaveThread(); \
-        how = call;                       \
-        PyEval_RestoreThread((t)->thread); \
+#define ALONE(t, how, call)                         \
+    do {                                            \
+        (t)->thread = PyEval_SaveThread();          \
+        Arithmetic arithmetic = plain_arithmetic(); \
+        how = call;                                 \
+        restore_arithmetic(arithmetic);             \
+        PyEval_RestoreThread((t)->thread);          \
     } while (0)
 
-static int kernel(Kernel *k, int dtype, int reduction) {
-    *k = (Kernel){reducer(dtype, reduction), scaled_reducer(dtype), scaler(dtype), 1, 0};
-    if (k->add) return 0;
-    PyErr_Format(PyExc_ValueError, "no loop for dtype %d and reduction %d", dtype, reduction);
+static int kernel(Kernel *k, int dtype, int reduction, double scale) {
+    *k = (Kernel){reducer(dtype, reduction), scaled_reducer(dtype, reduction), scaler(dtype, reduction), 1, 0};
+    if (k->add && (scale == 1.0 || k->times)) return 0;
+    PyErr_Format(PyExc_ValueError, "no %sloop for dtype %d and reduction %d", k->add ? "scaling " : "", dtype, reduction);
     return -1;
 }
 
@@ -118,7 +126,7 @@ static PyObject *py_all_reduce(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OOO!dii", &capsule, &statement, &PyList_Type, &entries, &scale, &dtype, &reduction))
         return NULL;
     Team *t = team_of(capsule);
-    if (!t || kernel(&k, dtype, reduction) < 0 || write_notice(t, statement, entries, scale) < 0) return NULL;
+    if (!t || kernel(&k, dtype, reduction, scale) < 0 || write_notice(t, statement, entries, scale) < 0) return NULL;
     ALONE(t, how, all_reduce(t, &k));
     return ended(t, how);
 }
@@ -135,7 +143,7 @@ static PyObject *py_reduce_scatter(PyObject *self, PyObject *args) {
                           &dtype, &reduction))
         return NULL;
     Team *t = team_of(capsule);
-    if (!t || kernel(&k, dtype, reduction) < 0 || write_notice(t, statement, entries, scale) < 0) return NULL;
+    if (!t || kernel(&k, dtype, reduction, scale) < 0 || write_notice(t, statement, entries, scale) < 0) return NULL;
     ALONE(t, how, reduce_scatter(t, &k, (char *)(uintptr_t)address, (size_t)bytes));
     return ended(t, how);
 }
@@ -253,6 +261,39 @@ static PyObject *py_copy(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* reduce(out, x, y, dtype, reduction): of three buffers of one size; out may be x or y, and overlaps nothing else */
+static PyObject *py_reduce(PyObject *self, PyObject *args) {
+    (void)self;
+    Py_buffer out, x, y;
+    int dtype, reduction;
+    Kernel k;
+    if (!PyArg_ParseTuple(args, "w*y*y*ii", &out, &x, &y, &dtype, &reduction)) return NULL;
+    int is_fine = kernel(&k, dtype, reduction, 1.0) == 0;
+    if (is_fine && (x.len != out.len || y.len != out.len)) {
+        PyErr_Format(PyExc_ValueError, "runs of %zd, %zd and %zd bytes cannot be reduced", out.len, x.len, y.len);
+        is_fine = 0;
+    }
+    if (is_fine) {
+        Py_BEGIN_ALLOW_THREADS
+        Arithmetic arithmetic = plain_arithmetic();
+        k.add(out.buf, x.buf, y.buf, (size_t)out.len, 1.0);
+        restore_arithmetic(arithmetic);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&out);
+    PyBuffer_Release(&x);
+    PyBuffer_Release(&y);
+    if (!is_fine) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* fence(): what this thread wrote before can be seen by everybody before what it writes and reads afterwards */
+static PyObject *py_fence(PyObject *self, PyObject *unused) {
+    (void)self, (void)unused;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"team", make_team, METH_VARARGS, "A team of ranks."},
     {"all_reduce", py_all_reduce, METH_VARARGS, "The tensors become the reduction over all ranks."},
@@ -266,8 +307,20 @@ static PyMethodDef methods[] = {
     {"take", py_take, METH_VARARGS, "Take pieces that a sender stages."},
     {"read", py_read, METH_VARARGS, "Read another process's memory."},
     {"copy", py_copy, METH_VARARGS, "Copy past the cache."},
+    {"reduce", py_reduce, METH_VARARGS, "Reduce two runs of elements."},
+    {"fence", py_fence, METH_NOARGS, "Keep the order of memory."},
     {NULL, NULL, 0, NULL},
 };
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "shoal._native", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
-PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__native(void) {
+    PyObject *made = PyModule_Create(&module), *layout = made ? PyDict_New() : NULL;
+    for (size_t i = 0; layout && i < sizeof LAYOUT / sizeof *LAYOUT; i++) {
+        PyObject *number = PyLong_FromLongLong(LAYOUT[i].number);
+        if (!number || PyDict_SetItemString(layout, LAYOUT[i].name, number) < 0) Py_CLEAR(layout);
+        Py_XDECREF(number);
+    }
+    if (!layout || PyModule_AddObjectRef(made, "LAYOUT", layout) < 0) Py_CLEAR(made);
+    Py_XDECREF(layout);
+    return made;
+}

@@ -54,20 +54,21 @@ static void more(const Kernel *k, void *out, const void *x, const void *y, size_
 
 /* Reduce a block of memory that all ranks have, in the order of the ranks: `mine` becomes the sum. */
 static int reduce_block(Team *t, const Kernel *k, char *mine, uint32_t index, size_t offset, size_t bytes) {
-    char *read = t->scratch, *acc = t->rank < 2 ? mine : t->scratch + t->block;
-    if (t->rank < 2) first(k, mine, mine, bytes, notice(t, t->rank)->scale); /* the first two may change places */
+    char *read = t->scratch, *sum = t->rank == 0 ? mine : t->scratch + t->block;
     for (int r = 0; r < t->size; r++) {
         Notice *n = notice(t, r);
-        if (r == t->rank) {
-            if (r >= 2) more(k, acc, acc, mine, bytes, n->scale);
-            continue;
+        const char *from = mine;
+        if (r != t->rank) {
+            from = r ? read : sum;
+            TRY(pull(t, r, (char *)from, n->entries[index].address + offset, bytes));
         }
-        int is_first = r == 0 && t->rank >= 2;
-        TRY(pull(t, r, is_first ? acc : read, n->entries[index].address + offset, bytes));
-        if (is_first) first(k, acc, acc, bytes, n->scale);
-        else more(k, acc, acc, read, bytes, n->scale);
+        if (r == 0) first(k, sum, from, bytes, n->scale);
+        else {
+            char *to = r == t->rank ? mine : sum; /* from here on the sum is where it belongs */
+            more(k, to, sum, from, bytes, n->scale);
+            sum = to;
+        }
     }
-    if (acc != mine) memcpy(mine, acc, bytes);
     return DONE;
 }
 
@@ -136,8 +137,8 @@ static void copy_out(Team *t, const char *from, size_t start, size_t stop) {
     }
 }
 
-/* One phase: everybody sums what lies in all slots. The first two may change places, so that the first two ranks can
-   sum in place; what this rank has in its slot may have been scaled. */
+/* One phase: everybody sums what lies in all slots, in the order of the ranks. The first two ranks can take their own
+   values from where they lie, unless those in the slot were scaled. */
 static int all_reduce_small(Team *t, const Kernel *k) {
     Notice *n = notice(t, t->rank);
     size_t start = 0;
@@ -145,8 +146,8 @@ static int all_reduce_small(Team *t, const Kernel *k) {
         for (size_t at = 0; at < n->entries[i].bytes; at += t->block) {
             size_t size = lesser(t->block, n->entries[i].bytes - at), place = start + at;
             char *to = own(n, i, at);
-            int in_place = t->rank < 2 && !k->is_scaled;
-            k->add(to, in_place ? to : slot(t, 0) + place, slot(t, in_place ? !t->rank : 1) + place, size, 1.0);
+            int mine = k->is_scaled ? -1 : t->rank;
+            k->add(to, mine == 0 ? to : slot(t, 0) + place, mine == 1 ? to : slot(t, 1) + place, size, 1.0);
             for (int r = 2; r < t->size; r++) k->add(to, to, slot(t, r) + place, size, 1.0);
         }
     t->rounds++;
@@ -209,6 +210,11 @@ static int all_reduce_staged(Team *t, const Kernel *k, size_t bytes) {
     return DONE;
 }
 
+/* A sum that is scaled needs loops for that, whoever wants it. */
+static int check_scale(Team *t, const Kernel *k, int rank) {
+    return notice(t, rank)->scale == 1.0 || k->times ? DONE : failed(t, GARBLED, rank, 0);
+}
+
 static int all_reduce(Team *t, const Kernel *k) {
     Notice *mine = notice(t, t->rank);
     size_t bytes = total(mine);
@@ -221,6 +227,7 @@ static int all_reduce(Team *t, const Kernel *k) {
     TRY(meet(t));
     for (int r = 0; r < t->size; r++) {
         Notice *n = notice(t, r);
+        TRY(check_scale(t, k, r));
         if (!mine->staged) used.is_scaled |= n->scale != 1.0;
         if (n->count != mine->count || n->staged != mine->staged) return failed(t, DISAGREE, r, 0);
         for (uint32_t i = 0; i < n->count; i++)
@@ -349,6 +356,7 @@ static int exchange(Team *t, const Output *outputs, size_t count) {
         Notice *n = notice(t, outputs[i].peer);
         if (outputs[i].index >= n->count || n->entries[outputs[i].index].bytes != outputs[i].bytes)
             return failed(t, DISAGREE, outputs[i].peer, (int)outputs[i].index + 1);
+        if (outputs[i].peer != t->rank && n->apart == outputs[i].index + 1) return failed(t, GARBLED, outputs[i].peer, 0);
     }
     size_t rounds = rounds_of(t, &anybody_reads);
     for (size_t round = 0; round < rounds; round++) {
@@ -392,9 +400,11 @@ static int reduce_scatter(Team *t, const Kernel *k, char *to, size_t bytes) {
     TRY(meet_with_entries(t, t->reads_to_reduce));
     for (int r = 0; r < t->size; r++) {
         Notice *n = notice(t, r);
+        TRY(check_scale(t, k, r));
         used.is_scaled |= n->scale != 1.0;
         if (n->count != (uint32_t)t->size || n->entries[t->rank].bytes != bytes)
             return failed(t, DISAGREE, r, t->rank + 1);
+        if (n->apart) return failed(t, GARBLED, r, 0);
     }
     size_t rounds = rounds_of(t, &anybody_reads), part = share(notice(t, t->rank));
     for (size_t round = 0; round < rounds; round++) {

@@ -1,7 +1,9 @@
 /* The ranks of a group on one machine: their arenas, and how they wait for each other.
 
    A rank writes its own arena only and maps the others' read-only. Its phase counts up when it has something for the
-   others to see; they wait for it on that word. The layout is also in `transport/team.py`. */
+   others to see; they wait for it on that word. What a peer wrote about an operation is copied once, checked, and used
+   from that copy alone: the peer may be broken, and may write again meanwhile. The layout is also in
+   `transport/native_layout.py`, which is compared with this one when the extension is loaded. */
 #ifndef SHOAL_TEAM_H
 #define SHOAL_TEAM_H
 
@@ -11,6 +13,7 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,14 +30,17 @@
 
 #define MOST_RANKS 256
 #define MOST_ENTRIES 256
+#define STATEMENT_BYTES 128
+#define MOST_BYTES ((uint64_t)1 << 44) /* of an entry: no tensor of a CPU's memory is longer */
 enum { PHASE = 64, WAITING = 128, STATE = 192, OPERATIONS = 200, ROUNDS = 204, NOTICES = 256, NOTICE_BYTES = 4352, SLOTS = 12288 };
 enum { SLOT_BYTES = 1 << 20, RESULTS = SLOTS + 2 * SLOT_BYTES };
 enum { IN = 0, FINISHED = 1, GAVE_UP = 2 }; /* states */
-enum { DONE, ABORTED, LOST, DISAGREE, UNREADABLE, STOPPED, LATE, INTERRUPTED }; /* how an operation ended */
+/* How an operation ended. */
+enum { DONE, ABORTED, LOST, DISAGREE, UNREADABLE, STOPPED, LATE, GARBLED, INTERRUPTED };
 
 typedef struct { uint64_t address, bytes; } Entry;
 typedef struct {
-    char statement[128]; /* what this rank does: compared with everybody else's */
+    char statement[STATEMENT_BYTES]; /* what this rank does: compared with everybody else's */
     uint32_t count;      /* of entries */
     uint32_t staged;     /* the bytes are in the slot; otherwise they are read from their addresses */
     double scale;        /* of this rank's contribution to a sum */
@@ -43,6 +49,7 @@ typedef struct {
     uint64_t spare[5];
     Entry entries[MOST_ENTRIES];
 } Notice;
+_Static_assert(sizeof(Notice) <= NOTICE_BYTES && NOTICES + 2 * NOTICE_BYTES <= SLOTS, "notices do not fit");
 
 typedef struct {
     int rank, size;
@@ -60,6 +67,7 @@ typedef struct {
     double stop_limit, limit;         /* seconds: a stopped peer counts as lost; no operation may wait longer; 0: any */
     double idle;                      /* seconds spent asleep, waiting */
     int culprit, error;               /* rank that made an operation fail, and errno */
+    Notice *notices;                  /* of this operation, by rank: this rank's own, and checked copies of the others' */
     char *scratch;                    /* two blocks */
     void *thread;                     /* saved thread state while an operation runs without the interpreter's lock */
 } Team;
@@ -67,8 +75,9 @@ typedef struct {
 static inline uint32_t *word(Team *t, int rank, int offset) { return (uint32_t *)(t->base[rank] + offset); }
 static inline uint32_t load(uint32_t *at) { return __atomic_load_n(at, __ATOMIC_SEQ_CST); }
 static inline void store(uint32_t *at, uint32_t value) { __atomic_store_n(at, value, __ATOMIC_SEQ_CST); }
-static inline Notice *notice(Team *t, int rank) {
-    return (Notice *)(t->base[rank] + NOTICES + (t->operations & 1) * NOTICE_BYTES);
+static inline Notice *notice(Team *t, int rank) { return &t->notices[rank]; }
+static inline char *published(Team *t, int rank) { /* a rank's notice in its arena */
+    return t->base[rank] + NOTICES + (t->operations & 1) * NOTICE_BYTES;
 }
 static inline char *slot(Team *t, int rank) { return t->base[rank] + SLOTS + (size_t)(t->rounds & 1) * SLOT_BYTES; }
 static inline char *result(Team *t, int rank) { return t->base[rank] + RESULTS + (size_t)(t->rounds & 1) * SLOT_BYTES; }
@@ -183,54 +192,76 @@ static int await_all(Team *t, uint32_t target) {
     return how;
 }
 
-/* Read from a peer's private memory. */
-static int pull(Team *t, int peer, void *local, uint64_t remote, size_t bytes) {
-    char *to = local;
+/* Read from another process's memory. 0, or an errno. */
+static int read_process(pid_t process, char *local, uint64_t remote, size_t bytes) {
     while (bytes) {
-        struct iovec here = {to, bytes}, there = {(void *)(uintptr_t)remote, bytes};
-        ssize_t got = process_vm_readv(t->process[peer], &here, 1, &there, 1, 0);
-        if (got <= 0) {
-            int error = got < 0 ? errno : EFAULT;
-            int how = look(t);
-            return how == DONE ? failed(t, UNREADABLE, peer, error) : how;
-        }
-        to += got, remote += (uint64_t)got, bytes -= (size_t)got;
+        struct iovec here = {local, bytes}, there = {(void *)(uintptr_t)remote, bytes};
+        ssize_t got = process_vm_readv(process, &here, 1, &there, 1, 0);
+        if (got <= 0) return got < 0 ? errno : EFAULT;
+        local += got, remote += (uint64_t)got, bytes -= (size_t)got;
     }
-    return DONE;
+    return 0;
+}
+static int unreadable(Team *t, int peer, int error) {
+    int how = look(t);
+    return how == DONE ? failed(t, UNREADABLE, peer, error) : how;
+}
+static int pull(Team *t, int peer, void *local, uint64_t remote, size_t bytes) {
+    int error = read_process(t->process[peer], local, remote, bytes);
+    return error ? unreadable(t, peer, error) : DONE;
 }
 
-typedef struct { Team *team; int peer; char *local; uint64_t remote; size_t bytes; int how; } Half;
+/* Everything that the second thread uses: the team is the first one's. */
+typedef struct { pid_t process; char *local; uint64_t remote; size_t bytes; int error; } Half;
 static void *pull_half(void *given) {
     Half *half = given;
-    half->how = pull(half->team, half->peer, half->local, half->remote, half->bytes);
+    half->error = read_process(half->process, half->local, half->remote, half->bytes);
     return NULL;
 }
 /* The same by two threads, where a core would be idle otherwise: one alone does not fill the memory's bandwidth. */
 static int pull_fast(Team *t, int peer, void *local, uint64_t remote, size_t bytes, int readers) {
     pthread_t thread;
     size_t first = bytes / 2 / 4096 * 4096;
-    Half half = {t, peer, (char *)local + first, remote + first, bytes - first, DONE};
+    Half half = {t->process[peer], (char *)local + first, remote + first, bytes - first, 0};
     if (t->cores < 2 * readers || bytes < (2 << 20) || pthread_create(&thread, NULL, pull_half, &half))
         return pull(t, peer, local, remote, bytes);
-    int how = pull(t, peer, local, remote, first);
+    int error = read_process(t->process[peer], local, remote, first);
     pthread_join(thread, NULL);
-    return how == DONE ? half.how : how;
+    if (!error) error = half.error;
+    return error ? unreadable(t, peer, error) : DONE;
+}
+
+/* Whether a notice can be what that rank says: whatever passes is safe to compute with. */
+static int is_sound(const Team *t, int rank, const Notice *n) {
+    if (n->count > MOST_ENTRIES || n->staged > 1) return 0;
+    if (n->apart && (n->apart != (uint32_t)rank + 1 || n->count != (uint32_t)t->size)) return 0;
+    for (uint32_t i = 0; i < n->count; i++)
+        if (n->entries[i].bytes > MOST_BYTES || n->entries[i].address > UINT64_MAX - MOST_BYTES) return 0;
+    return 1;
+}
+
+/* Take a copy of a peer's notice, compare what it says with this rank's, and check the rest. */
+static int hear(Team *t, int peer) {
+    Notice *heard = notice(t, peer);
+    const char *said = published(t, peer);
+    const size_t head = offsetof(Notice, entries);
+    memcpy(heard, said, head);
+    __asm__ volatile("" ::: "memory"); /* it is not read again */
+    if (memcmp(notice(t, t->rank)->statement, heard->statement, STATEMENT_BYTES)) return failed(t, DISAGREE, peer, 0);
+    if (heard->count <= MOST_ENTRIES) memcpy(heard->entries, said + head, heard->count * sizeof(Entry));
+    __asm__ volatile("" ::: "memory");
+    return is_sound(t, peer, heard) ? DONE : failed(t, GARBLED, peer, 0);
 }
 
 /* Say what this rank does, wait until all have, and compare. */
 static int meet(Team *t) {
+    const Notice *mine = notice(t, t->rank);
+    memcpy(published(t, t->rank), mine, offsetof(Notice, entries) + mine->count * sizeof(Entry));
     signal_phase(t);
-    uint32_t target = t->phase;
-    for (int k = 1; k < t->size; k++) {
-        int peer = (t->rank + k) % t->size, how = await(t, peer, target);
-        if (how != DONE) return how;
-    }
-    for (int r = 0; r < t->size; r++) {
-        Notice *mine = notice(t, t->rank), *theirs = notice(t, r);
-        if (memcmp(mine->statement, theirs->statement, sizeof mine->statement)) return failed(t, DISAGREE, r, 0);
-        if (theirs->count > MOST_ENTRIES) return failed(t, DISAGREE, r, 0);
-    }
-    return DONE;
+    int how = await_all(t, t->phase);
+    for (int r = 0; r < t->size && how == DONE; r++)
+        if (r != t->rank) how = hear(t, r);
+    return how;
 }
 
 #endif

@@ -21,6 +21,7 @@ from shoal.parameters.client_core import ClientCore
 from shoal.parameters.client_layout import ClientLayout, Stretch
 from shoal.parameters.client_memory import bytes_at
 from shoal.parameters.client_servers import Link, PeerArenas
+from shoal.transport import memory_order
 from shoal.transport.arena import word_at
 from shoal.wire.parameter_messages import Part
 
@@ -188,6 +189,10 @@ def _copy(stretch: Stretch, source: _Source, flat: torch.Tensor) -> bool:
     before = word_at(source.seal).value if source.seal else 0
     if before % 2:
         return False
+    if memory_order.is_weak:
+        memory_order.fence()
     start = stretch.place + source.shift
     large_copy.copy(flat[stretch.start : stretch.stop], source.memory[start : start + stretch.size].view(flat.dtype))
+    if memory_order.is_weak:
+        memory_order.fence()
     return not source.seal or word_at(source.seal).value == before

@@ -13,6 +13,7 @@ import torch
 
 from shoal.parameters.byte_views import tensor_over
 from shoal.parameters.part_layout import PartLayout
+from shoal.transport import memory_order
 from shoal.transport.arena import RESERVED, Arena, Offer, word_at
 
 _SEAL_BYTES = 64  # a line of the processor's cache each, so that readers of one do not disturb the next
@@ -52,10 +53,14 @@ class PartMemory:
         """The unit's bytes change from here on."""
         if self._seals:
             self._seals[unit].value += 1
+            if memory_order.is_weak:
+                memory_order.fence()
 
     def seal(self, unit: int) -> None:
         """They are whole again."""
         if self._seals:
+            if memory_order.is_weak:
+                memory_order.fence()
             self._seals[unit].value += 1
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from typing import Self
 import msgspec
 import numpy as np
 
+from shoal.transport import memory_order
 from shoal.transport.large_pages import LARGE_PAGE, Collapse, map_aligned
 
 NONCE_BYTES = 32
@@ -96,8 +97,8 @@ class PeerArena(_Mapping):
 
     @classmethod
     def open(cls, offer: Offer) -> Self | None:
-        """None: it is not on this machine, or not for us to see."""
-        if not RESERVED <= offer.size <= MOST_BYTES:
+        """None: it is not on this machine, or not for us to see, or what is in it could not be trusted."""
+        if memory_order.why_not or not RESERVED <= offer.size <= MOST_BYTES:
             return None
         try:
             descriptor = os.open(f"/proc/{offer.process:d}/fd/{offer.descriptor:d}", os.O_RDONLY | os.O_CLOEXEC)

@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from shoal.errors import PeerLost, WireError
-from shoal.transport import cross_memory, futex
+from shoal.transport import cross_memory, futex, memory_order
 from shoal.transport.arena import NONCE_BYTES, Arena, Offer, PeerArena, address_of
 from shoal.transport.native import native
 from shoal.transport.team import ARENA_BYTES, MOST_RANKS, Team, in_group_ranks
@@ -50,6 +50,7 @@ class Neighbourhood:
     team: Team | None  # of the ranks on this machine; None where there is no other
     reads_memory: bool  # its members may read each other's private memory
     is_native: bool  # all its members have the C extension
+    why_not_shared: str = ""  # why this rank shares no memory with any other, where its processor is the reason
 
     def host_of(self, rank: int) -> tuple[int, ...]:
         return next(host for host in self.hosts if rank in host)
@@ -57,7 +58,8 @@ class Neighbourhood:
 
 def form(exchange: Exchange, rank: int, size: int) -> Neighbourhood:
     """Called by all ranks of a group."""
-    own = Arena.create(ARENA_BYTES) if futex.is_available() and size > 1 else None
+    is_possible = futex.is_available() and not memory_order.why_not
+    own = Arena.create(ARENA_BYTES) if is_possible and size > 1 else None
     secret = bytearray(own.offer.nonce if own else NONCE_BYTES)  # in private memory, for others to try to read
     introduction = _Introduction(own.offer if own else None, os.getppid(), native is not None, address_of(secret))
     told = [_decode(data, _Introduction) for data in exchange(msgspec.msgpack.encode(introduction))]
@@ -125,7 +127,8 @@ def _assemble(
             peers[peer] = None
     if own is None or len(host) == 1:
         _close(own, peers)
-        return Neighbourhood(hosts, None, reads_memory=False, is_native=False)
+        why = memory_order.why_not if own is None else ""
+        return Neighbourhood(hosts, None, reads_memory=False, is_native=False, why_not_shared=why)
     own.withdraw()  # everybody has opened it: the last exchange says so
     processes = [one.offer.process if one.offer is not None else -1 for one in told]
     try:

@@ -2,7 +2,7 @@
 
 A rank writes its own arena only. Its phase counts up whenever it has something for the others to see; they sleep on
 that word. Its state says that it has finished, or has given up and whom it blames; a process that dies says nothing, so
-its pidfd is watched, and whether it still has memory. The layout is the C extension's too (`native/team.h`). Not here:
+its pidfd is watched, and whether it still has memory. The layout is the C extension's too (`native_layout`). Not here:
 operations (`collectives`).
 """
 
@@ -18,20 +18,45 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import Aborted, ExchangeFailed, PeerLost
-from shoal.transport import cross_memory, futex
+from shoal.transport import cross_memory, futex, memory_order
 from shoal.transport.arena import Arena, PeerArena, word_at
 from shoal.transport.ending import DIED, FINISHED, Ending, name_the_lost
+from shoal.transport.native_layout import (
+    HAS_FINISHED,
+    HAS_GIVEN_UP,
+    IN,
+    MOST_ENTRIES,
+    MOST_RANKS,
+    NOTICE_BYTES,
+    NOTICES,
+    OPERATIONS,
+    PHASE,
+    RESULTS,
+    ROUNDS,
+    SLOT_BYTES,
+    SLOTS,
+    STATE,
+)
 
-# Offsets in an arena, in bytes.
-PHASE, WAITING, STATE, BLAMED, OPERATIONS, ROUNDS, NOTICES = 64, 128, 192, 196, 200, 204, 256
-NOTICE_BYTES = 4352
-SLOTS = 12288
-SLOT_BYTES = 1 << 20
-ARENA_BYTES = SLOTS + 4 * SLOT_BYTES  # two slots and two results
-MOST_RANKS = 256  # of one machine
-MOST_ENTRIES = 256  # pieces of memory in one operation
+# With the layout of an arena, for those who use a team's arenas.
+__all__ = [
+    "ARENA_BYTES",
+    "MOST_ENTRIES",
+    "MOST_RANKS",
+    "NOTICES",
+    "NOTICE_BYTES",
+    "OPERATIONS",
+    "ROUNDS",
+    "SLOTS",
+    "SLOT_BYTES",
+    "Team",
+    "TeamLimits",
+    "in_group_ranks",
+    "is_behind",
+]
 
-IN, HAS_FINISHED, HAS_GIVEN_UP = 0, 1, 2
+BLAMED = 196  # offset in an arena, in bytes
+ARENA_BYTES = RESULTS + 2 * SLOT_BYTES  # two slots and two results
 TICK = 0.02  # seconds between two looks at who is still there
 STOP_LOOK = 0.5  # seconds of waiting before it is asked whether the other process is stopped
 
@@ -86,6 +111,8 @@ class Team:
 
     def signal(self) -> None:
         """Something is there to see."""
+        if memory_order.is_weak:
+            memory_order.fence()  # what is there, before the word that says so
         word_at(self._own.address + PHASE).value += 1
         futex.wake(self._own.address + PHASE)
 
@@ -106,6 +133,8 @@ class Team:
             if now - started < STOP_LOOK or not _is_stopped(self.processes[peer]):
                 stopped_since = now
             self._check_limits(peer, now - stopped_since, now - started)
+        if memory_order.is_weak:
+            memory_order.fence()  # the word that says so, before what is there
         self.idle_seconds += time.monotonic() - started
 
     def await_all(self, phase: int) -> None:
@@ -140,6 +169,8 @@ class Team:
             if state == HAS_FINISHED:
                 found[rank] = FINISHED
             elif state == HAS_GIVEN_UP:
+                if memory_order.is_weak:
+                    memory_order.fence()
                 (blamed,) = struct.unpack_from("=i", self.arena(rank), BLAMED)
                 found[rank] = Ending(announced=True, blamed=blamed if 0 <= blamed < self.size else None)
             elif is_dead:
@@ -187,6 +218,8 @@ class Team:
         self._own.close()
 
     def _leave(self, state: int) -> None:
+        if memory_order.is_weak:
+            memory_order.fence()  # who is blamed, before the state that says so
         word_at(self._own.address + STATE).value = state
         for address in self.addresses:  # our own sleeper sleeps on a peer's word
             futex.wake(address + PHASE)

@@ -18,7 +18,7 @@ import torch
 from shoal.codecs.identity import Identity, memory_of
 from shoal.collectives.carriers.carrier import Carrier, CarrierFailed, Work
 from shoal.collectives.choice import Chooser
-from shoal.collectives.dtypes import combine
+from shoal.collectives.combining import REAL, combine, unify_nans
 from shoal.collectives.engine import Engine, Operation, PointToPoint
 from shoal.collectives.executor import Executor, Segment
 from shoal.collectives.group import Reduction
@@ -30,7 +30,6 @@ from shoal.wire.frames import Kind
 LOOK_SECONDS = 0.01  # between two looks at the mesh while the library works
 BLAME_SECONDS = 2.0  # for the mesh to tell who died, after the library has said that something did
 END_SECONDS = 5.0  # for an operation to end after the library was stopped
-_REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 
 class Announced(Segment):
@@ -120,14 +119,16 @@ class Carried(Engine):
             return
         if self._can_reduce(dtype, reduction):
             self._await(self._carrier.all_reduce(whole.view(dtype), reduction))
+            if dtype.is_floating_point and not self._carrier.adds_once:
+                unify_nans(dtype, memory_of(whole))  # which of several NaNs is left differs from rank to rank
             return
         everybody = torch.empty(self.size * len(whole), dtype=whole.dtype, device=whole.device)
         counts = [whole.nbytes] * self.size
         self._await(self._carrier.all_gather(everybody.view(torch.uint8), counts, whole.view(torch.uint8)))
         first, *others = torch.split(everybody.cpu(), len(whole))
-        reduce_into = combine(operation.dtype, reduction)
+        reduce, total = combine(operation.dtype, reduction), memory_of(first)
         for other in others:
-            reduce_into(memory_of(first), memory_of(other))
+            reduce(total, total, memory_of(other))
         whole.copy_(first)
 
     def _can_reduce(self, dtype: torch.dtype, reduction: Reduction) -> bool:
@@ -218,6 +219,6 @@ def blame(check: Callable[[], None], name: str, failure: CarrierFailed) -> NoRet
 def _as_real(operation: Operation) -> tuple[torch.dtype, Reduction]:
     """Complex numbers add as twice as many real ones."""
     assert operation.reduction is not None
-    if operation.reduction is Reduction.SUM and operation.dtype in _REAL:
-        return _REAL[operation.dtype], Reduction.SUM
+    if operation.reduction is Reduction.SUM and operation.dtype in REAL:
+        return REAL[operation.dtype], Reduction.SUM
     return operation.dtype, operation.reduction

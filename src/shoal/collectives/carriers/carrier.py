@@ -33,6 +33,7 @@ class Carrier(ABC):
 
     name: str
     takes_gpu = False  # also tensors of GPUs
+    adds_once = True  # every element of an all-reduce is summed on one rank and copied to the others
 
     @abstractmethod
     def reduces(self, dtype: torch.dtype, reduction: Reduction) -> bool:

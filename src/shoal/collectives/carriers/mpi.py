@@ -43,6 +43,7 @@ _OPERATIONS = {
 
 class MpiCarrier(Carrier):
     name = "MPI"
+    adds_once = False  # recursive doubling: both of a pair add, each with its own value first
 
     def __init__(self, exchange: Exchange, rank: int, size: int, check: Callable[[], None]) -> None:
         """Called by all ranks. `check` raises when somebody is gone."""

@@ -1,0 +1,81 @@
+"""What a rank says about an operation in memory that all ranks of its machine see: packed, copied once, checked. Pure.
+
+A notice is the statement (what this rank does, compared with everybody else's), how many pieces of memory its tensors
+lie in, whether those are in its slot, and address and size of each. The peer that wrote it may be broken and may write
+again at any time: what is used is a copy, made once, of which every number has been checked.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoal.errors import WireError
+from shoal.transport.native_layout import (
+    ENTRY_BYTES,
+    LINE,
+    MOST_BYTES,
+    MOST_ENTRIES,
+    NOTICE_APART,
+    NOTICE_BYTES,
+    NOTICE_COUNT,
+    NOTICE_ENTRIES,
+    NOTICE_SCALE,
+    NOTICE_STAGED,
+    SLOT_BYTES,
+    STATEMENT_BYTES,
+)
+from shoal.wire.frames import HEADER_BYTES
+
+# Statement, count of entries, whether they are in the slot, scale, which one is left out of it.
+_HEAD = struct.Struct(f"={STATEMENT_BYTES}sIIdI{NOTICE_ENTRIES - NOTICE_APART - 4}x")
+_ENTRY = struct.Struct("=QQ")  # address, bytes
+assert (NOTICE_COUNT, NOTICE_STAGED, NOTICE_SCALE, NOTICE_APART) == (
+    STATEMENT_BYTES,
+    STATEMENT_BYTES + 4,
+    STATEMENT_BYTES + 8,
+    STATEMENT_BYTES + 16,
+)
+assert (_HEAD.size, _ENTRY.size) == (NOTICE_ENTRIES, ENTRY_BYTES)
+
+
+@dataclass(frozen=True)
+class Said:
+    """One rank's notice of an operation."""
+
+    statement: bytes
+    is_staged: bool
+    addresses: tuple[int, ...]
+    sizes: tuple[int, ...]  # bytes
+
+    @property
+    def share(self) -> int:
+        """Bytes of the slot that each entry has."""
+        return share_of(len(self.sizes))
+
+
+def share_of(entries: int) -> int:
+    return SLOT_BYTES // max(1, entries) // LINE * LINE
+
+
+def pack_notice(memory: memoryview, said: bytes, entries: Sequence[tuple[int, int]], *, is_staged: bool) -> None:
+    """`entries`: address and bytes of each. In these loops every contribution counts once and none is left out."""
+    _HEAD.pack_into(memory, 0, said, len(entries), is_staged, 1.0, 0)
+    for number, entry in enumerate(entries):
+        _ENTRY.pack_into(memory, NOTICE_ENTRIES + ENTRY_BYTES * number, *entry)
+
+
+def parse_notice(data: bytes) -> Said:
+    """From a copy of the memory. `WireError`: no rank that works says so."""
+    assert len(data) == NOTICE_BYTES
+    statement, count, staged, _, _ = _HEAD.unpack_from(data)
+    if count > MOST_ENTRIES or staged > 1:
+        raise WireError(f"a notice of {count} tensors, {staged} as the mark of those that are in the slot")
+    entries = list(_ENTRY.iter_unpack(data[NOTICE_ENTRIES : NOTICE_ENTRIES + ENTRY_BYTES * count]))
+    for address, size in entries:
+        if size > MOST_BYTES or address > 2**64 - 1 - MOST_BYTES:
+            raise WireError(f"a notice of a tensor of {size} bytes at address {address:#x}")
+    return Said(
+        statement[:HEADER_BYTES], bool(staged), tuple(each[0] for each in entries), tuple(each[1] for each in entries)
+    )

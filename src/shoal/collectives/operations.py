@@ -1,4 +1,4 @@
-"""From calls to operations: arguments are checked, numbered and made flat for an engine.
+"""From calls to operations: arguments are checked and made flat for an engine; a call gets its number with its place.
 
 Not here: when and in which thread an operation runs (`threaded_group`), and how (`engine`).
 """
@@ -13,7 +13,8 @@ from functools import partial
 import torch
 
 from shoal.collectives import mean, staging
-from shoal.collectives.dtypes import code_of, combine
+from shoal.collectives.combining import combine
+from shoal.collectives.dtypes import code_of
 from shoal.collectives.engine import Engine, Operation, PointToPoint
 from shoal.collectives.gpu_copies import Moment, moment_of
 from shoal.collectives.gpu_way import GpuWay
@@ -22,7 +23,10 @@ from shoal.collectives.staging import Flat, Staged
 from shoal.errors import UsageError
 from shoal.wire.frames import Kind, cut_label
 
-Work = Callable[[Engine], None]
+Make = Callable[[int], Operation]  # given its number
+Work = Callable[[Operation, Engine], None]
+Alone = Callable[[], None]  # instead, in a group of one
+COLLECTIVE = "collective"  # what counts an operation: collectives, or one direction of a pair
 
 
 class Operations(Group):
@@ -52,11 +56,13 @@ class Operations(Group):
             reduction, label = mean.as_sum(reduction, label, given[0].dtype)
         self._check_reducible(given, label, reduction, scale, is_ready=is_ready)
         moment = None if is_ready else moment_of(given, label)
-        elements = sum(tensor.numel() for tensor in given)
-        dtype, number = given[0].dtype, self._number("collective")
-        operation = Operation(Kind.ALL_REDUCE, number, cut_label(label), dtype, elements, reduction, scale, is_ready)
+        elements = given[0].numel() if len(given) == 1 else sum(tensor.numel() for tensor in given)
+        dtype, cut = given[0].dtype, cut_label(label)
 
-        def work(engine: Engine) -> None:
+        def make(number: int) -> Operation:
+            return Operation(Kind.ALL_REDUCE, number, cut, dtype, elements, reduction, scale, is_ready)
+
+        def work(operation: Operation, engine: Engine) -> None:
             if is_ready:
                 engine.all_reduce(operation, given)
                 if is_mean:
@@ -73,7 +79,7 @@ class Operations(Group):
             for tensor in given if scale != 1.0 else ():
                 tensor.data.mul_(scale)
 
-        return self._start(operation, self._placed(moment, work), alone)
+        return self._start(COLLECTIVE, make, self._placed(moment, work), alone)
 
     def reduce_scatter(
         self,
@@ -90,9 +96,9 @@ class Operations(Group):
         self._check_scale(output, label, reduction, scale)
         moment = moment_of([output, *tensors], label)
         elements = sum(tensor.numel() for tensor in tensors)
-        operation = self._operation(Kind.REDUCE_SCATTER, label, output.dtype, elements, reduction, scale)
+        make = self._collective(Kind.REDUCE_SCATTER, label, output.dtype, elements, reduction, scale)
 
-        def work(engine: Engine) -> None:
+        def work(operation: Operation, engine: Engine) -> None:
             staged = Flat(output, is_read=False)
             engine.reduce_scatter(operation, staged.flat, [Flat(tensor).flat for tensor in tensors])
             if is_mean:
@@ -104,89 +110,100 @@ class Operations(Group):
             if scale != 1.0:
                 output.data.mul_(scale)
 
-        return self._start(operation, self._placed(moment, work), alone)
+        return self._start(COLLECTIVE, make, self._placed(moment, work), alone)
 
     def all_gather(self, outputs: list[torch.Tensor], tensor: torch.Tensor, *, label: str) -> Pending:
         self._check_list(outputs, tensor, "all_gather", label)
         moment = moment_of([*outputs, tensor], label)
         elements = sum(output.numel() for output in outputs)
-        operation = self._operation(Kind.ALL_GATHER, label, tensor.dtype, elements)
+        make = self._collective(Kind.ALL_GATHER, label, tensor.dtype, elements)
 
-        def work(engine: Engine) -> None:
+        def work(operation: Operation, engine: Engine) -> None:
             staged = [Flat(output, is_read=False) for output in outputs]
             engine.all_gather(operation, [each.flat for each in staged], Flat(tensor).flat)
             for each in staged:
                 each.write_back()
 
-        return self._start(operation, self._placed(moment, work), alone=lambda: staging.fill(outputs[0], tensor))
+        alone = partial(staging.fill, outputs[0], tensor)
+        return self._start(COLLECTIVE, make, self._placed(moment, work), alone)
 
     def all_to_all(self, outputs: list[torch.Tensor], tensors: list[torch.Tensor], *, label: str) -> Pending:
         for given in (outputs, tensors):
             self._check_list(given, outputs[self.rank] if outputs else None, "all_to_all", label)
         moment = moment_of([*outputs, *tensors], label)
-        operation = self._operation(Kind.ALL_TO_ALL, label, outputs[0].dtype, 0)
+        make = self._collective(Kind.ALL_TO_ALL, label, outputs[0].dtype, 0)
 
-        def work(engine: Engine) -> None:
+        def work(operation: Operation, engine: Engine) -> None:
             staged = [Flat(output, is_read=False) for output in outputs]
             engine.all_to_all(operation, [each.flat for each in staged], [Flat(tensor).flat for tensor in tensors])
             for each in staged:
                 each.write_back()
 
-        return self._start(operation, self._placed(moment, work), alone=lambda: staging.fill(outputs[0], tensors[0]))
+        alone = partial(staging.fill, outputs[0], tensors[0])
+        return self._start(COLLECTIVE, make, self._placed(moment, work), alone)
 
     def broadcast(self, tensor: torch.Tensor, source: int, *, label: str) -> Pending:
         staging.check(tensor, label=label)
         self._check_rank(source, label)
         moment = moment_of([tensor], label)
-        operation = self._operation(Kind.BROADCAST, label, tensor.dtype, tensor.numel())
+        make = self._collective(Kind.BROADCAST, label, tensor.dtype, tensor.numel())
 
-        def work(engine: Engine) -> None:
+        def work(operation: Operation, engine: Engine) -> None:
             staged = Flat(tensor, is_read=self.rank == source)
             engine.broadcast(operation, staged.flat, source)
             if self.rank != source:
                 staged.write_back()
 
-        return self._start(operation, self._placed(moment, work), alone=lambda: None)
+        return self._start(COLLECTIVE, make, self._placed(moment, work), alone=lambda: None)
 
     def send(self, tensor: torch.Tensor, target: int, *, label: str) -> Pending:
         moment = moment_of([tensor], label)
-        operation = self._point_to_point(tensor, target, label, sequence=f"to {target}")
+        make = self._point_to_point(tensor, target, label)
 
-        def work(_engine: Engine) -> None:
+        def work(operation: Operation, _engine: Engine) -> None:
             assert self._post is not None
             self._post.send(operation, Staged(tensor).flat, target)
 
-        return self._start(operation, self._posted(moment, work), alone=lambda: None)
+        return self._start(f"to {target}", make, self._posted(moment, work), alone=lambda: None)
 
     def receive(self, tensor: torch.Tensor, source: int, *, label: str) -> Pending:
         moment = moment_of([tensor], label)
-        operation = self._point_to_point(tensor, source, label, sequence=f"from {source}")
+        make = self._point_to_point(tensor, source, label)
 
-        def work(_engine: Engine) -> None:
+        def work(operation: Operation, _engine: Engine) -> None:
             assert self._post is not None
             staged = Staged(tensor, is_read=False)
             self._post.receive(operation, staged.flat, source)
             staged.write_back()
 
-        return self._start(operation, self._posted(moment, work), alone=lambda: None)
+        return self._start(f"from {source}", make, self._posted(moment, work), alone=lambda: None)
 
     def _placed(self, moment: Moment | None, work: Work) -> Work:
         """The work, for where its tensors are: on a GPU it begins after that moment."""
-        return work if moment is None or self._gpu is None else partial(self._gpu.run, moment, work)
+        way = self._gpu
+        if moment is None or way is None:
+            return work
+        return lambda operation, engine: way.run(moment, partial(work, operation), engine)
 
     def _posted(self, moment: Moment | None, work: Work) -> Work:
         """The same for a send or a receive, which not all ranks are in."""
-        return work if moment is None or self._gpu is None else partial(self._gpu.send_or_receive, moment, work)
+        way = self._gpu
+        if moment is None or way is None:
+            return work
+        return lambda operation, engine: way.send_or_receive(moment, partial(work, operation), engine)
 
     @property
     def collectives_started(self) -> int:
-        return self._sequences["collective"]
+        return self._sequences[COLLECTIVE]
 
     @abstractmethod
-    def _start(self, operation: Operation, work: Work, alone: Callable[[], None]) -> Pending:
-        """See that the work is done, after what was started before; a group of one does `alone` at once instead."""
+    def _start(self, sequence: str, make: Make, work: Work, alone: Alone) -> Pending:
+        """See that the work is done, after what was started before; a group of one does `alone` at once instead.
 
-    def _operation(
+        `sequence`: what counts the operation. It gets its number with its place among the others.
+        """
+
+    def _collective(
         self,
         kind: Kind,
         label: str,
@@ -194,25 +211,26 @@ class Operations(Group):
         elements: int,
         reduction: Reduction | None = None,
         scale: float = 1.0,
-    ) -> Operation:
+    ) -> Make:
         code_of(dtype)
         if reduction is not None:
             combine(dtype, reduction)
-        return Operation(kind, self._number("collective"), cut_label(label), dtype, elements, reduction, scale)
+        return lambda number: Operation(kind, number, cut_label(label), dtype, elements, reduction, scale)
 
-    def _point_to_point(self, tensor: torch.Tensor, peer: int, label: str, *, sequence: str) -> Operation:
+    def _point_to_point(self, tensor: torch.Tensor, peer: int, label: str) -> Make:
         staging.check(tensor, label=label)
         self._check_rank(peer, label)
         if peer == self.rank:
             raise UsageError(f"{label!r}: rank {self.rank} cannot exchange a tensor with itself")
         code_of(tensor.dtype)
-        number = self._number(sequence)
-        return Operation(Kind.POINT_TO_POINT, number, cut_label(label), tensor.dtype, tensor.numel())
+        dtype, elements = tensor.dtype, tensor.numel()
+        return lambda number: Operation(Kind.POINT_TO_POINT, number, cut_label(label), dtype, elements)
 
-    def _number(self, sequence: str) -> int:
+    def _numbered(self, sequence: str, make: Make) -> Operation:
+        """Calls come from several threads: under the lock under which an operation also takes its place."""
         number = self._sequences[sequence]
-        self._sequences[sequence] += 1
-        return number
+        self._sequences[sequence] = number + 1
+        return make(number)
 
     def _check_rank(self, rank: int, label: str) -> None:
         if not 0 <= rank < self.size:

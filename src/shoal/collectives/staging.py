@@ -20,7 +20,7 @@ class Flat:
         self._tensor = tensor.data  # not detach(): writing must not count as a change that autograd objects to
         self._copied = not self._is_usable()
         if not self._copied:
-            self.flat = self._tensor.view(-1)
+            self.flat = self._tensor if self._tensor.dim() == 1 else self._tensor.view(-1)
         else:
             self.flat = self._memory()
             if is_read:

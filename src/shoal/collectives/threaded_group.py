@@ -23,7 +23,7 @@ from shoal.collectives.choice import Chooser
 from shoal.collectives.engine import Engine, Operation, PointToPoint
 from shoal.collectives.gpu_way import GpuWay
 from shoal.collectives.group import Group, Pending
-from shoal.collectives.operations import Operations
+from shoal.collectives.operations import Alone, Make, Operations, Work
 from shoal.collectives.scheduled_engine import ScheduledEngine
 from shoal.errors import Aborted, PeerLost
 from shoal.links.plan import Plan
@@ -37,7 +37,7 @@ _FINISHED.finish()
 class _Job:
     operation: Operation
     pending: Pending
-    work: Callable[[Engine], None]
+    work: Work
 
 
 class ThreadedGroup(Operations):
@@ -58,7 +58,7 @@ class ThreadedGroup(Operations):
         self._names = dict(names or {})
         self._process = os.getpid()  # a forked child has neither the thread nor the streams
         self._failure: BaseException | None = None
-        self._guard = threading.Lock()  # of _failure and _unfinished
+        self._guard = threading.Lock()  # of _failure, _unfinished and the numbers of operations
         self._unfinished = 0  # operations that were started and are not done
         self._awaited = False  # what the engine was told last
         self._running = threading.Lock()  # held while an operation runs, by whichever thread
@@ -140,7 +140,10 @@ class ThreadedGroup(Operations):
         if self._thread is not None:
             atexit.unregister(self._leave)
             self._jobs.put(None)
-            self._thread.join()
+            if self._is_own_thread:  # a callback closes: what was started before is finished here
+                self._serve()
+            else:
+                self._thread.join()
         with self._running:
             self._fail(Aborted("the group is closed"), tell=False)
             for means in self._means():
@@ -149,25 +152,37 @@ class ThreadedGroup(Operations):
             job = self._jobs.get()
             if job is not None:
                 job.pending.finish(self._failure)
+        if self._is_own_thread:
+            self._jobs.put(None)  # the thread ends when it comes back from the callback
 
     def _leave(self) -> None:
         """The interpreter ends with the group still open."""
         self.leave("the process ends")
 
-    def _start(self, operation: Operation, work: Callable[[Engine], None], alone: Callable[[], None]) -> Pending:
-        pending = Pending(operation.label)
+    def _start(self, sequence: str, make: Make, work: Work, alone: Alone) -> Pending:
         with self._guard:
-            if self._failure is not None:
-                pending.finish(self._failure)
-            elif self._thread is not None:
-                self._unfinished += 1
-                self._jobs.put(_Job(operation, pending, work))
-            else:
-                alone()
-                pending.finish()
-        if self._thread is not None and threading.get_ident() == self._thread.ident:
+            pending = self._queue(self._numbered(sequence, make), work, alone)
+        if self._is_own_thread:
             self._catch_up(pending)
         return pending
+
+    def _queue(self, operation: Operation, work: Work, alone: Alone) -> Pending:
+        """With the guard held: operations run in the order of their numbers."""
+        pending = Pending(operation.label)
+        if self._failure is not None:
+            pending.finish(self._failure)
+        elif self._thread is not None:
+            self._unfinished += 1
+            self._jobs.put(_Job(operation, pending, work))
+        else:
+            alone()
+            pending.finish()
+        return pending
+
+    @property
+    def _is_own_thread(self) -> bool:
+        """Whether this is the communication thread, in a callback of an operation that it has done."""
+        return self._thread is not None and threading.get_ident() == self._thread.ident
 
     def _catch_up(self, pending: Pending) -> None:
         """A callback of an earlier operation started another one, and may wait for it: nobody else would do it."""
@@ -179,13 +194,19 @@ class ThreadedGroup(Operations):
             self._fail(Aborted("the group is closed"), tell=False)
             self._jobs.put(None)  # for the one who serves the queue
 
-    def start_here(self, operation: Operation, work: Callable[[Engine], None], alone: Callable[[], None]) -> Pending:
+    def start_here(self, sequence: str, make: Make, work: Work, alone: Alone) -> Pending:
         """Run it in this thread if nothing is before it. Returns when it is done either way."""
+        pending = None
         with self._guard:
-            is_next = self._thread is not None and self._failure is None and self._unfinished == 0
-            self._unfinished += is_next
-        if not is_next:
-            pending = self._start(operation, work, alone)
+            operation = self._numbered(sequence, make)
+            is_idle = self._thread is not None and self._failure is None and not self._unfinished
+            if is_idle and self._running.acquire(blocking=False):  # whatever is queued from now on waits for that
+                self._unfinished = 1
+            else:
+                pending = self._queue(operation, work, alone)
+        if pending is not None:
+            if self._is_own_thread:
+                self._catch_up(pending)
             pending.wait()
             return pending
         try:
@@ -198,6 +219,7 @@ class ThreadedGroup(Operations):
             self._fail(Aborted("an operation was interrupted"))
             raise
         finally:
+            self._running.release()
             with self._guard:
                 self._unfinished -= 1
         if error is not None:
@@ -211,35 +233,33 @@ class ThreadedGroup(Operations):
                 del job  # tensors are not kept alive while waiting for the next
 
     def _do(self, job: _Job) -> None:
-        error = self._run(job.operation, job.work)
+        with self._running:
+            error = self._run(job.operation, job.work)
         with self._guard:
             self._unfinished -= 1
         job.pending.finish(error)
 
-    def _run(
-        self, operation: Operation, work: Callable[[Engine], None], *, awaited: bool = False
-    ) -> BaseException | None:
-        """What made it fail, or None."""
-        with self._running:
-            if self._failure is not None:
-                return self._failure
-            assert self._engine is not None
-            if awaited is not self._awaited:
-                self._engine.is_awaited(awaited)
-                self._awaited = awaited
-            self.current, self.current_label, self._began = operation, operation.label, time.monotonic()
-            try:
-                if self.brake is not None:
-                    self.brake(operation)
-                work(self._engine)
-                return None
-            except PeerLost as lost:
-                self._fail(self._named(lost, operation), blamed=lost.peer)
-            except Exception as error:
-                self._fail(error)
-            finally:
-                self.current, self.current_label, self._began = None, "", None
+    def _run(self, operation: Operation, work: Work, *, awaited: bool = False) -> BaseException | None:
+        """What made it fail, or None. The caller holds `_running`."""
+        if self._failure is not None:
             return self._failure
+        assert self._engine is not None
+        if awaited is not self._awaited:
+            self._engine.is_awaited(awaited)
+            self._awaited = awaited
+        self.current, self.current_label, self._began = operation, operation.label, time.monotonic()
+        try:
+            if self.brake is not None:
+                self.brake(operation)
+            work(operation, self._engine)
+            return None
+        except PeerLost as lost:
+            self._fail(self._named(lost, operation), blamed=lost.peer)
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self.current, self.current_label, self._began = None, "", None
+        return self._failure
 
     def _named(self, lost: PeerLost, operation: Operation) -> PeerLost:
         """The same loss with who and where and in which operation."""
@@ -270,8 +290,8 @@ class _Here(Operations):
         self._sequences = group._sequences  # one order for both
         self._gpu = group._gpu
 
-    def _start(self, operation: Operation, work: Callable[[Engine], None], alone: Callable[[], None]) -> Pending:
-        return self._group.start_here(operation, work, alone)
+    def _start(self, sequence: str, make: Make, work: Work, alone: Alone) -> Pending:
+        return self._group.start_here(sequence, make, work, alone)
 
     def abort(self, reason: str) -> None:
         self._group.abort(reason)

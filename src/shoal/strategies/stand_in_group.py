@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NoReturn
 
-from shoal.collectives.engine import Engine, Operation
-from shoal.collectives.operations import Operations
+from shoal.collectives.operations import Alone, Make, Operations, Work
 from shoal.errors import ShoalError
 from shoal.values import Generation, Member
 
@@ -24,8 +22,8 @@ class StandInGroup(Operations):
     def close(self) -> None:
         pass
 
-    def _start(self, operation: Operation, _work: Callable[[Engine], None], _alone: Callable[[], None]) -> NoReturn:
-        raise ShoalError(f"{operation.label!r} was begun by a worker that is in no generation yet")
+    def _start(self, _sequence: str, make: Make, _work: Work, _alone: Alone) -> NoReturn:
+        raise ShoalError(f"{make(0).label!r} was begun by a worker that is in no generation yet")
 
 
 def stand_in_generation(me: Member, current: Generation | None) -> Generation:

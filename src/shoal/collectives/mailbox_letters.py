@@ -53,9 +53,17 @@ def pack_into(memory: memoryview, offset: int, letter: Letter) -> None:
     _LAYOUT.pack_into(memory, offset, *letter)
 
 
+def copied_from(memory: memoryview | bytearray, offset: int) -> Letter:
+    """Whatever is there, read once. It is to be checked before it is used."""
+    return Letter._make(_LAYOUT.unpack_from(memory, offset))
+
+
 def unpack_from(memory: memoryview | bytearray, offset: int, *, most: int) -> Letter:
     """`most`: bytes that may follow a letter which is no DATA. Whatever is no letter is a `WireError`."""
-    letter = Letter._make(_LAYOUT.unpack_from(memory, offset))
+    return checked(copied_from(memory, offset), most=most)
+
+
+def checked(letter: Letter, *, most: int) -> Letter:
     if not Kind.MESSAGE <= letter.kind <= Kind.TAKEN:
         raise WireError(f"a letter has {letter.kind} as its kind; known are {[kind.value for kind in Kind]}")
     if letter.kind == Kind.DATA:

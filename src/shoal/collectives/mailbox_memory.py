@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import select
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Self
@@ -32,8 +31,8 @@ from shoal.collectives.mailbox_neighbour import (
     arena_bytes,
 )
 from shoal.collectives.mailbox_stage import Stage
-from shoal.errors import PeerLost
-from shoal.transport import cross_memory
+from shoal.errors import PeerLost, WireError
+from shoal.transport import cross_memory, memory_order
 from shoal.transport.arena import Arena
 from shoal.transport.ending import DIED, Ending
 from shoal.transport.neighbours import Neighbourhood
@@ -63,7 +62,6 @@ class MemoryLane(Lane):
         self._bell = bell
         self._neighbours = {neighbour.rank: neighbour for neighbour in neighbours}
         self.peers = self._neighbours.keys()
-        self._fence = threading.Lock()  # taken for its effect on the order of reads and writes only
         self._epoll: select.epoll
         self._by_pidfd = {neighbour.pidfd: neighbour for neighbour in neighbours}
 
@@ -109,7 +107,7 @@ class MemoryLane(Lane):
             is_posted = self._write(neighbour, letter, delivery)
             if not is_posted:
                 neighbour.crowded.set(1)  # from here on its reader rings when it has made room; perhaps it just did
-                self._order()
+                memory_order.full_fence()
                 is_posted = self._write(neighbour, letter, delivery)
                 neighbour.crowded.set(not is_posted)
             self._ring(neighbour)
@@ -132,7 +130,12 @@ class MemoryLane(Lane):
             if neighbour.has_ended:
                 continue
             ending = neighbour.ending  # looked at before its letters: those it sent before it left count
-            self._take_letters(neighbour, recipient)
+            if neighbour.trouble is not None:
+                raise neighbour.trouble
+            try:
+                self._take_letters(neighbour, recipient)
+            except WireError as error:
+                raise neighbour.garbled(error) from None
             if neighbour.waiting:
                 self._write_waiting(neighbour, recipient)
                 self._ring(neighbour)
@@ -153,12 +156,14 @@ class MemoryLane(Lane):
 
     def sleep(self, is_asleep: bool) -> None:
         self._words[ASLEEP] = is_asleep
-        self._order()
+        memory_order.full_fence()
 
     def pull(self, source: int, there: int, here: int, size: int) -> None:
         neighbour = self._neighbours[source]
         try:
             cross_memory.read(neighbour.process, there, here, size)
+            if memory_order.is_weak:
+                memory_order.fence()
             is_whole = neighbour.words[STATE] == IN  # if not, its memory may have changed meanwhile
         except OSError:
             is_whole = False
@@ -186,6 +191,8 @@ class MemoryLane(Lane):
 
     def leave(self, ending: Ending) -> None:
         self._words[BLAMED] = 0 if ending.blamed is None else ending.blamed + 1
+        if memory_order.is_weak:
+            memory_order.fence()
         self._words[STATE] = HAS_FINISHED if ending.clean else HAS_GIVEN_UP
         for neighbour in self._neighbours.values():
             neighbour.has_ended = True
@@ -211,19 +218,24 @@ class MemoryLane(Lane):
             else:
                 recipient.letter(neighbour.rank, letter, reader.payload)
             reader.advance(letter)
-        self._order()
+        memory_order.full_fence()
         if neighbour.is_crowded.get():
             neighbour.ring()
 
     def _write(self, neighbour: Neighbour, letter: Letter, delivery: Delivery | None) -> bool:
-        if letter.kind != Kind.DATA:
-            return neighbour.writer.write(letter, delivery.address if delivery is not None else 0)
-        assert delivery is not None
-        while delivery.position < delivery.size:
-            length = min(PIECE_BYTES, delivery.size - delivery.position)
-            if not neighbour.writer.write(letter._replace(length=length), delivery.address + delivery.position):
-                return False
-            delivery.position += length
+        """False: there is no room now, or never: then `collect` tells why."""
+        try:
+            if letter.kind != Kind.DATA:
+                return neighbour.writer.write(letter, delivery.address if delivery is not None else 0)
+            assert delivery is not None
+            while delivery.position < delivery.size:
+                length = min(PIECE_BYTES, delivery.size - delivery.position)
+                if not neighbour.writer.write(letter._replace(length=length), delivery.address + delivery.position):
+                    return False
+                delivery.position += length
+        except WireError as error:
+            neighbour.trouble = neighbour.garbled(error)
+            return False
         return True
 
     def _write_waiting(self, neighbour: Neighbour, recipient: Recipient) -> None:
@@ -237,13 +249,8 @@ class MemoryLane(Lane):
         neighbour.crowded.set(0)
 
     def _ring(self, neighbour: Neighbour) -> None:
-        self._order()  # what we wrote can be seen before we look whether it sleeps; it does so the other way round
+        memory_order.full_fence()  # what we wrote is seen before we look whether it sleeps; it does so the other way
         neighbour.ring()
-
-    def _order(self) -> None:
-        """What was written before is seen by others before what is read afterwards is read."""
-        with self._fence:
-            pass
 
     def _end(self, neighbour: Neighbour, ending: Ending, why: str, recipient: Recipient) -> None:
         neighbour.has_ended = True

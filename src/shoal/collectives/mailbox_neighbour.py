@@ -16,8 +16,8 @@ from shoal.collectives.mailbox_delivery import Delivery
 from shoal.collectives.mailbox_letters import Letter
 from shoal.collectives.mailbox_ring import RING_BYTES, Counter, Place, Reader, Writer
 from shoal.collectives.mailbox_stage import STAGE_BYTES, Places, Stage
-from shoal.errors import PeerLost
-from shoal.transport import cross_memory
+from shoal.errors import PeerLost, WireError
+from shoal.transport import cross_memory, memory_order
 from shoal.transport.arena import Arena, Offer, PeerArena
 from shoal.transport.ending import FINISHED, Ending
 
@@ -94,6 +94,7 @@ class Neighbour:
         self.waiting: deque[tuple[Letter, Delivery | None]] = deque()  # letters that found no room, in order
         self.is_dying = False  # its memory is gone: its process will end, and its pidfd say so
         self.has_ended = False
+        self.trouble: WireError | None = None  # what it wrote cannot be, found out where nothing may be raised
         self.stopped_since: float | None = None  # by time.monotonic
         self.writer: Writer
         self.reader: Reader
@@ -138,8 +139,15 @@ class Neighbour:
         state = self.words[STATE]
         if state == IN:
             return None
+        if memory_order.is_weak:
+            memory_order.fence()
         blamed = self.words[BLAMED]  # 0: nobody, else the rank and one
         return FINISHED if state == HAS_FINISHED else Ending(announced=True, blamed=blamed - 1 if blamed else None)
+
+    def garbled(self, error: WireError) -> WireError:
+        """The same with who wrote it."""
+        who = f"rank {self.rank} (process {self.process})"
+        return error if f"rank {self.rank} " in str(error) else WireError(f"{who} wrote what no rank may: {error}")
 
     @property
     def is_stopped(self) -> bool:

@@ -18,7 +18,7 @@ from shoal.collectives.mailbox_losses import Losses, mismatch, needed
 from shoal.collectives.mailbox_matching import Matching
 from shoal.collectives.mailbox_message import Message, Pull
 from shoal.errors import WireError
-from shoal.transport.ending import Ending
+from shoal.transport.ending import Ending, credible
 
 # What travels with letters to one rank and was not received yet, in bytes: more is only offered, so that who receives
 # late keeps no more than this for every sender.
@@ -114,6 +114,8 @@ class Post:
             message = Message(letter, ctypes.string_at(payload, letter.length), is_whole=True)
             self._matching.keep(message, source, letter.tag)
         elif kind == Kind.TAKEN:
+            if letter.size > self._unreceived[source]:
+                raise WireError(f"rank {source} has received {letter.size} bytes more than this rank sent to it")
             self._unreceived[source] -= letter.size
         else:
             delivery = self._offers.pop((source, letter.number), None)
@@ -154,7 +156,7 @@ class Post:
         self.finish(delivery)
 
     def ended(self, rank: int, ending: Ending, why: str) -> None:
-        lost = self._losses.add(rank, ending, why)
+        lost = self._losses.add(rank, credible(ending, self.size), why)
         if lost is None:
             self._abandon(rank)  # it had finished: only those who need it fail
         else:

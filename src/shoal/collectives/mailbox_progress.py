@@ -3,7 +3,8 @@
 One of the threads that wait leads: it sleeps on the lanes and does what is due, for all; the others follow. The
 background thread starts with the first operation that cannot be done at once. It sleeps on the lanes only while nobody
 leads, so that a message does not wake two threads that then compete for Python's lock; a leader calls it to share a
-long copy. Not here: what is due (`mailbox_post`), what lanes do.
+long copy. Callbacks run in whichever thread finishes an operation, and may wait and close: descriptors and lanes are
+released by the last thread that may use them. Not here: what is due (`mailbox_post`), what lanes do.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Progress:
         self._giving: Stage | None = None  # where the leader has a send that it waits for
         self._followers = 0  # threads that wait for the leader
         self._copying = 0  # threads that copy
+        self._is_serving = False  # the background thread runs
         self._looked = time.monotonic()
         local = 1 + sum(len(lane.peers) for lane in lanes if lane.is_local)
         self._is_polled = any(not lane.is_local for lane in lanes)  # what comes shows in the epoll only
@@ -61,10 +63,14 @@ class Progress:
         self._call = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # wakes the background thread in any case
         self._background.register(self._call, select.EPOLLIN)
         self._is_closed = False
+        self._is_released = False
 
     def wait_for(self, delivery: Delivery, seconds: float | None) -> bool:
         """Make progress until it is done. False: the time was over first."""
         deadline = None if seconds is None else time.monotonic() + seconds
+        if self._leader == threading.get_ident():  # in a callback
+            self._lead(delivery, deadline)
+            return delivery.is_done
         while not delivery.is_done:
             left = SLICE if deadline is None else deadline - time.monotonic()
             if left <= 0:
@@ -77,21 +83,22 @@ class Progress:
         return True
 
     def close(self, reason: Exception) -> None:
-        """End everything with this. Safe to call twice."""
+        """End everything with this, and return when no other thread is at it. Safe to call twice."""
         with self.guard:
             if self._is_closed:
                 return
             self._is_closed = True
             self._post.close(reason)
             finished = self.take_finished()
-            os.eventfd_write(self._call, 1)
+            for event in (self._nudge, self._call):
+                os.eventfd_write(event, 1)
         self.settle(finished)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         with self._changed:
-            while self._leader is not None or self._copying:
+            while self._leader not in (None, threading.get_ident()) or self._copying:
                 self._changed.wait(SLICE)
-        self._release()
+            self._release()  # unless a callback closes: then when its thread is out of here
 
     def close_in_child(self, reason: Exception) -> None:
         """After a fork."""
@@ -101,9 +108,8 @@ class Progress:
         self._giving = None
         for delivery in self._post.open:
             delivery.finish(reason)
-        if not self._is_closed:
-            self._is_closed = True
-            self._release()
+        self._leader, self._copying, self._is_serving, self._is_closed = None, 0, False, True
+        self._release()
 
     # With the guard held
 
@@ -135,6 +141,7 @@ class Progress:
         if self._thread is None:
             name = f"shoal-mailbox-r{self._post.rank}"
             self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+            self._is_serving = True
             self._thread.start()
         self.collect(is_woken=False)  # what came before peers could see that we sleep
 
@@ -156,6 +163,18 @@ class Progress:
     def _sleep(self, is_asleep: bool) -> None:
         for lane in self._lanes:
             lane.sleep(is_asleep)
+
+    def _release(self) -> None:
+        """Once nobody is here any more. Called by whoever leaves, and by who closes."""
+        if not self._is_closed or self._is_released or self._leader is not None or self._copying or self._is_serving:
+            return
+        self._is_released = True
+        self._epoll.close()
+        self._background.close()
+        os.close(self._nudge)
+        os.close(self._call)
+        for lane in self._lanes:
+            lane.close()
 
     # Without the guard
 
@@ -202,6 +221,7 @@ class Progress:
             self.attach()
             self._changed.notify_all()
             finished = self.take_finished()
+            self._release()
         self.settle(finished)
 
     def _lead(self, delivery: Delivery, deadline: float | None) -> None:
@@ -242,6 +262,14 @@ class Progress:
 
     def _serve(self) -> None:
         """The background thread."""
+        try:
+            self._see_to_it()
+        finally:
+            with self.guard:
+                self._is_serving = False
+                self._release()
+
+    def _see_to_it(self) -> None:
         while True:
             with self.guard:
                 is_needed = self._leader is None and bool(self._post.open) and self._post.failure is None
@@ -360,14 +388,6 @@ class Progress:
                 self.collect(is_woken=True)  # whoever is gone is better named by how it went
             self._post.pulled(pull)
             self._changed.notify_all()
-
-    def _release(self) -> None:
-        self._epoll.close()
-        self._background.close()
-        os.close(self._nudge)
-        os.close(self._call)
-        for lane in self._lanes:
-            lane.close()
 
 
 def _clear(event: int) -> None:

@@ -2,7 +2,8 @@
 
 The writer's position lies in the writer's memory and the reader's in the reader's; both only grow. Letters start at
 multiples of 64 bytes and never wrap: what does not fit before the end starts anew at the front. The position is written
-after the letter, which suffices where the processor keeps the order of writes (x86) and in C elsewhere.
+after the letter, with a fence between both where the processor does not keep the order of writes. What the other
+process wrote is read once and checked before it is used: a position or letter that cannot be is a `WireError`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 
-from shoal.collectives.mailbox_letters import LETTER_BYTES, Letter, pack_into, unpack_from
+from shoal.collectives.mailbox_letters import LETTER_BYTES, Letter, checked, copied_from, pack_into
+from shoal.errors import WireError
+from shoal.transport import memory_order
 
 LINE = 64
 RING_BYTES = 512 * 1024
@@ -56,7 +59,7 @@ class Writer:
         position = self._head % RING_BYTES
         skipped = RING_BYTES - position if RING_BYTES - position < needed else 0
         if self._head + skipped + needed - self._tail > RING_BYTES:
-            self._tail = self._read.get()
+            self._tail = self._read_so_far()
             if self._head + skipped + needed - self._tail > RING_BYTES:
                 return False
         place = self._place
@@ -67,8 +70,18 @@ class Writer:
         if letter.length:
             ctypes.memmove(place.address + position + LETTER_BYTES, payload, letter.length)
         self._head += skipped + needed
+        if memory_order.is_weak:
+            memory_order.fence()
         self._written.set(self._head)
         return True
+
+    def _read_so_far(self) -> int:
+        tail = self._read.get()
+        if memory_order.is_weak:
+            memory_order.fence()
+        if not self._tail <= tail <= self._head:
+            raise WireError(f"it has read {tail} bytes of a ring that {self._head} were written into")
+        return tail
 
 
 class Reader:
@@ -82,7 +95,12 @@ class Reader:
     @property
     def written(self) -> int:
         """How far the writer is."""
-        return self._written.get()
+        end = self._written.get()
+        if memory_order.is_weak:
+            memory_order.fence()
+        if not 0 <= end - self._tail <= RING_BYTES or end % LINE:
+            raise WireError(f"it has written {end} bytes into a ring of {RING_BYTES}, of which {self._tail} were read")
+        return end
 
     @property
     def has_letter(self) -> bool:
@@ -93,12 +111,16 @@ class Reader:
         if self._tail == end:
             return None
         place, position = self._place, self._tail % RING_BYTES
-        if place.memory[place.offset + position] == 0:
+        letter = copied_from(place.memory, place.offset + position)
+        if letter.kind == 0:  # the rest of the ring is left empty
             self._tail += RING_BYTES - position
             position = 0
+            letter = copied_from(place.memory, place.offset)
         self.payload = place.address + position + LETTER_BYTES
         self._start = place.offset + position + LETTER_BYTES
-        return unpack_from(place.memory, place.offset + position, most=MOST_BYTES)
+        if _lines(checked(letter, most=MOST_BYTES).length) > min(end - self._tail, RING_BYTES - position):
+            raise WireError(f"a letter of {letter.length} bytes goes beyond what was written into the ring")
+        return letter
 
     def view(self, length: int) -> memoryview:
         """What follows the letter that was peeked at."""
@@ -107,4 +129,6 @@ class Reader:
     def advance(self, letter: Letter) -> None:
         """It has been taken: its place may be written again."""
         self._tail += _lines(letter.length)
+        if memory_order.is_weak:
+            memory_order.fence()
         self._read.set(self._tail)

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from shoal.collectives.mailbox_delivery import Delivery
 from shoal.collectives.mailbox_lane import Lane, Recipient
 from shoal.collectives.mailbox_letters import LETTER_BYTES, Kind, Letter, pack, unpack_from
+from shoal.errors import WireError
 from shoal.transport import near_link, silence
 from shoal.transport.arena import address_of
 from shoal.transport.ending import CUT_OFF, SILENT, Ending, pack_ending, unpack_ending
@@ -97,7 +98,10 @@ class _Stream:
         """The next one, if all is there that goes through the buffer. It stays until it is taken."""
         if self.end - self.start < LETTER_BYTES:
             return None
-        letter = unpack_from(self.buffer, self.start, most=MOST_AHEAD)
+        try:
+            letter = unpack_from(self.buffer, self.start, most=MOST_AHEAD)
+        except WireError as error:
+            raise WireError(f"from rank {self.peer}: {error}") from None
         is_there = _is_long(letter) or self.end - self.start >= LETTER_BYTES + letter.length
         return letter if is_there else None
 

@@ -25,6 +25,7 @@ from shoal.transport.ending import (
     ENDING_BYTES,
     FINISHED,
     Ending,
+    credible,
     name_the_lost,
     pack_ending,
     unpack_ending,
@@ -303,7 +304,8 @@ class RelayMesh(Mesh):
 
     def _lose(self, *, awaited: int | None) -> None:
         """Raise if somebody who is needed is gone, naming whoever went first as far as can be told."""
-        endings = {peer: stream.ending for peer, stream in self._streams.items() if stream.ending is not None}
+        streams = self._streams.items()
+        endings = {peer: credible(stream.ending, self.size) for peer, stream in streams if stream.ending is not None}
         lost = name_the_lost(endings, own=self.rank, awaited=awaited)
         if lost is not None:
             self._leave(lost, lost.peer)

@@ -49,6 +49,11 @@ def unpack_ending(tail: bytes) -> Ending:
     return CUT_OFF if tail else DIED
 
 
+def credible(ending: Ending, size: int) -> Ending:
+    """What a peer said about its leaving, of a mesh of that size: whom it blames is somebody who is there."""
+    return ending if ending.blamed is None or 0 <= ending.blamed < size else replace(ending, blamed=None)
+
+
 def name_the_lost(endings: Mapping[int, Ending], *, own: int, awaited: int | None) -> PeerLost | None:
     """Who is to be named, given every stream that ended and the rank we need bytes from. None: nobody is missed.
 

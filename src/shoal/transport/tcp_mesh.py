@@ -25,6 +25,7 @@ from shoal.transport.ending import (
     FINISHED,
     SILENT,
     Ending,
+    credible,
     name_the_lost,
     pack_ending,
     unpack_ending,
@@ -289,7 +290,8 @@ class TcpMesh(Mesh):
             if descriptor != self._wake and happened & CLOSED:
                 closed = self._by_descriptor[descriptor]
                 closed.ending = closed.ending or closed.peek_ending()
-        endings = {stream.peer: stream.ending for stream in self._streams.values() if stream.ending is not None}
+        found = ((stream.peer, stream.ending) for stream in self._streams.values())
+        endings = {peer: credible(ending, self.size) for peer, ending in found if ending is not None}
         lost = name_the_lost(endings, own=self.rank, awaited=None if awaited is None else awaited.peer)
         if lost is not None:
             silent = [rank for rank, ending in endings.items() if ending.silent]

@@ -33,9 +33,9 @@ types: $(STAMP)
 unit: $(STAMP)
 	$(BIN)/pytest -m "not long"
 
-# The contracts a second time without the C extension, then what takes long.
+# The contracts and what collectives are made of a second time without the C extension, then what takes long.
 test-long: $(STAMP)
-	SHOAL_NATIVE=0 $(BIN)/pytest -q -m "not long" tests/contracts
+	SHOAL_NATIVE=0 $(BIN)/pytest -q -m "not long" tests/contracts tests/unit/collectives tests/unit/transport
 	$(BIN)/pytest -m long
 
 clean:

@@ -81,6 +81,9 @@ class ScheduledEngine(Engine, PointToPoint):
     def missing(self) -> list[int]:
         return self._executor.missing()
 
+    def check(self) -> None:
+        self._mesh.check()
+
     def abort(self, reason: str, *, blamed: int | None = None) -> None:
         self._mesh.abort(reason, blamed=blamed)
 

@@ -107,6 +107,11 @@ class TwoLevelEngine(Engine):
         between = [] if self._leaders is None else [self._hosts[place][0] for place in self._leaders.missing()]
         return sorted({*inside, *between, *self._everybody.missing()})
 
+    def check(self) -> None:
+        for engine in (self._inside, self._everybody):
+            if engine is not None:
+                engine.check()
+
     def abort(self, reason: str, *, blamed: int | None = None) -> None:
         for engine in (self._inside, self._leaders, self._everybody):
             if engine is not None:

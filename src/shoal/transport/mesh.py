@@ -24,7 +24,7 @@ class Mesh(ABC):
 
     # Called in the mesh's thread while it waits in vain, with the first bytes (at most a header's length) that lie
     # unread from each peer it does not wait for. It may post, and it may raise: ranks that do different things could
-    # wait for each other forever.
+    # wait for each other forever. Whoever is about to use the mesh sets it: there may be several who take turns.
     on_stall: Callable[[Mapping[int, bytes]], None] | None = None
 
     @abstractmethod

@@ -12,6 +12,8 @@ class SubMesh(Mesh):
         """`ranks` of the mesh, its own among them."""
         self._mesh = mesh
         self._ranks = list(ranks)
+        self._places = {rank: place for place, rank in enumerate(self._ranks)}
+        self._look: Callable[[Mapping[int, bytes]], None] | None = None
         self.rank = self._ranks.index(mesh.rank)
         self.size = len(self._ranks)
 
@@ -25,17 +27,16 @@ class SubMesh(Mesh):
 
     @property
     def on_stall(self) -> Callable[[Mapping[int, bytes]], None] | None:
-        return self._mesh.on_stall
+        return self._look
 
     @on_stall.setter
     def on_stall(self, look: Callable[[Mapping[int, bytes]], None] | None) -> None:
-        places = {rank: place for place, rank in enumerate(self._ranks)}
+        self._look = look
+        self._mesh.on_stall = None if look is None else self._look_among_some
 
-        def translated(heads: Mapping[int, bytes]) -> None:
-            assert look is not None
-            look({places[rank]: head for rank, head in heads.items() if rank in places})
-
-        self._mesh.on_stall = None if look is None else translated
+    def _look_among_some(self, heads: Mapping[int, bytes]) -> None:
+        assert self._look is not None
+        self._look({self._places[rank]: head for rank, head in heads.items() if rank in self._places})
 
     def post(self, peer: int, header: bytes, *payloads: memoryview) -> None:
         self._mesh.post(self._ranks[peer], header, *payloads)

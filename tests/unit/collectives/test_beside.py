@@ -15,7 +15,7 @@ from shoal.collectives.engine import Engine, Operation
 from shoal.collectives.group import Reduction
 from shoal.errors import PeerLost, WorkersDisagree
 from shoal.wire.frames import Kind
-from support.collectives import groups, in_threads, succeed
+from support.collectives import IN_MEMORY, groups, in_threads, succeed
 
 SIZE = 3
 
@@ -75,7 +75,7 @@ class Table(Carrier):
 def engines() -> Iterator[list[tuple[BesideEngine, Table, Engine]]]:
     table: dict[int, torch.Tensor] = {}
     barrier = threading.Barrier(SIZE)
-    with groups("memory", SIZE) as made:
+    with groups(IN_MEMORY, SIZE) as made:
         carriers = [Table(rank, table, barrier) for rank in range(SIZE)]
         inside = [group._engine for group in made]
         yield [(BesideEngine(carriers[r], inside[r]), carriers[r], inside[r]) for r in range(SIZE)]

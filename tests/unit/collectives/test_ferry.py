@@ -15,7 +15,7 @@ from shoal.collectives.ferry import Ferry
 from shoal.collectives.group import Reduction
 from shoal.errors import WorkersDisagree
 from shoal.wire.frames import Kind
-from support.collectives import groups, in_threads, succeed
+from support.collectives import IN_MEMORY, groups, in_threads, succeed
 from support.slow_copies import SlowCopies
 
 SIZE = 3
@@ -26,7 +26,7 @@ sizes = some.lists(some.integers(0, 90), min_size=SIZE, max_size=SIZE)
 seeds = some.integers(0, 2**32)
 
 
-@pytest.fixture(scope="module", params=[("memory", "auto"), ("in-process", "ring")], ids=lambda kind: kind[0])
+@pytest.fixture(scope="module", params=[(IN_MEMORY, "auto"), ("in-process", "ring")], ids=lambda kind: kind[0])
 def engines(request: pytest.FixtureRequest) -> Iterator[list[Engine]]:
     patched = pytest.MonkeyPatch()
     patched.setattr(gpu_cuts, "LEAST_BYTES", 8 * ITEM)
@@ -142,7 +142,7 @@ def test_copies_go_on_while_a_turn_is_reduced(engines: list[Engine]) -> None:
 def test_ranks_whose_sizes_differ_find_out_before_the_first_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_cuts, "LEAST_BYTES", 16 * ITEM)
     monkeypatch.setattr(gpu_cuts, "MOST_BYTES", 16 * ITEM)
-    with groups("memory", 2) as made:
+    with groups(IN_MEMORY, 2) as made:
         lengths = [160, 128]  # full turns: the first eight are alike
 
         def reduce(rank: int) -> None:

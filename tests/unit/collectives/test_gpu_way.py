@@ -10,7 +10,7 @@ import torch
 
 from shoal.collectives import gpu_way, operations, staging
 from shoal.collectives.threaded_group import ThreadedGroup
-from support.collectives import groups
+from support.collectives import IN_MEMORY, groups
 from support.slow_copies import SlowCopies
 
 
@@ -52,7 +52,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     return stand_in
 
 
-@pytest.fixture(params=["memory", "two-level", "in-process"])
+@pytest.fixture(params=[IN_MEMORY, "two-level", "in-process"])
 def made(request: pytest.FixtureRequest) -> Iterator[list[ThreadedGroup]]:
     with groups(request.param, 2) as found:
         yield found

@@ -68,6 +68,13 @@ class BesideEngine(Carried):
         self._carrier.close()
 
     def _agree(self, operation: Operation, counts: Sequence[int]) -> None:
+        try:
+            self._compare(operation, counts)
+        except WorkersDisagree as error:
+            self._engine.abort(str(error))  # ranks that see no difference would wait for this one
+            raise
+
+    def _compare(self, operation: Operation, counts: Sequence[int]) -> None:
         own = torch.tensor(counts, dtype=torch.int64)
         told = [torch.empty_like(own) for _ in range(self.size)]
         self._engine.all_gather(operation, told, own)

@@ -18,6 +18,8 @@ from hypothesis import strategies as some
 from shoal.collectives.engine import Operation
 from shoal.collectives.group import Reduction
 from shoal.collectives.mailbox import Mailbox
+from shoal.collectives.mailbox_letters import Kind as LetterKind
+from shoal.collectives.mailbox_letters import Letter
 from shoal.collectives.memory_engine import MemoryEngine
 from shoal.collectives.memory_loops import MemoryWays, statement_of
 from shoal.errors import PeerLost, ShoalError, WireError
@@ -174,6 +176,14 @@ def outcome(victim: Mailbox) -> BaseException | None:
     delivery = victim.receive(torch.zeros(4), 1)
     (error,) = in_threads(lambda: delivery.wait(PATIENCE))
     return error if isinstance(error, BaseException) else None
+
+
+def test_a_neighbour_that_received_more_than_was_sent_is_named() -> None:
+    with mailboxes("staged", 2) as made:
+        victim, hostile = made
+        hostile._progress._lanes[0].post(0, Letter(LetterKind.TAKEN, size=1 << 30))
+        error = outcome(victim)
+        assert isinstance(error, WireError) and "rank 1 has received 1073741824 bytes more" in str(error), error
 
 
 @pytest.mark.parametrize("read", [64 * 10**6, 2**64 - 1])

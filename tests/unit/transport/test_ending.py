@@ -12,6 +12,7 @@ from shoal.transport.ending import (
     FINISHED,
     SILENT,
     Ending,
+    credible,
     name_the_lost,
     pack_ending,
     unpack_ending,
@@ -80,3 +81,10 @@ def test_a_machine_that_does_not_answer_is_said_to_be_out_of_reach_not_dead() ->
     assert lost is not None
     assert lost.peer == 1
     assert "does not answer" in str(lost)
+
+
+@given(some.integers(4, 2**31 - 1))
+def test_a_rank_that_is_not_there_is_not_blamed(blamed: int) -> None:
+    said = blames(blamed)
+    assert credible(said, 4) == Ending(announced=True)
+    assert credible(said, blamed + 1) == said

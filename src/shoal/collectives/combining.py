@@ -1,9 +1,9 @@
 """How two runs of elements are combined, with every bit of the result decided here.
 
 The first operand is the lower rank's. Of two NaNs the first one stays (made quiet by a sum), +0 is greater than -0, and
-a maximum or minimum is one of its operands, bit for bit; a sum of bfloat16 has torch's one NaN. Libraries
-leave these to their vector loops: numpy's sum of two NaNs is the first one, and the second one if it is the array's
-only element; torch's maximum of NaN depends on whether it lies among the last elements.
+a maximum or minimum is one of its operands, bit for bit; a sum of bfloat16 has torch's own NaN. Libraries leave these
+to their vector loops: numpy's sum of two NaNs is the first one, and the second one if it is the array's only element;
+torch's maximum of NaN depends on whether it lies among the last elements.
 
 The C extension's loops do it where it has the type. Else numpy does the adding where it has the type: it starts no
 threads of its own, while torch would start a second team of them beside the one that computes gradients. Types that

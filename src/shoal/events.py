@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shoal.values import TimeShares
+from shoal.values import ServerLoad, StepRow, TimeShares
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=False):
@@ -62,17 +62,6 @@ class LoopStarted(Event, frozen=True, tag="loop-started"):
     first_epoch: int = 0  # a nested loop covers one epoch of several
     steps: int | None = None  # where the script limits them: after how many steps the loop ends
     end: int | None = None  # applied steps at its end, with later epochs of a nested loop; None: not known
-
-
-class StepRow(msgspec.Struct, frozen=True, array_like=True):
-    """One applied step of one worker; the job's record has one line per step, made of all workers' rows."""
-
-    step: int  # applied steps, with this one; of values logged outside loops: so far
-    epoch: int
-    seconds: float  # that this step took on this worker; 0 for values logged outside loops
-    samples: int  # this worker's own
-    values: dict[str, float | None]  # logged in this step; None: nan or infinite
-    total: int = 0  # samples of the whole step over all workers; 0 for values logged outside loops
 
 
 class StepsApplied(Event, frozen=True, tag="steps-applied"):
@@ -263,6 +252,24 @@ class CoordinatorReturned(Event, frozen=True, tag="coordinator-returned"):
     reason: str
 
 
+class StorageFailed(Event, frozen=True, tag="storage-failed"):
+    """The coordinator cannot write a file of the run directory; said when that begins, and again while it lasts."""
+
+    file: str  # path
+    free: int | None  # bytes that its disk has left; None: the disk does not say
+    holds_up: bool  # decisions wait for it: nobody is let in, replaced or put out meanwhile
+    reason: str  # with what to do about it
+
+
+class StorageRestored(Event, frozen=True, tag="storage-restored"):
+    """The file can be written again, and nothing that waited for it is lost, unless `reason` says so."""
+
+    file: str
+    seconds: float  # that it could not be written
+    holds_up: bool  # decisions waited for it
+    reason: str
+
+
 class FaultInjected(Event, frozen=True, tag="fault-injected"):
     """A fault on purpose (`--chaos`)."""
 
@@ -339,21 +346,6 @@ class ParametersGone(Event, frozen=True, tag="parameters-gone"):
     reason: str
 
 
-class ServerLoad(msgspec.Struct, frozen=True, array_like=True):
-    """What one server has done since it started; the difference of two of them is what it did between."""
-
-    server: int
-    seconds: float  # since its start
-    bytes_in: int
-    bytes_out: int
-    requests: int
-    updates: int  # applied
-    queue_seconds: float  # that requests waited before they were looked at, in sum
-    busy_seconds: float
-    held_bytes: int  # of parameters, state and staged pushes
-    limit_bytes: int
-
-
 class ServersMeasured(Event, frozen=True, tag="servers-measured"):
     """Every few seconds."""
 
@@ -383,6 +375,7 @@ AnyEvent = (
     | StopRequested | StopAgreed
     | CheckpointStarted | CheckpointDeferred | CheckpointPublished | CheckpointLost | CheckpointRefused | Resumed
     | WorkerReturned | WorkerExpelled | WorkerStarted | Waiting | CoordinatorReturned | FaultInjected
+    | StorageFailed | StorageRestored
     | WorkerLeft | WorkerFailed | WorkerDied
     | ServerJoined | ServerLost | ServerLeft | ServersChanged | ParametersGone | ServersMeasured
     | Advised | JobEnded

@@ -19,6 +19,8 @@ A scenario is a list of commands, each followed by `----` and the instructions t
     exit WORKER code=N                                  the launcher saw a process end
     working WORKER                                      the launcher saw a process use the processor
     close CLIENT [reason=TEXT]
+    full FILE [holds_up=0]                              a file cannot be written, and decisions wait for it
+    room FILE [holds_up=0]                              it can be again
     interrupt reason=TEXT                               the coordinator's own process is told to stop
     tick SECONDS                                        so much time passes, with a tick every tenth of a second
     stall SECONDS                                       so much time passes without a tick, then one comes
@@ -38,7 +40,7 @@ from typing import Any
 
 import msgspec
 
-from shoal.events import AnyEvent, WorkerLeft
+from shoal.events import AnyEvent, StorageFailed, StorageRestored, WorkerLeft
 from shoal.job_config import from_mapping
 from shoal.membership.core import MembershipCore
 from shoal.membership.decisions import (
@@ -69,6 +71,7 @@ from shoal.membership.protocol import (
     Published,
     PublishFailed,
     Send,
+    Stored,
     Tick,
 )
 from shoal.membership.publisher import PublishOutcome
@@ -186,6 +189,11 @@ class Scenario:
     def _input(self, verb: str, plain: list[str], options: dict[str, str]) -> Input:
         if verb == "interrupt":
             return Interrupt(options["reason"])
+        if verb in ("full", "room"):
+            holds_up = options.get("holds_up", "1") == "1"
+            if verb == "full":
+                return Stored(StorageFailed(file=plain[0], free=0, holds_up=holds_up, reason="no space"))
+            return Stored(StorageRestored(file=plain[0], seconds=1.0, holds_up=holds_up, reason="it can be written"))
         if verb == "close":
             return Closed(self.clients[plain[0]], options.get("reason", ""))
         if verb == "published":

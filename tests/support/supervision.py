@@ -7,7 +7,16 @@ from collections.abc import Sequence
 
 from shoal.cli.orders import CoordinatorBack, CoordinatorExited, Fact, Finish, Instruction, Signalled
 from shoal.cli.supervision import Supervisor
-from shoal.events import CheckpointLost, CheckpointPublished, CheckpointStarted, WorkerDied, WorkerJoined, WorkerLeft
+from shoal.events import (
+    CheckpointLost,
+    CheckpointPublished,
+    CheckpointStarted,
+    StorageFailed,
+    StorageRestored,
+    WorkerDied,
+    WorkerJoined,
+    WorkerLeft,
+)
 from shoal.wire.messages import Ended
 
 BACK = CoordinatorBack()
@@ -43,6 +52,14 @@ def saved(name: str) -> CheckpointPublished:
 
 def unsaved(name: str) -> CheckpointLost:
     return CheckpointLost(checkpoint=name, step=1, worker=0, reason="no space left on device")
+
+
+def unwritten() -> StorageFailed:
+    return StorageFailed(file="run/decisions.sqlite", free=0, holds_up=True, reason="no space left on device")
+
+
+def written() -> StorageRestored:
+    return StorageRestored(file="run/decisions.sqlite", seconds=1.0, holds_up=True, reason="there is room")
 
 
 def play(facts: Sequence[Fact], *, workers: int = 2, step: float = 0.01) -> list[Instruction]:

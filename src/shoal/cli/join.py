@@ -26,10 +26,11 @@ from shoal.engines.engine import Engine, Exited, Printed, describe_exit
 from shoal.engines.local import LocalEngine
 from shoal.environment import likely_typos, parse_address
 from shoal.errors import AddressUnavailable, Interrupted, ShoalError, UsageError, by_name
+from shoal.events import StorageFailed
 from shoal.job_config import from_toml
 from shoal.membership.watcher import WatcherClient
 from shoal.values import Address
-from shoal.wire.messages import Ended, Enlisted, Welcome
+from shoal.wire.messages import Ended, Enlisted, Happened, Welcome
 
 CONNECT_SECONDS = 30.0  # for the coordinator to answer the first time
 RECONNECT_SECONDS = 660.0  # for it to be back: a worker waits no longer for it either
@@ -172,6 +173,8 @@ class _Joining:
                 if not news.error:
                     print(f"shoal: the job has ended: {news.text}", file=sys.stderr, flush=True)
                 self._limit = time.monotonic() + (LAST_STEPS if self._worker is not None else 0.0)
+            elif isinstance(news, Happened) and isinstance(news.event, StorageFailed) and self._worker is None:
+                print(f"shoal: waiting for a number: {news.event.reason}", file=sys.stderr, flush=True)
             elif isinstance(news, Connected) and self._worker is None:
                 self._line.send(lambda client: client.enlist())
             elif isinstance(news, Broke) and self._ended is None:

@@ -121,6 +121,12 @@ class Places:
             if place.state is _State.ASKED:
                 place.state, place.due = _State.VACANT, now
 
+    def wait_anew(self, now: float) -> None:
+        """Whoever was asked could not answer until now, or cannot from now on."""
+        for place in self._places:
+            if place.state is _State.ASKED:
+                place.since = now
+
     def give(self, worker: int) -> Filled | None:
         """A number has been given. None when nobody needs it any more."""
         for index, place in enumerate(self._places):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from shoal.cli.orders import Finish
 from shoal.cli.plan import Job
 from shoal.errors import ScriptFailed
-from shoal.events import Event
+from shoal.events import Event, StorageFailed, StorageRestored
 from shoal.watch import Display, closing_line
 
 SHOWN_LINES = 15  # of a lost worker's output in the final message
@@ -26,10 +26,15 @@ class Screen:
         self._display = display
         self._prefixed = workers > 1
         self._held: dict[int, list[str]] | None = None  # lines since the workers were interrupted, by worker
+        self._unwritten: dict[str, None] = {}  # files of the run directory that cannot be written
         self._broken = False  # standard output is gone
         self._broken_told = False
 
     def show(self, event: Event, time: float) -> None:
+        if isinstance(event, StorageFailed):
+            self._unwritten[event.file] = None
+        elif isinstance(event, StorageRestored):
+            self._unwritten.pop(event.file, None)
         self._write(lambda: self._display.show(event, time))
 
     def say(self, *lines: str) -> None:
@@ -71,8 +76,9 @@ class Screen:
             with contextlib.suppress(OSError):
                 record[:0] = filter(None, [closing_line(job.run_dir)])
             self._write(lambda: self._display.summarize(*record))
+        incomplete = [f"shoal: {file} is incomplete: it could not be written to the end" for file in self._unwritten]
         with contextlib.suppress(OSError):
-            for line in final_message(finish, job, last_lines):
+            for line in [*final_message(finish, job, last_lines), *incomplete]:
                 print(line, file=sys.stderr, flush=True)
 
     def _write(self, action: Callable[[], None]) -> None:

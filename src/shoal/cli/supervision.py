@@ -40,6 +40,8 @@ from shoal.events import (
     StepsApplied,
     StopAgreed,
     StopRequested,
+    StorageFailed,
+    StorageRestored,
     Waiting,
     WorkerDied,
     WorkerFailed,
@@ -53,6 +55,7 @@ SAVING_STOP = 600.0  # seconds from Ctrl-C on that it may take with a checkpoint
 SOFT_STOP = 0.5  # seconds between SIGTERM and SIGKILL
 LAST_WORD = 2.0  # seconds that the coordinator may take to end a job whose processes are all gone
 SAVING_WORD = 32.0  # the same while a checkpoint is open: it waits 30 s for a publication
+DISK_WORD = 15.0  # the same while it cannot write decisions: it waits 10 s for the disk
 ANSWER = 40.0  # seconds that it may take to give a number; the end of a job may come first, with a publication
 RESTARTS = 10  # of the coordinator, within
 RESTARTS_WITHIN = 60.0  # seconds
@@ -77,6 +80,7 @@ class Supervisor:
         self._died: int | None = None  # the last worker that the coordinator declared dead
         self._ended: Ended | None = None
         self._is_connected = False  # the coordinator answers
+        self._waits_for_disk = False  # the coordinator does, and can decide nothing meanwhile
         self._restarts: deque[float] = deque(maxlen=RESTARTS)  # when it was started again
         self._saving: set[str] = set()  # checkpoints that were started and are neither published nor lost
         self._stopping: signal.Signals | None = None  # the signal that asked for a stop
@@ -93,9 +97,14 @@ class Supervisor:
         """When a `Tick` is due at the latest."""
         due = min(self._stop_by, self._word_by)
         if self._replaces:
-            asked = self._places.asked_since
-            due = min(due, self._places.next_due or math.inf, math.inf if asked is None else asked + ANSWER)
+            due = min(due, self._places.next_due or math.inf, self._answer_by)
         return None if due == math.inf else due
+
+    @property
+    def _answer_by(self) -> float:
+        """When a coordinator that owes a number counts as hung. One that waits for a disk has said so, and does not."""
+        asked = self._places.asked_since
+        return math.inf if asked is None or self._waits_for_disk else asked + ANSWER
 
     @property
     def is_ending(self) -> bool:
@@ -129,7 +138,7 @@ class Supervisor:
             case CoordinatorBack():
                 return self._connected(now)
             case CoordinatorExited():
-                self._is_connected = False
+                self._is_connected = self._waits_for_disk = False
                 self._word_by = math.inf
             case Ended() if self._ended is None:
                 self._ended = fact
@@ -143,6 +152,10 @@ class Supervisor:
                 return self._begin_to_stop(fact.number, now)
             case CheckpointStarted() | CheckpointPublished() | CheckpointLost():
                 return self._checkpoint(fact, now)
+            case StorageFailed() | StorageRestored() if fact.holds_up:
+                self._waits_for_disk = isinstance(fact, StorageFailed)
+                self._places.wait_anew(now)
+                self._word_by = self._word_by if self._word_by == math.inf else now + self._last_word
             case Event():
                 self._note(fact, now)
             case _:
@@ -213,6 +226,9 @@ class Supervisor:
         self._stop_limit = now + SAVING_STOP
         self._stop_by = self._stop_limit if self._saving else now + CLEAN_STOP
         asked: list[Instruction] = [AskToStop(STOP_WORDS[number], _code_of(number))] if self._ended is None else []
+        if asked and self._in_job and self._waits_for_disk:
+            why = "the coordinator waits for the disk and can tell the workers nothing"
+            return [*asked, Say(f"stopping within {CLEAN_STOP:g} s: {why} (Ctrl-C again to stop now)")]
         if asked and self._in_job:
             return [*asked, Say("stopping after this step (Ctrl-C again to stop now)")]
         self._interrupted_workers = True
@@ -228,10 +244,9 @@ class Supervisor:
     def _replace(self, now: float) -> list[Instruction]:
         if not self._replaces or not self._is_connected:
             return []
-        asked = self._places.asked_since
-        if asked is not None and now >= asked + ANSWER:
+        if now >= self._answer_by:
             self._is_connected = False
-            return [KillCoordinator()]
+            return [Say(f"the coordinator has not answered for {ANSWER:g} s and is started again"), KillCoordinator()]
         return [AskForNumber()] * self._places.take_due(now)
 
     def _restart(self, fact: CoordinatorExited, now: float) -> list[Instruction]:
@@ -281,7 +296,7 @@ class Supervisor:
 
     @property
     def _last_word(self) -> float:
-        return SAVING_WORD if self._saving else LAST_WORD
+        return SAVING_WORD if self._saving else DISK_WORD if self._waits_for_disk else LAST_WORD
 
     def _interrupted(self, number: signal.Signals) -> Finish:
         return Finish(_code_of(number), 0.0 if self._insisted else SOFT_STOP, text=STOP_WORDS[number])

@@ -24,6 +24,8 @@ OWN_EVENTS = (
     events.WorkerDied,
     events.Waiting,
     events.CoordinatorReturned,
+    events.StorageFailed,
+    events.StorageRestored,
     events.CheckpointPublished,
     events.CheckpointLost,
     events.JobEnded,

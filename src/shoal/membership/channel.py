@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from shoal.errors import AddressUnavailable, Refused, WireError
 from shoal.values import Address
 from shoal.wire import handshake
-from shoal.wire.messages import CoordinatorMessage, Message, Turned, Welcome, body_length, decode_coordinator, encode
+from shoal.wire.messages import (
+    Beat,
+    CoordinatorMessage,
+    Message,
+    Turned,
+    Welcome,
+    body_length,
+    decode_coordinator,
+    encode,
+)
 
 PURPOSE = b"control"
 REFUSAL = bytes(handshake.PROOF_BYTES)  # the coordinator's answer to a wrong proof, in place of its own
@@ -50,7 +59,7 @@ class MessageBuffer:
         return self._messages.popleft() if self._messages else None
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Patience:
     deadline: float  # by time.monotonic
     is_over: Callable[[], bool]  # asked several times a second: nobody wants the connection any more
@@ -75,7 +84,8 @@ def connect(
             _prove(connection, address, token, patience)
             connection.sendall(encode(first))
             buffer = MessageBuffer()
-            welcome = _await_welcome(connection, buffer, address, patience)
+            while (welcome := _await_welcome(connection, buffer, address, patience)) is None:
+                patience.deadline = time.monotonic() + timeout
         except _TurnedOff:
             connection.close()
             if patience.slice(RETRY_PAUSE) < RETRY_PAUSE or is_over():
@@ -129,11 +139,16 @@ def _prove(connection: socket.socket, address: Address, token: str, patience: _P
         raise Refused(f"whoever listens at {address} does not hold this job's token; is the address right?")
 
 
-def _await_welcome(connection: socket.socket, buffer: MessageBuffer, address: Address, patience: _Patience) -> Welcome:
+def _await_welcome(
+    connection: socket.socket, buffer: MessageBuffer, address: Address, patience: _Patience
+) -> Welcome | None:
+    """None: the coordinator is there, and holds its answer back until it can write its decisions down."""
     while (message := buffer.take()) is None:
         buffer.feed(_receive_some(connection, 65536, patience))
     if isinstance(message, Turned):
         raise Refused(f"the coordinator at {address} turned this process away: {message.reason}")
+    if isinstance(message, Beat):
+        return None
     if not isinstance(message, Welcome):
         raise WireError(f"the coordinator at {address} began with {type(message).__name__} instead of Welcome")
     return message

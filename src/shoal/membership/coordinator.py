@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal.errors import AddressUnavailable, UsageError, WireError
-from shoal.events import JobStarted, Record
+from shoal.events import JobStarted, Record, StepsApplied, StorageFailed, StorageRestored
 from shoal.job_config import JobConfig
 from shoal.membership.connections import Connections, Hearers
 from shoal.membership.core import TICK, MembershipCore
@@ -42,14 +44,16 @@ from shoal.membership.protocol import (
     Published,
     PublishFailed,
     Send,
+    Stored,
     Tick,
 )
 from shoal.membership.protocol import Journal as WriteDown
 from shoal.membership.publisher import Publisher
 from shoal.membership.publisher_thread import PublisherThread
+from shoal.membership.storage import StorageNews, Trouble
 from shoal.transport import listening
 from shoal.values import Address
-from shoal.wire.messages import Beat, ClientMessage, Happened, encode
+from shoal.wire.messages import Beat, ClientMessage, Happened, Welcome, encode
 
 BACKLOG = 1024  # connections that may wait to be accepted: all workers of a job start at once
 ACCEPT_AT_ONCE = 16  # connections taken in before they are read from, and may close others
@@ -107,7 +111,9 @@ class _Coordinator:
         self._handling = False
         self._todo: deque[Instruction] = deque()  # not carried out yet: decisions before them are not on disk
         self._is_scheduled = False  # they will be, at the end of this round of the loop
-        self._blocked_since: float | None = None
+        self._is_blocked = False  # decisions wait for a disk that cannot be written
+        self._end_due: float | None = None  # while blocked: when the end of the job waits no longer
+        self._storage = StorageNews()
         self._connections = Connections(settings.token, Hearers(self._arrived, self._closed))
 
     async def run(self) -> int:
@@ -154,6 +160,9 @@ class _Coordinator:
             await asyncio.wait({self._over}, timeout=TICK)
             self._feed(Tick())
             self._journal.flush()  # what could not be written before
+            if self._is_blocked:
+                self._carry_out_all()
+            self._look_at_storage()
 
     def _catch_signals(self) -> None:
         """A coordinator that is told to stop still ends the job and its record properly."""
@@ -195,11 +204,13 @@ class _Coordinator:
         for instruction in instructions:
             if isinstance(instruction, WriteDown):
                 self._ledger.add(instruction.decision)
-            elif self._blocked_since is not None and _is_beat(instruction):
-                self._carry_out(instruction)  # it says only that this process is there
-            else:
+            elif not self._is_blocked or not _rests_on_nothing(instruction):
                 self._todo.append(instruction)
-        if self._todo and not self._is_scheduled:
+            else:
+                self._carry_out(instruction)
+                if isinstance(instruction, CatchUp):  # once more for what is held back now
+                    self._todo.append(instruction)
+        if self._todo and not self._is_scheduled and not self._is_blocked:
             self._is_scheduled = True
             self._loop.call_soon(self._carry_out_all)
 
@@ -209,9 +220,10 @@ class _Coordinator:
         try:
             if not self._ledger.flush() and not self._gives_up():
                 return  # the next tick tries again
-            self._blocked_since = None
-            # Carrying one out may lose a client, and so bring decisions that are not on disk yet: those wait.
+            # What follows may lose a client, and so bring decisions that are not on disk yet: those wait.
             ready, self._todo = self._todo, deque()
+            self._look_at_storage()
+            self._is_blocked = False
             for instruction in ready:
                 self._carry_out(instruction)
             self._journal.flush()
@@ -224,11 +236,23 @@ class _Coordinator:
             self._over.set_exception(error)
 
     def _gives_up(self) -> bool:
-        """A job that is to end does not wait for a full disk for ever."""
-        if self._blocked_since is None:
-            self._blocked_since = self._loop.time()
-        is_ending = any(isinstance(instruction, End) for instruction in self._todo)
-        return is_ending and self._loop.time() - self._blocked_since >= LEDGER_SECONDS
+        """Decisions cannot be written, which is said at once. A job that is to end does not wait for that for ever."""
+        self._is_blocked = True
+        self._look_at_storage()
+        now = self._loop.time()
+        if self._end_due is None and any(isinstance(instruction, End) for instruction in self._todo):
+            self._end_due = now + LEDGER_SECONDS
+        return self._end_due is not None and now >= self._end_due
+
+    def _look_at_storage(self) -> None:
+        """Say which files cannot be written, and which can be again."""
+        ledger = self._ledger.trouble
+        troubles = [*([] if ledger is None else [ledger]), *self._journal.troubles]
+        if not troubles and self._storage.is_quiet:
+            return
+        for event in self._storage.look([_with_room(trouble) for trouble in troubles], self._loop.time()):
+            sys.stderr.write(f"shoal: {event.reason}\n")
+            self._feed(Stored(event))
 
     def _carry_out(self, instruction: Instruction) -> None:
         if isinstance(instruction, Send):
@@ -260,5 +284,20 @@ class _Coordinator:
                 self._connections.send(client, encode(Happened(time=record.time, event=record.event)))
 
 
-def _is_beat(instruction: Instruction) -> bool:
-    return isinstance(instruction, Send) and isinstance(instruction.message, Beat)
+def _rests_on_nothing(instruction: Instruction) -> bool:
+    """Whether it may be carried out before decisions that came earlier: it tells nothing that could be forgotten."""
+    match instruction:
+        case Send(message=Beat()) | Send(message=Welcome(generation=None)) | CatchUp():
+            return True
+        case Note(event=StepsApplied() | StorageFailed() | StorageRestored()):
+            return True
+        case _:
+            return False
+
+
+def _with_room(trouble: Trouble) -> Trouble:
+    try:
+        disk = os.statvfs(Path(trouble.file).parent)
+    except OSError:
+        return trouble
+    return replace(trouble, free=disk.f_bavail * disk.f_frsize)

@@ -15,6 +15,7 @@ from shoal.membership.decisions import MemberLeft, NumberGiven, Remembered, Stop
 from shoal.membership.ending import Ending
 from shoal.membership.forming import Past
 from shoal.membership.generations import Generations
+from shoal.membership.job_clock import JobClock
 from shoal.membership.protocol import (
     Arrived,
     Closed,
@@ -24,6 +25,7 @@ from shoal.membership.protocol import (
     Program,
     Published,
     PublishFailed,
+    Stored,
     Tick,
 )
 from shoal.membership.publishing import Publishing
@@ -76,14 +78,16 @@ class MembershipCore:
         """`past` is for a job that goes on from a checkpoint, `remembered` for a coordinator that is started again."""
         self._config = config
         self._program = program or Program()
-        self._now = self._ticked = self._beaten = now
+        self._clock = JobClock()
+        self._now = self._ticked = now  # by the job's clock
+        self._beaten = now  # by the caller's
         self._audience = Audience()
         self._stop = Stopping()
         past = past or Past()
         known = remembered or Remembered()
         after = past.generation if known.generation is None else 0  # checkpoints of this run are no past
         self._publishing = Publishing(self._audience, after_generation=after, settled=known.settled)
-        self._ending = Ending(self._audience, self._publishing, now=now)
+        self._ending = Ending(self._audience, self._publishing, self._clock, now=now)
         self._generations = Generations(config, self._audience, self._publishing, past, now)
         self._workers = self._generations.workers
         self._verdicts = Verdicts(config, self._audience, self._generations, self._ending, self._stop)
@@ -110,7 +114,7 @@ class MembershipCore:
 
     def handle(self, happened: Input, now: float) -> tuple[Instruction, ...]:
         """Take in what happened at `now` (seconds, any origin, never going back) and say what to do about it."""
-        self._now = now
+        self._now = self._clock.at(now)
         if isinstance(happened, Arrived):
             if isinstance(happened.message, Heartbeat) and self._heartbeat(happened.client, happened.message):
                 return ()
@@ -120,13 +124,18 @@ class MembershipCore:
         elif isinstance(happened, Interrupt):
             self._interrupt(happened)
         elif isinstance(happened, Published):
-            self._publishing.published(happened.checkpoint, happened.outcome, now)
+            self._publishing.published(happened.checkpoint, happened.outcome, self._now)
         elif isinstance(happened, PublishFailed):
             self._publishing.not_published(happened.checkpoint, happened.reason)
+        elif isinstance(happened, Stored):
+            self._audience.note(happened.event)
+            self._clock.heed(happened.event, now)
         else:
-            self._tick()
+            self._tick(now)
         if not self._ending.is_over:
             self._settle(is_tick=isinstance(happened, Tick))
+        if self._ending.ended is not None:
+            self._clock.go_on(now)  # the end waits for a disk only so long
         return self._audience.take()
 
     # Clients come and go
@@ -194,12 +203,14 @@ class MembershipCore:
         self._generations.remind(worker)
 
     def _welcome(self, client: int, *, is_member: bool = False) -> None:
+        """A watcher needs no generation, and so can be welcomed while decisions wait for a disk."""
+        is_watcher = self._audience.worker_of(client) is None
         self._audience.send(
             (client,),
             Welcome(
                 config=self._config.to_toml(),
                 heartbeat=self._generations.interval,
-                generation=self._generations.current,
+                generation=None if is_watcher else self._generations.current,
                 is_member=is_member,
                 script=self._program.script,
                 arguments=self._program.arguments,
@@ -360,13 +371,13 @@ class MembershipCore:
         else:
             self._verdicts.end_interrupted(interrupt.reason, self._now)
 
-    def _tick(self) -> None:
+    def _tick(self, now: float) -> None:
         held_up = self._now - self._ticked >= STALL
         self._ticked = self._now
         if self._ending.ended is not None:
             return
-        if self._now - self._beaten >= self._generations.interval:
-            self._beaten = self._now
+        if now - self._beaten >= self._generations.interval:
+            self._beaten = now
             self._audience.send(self._heard_of(), Beat())
         self._generations.tick(self._now, held_up=held_up)
 

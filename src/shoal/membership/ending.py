@@ -8,6 +8,7 @@ from shoal import events
 from shoal.errors import by_name
 from shoal.membership.audience import Audience
 from shoal.membership.decisions import EndDecided
+from shoal.membership.job_clock import JobClock
 from shoal.membership.publishing import JOB_ENDED, Publishing
 from shoal.membership.roster import Worker
 from shoal.wire.messages import Ended
@@ -18,11 +19,12 @@ TELLING_WAIT = 3.0  # seconds in which a coordinator that was started again afte
 
 
 class Ending:
-    def __init__(self, audience: Audience, publishing: Publishing, *, now: float) -> None:
+    def __init__(self, audience: Audience, publishing: Publishing, clock: JobClock, *, now: float) -> None:
         self.ended: Ended | None = None  # decided, and told to the workers
         self.is_over = False  # told to everybody; only turning away is left
         self._audience = audience
         self._publishing = publishing
+        self._clock = clock
         self._started = now
         self._outcome = ""
         self._since = now
@@ -69,7 +71,7 @@ class Ending:
                 outcome=self._outcome,
                 exit_code=self.ended.exit_code,
                 reason=self.ended.text,
-                seconds=now - self._started,
+                seconds=now - self._started + self._clock.stood_still,
             )
         )
         self._audience.send(self._audience.watchers(), self.ended)

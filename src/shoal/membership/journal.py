@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections import deque
 from io import FileIO
 from pathlib import Path
@@ -25,6 +24,7 @@ from shoal.events import (
     WorkerReturned,
 )
 from shoal.membership.metrics import MetricLine, Metrics
+from shoal.membership.storage import Trouble
 from shoal.membership.thinning import Thinning
 
 FILE_NAME = "events.jsonl"
@@ -45,7 +45,8 @@ class Journal:
         self._metrics = Metrics()
         self._metrics_path = None if run_dir is None else run_dir / METRICS_NAME
         if run_dir is not None:
-            run_dir.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):  # opening the files will fail too, and is tried again
+                run_dir.mkdir(parents=True, exist_ok=True)
         self._events_file = _Lines(None if run_dir is None else run_dir / FILE_NAME)
         self._metrics_file = _Lines(self._metrics_path)
 
@@ -75,6 +76,11 @@ class Journal:
         self._events_file.flush()
         self._metrics_file.flush()
 
+    @property
+    def troubles(self) -> list[Trouble]:
+        """Files that could not be written at the last try."""
+        return [each for each in (self._events_file.trouble, self._metrics_file.trouble) if each is not None]
+
     def close(self) -> None:
         """Also of a job whose end was never written: nothing is held back."""
         self._write_metrics(self._metrics.finish())
@@ -102,52 +108,54 @@ class Journal:
 class _Lines:
     """A file that lines of JSON are appended to.
 
-    While it cannot be written, lines wait, and go where the file ends once it can be again: a disk that was full for a
-    while costs nothing. The trouble is said on stderr when it begins, and so is a loss of lines beyond `MOST_WAITING`.
+    While it cannot be opened or written, lines wait, and go where the file ends once it can be: a disk that was full
+    for a while costs nothing. Beyond `MOST_WAITING` lines are lost, which `trouble` counts.
     """
 
     def __init__(self, path: Path | None) -> None:
+        self._path = path
         self._encoder = msgspec.json.Encoder()
         self._unwritten = bytearray()
-        self._is_failing = False
-        self._is_dropping = False
+        self._error = ""  # of the last try; empty when that went well
+        self._lost = 0  # lines, since the last try that went well
         self._file: FileIO | None = None
-        if path is not None:
-            if _is_torn(path):
-                self._unwritten += b"\n"
-            self._file = path.open("ab", buffering=0)
+        self.flush()
+
+    @property
+    def trouble(self) -> Trouble | None:
+        return Trouble(file=str(self._path), error=self._error, lost=self._lost) if self._error else None
 
     def append(self, line: Record | MetricLine) -> None:
-        if self._file is None:
+        if self._path is None:
             return
         data = self._encoder.encode(line)
         if len(self._unwritten) + len(data) > MOST_WAITING and not isinstance(getattr(line, "event", None), JobEnded):
-            if not self._is_dropping:
-                self._is_dropping = True
-                sys.stderr.write(f"shoal: lines for {self._file.name} are lost: too many wait to be written\n")
+            self._lost += 1
             return
         self._unwritten += data
         self._unwritten += b"\n"
 
     def flush(self) -> None:
+        if self._path is None:
+            return
         try:
-            while self._unwritten and self._file is not None:
+            if self._file is None:
+                self._file = self._path.open("ab", buffering=0)
+                if _is_torn(self._path):
+                    self._unwritten[:0] = b"\n"
+            while self._unwritten:
                 del self._unwritten[: self._file.write(self._unwritten)]
-            self._is_failing = self._is_dropping = False
         except OSError as error:
-            if not self._is_failing and self._file is not None:
-                self._is_failing = True
-                sys.stderr.write(
-                    f"shoal: {self._file.name} cannot be written: {error.strerror or error}; "
-                    "the job goes on, and what is to be written waits until it can be\n"
-                )
+            self._error = error.strerror or str(error)
+        else:
+            self._error, self._lost = "", 0
 
     def close(self) -> None:
         self.flush()
         self._unwritten.clear()
         if self._file is not None:
             self._file.close()
-        self._file = None
+        self._path = self._file = None
 
 
 def job_start(run_dir: Path) -> JobStarted | None:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from shoal.events import StepRow, StepsApplied
+from shoal.events import StepsApplied
+from shoal.values import StepRow
 
 MOST_WAITING = 50_000  # lines that wait for a worker that has fallen silent; beyond, the oldest go as they are
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from shoal.events import AnyEvent
 from shoal.membership.decisions import Decision
 from shoal.membership.publisher import PublishOutcome, PublishRequest
+from shoal.membership.storage import StorageEvent
 from shoal.wire.messages import ClientMessage, CoordinatorMessage
 
 
@@ -59,7 +60,15 @@ class PublishFailed:
     reason: str
 
 
-Input = Arrived | Closed | Tick | Interrupt | Published | PublishFailed
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """News of the files that the coordinator writes. Between `StorageFailed` and `StorageRestored` of a file that
+    holds decisions up, nobody hears what the core decides, so no time passes for it."""
+
+    event: StorageEvent
+
+
+Input = Arrived | Closed | Tick | Interrupt | Published | PublishFailed | Stored
 
 
 @dataclass(frozen=True, slots=True)

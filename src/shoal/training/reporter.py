@@ -15,10 +15,10 @@ import msgspec
 import torch
 
 from shoal.errors import UsageError
-from shoal.events import Advised, StepRow, StepsApplied
+from shoal.events import Advised, StepsApplied
 from shoal.strategies.peers import Peers, Traffic
 from shoal.training.sinks import Sinks
-from shoal.values import TimeShares
+from shoal.values import StepRow, TimeShares
 
 INTERVAL = 0.25  # seconds between two reports
 # What one report holds at most, so that it fits into a message of 4 MB whatever is logged.

@@ -10,7 +10,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from shoal.events import Event
+from shoal.events import Event, StorageFailed, StorageRestored
 from shoal.watch.board import Board
 
 
@@ -37,13 +37,15 @@ class Display(ABC):
 
 
 class Quiet(Display):
-    """No progress; only lines that are printed. `--progress none`."""
+    """No progress; only lines that are printed, and that the job stands still. `--progress none`."""
 
     def __init__(self) -> None:
         self.board = Board()
 
     def show(self, event: Event, time: float) -> None:
         self.board = self.board.apply(event, time)
+        if isinstance(event, StorageFailed | StorageRestored) and event.holds_up:
+            write_lines([event.reason])
 
     def print(self, *lines: str) -> None:
         write_lines(lines)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from shoal import events
 from shoal.watch import server_words
 from shoal.watch.incident import Counts, Incident
-from shoal.watch.wording import fault_words, first_line, shortly, some_workers
+from shoal.watch.wording import fault_words, first_line, shortly, some_workers, span
 
 MOST_INCIDENTS = 1000  # that are told one by one; the newest are kept, and all count in the totals
 LINK = 10.0  # seconds within which something that breaks an exchange is taken for the effect of a fault before it
@@ -232,6 +232,10 @@ class Incidents:
                 incident.happen(GONE)
                 incident.decide(f"the coordinator goes on in generation {event.generation}: {first_line(event.reason)}")
                 self.counts.coordinators += 1
+            case events.StorageRestored() if event.holds_up:
+                incident = self._stopped() or self._new(time)
+                incident.happen(f"decisions could not be written for {span(event.seconds)}")
+                incident.decide(first_line(event.reason))
             case events.WorkerReturned():
                 self._return(event, time)
             case events.Resumed():

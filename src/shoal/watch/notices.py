@@ -26,6 +26,7 @@ LOUD = (  # what people must not overlook
     events.WorkerFailed,
     events.ReplicaDiffered,
     events.Waiting,
+    events.StorageFailed,
     events.ServerLost,
     events.ParametersGone,
 )
@@ -138,6 +139,10 @@ def _notice_of_faults(event: events.Event) -> str | None:
             return f"warning: the parameters of {whose} differed at step {event.step}: {first_line(event.reason)}"
         case events.CoordinatorReturned():
             return f"the coordinator is back, in generation {event.generation}: {first_line(event.reason)}"
+        case events.StorageFailed():
+            return f"warning: {first_line(event.reason)}"
+        case events.StorageRestored():
+            return first_line(event.reason)
         case events.FaultInjected():
             return f"fault on purpose: {fault_words(event)} ({first_line(event.reason)})"
         case _:

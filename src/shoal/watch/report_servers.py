@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal import events
+from shoal.values import ServerLoad
 from shoal.watch.markup import Markup, join, table, tag
 from shoal.watch.record import RunRecord
 from shoal.watch.servers import Loss, Servers
@@ -44,7 +44,7 @@ def _loads(known: Servers) -> Markup:
     return table(headings, rows, aria_label="parameter servers")
 
 
-def _load(known: Servers, load: events.ServerLoad) -> Markup:
+def _load(known: Servers, load: ServerLoad) -> Markup:
     seconds = max(load.seconds, 1e-9)
     cells = (
         duration(load.seconds),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from shoal import events
+from shoal.values import ServerLoad
 
 Kept = TypeVar("Kept")
 MOST_SERVERS = 500  # whose figures are kept; the newest
@@ -46,8 +47,8 @@ class Servers:
     is_settled: bool = True
     moved: int = 0  # bytes, over all changes
     hosts: Mapping[int, str] = field(default_factory=dict)
-    loads: Mapping[int, events.ServerLoad] = field(default_factory=dict)  # the last one of each
-    before: Mapping[int, events.ServerLoad] = field(default_factory=dict)  # of those present, the last but one
+    loads: Mapping[int, ServerLoad] = field(default_factory=dict)  # the last one of each
+    before: Mapping[int, ServerLoad] = field(default_factory=dict)  # of those present, the last but one
     staleness: tuple[int, ...] = ()  # updates by staleness, all so far
     clocks: tuple[tuple[int, int], ...] = ()  # (worker, its updates)
     losses: tuple[Loss, ...] = ()

@@ -165,6 +165,10 @@ def _of_faults(event: events.Event, time: float) -> Entry | None:
         case events.CoordinatorReturned():
             title = f"the coordinator is back, in generation {event.generation}"
             return Entry(time, "faults", title, event.reason, is_problem=True)
+        case events.StorageFailed() | events.StorageRestored():
+            is_back = isinstance(event, events.StorageRestored)
+            title = "a file can be written again" if is_back else "a file cannot be written"
+            return Entry(time, "faults", title, event.reason, is_problem=True)
         case events.Waiting():
             title = f"waiting: {event.workers} of {event.needed} workers are here"
             return Entry(time, "faults", title, event.reason, is_problem=True)

@@ -20,6 +20,8 @@ from shoal.cli.orders import (
 )
 from shoal.cli.supervision import (
     ANSWER,
+    CLEAN_STOP,
+    DISK_WORD,
     LAST_WORD,
     RESTARTS,
     RESTARTS_WITHIN,
@@ -44,6 +46,8 @@ from support.supervision import (
     joined,
     left,
     play,
+    unwritten,
+    written,
 )
 
 # The coordinator comes back
@@ -151,10 +155,54 @@ def test_a_coordinator_that_owes_an_answer_for_too_long_is_killed() -> None:
     supervisor = connected(2)
     supervisor.handle(WorkerExited(1, -9), 1.0)
     assert supervisor.deadline == 1.0 + ANSWER
-    assert supervisor.handle(Tick(), 1.0 + ANSWER) == (KillCoordinator(),)
+    said, killed = supervisor.handle(Tick(), 1.0 + ANSWER)
+    assert isinstance(said, Say) and "has not answered" in said.text
+    assert killed == KillCoordinator()
     assert supervisor.handle(Tick(), 2.0 + ANSWER) == (), "once is enough"
     assert supervisor.handle(KILLED, 3.0 + ANSWER) == (RestartCoordinator(),)
     assert AskForNumber() in supervisor.handle(BACK, 4.0 + ANSWER)
+
+
+def test_a_coordinator_that_waits_for_a_disk_is_left_alone() -> None:
+    supervisor = connected(2)
+    supervisor.handle(joined(0), 0.0)
+    supervisor.handle(WorkerExited(1, -9), 1.0)
+    assert supervisor.handle(unwritten(), 2.0) == ()
+    assert supervisor.deadline is None, "else the launcher would look again and again"
+    assert supervisor.handle(Tick(), 10 * ANSWER) == ()
+    assert supervisor.handle(written(), 10 * ANSWER) == ()
+    assert supervisor.deadline == 11 * ANSWER, "from now on it can answer"
+    assert KillCoordinator() in supervisor.handle(Tick(), 11 * ANSWER)
+
+
+def test_a_coordinator_that_has_died_waits_for_no_disk() -> None:
+    supervisor = connected(2)
+    supervisor.handle(unwritten(), 0.0)
+    supervisor.handle(KILLED, 1.0)
+    supervisor.handle(BACK, 2.0)
+    supervisor.handle(WorkerExited(1, -9), 3.0)
+    assert KillCoordinator() in supervisor.handle(Tick(), 3.0 + ANSWER)
+
+
+def test_a_job_whose_processes_are_gone_waits_longer_for_a_last_word_that_a_disk_holds_up() -> None:
+    supervisor = connected(1)
+    for fact in (joined(0), left(0), WorkerExited(0, 0)):
+        assert not any(isinstance(out, Finish) for out in supervisor.handle(fact, 0.0))
+    supervisor.handle(unwritten(), 0.1)
+    assert supervisor.handle(Tick(), LAST_WORD + 1) == ()
+    [finish] = supervisor.handle(Tick(), 0.1 + DISK_WORD)
+    assert isinstance(finish, Finish) and finish.exit_code == 0
+
+
+def test_ctrl_c_says_why_workers_cannot_be_told() -> None:
+    supervisor = connected(2)
+    supervisor.handle(joined(0), 0.0)
+    supervisor.handle(unwritten(), 0.0)
+    asked, said = supervisor.handle(CTRL_C, 1.0)
+    assert isinstance(asked, AskToStop)
+    assert isinstance(said, Say) and "waits for the disk" in said.text
+    [finish] = supervisor.handle(Tick(), 1.0 + CLEAN_STOP)
+    assert isinstance(finish, Finish) and finish.exit_code == 130
 
 
 def test_exit_codes_of_lost_workers_do_not_spoil_a_good_end() -> None:

@@ -21,6 +21,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.waiting: list[Decision] = []
+        self.trouble = None
 
     def add(self, decision: Decision) -> None:
         self.waiting.append(decision)

@@ -121,9 +121,7 @@ def test_a_job_that_is_resumed_appends_after_a_line_that_a_crash_has_torn(tmp_pa
 
 
 @pytest.mark.parametrize("name", [FILE_NAME, METRICS_NAME])
-def test_a_full_disk_is_said_once_and_does_not_end_the_job(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_a_full_disk_is_a_trouble_and_does_not_end_the_job(tmp_path: Path, name: str) -> None:
     (tmp_path / name).symlink_to("/dev/full")
     journal = Journal(tmp_path)
     journal.write(Record(time=0.0, event=FORMED))
@@ -131,11 +129,11 @@ def test_a_full_disk_is_said_once_and_does_not_end_the_job(
         journal.write(record(number))
         journal.write(steps(number + 1, 6.0 * number))
         journal.flush()
+    [trouble] = journal.troubles
+    assert trouble.error == "No space left on device"
+    assert trouble.file == str(tmp_path / name)
+    assert not trouble.holds_up
     journal.close()
-    said = capfd.readouterr().err.splitlines()
-    assert len(said) == 1
-    assert "No space left on device" in said[0]
-    assert name in said[0]
     if name == FILE_NAME:
         assert len(read_metrics(tmp_path)) == 3, "the other file goes on"
 

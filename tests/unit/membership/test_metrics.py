@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.events import StepRow, StepsApplied
+from shoal.events import StepsApplied
 from shoal.membership import metrics
 from shoal.membership.metrics import MetricLine, Metrics
-from shoal.values import TimeShares
+from shoal.values import StepRow, TimeShares
 
 
 def report(worker: int, step: int, *rows: StepRow) -> StepsApplied:

@@ -14,10 +14,10 @@ from torch.utils.data import TensorDataset
 
 import shoal
 from shoal.errors import UsageError
-from shoal.events import Advised, StepRow, StepsApplied
+from shoal.events import Advised, StepsApplied
 from shoal.training import reporter
 from shoal.training.reporter import Reporter
-from shoal.values import TimeShares
+from shoal.values import StepRow, TimeShares
 from shoal.wire.messages import Report, encode
 from support.training import Hub, ThreadPeers, train_in_threads
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from shoal import events
+from shoal.values import ServerLoad
 from shoal.watch import open_display, write_report
 from shoal.watch.board import Board
 from shoal.watch.incidents import Incidents
@@ -29,10 +30,10 @@ def changed(version: int, *servers: int, **changes: object) -> events.ServersCha
     return msgspec.structs.replace(told, **changes)
 
 
-def load(server: int, seconds: float) -> events.ServerLoad:
+def load(server: int, seconds: float) -> ServerLoad:
     """Ten requests a second, each of which waits for 2 ms, and half of the time busy."""
     requests = round(10 * seconds)
-    return events.ServerLoad(
+    return ServerLoad(
         server=server,
         seconds=seconds,
         bytes_in=1000 * requests,

@@ -24,9 +24,10 @@ from shoal.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from shoal.membership import channel, connections
+from shoal.membership import channel
 from shoal.membership.client import CoordinatorClient
 from shoal.membership.coordinator import open_listener
+from shoal.transport import strangers as strangers_module
 from shoal.values import Address
 from shoal.wire.messages import Enlisted, encode
 from support.membership import broken, join
@@ -316,14 +317,13 @@ def test_strangers_that_say_nothing_do_not_keep_workers_out(run_dir: Path) -> No
     with Job(run_dir, workers=1) as job:
         watcher = job.watch()  # the coordinator is up
         strangers = [
-            socket.create_connection((job.address.host, job.address.port))
-            for _ in range(connections.MAX_STRANGERS + 20)
+            socket.create_connection((job.address.host, job.address.port)) for _ in range(strangers_module.MOST + 20)
         ]
         try:
             (worker,) = job.join(0)
             assert worker.ask("wait 0") == "generation 1 rank 0 of 1"
             # The one that has been there longest had to go, well before its time was up.
-            strangers[0].settimeout(connections.STRANGER_SECONDS / 2)
+            strangers[0].settimeout(strangers_module.SECONDS / 2)
             while _receive(strangers[0]):
                 pass
             worker.tell("leave")

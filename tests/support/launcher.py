@@ -167,12 +167,18 @@ def shoal(
 
 
 @contextlib.contextmanager
-def started(folder: Path, *arguments: str, variables: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A running `shoal`. Its files for tokens go to `folder`/runtime."""
+def started(
+    folder: Path, *arguments: str, variables: dict[str, str] | None = None, descriptors: int = 0
+) -> Iterator[subprocess.Popen[str]]:
+    """A running `shoal`, with so many descriptors per process if that is given.
+
+    Its files for tokens go to `folder`/runtime.
+    """
     runtime = folder / "runtime"
     runtime.mkdir(exist_ok=True)
+    limited = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"] if descriptors else []
     process = subprocess.Popen(
-        [*SHOAL, *arguments],
+        [*limited, *SHOAL, *arguments],
         cwd=folder,
         env={**os.environ, "XDG_RUNTIME_DIR": str(runtime), **(variables or {})},
         stdin=subprocess.DEVNULL,

@@ -23,6 +23,7 @@ from shoal.job_config import JobConfig, read_toml
 from shoal.membership.coordinator import CoordinatorSettings, open_listener, refuse_without_token, serve
 from shoal.membership.journal import job_start
 from shoal.membership.ledger import FILE_NAME as DECISIONS
+from shoal.transport.strangers import raise_descriptor_limit
 from shoal.values import Address
 
 DESCRIPTION = """\
@@ -62,6 +63,7 @@ def parser() -> Parser:
 
 def main(arguments: Sequence[str]) -> int:
     given = vars(parsed := parser().parse_all(arguments))
+    raise_descriptor_limit()
     if "listen-fd" in given and "address" in given:
         raise UsageError("--listen-fd and --address are both given; the socket is one or the other")
     is_restart = _is_under_way(given.get("run-dir"))

@@ -17,6 +17,7 @@ from shoal.cli.token_file import read_token
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.job_config import nearest
+from shoal.transport.strangers import raise_descriptor_limit
 
 DESCRIPTION = """\
 Runs one parameter server of a group. It is started by `shoal run --servers N` and by `shoal servers start`, which keep
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str]) -> int:
             f"--number {parsed.number}, --memory {parsed.memory}, --keeper {keeper}: numbers from 0 on, and a port"
         )
     token = read_token(Path(parsed.token_file))
+    raise_descriptor_limit()
     crash_at = _crash(parsed.crash_at) if parsed.crash_at else _no_crash
     import torch
 

@@ -26,6 +26,7 @@ from shoal.errors import ServersLost, UsageError
 from shoal.events import AnyEvent
 from shoal.job_config import MOST_LOCAL, size_of
 from shoal.parameters.keeper import KeeperConfig
+from shoal.transport.strangers import raise_descriptor_limit
 from shoal.watch.server_words import notice
 from shoal.wire.handshake import new_token
 
@@ -67,6 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         size_of(parsed.memory, named="--memory")
     address = parse_address(parsed.address, named="--address")
     logs = _folder(parsed.logs)
+    raise_descriptor_limit()
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(_token(parsed.token_file))
         signals = stack.enter_context(caught_signals())

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from shoal.errors import WireError
 from shoal.membership.channel import PURPOSE, REFUSAL, UNACKNOWLEDGED_MS
+from shoal.transport import strangers
+from shoal.transport.strangers import Strangers
 from shoal.wire import handshake
 from shoal.wire.messages import ClientMessage, body_length, decode_client
 
-MAX_STRANGERS = 256  # connections that have not joined yet; beyond, the one that has been there longest is closed
-STRANGER_SECONDS = 10.0  # for the handshake and the first message together
 MAX_UNREAD = 8 * 1024 * 1024  # bytes waiting for a client that does not read
 GOODBYE_SECONDS = 1.0  # for what clients are told at the end to get out
 LINGER_SECONDS = 0.2  # after that, for clients to close from their side
@@ -37,7 +37,7 @@ class Connections:
     def __init__(self, token: str, hearers: Hearers) -> None:
         self.token = token
         self.hearers = hearers
-        self.strangers: dict[Connection, None] = {}  # in order of arrival
+        self._strangers: Strangers[Connection] = Strangers()  # those that have not joined yet
         self._clients: dict[int, Connection] = {}
         self._open: set[Connection] = set()
         self._count = 0
@@ -45,22 +45,26 @@ class Connections:
     def accept(self) -> Connection:
         return Connection(self)
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: Connection, descriptor: int) -> None:
         self._open.add(connection)
-        if len(self.strangers) >= MAX_STRANGERS:
-            next(iter(self.strangers)).abort()
-        self.strangers[connection] = None
+        for stranger in self._strangers.enter(connection, descriptor, asyncio.get_running_loop().time()):
+            stranger.abort()
+
+    def make_room(self) -> None:
+        """There was no descriptor for one more connection."""
+        for stranger in self._strangers.make_room():
+            stranger.abort()
 
     def greeted(self, connection: Connection) -> int:
         """Its first message is there: it gets a number."""
-        self.strangers.pop(connection, None)
+        self._strangers.settle(connection)
         self._count += 1
         self._clients[self._count] = connection
         return self._count
 
     def lost(self, connection: Connection, reason: str) -> None:
         self._open.discard(connection)
-        self.strangers.pop(connection, None)
+        self._strangers.settle(connection)
         client = connection.client
         if client is not None and self._clients.pop(client, None) is not None:
             self.hearers.closed(client, reason)
@@ -123,8 +127,8 @@ class Connection(asyncio.Protocol):
         endpoint = transport.get_extra_info("socket")
         endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
-        self._timer = asyncio.get_running_loop().call_later(STRANGER_SECONDS, self.abort)
-        self._connections.opened(self)
+        self._timer = asyncio.get_running_loop().call_later(strangers.SECONDS, self.abort)
+        self._connections.opened(self, endpoint.fileno())
         transport.write(self._nonce)
 
     def data_received(self, data: bytes) -> None:

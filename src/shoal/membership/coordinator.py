@@ -25,6 +25,7 @@ from shoal.job_config import JobConfig
 from shoal.membership.connections import Connections, Hearers
 from shoal.membership.core import TICK, MembershipCore
 from shoal.membership.decisions import NumberGiven, Remembered
+from shoal.membership.entrance import Entrance
 from shoal.membership.forming import Past
 from shoal.membership.journal import Journal
 from shoal.membership.ledger import Ledger
@@ -56,7 +57,6 @@ from shoal.values import Address
 from shoal.wire.messages import Beat, ClientMessage, Happened, Welcome, encode
 
 BACKLOG = 1024  # connections that may wait to be accepted: all workers of a job start at once
-ACCEPT_AT_ONCE = 16  # connections taken in before they are read from, and may close others
 DISCARD_SECONDS = 5.0  # at the end, for the files of lost checkpoints to be removed
 LEDGER_SECONDS = 10.0  # that the end of a job waits for a disk on which it cannot be written down
 
@@ -122,17 +122,16 @@ class _Coordinator:
         try:
             self._core = self._start_core()
             self._publisher = PublisherThread(self._settings.publisher, self._answered)
-            listener = self._settings.listener
-            server = await self._loop.create_server(self._connections.accept, sock=listener, backlog=ACCEPT_AT_ONCE)
+            entrance = Entrance(self._settings.listener, self._connections)
+            entrance.open()
             try:
-                listener.listen(BACKLOG)  # asyncio has set it to what it accepts at once
                 self._catch_signals()
                 await self._serve()
-                server.close()
+                entrance.close()
                 await self._connections.say_goodbye()
                 await self._loop.run_in_executor(None, self._publisher.join, DISCARD_SECONDS)
             finally:
-                server.close()
+                entrance.close()
         finally:
             self._journal.close()
             self._ledger.close()

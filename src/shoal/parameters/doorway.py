@@ -1,6 +1,7 @@
 """A listening socket of a server group and the strangers on it: whoever connects has little time to prove who it is.
 
-Not here: the proof itself (`proving`), and what is said afterwards.
+Used by servers and by the keeper. Not here: how many strangers there may be (`transport.strangers`), the proof itself
+(`proving`), and what is said afterwards.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ from shoal.parameters.connection import Connection, Hearer
 from shoal.parameters.proving import Key
 from shoal.parameters.switchboard import Switchboard
 from shoal.transport import listening
+from shoal.transport.strangers import ACCEPT_AT_ONCE, FULL_SECONDS, Strangers
 from shoal.values import Address
 
-MAX_STRANGERS = 256  # connections that have said nothing of use yet; beyond, the one that has been there longest goes
-STRANGER_SECONDS = 10.0  # for the proof and the first note together
 BACKLOG = 512
 
 
@@ -31,47 +31,63 @@ class Doorway:
         self.address = Address(host, self._socket.getsockname()[1])  # for others to connect to
         self._keys = keys
         self._hearer = hearer
-        self._strangers: dict[Connection, float] = {}  # by time.monotonic at which it came, oldest first
+        self._strangers: Strangers[Connection] = Strangers()
+        self._full_until: float | None = None  # when to accept again, after there was no descriptor for one more
+        self._board: Switchboard | None = None
 
     def open(self, board: Switchboard) -> None:
         self._board = board
         board.watch(self._socket, self._accept)
 
     def settled(self, connection: Connection) -> None:
-        self._strangers.pop(connection, None)
+        """It is no stranger any more, or gone."""
+        self._strangers.settle(connection)
 
     def sweep(self) -> None:
         """Close strangers whose time is up; to be called now and then."""
-        limit = time.monotonic() - STRANGER_SECONDS
-        for connection in [each for each, came in self._strangers.items() if came < limit or each.is_closed]:
-            self.settled(connection)
-            connection.close()
+        now = time.monotonic()
+        for connection in self._strangers:
+            if connection.is_closed:
+                self.settled(connection)
+        _close(self._strangers.overdue(now))
+        if self._full_until is not None and now >= self._full_until:
+            self._full_until = None
+            assert self._board is not None
+            self._board.watch(self._socket, self._accept)
 
     def close(self) -> None:
-        self._board.unwatch(self._socket)
+        """Safe to call twice, and before `open`."""
+        if self._board is not None:
+            self._board.unwatch(self._socket)
         self._socket.close()
 
     def _accept(self) -> None:
-        try:
-            endpoint, _ = self._socket.accept()
-        except OSError:
-            self._drop_oldest()  # it is gone again, or this process has no descriptor left: one stranger makes room
-            return
-        try:
-            connection = Connection.accepted(endpoint, self._keys, self._hearer)
-        except OSError:
-            endpoint.close()
-            return
-        if len(self._strangers) >= MAX_STRANGERS:
-            self._drop_oldest()
-        self._strangers[connection] = time.monotonic()
-        self._board.add(connection)
+        """Take in some of the connections that wait."""
+        assert self._board is not None
+        for _ in range(ACCEPT_AT_ONCE):
+            try:
+                endpoint, _ = self._socket.accept()
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                continue  # it is gone again
+            except OSError:
+                _close(self._strangers.make_room())
+                self._board.unwatch(self._socket)
+                self._full_until = time.monotonic() + FULL_SECONDS
+                return
+            try:
+                connection = Connection.accepted(endpoint, self._keys, self._hearer)
+            except OSError:
+                endpoint.close()
+                continue
+            self._board.add(connection)
+            _close(self._strangers.enter(connection, endpoint.fileno(), time.monotonic()))
 
-    def _drop_oldest(self) -> None:
-        oldest = next(iter(self._strangers), None)
-        if oldest is not None:
-            self.settled(oldest)
-            oldest.close()
+
+def _close(strangers: list[Connection]) -> None:
+    for stranger in strangers:
+        stranger.close()
 
 
 def _is_wildcard(host: str) -> bool:
@@ -87,6 +103,8 @@ def _listen(address: Address) -> socket.socket:
     try:
         listener = listening.listen(address, BACKLOG)
     except OSError as error:
-        raise AddressUnavailable(f"cannot listen on {address}: {error.strerror}; check the address") from None
+        raise AddressUnavailable(
+            f"cannot listen on {address}: {error.strerror}; choose another address or port"
+        ) from None
     listener.setblocking(False)
     return listener

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import threading
 import time
 from collections import deque
@@ -18,18 +17,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.errors import AddressUnavailable, UsageError
-from shoal.parameters.connection import Connection
+from shoal.parameters.doorway import Doorway
 from shoal.parameters.group_events import GroupEvent
 from shoal.parameters.keeper_desk import KeeperDesk
 from shoal.parameters.proving import KEEPER_PURPOSE, Key, keeper_job_purpose
 from shoal.parameters.server_group import GroupSettings, ServerGroup
 from shoal.parameters.switchboard import Switchboard
-from shoal.transport import listening
 from shoal.values import Address
 from shoal.wire.parameter_messages import GroupStatus, Space
 
 TICK = 0.25  # seconds between looks at who is silent
-BACKLOG = 512
 
 
 @dataclass(frozen=True)
@@ -54,11 +51,11 @@ class Keeper:
         self._group = group
         self._token = config.token
         self._desk = KeeperDesk(group, on_event, config.silence_limit)
-        self._listener = _listen(config.listen)
-        self.address = Address(config.listen.host, self._listener.getsockname()[1])
+        self._door = _door(config.listen, self._keys, self._desk)
+        self._desk.settled = self._door.settled
+        self.address = Address(config.listen.host, self._door.address.port)
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._losses: deque[tuple[int, str]] = deque()  # that other threads told of
-        self._full_until: float | None = None  # when to try again to accept, after there was no room
         self._is_ending = False
         self._is_closed = False
         self._board = Switchboard()
@@ -75,8 +72,8 @@ class Keeper:
         self._ring()
         if self._thread.ident is not None:
             self._thread.join()
+        self._door.close()
         self._board.close()
-        self._listener.close()
         os.close(self._bell)
 
     def status(self) -> GroupStatus:
@@ -96,7 +93,7 @@ class Keeper:
 
     def _serve(self) -> None:
         self._board.watch(self._bell, self._answer_bell)
-        self._board.watch(self._listener, self._accept)
+        self._door.open(self._board)
         looked = time.monotonic()
         while not self._is_ending:
             self._board.turn(TICK)
@@ -106,44 +103,19 @@ class Keeper:
             # What was late because this thread did not run, or the whole machine, is nobody's silence.
             self._desk.look(now, late=max(0.0, now - looked - 2 * TICK))
             looked = now
-            if self._full_until is not None and now >= self._full_until:
-                self._full_until = None
-                self._board.watch(self._listener, self._accept)
+            self._door.sweep()
 
     def _answer_bell(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._bell)
-
-    def _accept(self) -> None:
-        try:
-            endpoint, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionError):
-            return  # gone again
-        except OSError:
-            # No descriptor is left: the stranger that waits longest makes room, and the next one waits for a tick.
-            self._desk.drop_oldest_stranger()
-            self._board.unwatch(self._listener)
-            self._full_until = time.monotonic() + TICK
-            return
-        try:
-            connection = Connection.accepted(endpoint, self._keys, self._desk)
-        except OSError:
-            endpoint.close()
-            return
-        self._board.add(connection)
-        self._desk.welcome(connection, time.monotonic())
 
     def _keys(self) -> list[Key]:
         jobs = [Key(keeper_job_purpose(space.job), space.token) for space in self._group.spaces.values()]
         return [Key(KEEPER_PURPOSE, self._token), *jobs]
 
 
-def _listen(address: Address) -> socket.socket:
+def _door(listen: Address, keys: Callable[[], list[Key]], desk: KeeperDesk) -> Doorway:
     try:
-        listener = listening.listen(address, BACKLOG)
-    except OSError as error:
-        raise AddressUnavailable(
-            f"the servers' keeper cannot listen on {address}: {error.strerror}; choose another address or port"
-        ) from None
-    listener.setblocking(False)
-    return listener
+        return Doorway(listen, keys, desk)
+    except AddressUnavailable as error:
+        raise AddressUnavailable(f"the servers' keeper {error}") from None

@@ -38,9 +38,6 @@ from shoal.wire.parameter_messages import (
     WatchGroup,
 )
 
-MAX_STRANGERS = 256  # connections that have not said what they want; beyond, the one that waits longest is closed
-STRANGER_SECONDS = 10.0  # for the handshake and the first message together
-
 Request = OpenSpace | CloseSpace | ChangeServers | StopGroup | GroupStatus  # an administrator's
 
 
@@ -61,7 +58,7 @@ class KeeperDesk:
         self._group = group
         self._on_event = on_event
         self._silence_limit = silence_limit
-        self._strangers: dict[Connection, float] = {}  # in order of arrival, with its time
+        self.settled: Callable[[Connection], None] = lambda _: None  # the keeper's: it is no stranger any more, or gone
         self._seats: dict[Connection, _Seat] = {}
         self._cuts = CutLinks()
         self._watchers: dict[Connection, str] = {}  # the job whose worker it is; empty: an administrator's
@@ -69,22 +66,8 @@ class KeeperDesk:
 
     # From the keeper
 
-    def welcome(self, connection: Connection, now: float) -> None:
-        if len(self._strangers) >= MAX_STRANGERS:
-            self.drop_oldest_stranger()
-        self._strangers[connection] = now
-
-    def drop_oldest_stranger(self) -> None:
-        if self._strangers:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
-            oldest.close()
-
     def look(self, now: float, late: float) -> None:
         """Time has passed; of that nobody could have been heard for `late` seconds."""
-        for stranger in [stranger for stranger, since in self._strangers.items() if now - since > STRANGER_SECONDS]:
-            del self._strangers[stranger]
-            stranger.close()
         for seat in tuple(self._seats.values()):
             seat.heard += late
             silence = now - seat.heard
@@ -126,7 +109,7 @@ class KeeperDesk:
             elif isinstance(note, ServerJoin):
                 self._seat_server(connection, note, now)
             elif isinstance(note, Request):
-                self._strangers.pop(connection, None)
+                self.settled(connection)
                 self._meet(connection, note, now)
             else:
                 raise Refused(f"{type(note).__name__} is not for the keeper")
@@ -143,7 +126,7 @@ class KeeperDesk:
             return
         server = Server(number=note.number, address=note.address, host=note.host, process=note.process)
         events = self._group.join(server, now)
-        self._strangers.pop(connection, None)
+        self.settled(connection)
         self._seats[connection] = _Seat(note.number, now, ServerBeat(figures=ServerFigures()))
         if not _has_new_map(events):
             connection.send(self._news(is_server=True))
@@ -170,7 +153,7 @@ class KeeperDesk:
             return
         if note.job and connection.purpose not in (KEEPER_PURPOSE, keeper_job_purpose(note.job)):
             raise Refused(f"this connection was made with another job's token than that of {note.job}")
-        self._strangers.pop(connection, None)
+        self.settled(connection)
         self._watchers[connection] = note.job
         connection.send(self._news(is_server=False))
 
@@ -229,7 +212,7 @@ class KeeperDesk:
         self._forget(connection, reason)
 
     def _forget(self, connection: Connection, reason: str) -> None:
-        self._strangers.pop(connection, None)
+        self.settled(connection)
         self._watchers.pop(connection, None)
         seat = self._seats.pop(connection, None)
         if seat is not None:

@@ -1,9 +1,10 @@
 """The one listening socket of a worker process, and the thread that serves it all the time.
 
 Who connects has to prove that it holds the job's token and says for which generation and ranks; until then it costs one
-socket and is never waited for. A proven connection is kept until this process gets to its generation, or its other end
-closes it. A proven probe is answered and closed: it asks only whether this process can be reached. Not here: the
-handshake's two halves (`tcp_handshake`), the connecting side and the mesh of a generation (`tcp`).
+socket for a while and is never waited for (`strangers`). A proven connection is kept until this process gets to its
+generation, or its other end closes it. A proven probe is answered and closed: it asks only whether this process can be
+reached. Not here: the handshake's two halves (`tcp_handshake`), the connecting side and the mesh of a generation
+(`tcp`).
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ import os
 import select
 import socket
 import threading
+import time
 import weakref
 
 from shoal.errors import AddressUnavailable, UsageError, WireError
 from shoal.transport.faults import LinkFaults
+from shoal.transport.strangers import ACCEPT_AT_ONCE, FULL_SECONDS, Strangers
 from shoal.transport.tcp_handshake import Arrival
 from shoal.values import Address
-
-MAX_UNPROVEN = 256  # connections that have proven nothing yet; beyond it the oldest is dropped
-PAUSE_MS = 50  # before the next look when this process has no descriptor left for another connection
 
 
 class PeerListener:
@@ -41,7 +41,9 @@ class PeerListener:
         self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # for whoever connects: something is new
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # for the thread: look again
         self._lock = threading.Lock()  # guards what follows
-        self._unproven: dict[int, Arrival] = {}  # by descriptor, oldest first
+        self._unproven: dict[int, Arrival] = {}  # by descriptor
+        self._strangers: Strangers[int] = Strangers()  # their descriptors
+        self._full_until = 0.0  # when to accept again, by time.monotonic; there was no descriptor for one more
         self._proven: dict[tuple[int, int], Arrival] = {}  # by generation and rank of the one that connected
         self._oldest = 0  # generations below this one are over for this process
         self._given_up: tuple[int, str] = (0, "")  # newest generation that nobody shall wait for, and why
@@ -105,51 +107,75 @@ class PeerListener:
         while True:
             poll = select.poll()
             poll.register(self._bell, select.POLLIN)
-            poll.register(self._socket, select.POLLIN)
             with self._lock:
                 if self._closed:
                     return
+                now = time.monotonic()
+                if now >= self._full_until:
+                    poll.register(self._socket, select.POLLIN)
                 for descriptor in self._unproven:
                     poll.register(descriptor, select.POLLIN)
                 for arrival in self._proven.values():
                     poll.register(arrival.socket, select.POLLRDHUP)
-            ready = {descriptor for descriptor, _ in poll.poll()}
+                patience = self._patience(now)
+            ready = {descriptor for descriptor, _ in poll.poll(patience)}
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._bell)
             with self._lock:
                 self._drop_closed(ready)
                 for descriptor in ready & self._unproven.keys():
                     self._advance(descriptor)
-                is_full = self._socket.fileno() in ready and not self._accept()
-            if is_full:
-                select.poll().poll(PAUSE_MS)
+                if self._socket.fileno() in ready:
+                    self._accept()
+                self._drop(self._strangers.overdue(time.monotonic()))
 
-    def _accept(self) -> bool:
-        """Take in one new connection, if there is one. False when this process can have no more."""
-        try:
-            connection, _ = self._socket.accept()
-        except (BlockingIOError, ConnectionError):
-            return True
-        except OSError:
-            return False
-        try:
-            self._unproven[connection.fileno()] = Arrival(connection, self.token)
-        except OSError:
-            connection.close()
-        if len(self._unproven) > MAX_UNPROVEN:
-            self._unproven.pop(next(iter(self._unproven))).socket.close()
-        return True
+    def _patience(self, now: float) -> float | None:
+        """Milliseconds until there is something to do, whatever happens. None: nothing."""
+        due = self._strangers.next_due
+        if self._full_until > now:
+            due = self._full_until if due is None else min(due, self._full_until)
+        return None if due is None else 1000 * max(0.0, due - now) + 1
+
+    def _accept(self) -> None:
+        """Take in some of the connections that wait."""
+        now = time.monotonic()
+        for _ in range(ACCEPT_AT_ONCE):
+            try:
+                connection, _ = self._socket.accept()
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                continue  # it is gone again
+            except OSError:
+                self._drop(self._strangers.make_room())
+                self._full_until = now + FULL_SECONDS
+                return
+            descriptor = connection.fileno()
+            try:
+                self._unproven[descriptor] = Arrival(connection, self.token)
+            except OSError:
+                connection.close()
+                continue
+            self._drop(self._strangers.enter(descriptor, descriptor, now))
+
+    def _drop(self, strangers: list[int]) -> None:
+        for descriptor in strangers:
+            self._unproven.pop(descriptor).socket.close()
 
     def _advance(self, descriptor: int) -> None:
         arrival = self._unproven[descriptor]
         try:
             if not arrival.advance():
                 return
-            self._unproven.pop(descriptor)
+            self._forget(descriptor)
             self._place(arrival)
         except (OSError, WireError):
-            self._unproven.pop(descriptor, None)
+            self._forget(descriptor)
             arrival.socket.close()
+
+    def _forget(self, descriptor: int) -> None:
+        self._unproven.pop(descriptor, None)
+        self._strangers.settle(descriptor)
 
     def _place(self, arrival: Arrival) -> None:
         """A proven connection: answered, kept, or of no use. A newer one of the same peer replaces the older."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
 import select
 import socket
 import time
@@ -11,11 +13,11 @@ from collections.abc import Iterator
 import pytest
 
 from shoal.errors import AddressUnavailable, UsageError
-from shoal.parameters import doorway as module
 from shoal.parameters.connection import Connection
 from shoal.parameters.doorway import Doorway
 from shoal.parameters.proving import Key, job_purpose
 from shoal.parameters.switchboard import Switchboard
+from shoal.transport import strangers as strangers_module
 from shoal.values import Address
 from shoal.wire.parameter_messages import AnyNote
 
@@ -80,7 +82,7 @@ def is_closed(stranger: socket.socket) -> bool:
 
 
 def test_the_one_that_came_first_goes_when_there_are_too_many(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_STRANGERS", 2)
+    monkeypatch.setattr(strangers_module, "MOST", 2)
     with contextlib.ExitStack() as stack:
         strangers = [stack.enter_context(door.stranger()) for _ in range(3)]
         assert [is_closed(stranger) for stranger in strangers] == [True, False, False]
@@ -97,11 +99,32 @@ def test_who_says_nothing_goes_after_a_while_and_who_is_known_stays(
     with door.stranger() as stranger:
         door.door.sweep()
         assert not is_closed(stranger)
-        monkeypatch.setattr(module, "STRANGER_SECONDS", 0.0)
+        monkeypatch.setattr(strangers_module, "SECONDS", 0.0)
         door.door.sweep()
         door.turn()
         assert is_closed(stranger)
     assert not known.is_closed
+
+
+def test_a_process_without_a_descriptor_waits_for_one_and_does_not_turn_in_circles(door: Door) -> None:
+    address = door.door.address
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with door.stranger() as first, socket.socket() as late:
+        free = os.dup(0)
+        os.close(free)  # the number that the next one would get
+        late.connect((address.host, address.port))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+        try:
+            assert door.board.turn(PATIENCE), "the connection that waits"
+            assert not door.board.turn(0.01), "it waits, and nothing is done about it for a while"
+            assert is_closed(first), "the oldest stranger makes room"
+            limit = time.monotonic() + PATIENCE
+            while not select.select([late], [], [], 0)[0]:
+                assert time.monotonic() < limit
+                door.door.sweep()
+                door.turn(1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_an_address_that_cannot_be_listened_on_is_named() -> None:

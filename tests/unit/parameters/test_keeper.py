@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from shoal.errors import AddressUnavailable, Refused, UsageError
-from shoal.parameters import keeper_desk
 from shoal.parameters.group_events import (
     BlocksLost,
     GroupEvent,
@@ -25,6 +24,7 @@ from shoal.parameters.group_events import (
 from shoal.parameters.keeper import Keeper, KeeperConfig
 from shoal.parameters.keeper_client import KeeperClient
 from shoal.parameters.proving import KEEPER_PURPOSE, ConnectorProof, Key, keeper_job_purpose
+from shoal.transport import strangers as strangers_module
 from shoal.values import Address, ServerMap
 from shoal.wire.note_frames import HEAD_BYTES, decode_body, decode_head, encode_note
 from shoal.wire.parameter_messages import (
@@ -42,6 +42,7 @@ from shoal.wire.parameter_messages import (
     Space,
     WatchGroup,
 )
+from support.flood import flood
 
 TOKEN = "the group's"
 SPACE = Space(job="job", token="the job's", quota=0)
@@ -338,7 +339,7 @@ def test_a_worker_cannot_open_spaces() -> None:
 
 
 def test_too_many_strangers_push_out_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper_desk, "MAX_STRANGERS", 3)
+    monkeypatch.setattr(strangers_module, "MOST", 3)
     with group_of(1) as group:
         place = (group.keeper.address.host, group.keeper.address.port)
         strangers = [socket.create_connection(place, PATIENCE) for _ in range(4)]
@@ -351,10 +352,21 @@ def test_too_many_strangers_push_out_the_oldest(monkeypatch: pytest.MonkeyPatch)
                 stranger.close()
 
 
+def test_a_flood_leaves_only_so_many_open_and_servers_get_through() -> None:
+    with group_of(2) as group:
+        first = group.server(0)
+        assert isinstance(first.hear(), GroupNews)
+        with flood(group.keeper.address, 600) as silent:
+            assert silent.still_open() <= strangers_module.MOST + 16
+            assert group.server(1).hear_map() is not None
+            first.send(ServerBeat(figures=ServerFigures()))
+            assert group.keeper.status().map is not None
+
+
 def test_strangers_that_say_nothing_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     with group_of(1) as group:
         proved = group.peer()
-        monkeypatch.setattr(keeper_desk, "STRANGER_SECONDS", 0.1)
+        monkeypatch.setattr(strangers_module, "SECONDS", 0.1)
         with pytest.raises((EOFError, ConnectionError)):
             proved.hear()
 

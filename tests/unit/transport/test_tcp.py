@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+import psutil
 import pytest
 
 from shoal.errors import Aborted, AddressUnavailable, PeerLost, Refused, UsageError
+from shoal.transport import strangers
+from shoal.transport.strangers import MOST
 from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
 from shoal.transport.tcp_handshake import Hello
-from shoal.transport.tcp_listener import MAX_UNPROVEN
 from shoal.values import Address, Unreached
 from shoal.wire import handshake
 from support.collectives import PATIENCE, TOKEN, generation_of, in_threads, succeed
+from support.flood import flood
 
 
 class Workers:
@@ -48,6 +53,10 @@ class Workers:
 def workers() -> Iterator[Workers]:
     with ExitStack() as stack:
         yield Workers(stack)
+
+
+def _raise_end() -> None:
+    raise EOFError
 
 
 def greet(source: TcpMesh, target: TcpMesh) -> None:
@@ -88,8 +97,55 @@ def test_strangers_garbage_and_silence_neither_get_in_nor_delay(workers: Workers
 
 def test_a_flood_of_silent_connections_does_not_keep_a_peer_out(workers: Workers) -> None:
     workers.listen(2)
-    for _ in range(MAX_UNPROVEN + 20):
+    for _ in range(MOST + 20):
         workers.knock(0)
+    ends = succeed(lambda: workers.connect(0), lambda: workers.connect(1))
+    greet(ends[1], ends[0])
+
+
+def test_strangers_on_a_peer_port_are_closed_when_their_time_is_up(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers.listen(1)
+    monkeypatch.setattr(strangers, "SECONDS", 0.2)
+    silent, slow = workers.knock(0), workers.knock(0)
+    slow.sendall(b"SHPR")
+    for stranger in (silent, slow):
+        assert len(stranger.recv(100)) == handshake.NONCE_BYTES
+        with pytest.raises((ConnectionError, EOFError)):
+            stranger.recv(1) or _raise_end()
+
+
+def test_a_flood_on_a_peer_port_leaves_only_so_many_open(workers: Workers) -> None:
+    workers.listen(2)
+    before = psutil.Process().num_fds()
+    with flood(workers.listeners[0].address, 600) as silent:
+        assert psutil.Process().num_fds() <= before + MOST + 16
+        assert silent.still_open() <= MOST + 16
+        ends = succeed(lambda: workers.connect(0), lambda: workers.connect(1))
+        greet(ends[1], ends[0])
+
+
+def test_a_peer_gets_in_when_a_process_without_a_descriptor_has_one_again(workers: Workers) -> None:
+    workers.listen(2)
+    silent = workers.knock(0)
+    assert silent.recv(100)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    waiting = [workers.knock(0) for _ in range(2)]
+    [stranger.recv(100) for stranger in waiting]
+    free = os.dup(0)
+    os.close(free)  # the number that the next one would get
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))
+    try:
+        late = socket.socket()  # the last descriptor
+        late.connect((workers.listeners[0].address.host, workers.listeners[0].address.port))
+        with late:
+            late.settimeout(PATIENCE)
+            assert len(late.recv(100)) == handshake.NONCE_BYTES, "the oldest stranger makes room"
+        silent.settimeout(PATIENCE)
+        assert silent.recv(1) == b""
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     ends = succeed(lambda: workers.connect(0), lambda: workers.connect(1))
     greet(ends[1], ends[0])
 

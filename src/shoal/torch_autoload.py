@@ -31,6 +31,7 @@ from shoal.environment import (
     worker_environment,
 )
 from shoal.errors import Refused, ScriptStartsProcesses, ShoalError, UsageError
+from shoal.wire.token_file import TokenFileError, read_token
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -156,7 +157,7 @@ def _leave(worker: WorkerEnvironment, text: str) -> NoReturn:
         _report(worker, text)
     except Refused:
         pass  # another worker was faster, and the job has ended with the same words
-    except (ShoalError, OSError):
+    except (ShoalError, OSError, TokenFileError):
         sys.stderr.write(f"shoal: error: {text}\n")  # nobody else can say it any more
     raise SystemExit(ScriptStartsProcesses.exit_code)
 
@@ -180,7 +181,7 @@ def _report(worker: WorkerEnvironment, text: str) -> None:
         process=os.getpid(),
         address=worker.coordinator,  # a stand-in: the job ends before a peer could call
     )
-    token = Path(worker.token_file).read_text(encoding="utf-8").strip()
+    token = read_token(Path(worker.token_file))
     client = CoordinatorClient.connect(worker.coordinator, token, join, timeout=REPORT_TIMEOUT)
     try:
         client.failed(step=0, error=ScriptStartsProcesses.__name__, text=text)

@@ -35,6 +35,7 @@ from support.launcher import (
     started,
     wait_for_file,
     write_script,
+    write_token,
 )
 
 E = TypeVar("E", bound=AnyEvent)
@@ -386,7 +387,7 @@ def test_a_killed_joiner_takes_its_worker_with_it(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_in_joining_are_one_line(tmp_path: Path, arguments: tuple[str, ...], code: int, words: str) -> None:
-    (tmp_path / "token").write_text("secret")
+    write_token(tmp_path / "token", "secret")
     outcome = shoal(tmp_path, "join", *arguments)
     assert outcome.code == code
     [line] = outcome.stderr.splitlines()

@@ -39,6 +39,7 @@ from shoal.wire.parameter_messages import (
     Stage,
 )
 from shoal.wire.tables import LoopTerms, PushId, TableSpec
+from support.launcher import write_token
 from support.server_groups import (
     JOB,
     LR,
@@ -486,7 +487,7 @@ def test_of_two_servers_that_cannot_reach_each_other_one_goes_and_the_job_goes_o
 def test_killed_processes_are_replaced_and_everything_is_counted_once(tmp_path: Path) -> None:
     table = table_for()
     token_file = tmp_path / "token"
-    token_file.write_text(TOKEN)
+    write_token(token_file, TOKEN)
     with group_of(0, 2, expected=3) as group, contextlib.ExitStack() as stack:
         processes = {}
 

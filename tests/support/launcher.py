@@ -250,3 +250,10 @@ def events_in(run_dir: Path) -> list[AnyEvent]:
     path = run_dir / "events.jsonl"
     whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
     return [msgspec.json.decode(line, type=Record).event for line in whole.splitlines()]
+
+
+def write_token(path: Path, token: str) -> Path:
+    """A file that holds a token, which nobody else may read."""
+    path.touch(mode=0o600)
+    path.write_text(token, encoding="ascii")
+    return path

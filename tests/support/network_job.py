@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from shoal.checkpoint.manifest import MANIFEST, Manifest, decode_manifest
 from shoal.events import AnyEvent, Event
-from support.launcher import events_in
+from support.launcher import events_in, write_token
 from support.network import PROGRAMS, Network
 
 PATIENCE = 90.0  # seconds; only a hanging test ever waits so long
@@ -37,7 +37,7 @@ class NetworkJob:
         self._run_dir = folder / "run"
         self._epochs = str(settings.pop("epochs", 4))
         token = folder / "token"
-        token.write_text("a token for tests")
+        write_token(token, "a token for tests")
         given = {"workers": len(machines), "heartbeat-limit": 1.5, "lease": 3, "run-dir": self._run_dir} | settings
         options = [word for name, value in given.items() for word in (f"--{name}", str(value))]
         address = f"{network.host(0)}:7000"

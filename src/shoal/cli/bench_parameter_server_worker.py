@@ -25,6 +25,7 @@ from shoal.parameters.client import ClientConfig, EnrolTerms, ParameterClient
 from shoal.parameters.table_blocks import block_bytes_for
 from shoal.wire.ledger_entries import Committed
 from shoal.wire.tables import Number, PushTerms, RuleSpec, TableSpec, TensorSpec
+from shoal.wire.token_file import read_token
 
 TENSORS = 25  # that the parameters are in
 RATE = 0.01
@@ -97,7 +98,7 @@ def work_plain(options: argparse.Namespace) -> None:
 
 def work_shoal(options: argparse.Namespace) -> None:
     """By shared memory, and with every byte sent."""
-    token = Path(options.token_file).read_text(encoding="ascii").strip()
+    token = read_token(Path(options.token_file))
     ways: dict[str, Way] = {}
     with ExitStack() as stack:
         for job in ("shared", "sent"):

@@ -95,6 +95,7 @@ def main(arguments: Sequence[str]) -> int:
                 shares=kept.shares,
                 servers=given.get("servers-at", ""),
                 space=given.get("servers-space", ""),
+                launcher=os.getppid() if "listen-fd" in given else 0,
             )
         )
 

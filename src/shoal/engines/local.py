@@ -1,26 +1,29 @@
 """Processes on this machine: one session and process group each, output through pipes, exits through pidfds.
 
 Linux only. Ending a process ends its whole group, so what it started (DataLoader workers) goes with it; only a child
-that made itself a session of its own escapes. Nothing survives a launcher that was killed: the kernel kills the
-processes (parent-death signal) and the guardian their groups.
+that made itself a session of its own escapes. Python's resource trackers, which remove what killed processes left in
+/dev/shm, have a moment for that. Nothing survives a launcher that was killed: the kernel kills the processes
+(parent-death signal) and the guardian their groups.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from shoal.engines import guardian
 from shoal.engines.engine import Engine, Exited, Happening, Printed, ProcessSpec, Working
+from shoal.engines.guarding import Guarding
 from shoal.engines.output import Output
 from shoal.environment import inherited
 from shoal.errors import UsageError
@@ -45,17 +48,28 @@ class _Process:
     ticks: int = 0  # processor time it had used when last looked at
 
 
+@dataclass(eq=False)
+class _Sweeping:
+    """A process that has ended, and is not reaped before the resource trackers of its group have ended too."""
+
+    popen: subprocess.Popen[bytes]
+    trackers: list[int]  # pidfds
+    limit: float  # by time.monotonic
+
+
 class LocalEngine(Engine):
     def __init__(self, private_files: tuple[Path, ...] = ()) -> None:
         """`private_files`, each alone in its folder, are removed with it when the launcher is killed."""
-        self._private_files = private_files
         self._selector = selectors.EpollSelector()
         self._running: dict[str, _Process] = {}
-        self._guardian: subprocess.Popen[str] | None = None
+        self._sweeping: list[_Sweeping] = []
+        self._guarding = Guarding(private_files)
         self._looked = time.monotonic()
 
     def start(self, spec: ProcessSpec) -> None:
-        guardian = self._guardian or self._start_guardian()
+        if self._guarding.pidfd is None and not self._running:
+            self._guarding.start()
+            self._watch_guardian()
         try:
             popen = subprocess.Popen(
                 spec.command,
@@ -66,11 +80,11 @@ class LocalEngine(Engine):
                 bufsize=0,
                 start_new_session=True,
                 pass_fds=spec.descriptors,
-                preexec_fn=None if spec.outlives_launcher else _die_with(os.getpid()),  # noqa: PLW1509  takes no lock
+                preexec_fn=_die_with(os.getpid(), softly=spec.outlives_launcher > 0),  # noqa: PLW1509  takes no lock
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise UsageError(f"{spec.name} could not be started: {error}; the command was {spec.command[0]}") from None
-        _tell(guardian, f"+{popen.pid} {spec.outlives_launcher}")
+        self._guarding.add(popen.pid, spec.outlives_launcher)
         pipe = _descriptor(popen.stdout)
         os.set_blocking(pipe, False)
         process = _Process(spec.name, popen, os.pidfd_open(popen.pid), pipe, Output(spec.log))
@@ -85,7 +99,11 @@ class LocalEngine(Engine):
         return (*self._collect(timeout=0.0), *self._working())
 
     def send_signal(self, name: str, number: signal.Signals) -> None:
-        if name in self._running:
+        if name not in self._running:
+            return
+        if number == signal.SIGKILL:
+            self._kill([self._running[name]])
+        else:
             self._signal(self._running[name], number)
 
     def rename(self, name: str, to: str, *, log: Path) -> bool:
@@ -105,26 +123,23 @@ class LocalEngine(Engine):
             limit = time.monotonic() + grace
             while self._running and (left := limit - time.monotonic()) > 0:
                 happened += self._collect(timeout=left)
-        for process in self._running.values():
-            self._signal(process, signal.SIGKILL)
-        while self._running:
+        self._kill(self._running.values())
+        while self._running or self._sweeping:
             happened += self._collect(timeout=None)
         return tuple(happened)
 
     def close(self) -> None:
         self.stop(grace=0.0)
         self._selector.close()
-        if self._guardian is not None:
-            assert self._guardian.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                self._guardian.stdin.close()
-            self._guardian.wait()
-            self._guardian = None
+        self._guarding.close()
 
     def _working(self) -> list[Happening]:
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return []
         self._looked = time.monotonic()
+        if self._guarding.pidfd is None and self._running:
+            self._guarding.replace()
+            self._watch_guardian()
         found: list[Happening] = []
         for process in self._running.values():
             ticks = _processor_ticks(process.popen.pid)
@@ -136,14 +151,26 @@ class LocalEngine(Engine):
     def _collect(self, *, timeout: float | None) -> tuple[Happening, ...]:
         happened: list[Happening] = []
         ended: list[_Process] = []
-        for key, _events in self._selector.select(timeout):
-            process: _Process = key.data
-            if key.fd == process.pidfd:
-                ended.append(process)
-            elif lines := self._read(process):
-                happened.append(Printed(process.name, lines))
+        due = min((each.limit for each in self._sweeping), default=math.inf) - time.monotonic()
+        patience = min(math.inf if timeout is None else timeout, max(0.0, due))
+        for key, _events in self._selector.select(None if patience == math.inf else patience):
+            if isinstance(key.data, _Process):
+                process = key.data
+                if key.fd == process.pidfd:
+                    ended.append(process)
+                elif lines := self._read(process):
+                    happened.append(Printed(process.name, lines))
+            elif isinstance(key.data, _Sweeping):
+                self._unwatch(key.fd)
+                key.data.trackers.remove(key.fd)
+            else:
+                self._selector.unregister(key.fd)
+                self._guarding.replace()
+                self._watch_guardian()
         for process in ended:
             happened += self._reap(process)
+        for sweeping in [each for each in self._sweeping if not each.trackers or each.limit <= time.monotonic()]:
+            self._swept(sweeping)
         return tuple(happened)
 
     def _read(self, process: _Process, *, limit: int = READ_BYTES) -> tuple[str, ...]:
@@ -168,53 +195,65 @@ class LocalEngine(Engine):
 
     def _reap(self, process: _Process) -> list[Happening]:
         # The group dies before the reap: until then the zombie keeps the number from being given to others.
-        self._signal(process, signal.SIGKILL)
+        trackers = guardian.kill_groups([process.popen.pid])
         lines = self._read(process, limit=PIPE_BYTES)
         if process.pipe_open:
             self._close_pipe(process)
         lines += process.output.finish()
-        if self._guardian is not None:
-            _tell(self._guardian, f"-{process.popen.pid}")
-        code = process.popen.wait()
-        self._selector.unregister(process.pidfd)
-        os.close(process.pidfd)
+        self._unwatch(process.pidfd)
+        sweeping = _Sweeping(process.popen, trackers, time.monotonic() + guardian.SWEEP_SECONDS)
+        for tracker in trackers:
+            self._selector.register(tracker, selectors.EVENT_READ, sweeping)
+        self._sweeping.append(sweeping)
         del self._running[process.name]
         return [
             *([Printed(process.name, lines)] if lines else []),
-            Exited(process.name, code, tuple(process.output.last)),
+            Exited(process.name, _exit_code(process.popen.pid), tuple(process.output.last)),
         ]
+
+    def _swept(self, sweeping: _Sweeping) -> None:
+        """Nothing is left of a group, or what is left has had its time."""
+        for tracker in sweeping.trackers:
+            guardian.kill(tracker)
+            self._unwatch(tracker)
+        self._sweeping.remove(sweeping)
+        self._guarding.remove(sweeping.popen.pid)
+        sweeping.popen.wait()
+
+    def _unwatch(self, pidfd: int) -> None:
+        self._selector.unregister(pidfd)
+        os.close(pidfd)
+
+    def _watch_guardian(self) -> None:
+        if self._guarding.pidfd is not None:
+            self._selector.register(self._guarding.pidfd, selectors.EVENT_READ, self._guarding)
+
+    def _kill(self, processes: Iterable[_Process]) -> None:
+        """Each with its group. Trackers are seen to when the process has ended."""
+        for tracker in guardian.kill_groups([process.popen.pid for process in processes]):
+            os.close(tracker)
 
     def _signal(self, process: _Process, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.popen.pid, number)
 
-    def _start_guardian(self) -> subprocess.Popen[str]:
-        script = Path(__file__).with_name("guardian.py")
-        self._guardian = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(script), *map(str, self._private_files)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            bufsize=1,
-            start_new_session=True,  # a Ctrl-C in the terminal is not for it
-        )
-        return self._guardian
 
+def _die_with(launcher: int, *, softly: bool) -> Callable[[], None]:
+    """The kernel ends the process when the launcher does; with SIGTERM, which lets it write its record, if `softly`."""
 
-def _die_with(launcher: int) -> Callable[[], None]:
     def before_exec() -> None:
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM if softly else signal.SIGKILL)
         if os.getppid() != launcher:  # it died before the line above
             os._exit(1)
 
     return before_exec
 
 
-def _tell(guardian: subprocess.Popen[str], line: str) -> None:
-    assert guardian.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # somebody killed it; the parent-death signal is still there
-        guardian.stdin.write(line + "\n")
+def _exit_code(pid: int) -> int:
+    """Of a process that has ended, which stays unreaped: -9 for a SIGKILL."""
+    known = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert known is not None
+    return known.si_status if known.si_code == os.CLD_EXITED else -known.si_status
 
 
 def _processor_ticks(pid: int) -> int:

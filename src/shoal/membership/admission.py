@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from shoal import events
+from shoal.job_config import JobConfig
 from shoal.membership import reasons
+from shoal.membership.protocol import Program
 from shoal.membership.roster import Fate, Worker
-from shoal.wire.messages import PROTOCOL_VERSION, ClientMessage, Join, Watch
+from shoal.wire.messages import PROTOCOL_VERSION, ClientMessage, Join, Watch, Welcome
 
 # What only the coordinator may say happened.
 OWN_EVENTS = (
@@ -64,3 +66,15 @@ def objection_to_worker(join: Join, highest: int, joined: Mapping[int, Worker], 
 
 def is_same_process(one: Join, other: Join) -> bool:
     return (one.host, one.process, one.address) == (other.host, other.process, other.address)
+
+
+def greeting(config: JobConfig, program: Program, *, heartbeat: float) -> Welcome:
+    """What everybody who is let in is told; workers are told of the generation too."""
+    return Welcome(
+        config=config.to_toml(),
+        heartbeat=heartbeat,
+        script=program.script,
+        arguments=program.arguments,
+        servers=program.servers,
+        space=program.space,
+    )

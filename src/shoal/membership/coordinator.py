@@ -73,6 +73,7 @@ class CoordinatorSettings:
     shares: tuple[int, ...] = ()  # recorded ones, by rank; used where the number of workers is the same
     servers: str = ""  # HOST:PORT of the keeper of the job's parameter servers, for workers
     space: str = ""  # the job's name there
+    launcher: int = 0  # process that started this one and sees to the job's processes; 0: none
 
 
 def open_listener(address: Address, token: str) -> socket.socket:
@@ -168,8 +169,15 @@ class _Coordinator:
         if threading.current_thread() is not threading.main_thread():
             return
         for number in (signal.SIGTERM, signal.SIGINT):
-            reason = f"the coordinator was stopped by {number.name}"
-            self._loop.add_signal_handler(number, self._feed, Interrupt(reason, 128 + number))
+            self._loop.add_signal_handler(number, self._interrupted, number)
+
+    def _interrupted(self, number: signal.Signals) -> None:
+        """The kernel sends SIGTERM too when the launcher has died."""
+        launcher = self._settings.launcher
+        if launcher and os.getppid() != launcher:
+            self._feed(Interrupt("the launcher is gone", is_final=True))
+        else:
+            self._feed(Interrupt(f"the coordinator was stopped by {number.name}", 128 + number))
 
     # The core and its instructions
 

@@ -7,6 +7,8 @@ anybody hears of it. No clock, socket or thread: the caller says what time it is
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from shoal import events
 from shoal.job_config import JobConfig
 from shoal.membership import admission, reasons
@@ -56,7 +58,6 @@ from shoal.wire.messages import (
     Turned,
     Unanswered,
     Watch,
-    Welcome,
 )
 
 TICK = 0.1  # seconds between ticks
@@ -77,7 +78,6 @@ class MembershipCore:
     ) -> None:
         """`past` is for a job that goes on from a checkpoint, `remembered` for a coordinator that is started again."""
         self._config = config
-        self._program = program or Program()
         self._clock = JobClock()
         self._now = self._ticked = now  # by the job's clock
         self._beaten = now  # by the caller's
@@ -89,6 +89,7 @@ class MembershipCore:
         self._publishing = Publishing(self._audience, after_generation=after, settled=known.settled)
         self._ending = Ending(self._audience, self._publishing, self._clock, now=now)
         self._generations = Generations(config, self._audience, self._publishing, past, now)
+        self._greeting = admission.greeting(config, program or Program(), heartbeat=self._generations.interval)
         self._workers = self._generations.workers
         self._verdicts = Verdicts(config, self._audience, self._generations, self._ending, self._stop)
         self._is_resumed = past.generation > 0
@@ -204,20 +205,8 @@ class MembershipCore:
 
     def _welcome(self, client: int, *, is_member: bool = False) -> None:
         """A watcher needs no generation, and so can be welcomed while decisions wait for a disk."""
-        is_watcher = self._audience.worker_of(client) is None
-        self._audience.send(
-            (client,),
-            Welcome(
-                config=self._config.to_toml(),
-                heartbeat=self._generations.interval,
-                generation=None if is_watcher else self._generations.current,
-                is_member=is_member,
-                script=self._program.script,
-                arguments=self._program.arguments,
-                servers=self._program.servers,
-                space=self._program.space,
-            ),
-        )
+        current = None if self._audience.worker_of(client) is None else self._generations.current
+        self._audience.send((client,), replace(self._greeting, generation=current, is_member=is_member))
 
     def _turn_away(self, client: int, reason: str) -> None:
         self._audience.send((client,), Turned(reason=reason))
@@ -366,7 +355,11 @@ class MembershipCore:
     def _interrupt(self, interrupt: Interrupt) -> None:
         """Whoever signals all processes of a job wants it to stop in good order; whoever insists wants the end."""
         self._stop.interrupts += 1
-        if self._stop.interrupts == 1 and any(worker.is_connected for worker in self._workers.values()):
+        if (
+            not interrupt.is_final
+            and self._stop.interrupts == 1
+            and any(worker.is_connected for worker in self._workers.values())
+        ):
             self._request_stop(None, StopRequest(reason=interrupt.reason, exit_code=interrupt.exit_code))
         else:
             self._verdicts.end_interrupted(interrupt.reason, self._now)

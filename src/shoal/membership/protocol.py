@@ -42,6 +42,7 @@ class Interrupt:
 
     reason: str
     exit_code: int = 143  # of a job that stops because of it
+    is_final: bool = False  # nobody is left who could see to a stop in good order
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
 from shoal.transport.team import Team, TeamLimits
 from shoal.values import Address, Generation, Member, Server, Unreached
 from shoal.wire.messages import PROTOCOL_VERSION, ExchangeBroken, Inject, Join, PartFailed, PartWritten, Ready
+from shoal.wire.token_file import TokenFileError, read_token
 
 LEAST_CONNECT_SECONDS = 2.0  # for all peers of a generation to connect; more where the heartbeat limit is longer
 HOME_SECONDS = 30.0  # for a server to be there through which workers talk: the next one may have to be started
@@ -47,7 +48,7 @@ COORDINATOR_SECONDS = 300.0  # for the coordinator to answer; it may have a slow
 class ClusterPeers(Peers):
     def __init__(self, environment: WorkerEnvironment) -> None:
         self.worker = environment.worker
-        self._token = read_token(Path(environment.token_file))
+        self._token = _token(Path(environment.token_file))
         self._listener = PeerListener(local_host(environment.coordinator), self._token)
         self._past = Traffic()
         self._lock = threading.Lock()
@@ -359,14 +360,11 @@ def _name(member: Member) -> str:
     return f"worker {member.worker} on {member.host}, process {member.process}"
 
 
-def read_token(path: Path) -> str:
+def _token(path: Path) -> str:
     try:
-        token = path.read_text(encoding="ascii").strip()
-    except OSError as error:
-        raise Refused(f"the token file {path} cannot be read ({error.strerror}); it is made by `shoal run`") from None
-    if not token:
-        raise Refused(f"the token file {path} is empty; it is made by `shoal run`")
-    return token
+        return read_token(path)
+    except TokenFileError as error:
+        raise Refused(f"the token file {path} {error}; it is made by `shoal run`") from None
 
 
 def local_host(coordinator: Address) -> str:

@@ -18,6 +18,7 @@ from shoal.job_config import JobConfig
 from shoal.parameters.keeper import Keeper, KeeperConfig
 from shoal.values import Address
 from shoal.wire.parameter_messages import Space
+from support.launcher import write_token
 from support.servers import StandInServer
 
 TOKEN = "the group's"
@@ -89,9 +90,9 @@ def test_a_group_is_tried_before_anything_is_made(tmp_path: Path) -> None:
         return JobConfig(strategy="parameter-server", servers=str(address), servers_token=str(file))
 
     with running_group() as keeper:
-        with pytest.raises(UsageError, match=r"--servers-token .* cannot be read as a token"):
+        with pytest.raises(UsageError, match=r"--servers-token .* is not there; `shoal servers start` names"):
             check_group(config(keeper.address))
-        file.write_text(TOKEN)
+        write_token(file, TOKEN)
         check_group(config(keeper.address))
     with pytest.raises(AddressUnavailable, match="no keeper of a server group can be reached"):
         check_group(config(keeper.address))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import subprocess
+import sys
 import threading
 import tomllib
 from pathlib import Path
@@ -12,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from shoal.cli import run_directory
-from shoal.cli.token_file import read_token, token_file
+from shoal.cli.token_file import read_group_token, read_token, token_file
 from shoal.errors import RunDirectoryExists, UsageError
 from shoal.job_config import JobConfig, from_toml
+from support.launcher import write_token
 
 
 def test_saved_settings_read_back_the_same(tmp_path: Path) -> None:
@@ -74,22 +77,102 @@ def test_token_file_is_private_and_goes_when_the_job_fails(tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("content", [None, b"", b"  \n", b"\xff\xfe"])
+@pytest.mark.parametrize("content", [None, b"", b"  \n", b"\xff\xfe", b"x" * 5000])
 def test_unusable_token_files_are_refused(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "token"
     if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(UsageError, match="--token-file"):
+        write_token(path, "").write_bytes(content)
+    with pytest.raises(UsageError, match=r"--token-file .*`shoal show RUN`"):
         read_token(path)
 
 
 @pytest.mark.parametrize("name", ["absent", "token/below"])
 def test_a_missing_token_file_is_named_with_what_to_do(tmp_path: Path, name: str) -> None:
-    (tmp_path / "token").write_text("secret")
+    write_token(tmp_path / "token", "secret")
     with pytest.raises(UsageError) as caught:
         read_token(tmp_path / name)
     assert str(caught.value).startswith(f"--token-file {tmp_path / name} is not there; `shoal show RUN` names the file")
     assert "Errno" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601, 0o666])
+def test_a_token_file_that_others_can_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:
+    path = write_token(tmp_path / "token", "secret")
+    path.chmod(mode)
+    with pytest.raises(UsageError, match=f"`chmod 600 {path}`"):
+        read_token(path)
+    with pytest.raises(UsageError, match=f"--servers-token .*`chmod 600 {path}`"):
+        read_group_token(path, named="--servers-token")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_token_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    path = write_token(tmp_path / "token", "secret")
+    os.chown(path, 12345, -1)
+    with pytest.raises(UsageError, match="belongs to another user"):
+        read_token(path)
+
+
+def test_a_token_file_that_would_have_to_be_waited_for_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    with pytest.raises(UsageError, match="is no plain file"):
+        read_token(tmp_path / "fifo")
+    with pytest.raises(UsageError, match="is no plain file"):
+        read_token(Path("/dev/zero"))
+
+
+def left_behind(runtime: Path) -> Path:
+    """The token of a job that was killed with its guardian."""
+    script = f"""
+import os
+os.environ["XDG_RUNTIME_DIR"] = {str(runtime)!r}
+from shoal.cli.token_file import token_file
+with token_file("secret") as path:
+    print(path, flush=True)
+    os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    return Path(done.stdout.strip())
+
+
+def test_folders_of_killed_jobs_are_swept_and_those_of_running_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    stale = left_behind(tmp_path)
+    assert stale.read_text() == "secret"
+    with token_file("first") as running:
+        assert not stale.parent.exists()
+        with token_file("second"):
+            assert running.read_text() == "first"
+            assert len(list(tmp_path.iterdir())) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_else_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    stale = left_behind(tmp_path)
+    name = stale.parent.name
+    mine = tmp_path / "mine"
+    mine.mkdir(mode=0o700)
+    (mine / "token").write_text("not a token of ours")
+    stale.parent.rename(tmp_path / "kept")
+    (tmp_path / name).symlink_to(mine)  # what a sweeper would follow
+    other = name[:-1] + ("0" if name[-1] != "0" else "1")
+    (tmp_path / other).mkdir(mode=0o755)  # others may have put something there
+    (tmp_path / other / "token").write_text("x")
+    filled = name[:-1] + ("2" if name[-1] != "2" else "3")
+    (tmp_path / filled).mkdir(mode=0o700)
+    (tmp_path / filled / "something").write_text("x")
+    (tmp_path / ".shoal-young").mkdir(mode=0o700)
+    (tmp_path / ".shoal-old").mkdir(mode=0o700)
+    os.utime(tmp_path / ".shoal-old", (0, 0))
+    with token_file("secret"):
+        pass
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"mine", "kept", name, other, filled, ".shoal-young"}
+    assert (mine / "token").read_text() == "not a token of ours"
+    assert (tmp_path / filled / "something").exists()
 
 
 def test_a_folder_is_no_token_file(tmp_path: Path) -> None:

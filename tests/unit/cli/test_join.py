@@ -8,11 +8,12 @@ import pytest
 
 from shoal.cli.join import main
 from shoal.errors import UsageError
+from support.launcher import write_token
 
 
 @pytest.mark.parametrize("address", ["somewhere", "somewhere:0", "[::1]"])
 def test_an_address_without_a_port_is_refused(tmp_path: Path, address: str) -> None:
-    (tmp_path / "token").write_text("secret")
+    write_token(tmp_path / "token", "secret")
     with pytest.raises(UsageError) as caught:
         main([address, "--token-file", str(tmp_path / "token")])
     assert f"ADDRESS is {address!r}, without a port; it should be HOST:PORT" in str(caught.value)

@@ -10,6 +10,7 @@ from shoal.cli.main import main
 from shoal.cli.servers import describe
 from shoal.values import Address, Server, ServerMap
 from shoal.wire.parameter_messages import GroupStatus, ServerFigures
+from support.launcher import write_token
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_mistakes_are_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "token").write_text("a token")
+    write_token(tmp_path / "token", "a token")
     monkeypatch.chdir(tmp_path)
     assert main(["servers", *arguments]) == code
     captured = capsys.readouterr()

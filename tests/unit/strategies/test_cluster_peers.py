@@ -22,6 +22,7 @@ from shoal.values import Generation, Member, Unreached
 from shoal.wire.messages import Beat, Ended, ExchangeBroken, Expelled, Formed, Inject, Ready, Unanswered
 from support.collectives import in_threads, succeed
 from support.fake_coordinator import PATIENCE, TOKEN, Conversation, FakeCoordinator, generation, meanwhile
+from support.launcher import write_token
 
 
 class Cluster:
@@ -30,7 +31,7 @@ class Cluster:
     def __init__(self, stack: ExitStack, folder: Path) -> None:
         self._stack = stack
         self._token_file = folder / "token"
-        self._token_file.write_text(TOKEN)
+        write_token(self._token_file, TOKEN)
         self.coordinator = FakeCoordinator(heartbeat_limit=1.0, lease=60.0)
         stack.callback(self.coordinator.close)
         self.peers: list[ClusterPeers] = []

@@ -2,14 +2,15 @@
 
 Run as a script with a pipe as standard input, of which the launcher holds the other end. Lines: `+PID SECONDS` adds a
 process group that may live so many seconds longer than the launcher, `-PID` takes one off. The end of the input is the
-launcher's end, however it came. Arguments are private files, each alone in its folder, which go too. Imports next to
-nothing, so that starting it costs little. How a process group is ended is here too, for the launcher does it in the
-same way.
+launcher's end, however it came. Arguments are such lines, for groups that there are already, and private
+files, each alone in its folder, which go too. Imports next to nothing, so that starting it costs little. How a process
+group is ended is here too, for the launcher does it in the same way.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import signal
@@ -20,13 +21,14 @@ import time
 # are gone, and must not be killed before.
 TRACKER = b"multiprocessing.resource_tracker"
 SWEEP_SECONDS = 5.0  # that it may take; the memory of a large process is freed at 5 GB a second
+EXEC_LOOKS, EXEC_PAUSE = 100, 0.002  # seconds between two looks at a process that begins to run a program
 ROUNDS = 50  # of looking for processes that were forked while the others were killed
 
 
-def read_groups() -> dict[int, float]:
+def read_groups(known: list[str]) -> dict[int, float]:
     """Returns at the end of the input: the groups that are left, with their seconds."""
     groups: dict[int, float] = {}
-    for line in sys.stdin:
+    for line in itertools.chain(known, sys.stdin):
         sign, fields = line[0], line[1:].split()
         if sign == "+":
             groups[int(fields[0])] = float(fields[1])
@@ -52,28 +54,52 @@ def kill_groups(groups: list[int]) -> list[int]:
     """SIGKILL to all processes of these groups but resource trackers, whose pidfds are returned."""
     killed: set[int] = set()  # it may take a while until they have ended
     for _ in range(ROUNDS):
-        members = _members(groups)
-        trackers = [pid for pid in members if _is_tracker(pid)]
+        trackers, others = _sorted_out(groups)
         if not trackers:
             break
-        others = [pid for pid in members if pid not in trackers and pid not in killed]
-        if not others:
+        if killed.issuperset(others):
             return [pidfd for pid in trackers if (pidfd := _open(pid, groups)) is not None]
         for pid in others:
-            pidfd = _open(pid, groups)
-            if pidfd is not None:
-                kill(pidfd)
-                os.close(pidfd)
+            _signal(pid, groups, signal.SIGKILL)
         killed.update(others)
-    for group in groups:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # it ended by itself
-            os.killpg(group, signal.SIGKILL)
+    _signal_whole(groups, signal.SIGKILL)
     return []
+
+
+def signal_groups(groups: list[int], number: signal.Signals) -> None:
+    """To all but resource trackers: one that has just been started does not ignore SIGTERM yet."""
+    trackers, others = _sorted_out(groups)
+    if not trackers:
+        _signal_whole(groups, number)
+        return
+    for pid in others:
+        _signal(pid, groups, number)
 
 
 def kill(pidfd: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):  # it ended by itself
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+
+def _signal_whole(groups: list[int], number: signal.Signals) -> None:
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it ended by itself
+            os.killpg(group, number)
+
+
+def _signal(pid: int, groups: list[int], number: signal.Signals) -> None:
+    pidfd = _open(pid, groups)
+    if pidfd is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            signal.pidfd_send_signal(pidfd, number)
+        os.close(pidfd)
+
+
+def _sorted_out(groups: list[int]) -> tuple[list[int], list[int]]:
+    """Trackers and all others of these groups."""
+    members = _members(groups)
+    trackers = [pid for pid in members if _is_tracker(pid)]
+    return trackers, [pid for pid in members if pid not in trackers]
 
 
 def _members(groups: list[int]) -> list[int]:
@@ -94,11 +120,17 @@ def _is_in(pid: int, groups: list[int]) -> bool:
 
 
 def _is_tracker(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
-            return TRACKER in file.read(4096)
-    except OSError:
-        return False
+    """A process has no command line while it begins to run a program: then that is waited for."""
+    for _ in range(EXEC_LOOKS):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
+                command = file.read(4096)
+        except OSError:
+            return False
+        if command:
+            return TRACKER in command
+        time.sleep(EXEC_PAUSE)
+    return False
 
 
 def _open(pid: int, groups: list[int]) -> int | None:
@@ -121,6 +153,7 @@ def remove(file: str) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # batch systems signal every process; this one must be the last
-    end(read_groups())
+    end(read_groups([argument for argument in sys.argv[1:] if argument.startswith("+")]))
     for private in sys.argv[1:]:
-        remove(private)
+        if not private.startswith("+"):
+            remove(private)

@@ -58,8 +58,10 @@ class Guarding:
 
     def _start(self) -> None:
         self._started = time.monotonic()
+        script = str(Path(__file__).with_name("guardian.py"))
+        known = (f"+{group} {seconds}" for group, seconds in self._groups.items())
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(__file__).with_name("guardian.py")), *map(str, self._private_files)],
+            [sys.executable, "-I", "-S", script, *known, *map(str, self._private_files)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -69,8 +71,6 @@ class Guarding:
         assert self._process.stdin is not None
         os.set_blocking(self._process.stdin.fileno(), False)
         self.pidfd = os.pidfd_open(self._process.pid)
-        for group, seconds in self._groups.items():
-            self._tell(f"+{group} {seconds}\n")
 
     def _tell(self, line: str) -> None:
         if self._process is None:

@@ -8,7 +8,6 @@ that made itself a session of its own escapes. Python's resource trackers, which
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import math
 import os
@@ -104,7 +103,7 @@ class LocalEngine(Engine):
         if number == signal.SIGKILL:
             self._kill([self._running[name]])
         else:
-            self._signal(self._running[name], number)
+            self._signal([self._running[name]], number)
 
     def rename(self, name: str, to: str, *, log: Path) -> bool:
         process = self._running.pop(name, None)
@@ -118,8 +117,7 @@ class LocalEngine(Engine):
     def stop(self, *, grace: float) -> tuple[Happening, ...]:
         happened: list[Happening] = []
         if grace > 0:
-            for process in self._running.values():
-                self._signal(process, signal.SIGTERM)
+            self._signal(self._running.values(), signal.SIGTERM)
             limit = time.monotonic() + grace
             while self._running and (left := limit - time.monotonic()) > 0:
                 happened += self._collect(timeout=left)
@@ -233,9 +231,8 @@ class LocalEngine(Engine):
         for tracker in guardian.kill_groups([process.popen.pid for process in processes]):
             os.close(tracker)
 
-    def _signal(self, process: _Process, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.popen.pid, number)
+    def _signal(self, processes: Iterable[_Process], number: signal.Signals) -> None:
+        guardian.signal_groups([process.popen.pid for process in processes], number)
 
 
 def _die_with(launcher: int, *, softly: bool) -> Callable[[], None]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Annotated, Any, Self
 import msgspec
 from msgspec import Meta
 
+from shoal import files
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.values import Address
@@ -323,20 +323,21 @@ def _plainly(error: str) -> str:
     return f"{where.rstrip('`')}: {what.replace('`', '')}" if where else what
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The settings in a file, not yet checked."""
+def read_toml(path: Path, *, may_be_pipe: bool = False) -> dict[str, Any]:
+    """The settings in a file, not yet checked. A file that the user names may be a pipe, as shells make them."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return files.toml_of(path.read_text(encoding="utf-8")) if may_be_pipe else files.read_toml(path)
     except FileNotFoundError:
         raise UsageError(f"the configuration file {path} does not exist") from None
     except OSError as error:
         raise UsageError(f"the configuration file {path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise UsageError(f"the configuration file {path} is not TOML: {error}") from None
 
 
 def from_toml(text: str, *, origin: str) -> JobConfig:
     try:
-        return from_mapping(tomllib.loads(text), origin=origin)
-    except tomllib.TOMLDecodeError as error:
+        mapping = files.toml_of(text)
+    except ValueError as error:
         raise UsageError(f"{origin} is not TOML: {error}") from None
+    return from_mapping(mapping, origin=origin)

@@ -15,6 +15,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 HOUSE = [
     {"values"},
     {"errors"},
+    {"files"},
     {"events"},
     {"environment"},
     {"job_config"},
@@ -33,7 +34,15 @@ HOUSE = [
     {"cli"},
 ]
 LEVEL = {part: level for level, parts in enumerate(HOUSE) for part in parts}
-THIN = {"values", "errors", "events", "environment", "wire", "transport"}  # all that engines and watch may know
+THIN = {
+    "values",
+    "errors",
+    "files",
+    "events",
+    "environment",
+    "wire",
+    "transport",
+}  # all that engines and watch know
 # Where others come in: torch loads the first one, in processes that may have nothing to do with a job.
 DOORS = {
     "torch_autoload": {"environment", "errors", "wire", "membership", "collectives"},

@@ -12,12 +12,14 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
 from shoal.checkpoint.direct_write import DirectWriter
 from shoal.checkpoint.names import checked_parts
 from shoal.checkpoint.store import Buffer, Store
+from shoal.files import open_plain
 
 
 class LocalStore(Store):
@@ -41,7 +43,7 @@ class LocalStore(Store):
         _flush_folder(path.parent)
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> Buffer:
-        with self._path(name).open("rb", buffering=0) as file:
+        with open_plain(self._path(name)) as file:
             size = os.fstat(file.fileno()).st_size
             data = bytearray(max(0, min(size, size if end is None else end) - start))
             file.seek(start)
@@ -54,9 +56,15 @@ class LocalStore(Store):
 
     def size(self, name: str) -> int:
         path = self._path(name)
-        if path.is_dir():
-            raise FileNotFoundError(errno.ENOENT, "It is a folder, no file", str(path))
-        return path.stat().st_size
+        try:
+            found = path.stat()
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise FileNotFoundError(errno.ENOENT, "It is a link that leads nowhere", str(path)) from None
+            raise
+        if not stat.S_ISREG(found.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "It is no plain file", str(path))
+        return found.st_size
 
     def names(self, folder: str = "") -> list[str]:
         path = self._path(folder) if folder else self._root

@@ -27,6 +27,7 @@ from shoal.checkpoint.reader import read_state
 from shoal.checkpoint.state_tree import flatten_named
 from shoal.checkpoint.store import Store
 from shoal.errors import CheckpointUnusable, UsageError
+from shoal.files import open_plain
 from shoal.membership.publisher import PublishRequest
 from shoal.values import Cursor, Generation
 
@@ -92,7 +93,7 @@ def read_weights(path: Path) -> Weights:
 
 
 def _is_safetensors(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         start = file.read(LENGTH_BYTES + 1)
     length = int.from_bytes(start[:LENGTH_BYTES], "little")
     return len(start) > LENGTH_BYTES and length <= MAX_HEADER_BYTES and start[LENGTH_BYTES:] == b"{"

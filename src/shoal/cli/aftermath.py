@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from shoal import files
 from shoal.cli.orders import Finish
 from shoal.cli.plan import Job
 from shoal.cli.run_directory import CONFIG
@@ -40,18 +41,16 @@ def is_mistake(events: list[AnyEvent]) -> bool:
 def _end_record(job: Job, finish: Finish) -> list[Record]:
     """The records of this go. A second Ctrl-C kills the coordinator too: that is an interruption, not a crash."""
     path = job.run_dir / EVENTS
-    with path.open("r+b") as file:
-        file.seek(job.record_start)
-        lines = file.read().splitlines(keepends=True)
-        records = []
-        for line in lines:
-            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                records.append(msgspec.json.decode(line, type=Record))
-        if not records or finish.error or any(isinstance(record.event, JobEnded) for record in records):
-            return records
-        seconds = time.time() - records[0].time
-        end = JobEnded(outcome="interrupted", exit_code=finish.exit_code, reason=finish.text, seconds=seconds)
-        torn = b"" if lines[-1].endswith(b"\n") else b"\n"
+    records = []
+    for line in files.whole_lines(path, job.record_start):
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            records.append(msgspec.json.decode(line, type=Record))
+    if not records or finish.error or any(isinstance(record.event, JobEnded) for record in records):
+        return records
+    seconds = time.time() - records[0].time
+    end = JobEnded(outcome="interrupted", exit_code=finish.exit_code, reason=finish.text, seconds=seconds)
+    torn = b"" if files.tail(path, 1) == b"\n" else b"\n"
+    with files.open_append(path) as file:
         file.write(torn + msgspec.json.encode(Record(time=time.time(), event=end)) + b"\n")
     return records
 

@@ -102,27 +102,36 @@ def main(arguments: Sequence[str]) -> int:
 
 def _is_under_way(run_dir: str | None) -> bool:
     """A coordinator has decided things about the job there; this one goes on with them."""
-    return bool(run_dir) and (Path(str(run_dir)) / DECISIONS).exists()
+    return bool(run_dir) and os.path.lexists(Path(str(run_dir)) / DECISIONS)
 
 
 def _recorded(run_dir: str) -> Mapping[str, Any]:
     """The settings of a job that goes on, for whoever starts its coordinator by hand."""
     file = Path(run_dir) / run_directory.CONFIG
-    return {name.replace("_", "-"): value for name, value in read_toml(file).items()} if file.exists() else {}
+    return {name.replace("_", "-"): value for name, value in read_toml(file).items()} if os.path.lexists(file) else {}
 
 
 def _record_settings(run_dir: Path | None, config: JobConfig, listener: socket.socket) -> None:
     """As the launcher does it, so that the job can be shown, and its coordinator started again by its folder alone."""
-    if run_dir is None or (file := run_dir / run_directory.CONFIG).exists():
+    if run_dir is None or os.path.lexists(file := run_dir / run_directory.CONFIG):
         return
     port = listener.getsockname()[1]
     host = parse_address(config.address, named="--address").host
-    file.write_text(msgspec.structs.replace(config, address=str(Address(host, port))).to_toml(), encoding="utf-8")
+    try:
+        file.write_text(msgspec.structs.replace(config, address=str(Address(host, port))).to_toml(), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"the settings cannot be written to {file}: {error.strerror}") from None
 
 
 def _started(config: JobConfig, script: str, arguments: Sequence[str]) -> JobStarted:
     """As the record has it, where the job goes on: the command line need not name the script again."""
-    if not script and config.run_dir and (known := job_start(Path(config.run_dir))) is not None:
+    try:
+        known = job_start(Path(config.run_dir)) if config.run_dir and not script else None
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename}, which names the job's script, cannot be read: {error.strerror}; name the script"
+        ) from None
+    if known is not None:
         return known
     return JobStarted(
         script=as_text(script),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 from shoal.cli.run_directory import CONFIG, PARENT
@@ -15,7 +16,7 @@ LAST = "last"
 def find_run(text: str, parent: Path = PARENT) -> Path:
     """The run directory. A path beats a name under `parent`, a whole name beats a beginning."""
     for path in (Path(text), parent / text):
-        if text and (path / CONFIG).is_file():
+        if text and os.path.lexists(path / CONFIG):  # whatever it is: whoever reads it says what is wrong with it
             return path
     runs = runs_under(parent)
     if text == LAST and runs:

@@ -6,6 +6,8 @@ What happens in between is `launcher`'s.
 from __future__ import annotations
 
 import contextlib
+import secrets
+import shlex
 import socket
 import sys
 from collections.abc import Iterator
@@ -32,8 +34,10 @@ from shoal.cli.plan import (
     reachable,
     worker_processes,
 )
+from shoal.cli.resume import strangers_hand
 from shoal.cli.screen import Screen
 from shoal.cli.signals import caught_signals
+from shoal.cli.tables import printable
 from shoal.cli.token_file import token_file
 from shoal.engines.local import LocalEngine
 from shoal.environment import likely_typos, parse_address, worker_environment
@@ -58,6 +62,9 @@ def run_job(config: JobConfig, script: str, arguments: tuple[str, ...]) -> int:
     worker_environment()  # what is wrong with it is said once here rather than by every worker
     for doubt in likely_typos():
         print(f"shoal: warning: {doubt}", file=sys.stderr)
+    if config.resume and (whose := strangers_hand(Path(config.run_dir))):
+        command = shlex.join((str(Path(script).absolute()), *arguments))
+        print(printable(f"shoal: {whose}; about to run {command}"), file=sys.stderr, flush=True)
     with contextlib.ExitStack() as stack:
         held = _earlier_run(config, stack)
         token = new_token()
@@ -103,13 +110,16 @@ def _earlier_run(config: JobConfig, stack: contextlib.ExitStack) -> FileIO | Non
 def _way_in(job: Job, bound: Address) -> Iterator[None]:
     """While the block runs, the run directory says how to add a worker to the job."""
     path = job.run_dir / run_directory.JOIN
+    aside = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     with contextlib.suppress(OSError):  # what cannot be written is said elsewhere
-        path.write_text(f"shoal join {public(bound)} --token-file {job.token_file}\n", encoding="utf-8")
+        aside.write_text(f"shoal join {public(bound)} --token-file {job.token_file}\n", encoding="utf-8")
+        aside.replace(path)  # whatever is there
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
-            path.unlink()
+        for file in (aside, path):
+            with contextlib.suppress(OSError):
+                file.unlink()
 
 
 def _start_and_see_to(

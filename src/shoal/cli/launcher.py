@@ -30,6 +30,7 @@ from shoal.cli.supervision import Supervisor
 from shoal.engines.engine import Engine, Exited, Happening, Printed, ProcessSpec, Working, describe_exit
 from shoal.errors import ShoalError, all_errors
 from shoal.events import AnyEvent, Event, FaultInjected, JobEnded, Record, StepsApplied, WorkerStarted
+from shoal.files import whole_lines
 from shoal.membership.watcher import WatcherClient
 from shoal.wire.messages import Ended, Enlisted, Happened
 
@@ -204,13 +205,12 @@ class Launcher:
 
     def _read_record(self) -> None:
         """A very short job may be over before the launcher could watch it: its record says how it went."""
-        with contextlib.suppress(OSError), (self._job.run_dir / EVENTS).open("rb") as lines:
-            lines.seek(self._job.record_start)
-            for text in lines:
+        with contextlib.suppress(OSError):
+            for text in whole_lines(self._job.run_dir / EVENTS, self._job.record_start):
                 try:
                     record = msgspec.json.decode(text, type=Record)
-                except msgspec.MsgspecError:  # the end of a line that a crash of an earlier run has torn
-                    continue
+                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                    continue  # the end of a line that a crash of an earlier run has torn
                 if self._line.is_news(record.time):
                     self._happened(record.event, record.time)
                 if isinstance(record.event, JobEnded):

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from shoal.cli.commands import Command, dispatch
-from shoal.errors import Interrupted, ShoalError
+from shoal.cli.tables import printable
+from shoal.errors import Interrupted, ShoalError, UsageError
 
 COMMANDS = {
     "run": Command("shoal.cli.run", "train a script on one or many processes"),
@@ -48,7 +49,18 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         return dispatch("shoal", COMMANDS, arguments)
     except ShoalError as error:
-        print(f"shoal: error: {error}", file=sys.stderr)
+        _complain(str(error))
         return error.exit_code
+    except BrokenPipeError:
+        raise
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:  # a place that the command line names
+        _complain(f"{error.filename or 'a file'} cannot be used: {error.strerror}")
+        return UsageError.exit_code
     except KeyboardInterrupt:
         return Interrupted.exit_code
+
+
+def _complain(text: str) -> None:
+    """Names in it may come from a record, and hold what would move the cursor."""
+    shown = "\n".join(map(printable, text.expandtabs().split("\n")))
+    print(f"shoal: error: {shown}", file=sys.stderr)

@@ -154,7 +154,7 @@ def merge(
     """`given` beats the file, which beats `base`. Each is checked by itself, so that an error names its origin."""
     from_file: dict[str, Any] = {}
     if file is not None:
-        from_file = {name.replace("_", "-"): value for name, value in read_toml(Path(file)).items()}
+        from_file = {name.replace("_", "-"): value for name, value in read_toml(Path(file), may_be_pipe=True).items()}
         from_mapping(from_file, origin=file)
     named = {name.replace("_", "-"): value for name, value in given.items()}
     if ":" in str(named.get("workers", "")) and "min-workers" in named:

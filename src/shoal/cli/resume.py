@@ -5,12 +5,17 @@ Reads the run directory and changes nothing in it. Not here: whether its checkpo
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pwd
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from shoal import files
 from shoal.cli.aftermath import EVENTS, is_mistake
 from shoal.cli.find_run import find_run
 from shoal.cli.run_directory import CONFIG
@@ -47,21 +52,47 @@ def recorded_job(path: Path) -> tuple[str, tuple[str, ...]]:
     started: JobStarted | None = None
     since: list[AnyEvent] = []  # the end of the last one started, and its first steps
     try:
-        with (path / EVENTS).open("rb") as lines:
-            for line in lines:
-                if not any(mark in line for mark in MARKS) or (event := _event(line)) is None:
-                    continue
-                if isinstance(event, JobStarted):
-                    found = found if is_mistake(since) else started or found
-                    started, since = event, []
-                elif isinstance(event, JobEnded) or (isinstance(event, StepsApplied) and not since):
-                    since.append(event)
-    except OSError:
+        for line in files.whole_lines(path / EVENTS):
+            if not any(mark in line for mark in MARKS) or (event := _event(line)) is None:
+                continue
+            if isinstance(event, JobStarted):
+                found = found if is_mistake(since) else started or found
+                started, since = event, []
+            elif isinstance(event, JobEnded) or (isinstance(event, StepsApplied) and not since):
+                since.append(event)
+    except FileNotFoundError:
         pass  # no job has run here yet
+    except OSError as error:
+        raise UsageError(
+            f"{path / EVENTS}, which names the script, cannot be read: {error.strerror}; name the script: "
+            f"`shoal run --resume {path} SCRIPT [its arguments]`"
+        ) from None
     found = found if is_mistake(since) and found is not None else started or found
     if found is None or not found.script:
         raise UsageError(f"{path / EVENTS} names no script; use `shoal run --resume {path} SCRIPT [its arguments]`")
     return found.script, found.arguments
+
+
+def strangers_hand(path: Path) -> str:
+    """Who else could have written what a run directory says, in words; empty where that is this user alone.
+
+    The script that a record names runs with the rights of whoever resumes it.
+    """
+    for file in (path, path / EVENTS, path / CONFIG):
+        with contextlib.suppress(OSError):  # it is not there, and says nothing
+            found = file.stat()
+            if found.st_uid != os.geteuid():
+                return f"{file} belongs to {_user(found.st_uid)}"
+            if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+                return f"{file} can be written by everybody"
+    return ""
+
+
+def _user(number: int) -> str:
+    try:
+        return f"{pwd.getpwuid(number).pw_name} (user {number})"
+    except KeyError:
+        return f"user {number}"
 
 
 def _event(line: bytes) -> AnyEvent | None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from shoal import files
 from shoal.errors import RunDirectoryExists, UsageError
 from shoal.job_config import JobConfig
 
@@ -67,7 +68,7 @@ def reopen(config: JobConfig, lock: FileIO) -> RunDirectory:
     aside = path / f".{CONFIG}-{secrets.token_hex(8)}"
     try:
         (path / "logs").mkdir(exist_ok=True)
-        before = (path / CONFIG).read_text(encoding="utf-8")
+        before = files.read_plain(path / CONFIG, files.MOST_TOML).decode("utf-8")
         aside.write_text(config.to_toml(), encoding="utf-8")
         aside.replace(path / CONFIG)
         for decisions in path.glob(DECISIONS):  # of a job that is over: this one begins with a checkpoint
@@ -81,9 +82,11 @@ def reopen(config: JobConfig, lock: FileIO) -> RunDirectory:
 def hold(path: Path) -> FileIO:
     """Lock a run directory that is there. UsageError while another job runs in it."""
     try:
-        lock = (path / LOCK).open("ab", buffering=0)
+        lock = files.open_append(path / LOCK)
     except OSError as error:
-        raise UsageError(f"the run directory {path} cannot be written: {error.strerror or error}") from None
+        raise UsageError(
+            f"the run directory {path} cannot be held: {LOCK} in it cannot be written: {error.strerror or error}"
+        ) from None
     limit = time.monotonic() + LOCK_SECONDS
     while not _try_lock(lock):
         if time.monotonic() > limit:

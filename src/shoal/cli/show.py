@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
@@ -11,6 +12,7 @@ from shoal.cli.report import default_settings
 from shoal.cli.run_directory import JOIN
 from shoal.cli.runs import progress
 from shoal.cli.tables import columns, printable
+from shoal.files import read_plain
 from shoal.watch.incident_words import NOTHING, cost_cells, cost_of, definition, in_a_line
 from shoal.watch.record import CRASHED, RUNNING, RunRecord, read_record
 from shoal.watch.report_sections import OWN
@@ -20,6 +22,7 @@ from shoal.watch.wording import amount, duration, first_line, named_values, rate
 
 MOST_EVENTS = 15  # the newest that are worth telling
 MOST_CHECKPOINTS = 8
+LONGEST_JOIN = 1 << 14  # bytes of the command that adds a worker
 MOST_INCIDENTS = 10  # the newest
 ERROR_LINES = 30  # of a traceback, its end
 DULL = ("epochs", "checkpoints")  # what is told above, but for problems
@@ -177,6 +180,7 @@ def _places(record: RunRecord) -> list[str]:
         ("report", str(report) if report.is_file() else f"write one with `shoal report {record.run_dir}`"),
     ]
     way_in = record.run_dir / JOIN
-    if record.state == RUNNING and way_in.is_file():
-        rows.append(("join it", way_in.read_text(encoding="utf-8", errors="replace").strip()))
+    if record.state == RUNNING:
+        with contextlib.suppress(OSError):
+            rows.append(("join it", read_plain(way_in, LONGEST_JOIN).decode("utf-8", "replace").strip()))
     return [f"{name:<11}  {printable(text)}" for name, text in rows]

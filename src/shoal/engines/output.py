@@ -11,6 +11,8 @@ from collections import deque
 from io import FileIO
 from pathlib import Path
 
+from shoal.files import open_append
+
 LAST_LINES = 30
 LONGEST_LINE = 64 * 1024  # bytes
 
@@ -22,7 +24,7 @@ class Output:
         self._path = log
         self._file: FileIO | None = None
         with contextlib.suppress(OSError):  # it is tried again with the first bytes
-            self._file = log.open("ab", buffering=0)
+            self._file = open_append(log)
         self._logs = True  # until writing fails
         self._rest = b""
         self.last: deque[str] = deque(maxlen=LAST_LINES)
@@ -42,7 +44,7 @@ class Output:
             return []
         try:
             if self._file is None:
-                self._file = self._path.open("ab", buffering=0)
+                self._file = open_append(self._path)
             rest = memoryview(data)
             while rest:
                 rest = rest[self._file.write(rest) :]

@@ -7,7 +7,6 @@ The coordinator is the only writer; a job that is resumed appends. Which lines t
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import deque
 from io import FileIO
 from pathlib import Path
@@ -23,6 +22,7 @@ from shoal.events import (
     StepsApplied,
     WorkerReturned,
 )
+from shoal.files import open_append, tail, whole_lines
 from shoal.membership.metrics import MetricLine, Metrics
 from shoal.membership.storage import Trouble
 from shoal.membership.thinning import Thinning
@@ -31,6 +31,7 @@ FILE_NAME = "events.jsonl"
 METRICS_NAME = "metrics.jsonl"
 KEPT = 1000  # records that a watcher that comes late is shown
 LAST_LINE = 1024 * 1024  # bytes from the end of the record in which its last line is looked for
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # what decoding foreign bytes can raise
 MOST_WAITING = 16 * 2**20  # bytes of lines that wait for a disk that cannot be written
 
 
@@ -90,9 +91,9 @@ class Journal:
 
     def _last_step(self) -> int:
         """The last one that an earlier coordinator of this job has written a line of; -1 for none."""
-        with contextlib.suppress(OSError, msgspec.MsgspecError, IndexError):
+        with contextlib.suppress(OSError, IndexError, *UNREADABLE):
             if self._metrics_path is not None:
-                whole = _tail(self._metrics_path).rpartition(b"\n")[0]  # a crash may have torn the last line
+                whole = tail(self._metrics_path, LAST_LINE).rpartition(b"\n")[0]  # a crash may have torn the last line
                 return msgspec.json.decode(whole.splitlines()[-1], type=MetricLine).step
         return -1
 
@@ -140,7 +141,7 @@ class _Lines:
             return
         try:
             if self._file is None:
-                self._file = self._path.open("ab", buffering=0)
+                self._file = open_append(self._path)
                 if _is_torn(self._path):
                     self._unwritten[:0] = b"\n"
             while self._unwritten:
@@ -161,38 +162,27 @@ class _Lines:
 def job_start(run_dir: Path) -> JobStarted | None:
     """How the job in a run directory was last started, by its record."""
     found: JobStarted | None = None
-    with contextlib.suppress(FileNotFoundError), (run_dir / FILE_NAME).open("rb") as file:
-        for line in file:
+    with contextlib.suppress(FileNotFoundError):
+        for line in whole_lines(run_dir / FILE_NAME):
             if b'"job-started"' in line:
-                with contextlib.suppress(msgspec.MsgspecError):  # cut short by a crash
+                with contextlib.suppress(*UNREADABLE):
                     event = msgspec.json.decode(line, type=Record).event
                     found = event if isinstance(event, JobStarted) else found
     return found
 
 
-def _tail(path: Path) -> bytes:
-    """The last lines of a file; the last one may be torn."""
-    with path.open("rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_LINE))
-        return file.read(LAST_LINE)
-
-
 def _is_closed(path: Path) -> bool:
     """Whether the last line is the end of a job."""
     try:
-        lines = _tail(path).splitlines()
+        lines = tail(path, LAST_LINE).splitlines()
         return bool(lines) and isinstance(msgspec.json.decode(lines[-1], type=Record).event, JobEnded)
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (OSError, *UNREADABLE):
         return False
 
 
 def _is_torn(path: Path) -> bool:
     """Whether a crash has cut the last line short, so that the next one must not be joined to it."""
     try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                return False
-            file.seek(-1, os.SEEK_END)
-            return file.read(1) != b"\n"
-    except FileNotFoundError:
+        return tail(path, 1) not in (b"", b"\n")
+    except OSError:
         return False

@@ -7,12 +7,14 @@ decisions there are is in `decisions`; what is said about a disk is in `storage`
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
 from pathlib import Path
 
 import msgspec
 
 from shoal.errors import ShoalError
+from shoal.files import refuse_special
 from shoal.membership.decisions import Decision, Remembered, add_up, may_wait
 from shoal.membership.storage import Trouble
 
@@ -45,14 +47,16 @@ class Ledger:
 
     def read(self) -> Remembered:
         """What was decided before this process. A ShoalError where the file cannot be understood."""
-        if self._path is None or not self._path.exists():
+        if self._path is None or not os.path.lexists(self._path):
             return Remembered()
         try:
+            refuse_special(self._path)
             rows = self._open(self._path).execute("SELECT decision FROM decisions ORDER BY id").fetchall()
             return add_up(_decoder.decode(row[0]) for row in rows)
-        except (sqlite3.Error, msgspec.MsgspecError, TypeError) as error:
+        except (sqlite3.Error, msgspec.MsgspecError, TypeError, ValueError, RecursionError, OSError) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise ShoalError(
-                f"the coordinator's decisions in {self._path} cannot be read: {error}; "
+                f"the coordinator's decisions in {self._path} cannot be read: {why}; "
                 "start the job anew from its newest checkpoint with --resume"
             ) from None
 

@@ -78,7 +78,7 @@ def _failed(trouble: Trouble) -> StorageFailed:
     elif trouble.lost:
         then = f"the job goes on, but {_lost(trouble.lost)}: too many wait to be written"
     else:
-        then = "the job goes on, and what is to be written waits until there is room on that disk"
+        then = "the job goes on, and what is to be written waits until it can be"
     reason = f"{trouble.file} cannot be written: {trouble.error}{room}; {then}"
     return StorageFailed(file=trouble.file, free=trouble.free, holds_up=trouble.holds_up, reason=reason)
 

@@ -6,32 +6,38 @@ newline is there. Memory stays small whatever the file holds. Not here: what the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
 
+from shoal.files import BLOCK, LONGEST_GAP, open_plain, tail
+from shoal.files import LONGEST_LINE as LONGEST
+
 T = TypeVar("T")
 
-BLOCK = 1 << 18  # bytes read at once
-LONGEST = 1 << 22  # bytes of a line; a longer one is no line of ours
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # what decoding foreign bytes can raise
 
 
 class LineFile(Generic[T]):
     """Iterate over it once; `skipped` and `problem` are whole when that is done."""
 
-    def __init__(self, path: Path, decoder: msgspec.json.Decoder[T]) -> None:
+    def __init__(
+        self, path: Path, decoder: msgspec.json.Decoder[T], is_plausible: Callable[[T], bool] | None = None
+    ) -> None:
+        """What is not plausible counts as damaged too."""
         self.skipped = 0  # lines that could not be read
         self.problem = ""  # why the file could not be read to its end
         self._path = path
         self._decoder = decoder
+        self._is_plausible = is_plausible
 
     def __iter__(self) -> Iterator[T]:
         try:
             for block in self._whole_lines():
-                yield from self._decoded(block)
+                yield from self._sorted_out(self._decoded(block))
         except FileNotFoundError:
             return
         except OSError as error:
@@ -41,19 +47,31 @@ class LineFile(Generic[T]):
         """Blocks that end with a newline."""
         carried = b""  # the beginning of a line whose end is not read yet
         overlong = False  # what is carried belongs to a line that is left out
-        with self._path.open("rb") as file:
+        gap = 0  # bytes since the last end of a line
+        with open_plain(self._path) as file:
             while block := file.read(BLOCK):
                 end = block.rfind(b"\n") + 1
                 if end == 0:
                     carried = carried[:0] if overlong else carried + block
                     overlong = overlong or len(carried) > LONGEST
+                    gap += len(block)
+                    if gap > LONGEST_GAP:
+                        raise OSError(errno.EFBIG, "it goes on without the end of a line", str(self._path))
                     continue
+                gap = 0
                 lines = carried + block[:end]
                 if overlong:
                     self.skipped += 1
                     lines = block[block.find(b"\n") + 1 : end]
                 yield lines
                 carried, overlong = block[end:], False
+
+    def _sorted_out(self, found: list[T]) -> list[T]:
+        if self._is_plausible is None:
+            return found
+        kept = [each for each in found if self._is_plausible(each)]
+        self.skipped += len(found) - len(kept)
+        return kept
 
     def _decoded(self, lines: bytes) -> list[T]:
         try:
@@ -75,13 +93,10 @@ class LineFile(Generic[T]):
 def last_line(path: Path, decoder: msgspec.json.Decoder[T]) -> T | None:
     """The last whole line that can be read, found without reading the rest of the file."""
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - BLOCK))
-            tail = file.read(BLOCK)
+        end = tail(path, BLOCK)
     except OSError:
         return None
-    for line in reversed(tail[: tail.rfind(b"\n") + 1].split(b"\n")):
+    for line in reversed(end[: end.rfind(b"\n") + 1].split(b"\n")):
         try:
             if line.strip():
                 return decoder.decode(line)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from shoal import files
 from shoal.events import Record
 from shoal.watch.lines import LineFile, last_line
-from shoal.watch.series import METRICS, MetricLine
+from shoal.watch.series import LAST_TIME, METRICS, MOST_COUNT, MOST_SECONDS, MetricLine
 from shoal.watch.story import Story
 from shoal.watch.wording import number
 
@@ -89,7 +89,7 @@ class RunRecord:
 def is_running(run_dir: Path) -> bool:
     """Whether a process holds the job's lock."""
     try:
-        lock = os.open(run_dir / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        lock = os.open(run_dir / LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # it may be a FIFO
     except OSError:
         return False
     try:
@@ -108,11 +108,11 @@ def read_record(run_dir: Path) -> RunRecord:
     problems = []
     settings: Mapping[str, object] = {}
     try:
-        settings = tomllib.loads((run_dir / CONFIG).read_text(encoding="utf-8"))
+        settings = files.read_toml(run_dir / CONFIG)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         problems.append(f"{CONFIG} cannot be read: {reason}")
-    lines = LineFile(run_dir / EVENTS, msgspec.json.Decoder(Record))
+    lines = LineFile(run_dir / EVENTS, msgspec.json.Decoder(Record), is_plausible)
     story = Story()
     for record in lines:
         story.add(record)
@@ -125,6 +125,23 @@ def read_record(run_dir: Path) -> RunRecord:
         last=last_line(run_dir / METRICS, msgspec.json.Decoder(MetricLine)),
         problems=tuple(problems),
     )
+
+
+def is_plausible(record: Record) -> bool:
+    """Whether a job can have such numbers: times of this era, counts and seconds that are not absurd."""
+    return 0 <= record.time <= LAST_TIME and _is_bounded(record.event)
+
+
+def _is_bounded(value: object) -> bool:
+    if isinstance(value, int):
+        return -MOST_COUNT <= value < MOST_COUNT
+    if isinstance(value, float):
+        return abs(value) <= MOST_SECONDS
+    if isinstance(value, msgspec.Struct):
+        return all(map(_is_bounded, msgspec.structs.astuple(value)))
+    if isinstance(value, dict):  # what scripts log may be anything
+        return all(_is_bounded(each) for each in value.values() if not isinstance(each, float))
+    return not isinstance(value, tuple) or all(map(_is_bounded, value))
 
 
 def damage(file: str, skipped: int, problem: str) -> list[str]:

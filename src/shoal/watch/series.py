@@ -10,8 +10,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from shoal.watch.lines import LineFile
 
@@ -20,14 +22,23 @@ MOST_POINTS = 2000  # of a series
 MOST_NAMES = 200  # logged names that are drawn
 
 
+# A line with other numbers is no job's: it is damaged.
+MOST_COUNT = 2**63  # of anything
+MOST_SECONDS = 1e15
+LAST_TIME = 253_370_764_800.0  # seconds since 1970: the year 9999, the last that has dates
+Count = Annotated[int, Meta(ge=-MOST_COUNT, le=MOST_COUNT - 1)]
+Time = Annotated[float, Meta(ge=0.0, le=LAST_TIME)]
+Seconds = Annotated[float, Meta(ge=-MOST_SECONDS, le=MOST_SECONDS)]
+
+
 class MetricLine(msgspec.Struct, frozen=True):
     """A line of `metrics.jsonl`: one applied step, over all workers. Written by `membership.metrics`."""
 
-    step: int  # applied steps, with this one
-    time: float  # seconds since 1970
-    epoch: int = 0
-    seconds: float = 0.0  # that the step took on the slowest worker
-    samples: int = 0  # of all workers; with no seconds either: values logged outside loops
+    step: Count  # applied steps, with this one
+    time: Time  # seconds since 1970
+    epoch: Count = 0
+    seconds: Seconds = 0.0  # that the step took on the slowest worker
+    samples: Count = 0  # of all workers; with no seconds either: values logged outside loops
     values: dict[str, float | None] = {}  # means over workers, weighted by samples; None: nan or infinite
 
 

@@ -30,6 +30,8 @@ def rate(samples_per_second: float) -> str:
 
 def duration(seconds: float) -> str:
     """0:07, 12:30, 3:05:00."""
+    if not math.isfinite(seconds):
+        return "?"
     whole = round(seconds)
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)

@@ -105,10 +105,11 @@ def test_a_token_file_that_others_can_read_or_change_is_refused(tmp_path: Path, 
         read_group_token(path, named="--servers-token")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_token_file_of_another_user_is_refused(tmp_path: Path) -> None:
-    path = write_token(tmp_path / "token", "secret")
-    os.chown(path, 12345, -1)
+    path = Path("/etc/passwd")  # where this is no one who can give a file away
+    if os.geteuid() == 0:
+        path = write_token(tmp_path / "token", "secret")
+        os.chown(path, 12345, -1)
     with pytest.raises(UsageError, match="belongs to another user"):
         read_token(path)
 

@@ -10,13 +10,12 @@ import pytest
 
 from shoal.cli import server
 from shoal.errors import UsageError
+from support.launcher import write_token
 
 
 @pytest.fixture
 def token_file(tmp_path: Path) -> Path:
-    path = tmp_path / "token"
-    path.write_text("secret")
-    return path
+    return write_token(tmp_path / "token", "secret")
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_a_trouble_that_gets_worse_is_said_again() -> None:
 
 def test_lost_lines_are_said_and_counted() -> None:
     news = StorageNews()
-    assert "waits until there is room" in news.look([RECORD], 0.0)[0].reason
+    assert "what is to be written waits" in news.look([RECORD], 0.0)[0].reason
     assert "1 line of it is lost" in news.look([Trouble(RECORD.file, "full", lost=1)], 1.0)[0].reason
     assert news.look([Trouble(RECORD.file, "full", lost=500)], 2.0) == []
     assert "500 lines of it are lost" in news.look([], 3.0)[0].reason

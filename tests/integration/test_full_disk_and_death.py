@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from support.launcher import STEPPING, command_of, leftovers, wait_for_file, write_script
+from shoal.job_config import from_toml
+from support.launcher import STEPPING, command_of, leftovers, started, wait_for_file, write_script
 from support.small_disk import SmallDiskJob, on_small_disk
 
 CANNOT = "decisions.sqlite cannot be written: "
@@ -122,6 +123,25 @@ def test_a_job_that_ends_on_a_full_disk_ends_all_the_same(tmp_path: Path) -> Non
         assert job.end() == 0, job.screen
         assert "incomplete" in job.screen
     assert leftovers(tmp_path) == []
+
+
+@pytest.mark.long
+def test_whoever_joins_meanwhile_is_told_what_it_waits_for(tmp_path: Path) -> None:
+    with stepping_job(tmp_path) as job:
+        address = from_toml((job.disk / "run" / "config.toml").read_text(), origin="test").address
+        [token] = (tmp_path / "runtime").glob("*/token")
+        job.fill()
+        os.kill(process_of(tmp_path, 1), signal.SIGKILL)
+        job.wait_for(CANNOT)
+        with started(tmp_path, "join", address, "--token-file", str(token)) as joining:
+            assert joining.stderr is not None
+            line = joining.stderr.readline()
+            assert line.startswith("shoal: waiting for a number: ") and CANNOT in line
+            job.free()
+            assert "this is worker " in joining.stderr.readline()
+            (tmp_path / "done").touch()
+            joining.communicate(timeout=60)
+        assert job.end() == 0, job.screen
 
 
 @pytest.mark.long

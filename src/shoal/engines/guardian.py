@@ -104,8 +104,11 @@ def _sorted_out(groups: list[int]) -> tuple[list[int], list[int]]:
 
 def _members(groups: list[int]) -> list[int]:
     """Processes of these groups that have not ended."""
-    numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  pathlib would double the time to start
-    return [pid for pid in numbers if _is_in(pid, groups)]
+    try:
+        names = os.listdir("/proc")  # noqa: PTH208  pathlib would double the time to start
+    except OSError:
+        return []
+    return [int(name) for name in names if name.isdigit() and _is_in(int(name), groups)]
 
 
 def _is_in(pid: int, groups: list[int]) -> bool:

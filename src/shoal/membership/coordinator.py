@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal.errors import AddressUnavailable, UsageError, WireError
-from shoal.events import JobStarted, Record, StepsApplied, StorageFailed, StorageRestored
+from shoal.events import JobStarted, Record, StorageFailed, StorageRestored
 from shoal.job_config import JobConfig
+from shoal.membership.admission import OWN_EVENTS
 from shoal.membership.connections import Connections, Hearers
 from shoal.membership.core import TICK, MembershipCore
 from shoal.membership.decisions import NumberGiven, Remembered
@@ -296,8 +297,8 @@ def _rests_on_nothing(instruction: Instruction) -> bool:
     match instruction:
         case Send(message=Beat()) | Send(message=Welcome(generation=None)) | CatchUp():
             return True
-        case Note(event=StepsApplied() | StorageFailed() | StorageRestored()):
-            return True
+        case Note(event=event):
+            return isinstance(event, StorageFailed | StorageRestored) or not isinstance(event, OWN_EVENTS)
         case _:
             return False
 

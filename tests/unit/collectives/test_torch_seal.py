@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as some
 
-from shoal.collectives.torch_backend.seal import MARK, PROOF_BYTES, Seal
-from shoal.errors import Refused
+from shoal.collectives.torch_backend.seal import MARK, PROOF_BYTES, Seal, own_seal
+from shoal.errors import Refused, UsageError
 
 words = some.binary(max_size=200)
 names = some.text("abcdef0123456789/", max_size=20)
@@ -49,3 +51,13 @@ def test_without_a_secret_words_are_as_they_are(data: bytes) -> None:
 def test_every_meeting_has_a_token_of_its_own() -> None:
     assert Seal("one").token("a") == Seal("one").token("a")
     assert len({Seal(secret).token(name) for secret in ("one", "two") for name in ("a", "b")}) == 4
+
+
+def test_a_secret_that_others_can_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_TOKEN_FILE", str(tmp_path / "token"))
+    (tmp_path / "token").write_text("secret")
+    (tmp_path / "token").chmod(0o640)
+    with pytest.raises(UsageError, match="SHOAL_TOKEN_FILE names .*chmod 600"):
+        own_seal()
+    (tmp_path / "token").chmod(0o600)
+    own_seal()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from shoal.environment import TOKEN_FILE, token_file
 from shoal.errors import Refused, UsageError
+from shoal.wire.token_file import TokenFileError, read_token
 
 MARK = b"sealed by shoal|"  # how sealed words begin; others are random names and msgpack
 PROOF_BYTES = 32
@@ -70,12 +71,9 @@ def own_seal() -> Seal:
     if path is None:
         return Seal(None)
     try:
-        secret = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
+        return Seal(read_token(Path(path)))
+    except TokenFileError as error:
         raise UsageError(
-            f"{TOKEN_FILE} names {path}, which cannot be read: {error}; let it name a file with a secret, the same on "
-            "every rank, or leave it out"
+            f"{TOKEN_FILE} names {path}, which {error}; let it name a file with a secret, the same on every rank, or "
+            "leave it out"
         ) from None
-    if not secret:
-        raise UsageError(f"{TOKEN_FILE} names {path}, which is empty; it should hold a secret, the same on every rank")
-    return Seal(secret)

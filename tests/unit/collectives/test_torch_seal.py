@@ -57,7 +57,7 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("SHOAL_TOKEN_FILE", str(tmp_path / "token"))
     (tmp_path / "token").write_text("secret")
     (tmp_path / "token").chmod(0o640)
-    with pytest.raises(UsageError, match="SHOAL_TOKEN_FILE names .*chmod 600"):
+    with pytest.raises(UsageError, match=r"SHOAL_TOKEN_FILE names .*chmod 600"):
         own_seal()
     (tmp_path / "token").chmod(0o600)
     own_seal()

@@ -133,7 +133,13 @@ class MeetingCalled(ExchangeFailed):
 
 
 class ParametersLost(ExchangeFailed):
-    pass
+    is_total = False  # all servers that had the job's values are lost: none is left to say so
+
+    @classmethod
+    def all(cls) -> ParametersLost:
+        lost = cls("all servers that had the job's values are lost, and others have begun in their place")
+        lost.is_total = True
+        return lost
 
 
 class Aborted(ExchangeFailed):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from shoal.values import ServerLoad, StepRow, TimeShares
+from shoal.steps import StepRow
+from shoal.values import ServerLoad, TimeShares
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=False):
@@ -62,23 +63,32 @@ class LoopStarted(Event, frozen=True, tag="loop-started"):
     first_epoch: int = 0  # a nested loop covers one epoch of several
     steps: int | None = None  # where the script limits them: after how many steps the loop ends
     end: int | None = None  # applied steps at its end, with later epochs of a nested loop; None: not known
+    replaced: int = 0  # steps that servers had applied to the values which this loop's replace; 0: no server had any
+
+
+class LoopEnded(Event, frozen=True, tag="loop-ended"):
+    """All workers have left a loop over data; sent by rank 0 only."""
+
+    loop: int
+    step: int  # applied steps
 
 
 class StepsApplied(Event, frozen=True, tag="steps-applied"):
-    """What one worker did since its last such event. Sent a few times a second at most."""
+    """What one worker's process has done since it began: the newest says it all. Sent a few times a second at most."""
 
     worker: int
-    generation: int
+    generation: int  # in which this worker last applied a step; 0: in none yet
     step: int  # applied steps so far
     epoch: int
-    samples: int  # this worker's own, since the last such event
-    seconds: float  # since the last such event
+    samples: int  # this worker's own, of applied steps; total
+    seconds: float  # inside loops; total
     shares: TimeShares  # of those seconds
-    bytes_sent: int  # to peers and servers, since the last such event
+    bytes_sent: int  # to peers and servers; total
     values: dict[str, float | None]  # last logged value of each name, this worker's own; None: nan or infinite
     value_samples: int = 1  # this worker's samples in the step that the values are from
-    bytes_shared: int = 0  # since the last such event: that servers on its machine read from its memory, unsent
+    bytes_shared: int = 0  # that servers on its machine read from its memory, unsent; total
     rows: tuple[StepRow, ...] = ()  # one per step; they go into the metrics, not into the record of events
+    clock: float | msgspec.UnsetType = msgspec.UNSET  # its own when it sent this, in seconds; not in the record either
 
 
 class StepVoided(Event, frozen=True, tag="step-voided"):
@@ -87,6 +97,8 @@ class StepVoided(Event, frozen=True, tag="step-voided"):
     step: int  # the step that is redone
     operation: str
     reason: str
+    samples: int = 0  # that will be used again: of the whole step, or of the update of one worker that runs free
+    is_own: bool = False  # one worker's own update
 
 
 class BatchChosen(Event, frozen=True, tag="batch-chosen"):
@@ -101,14 +113,17 @@ class BatchChosen(Event, frozen=True, tag="batch-chosen"):
 
 
 class ProgressResumed(Event, frozen=True, tag="progress-resumed"):
-    """The first step after a regrouping is applied. Sent by the lowest rank that brought the state, or rank 0."""
+    """Training goes on after it stood still. By the coordinator, from the steps that all workers have reported."""
 
     generation: int
-    step: int  # applied steps, with this one
-    seconds: float  # since the last applied step before
-    redone: int  # steps that had been applied or begun before and were done again
+    step: int  # applied steps, with the first one after
+    time: float  # when that one was applied, seconds since 1970
+    seconds: float  # since the last applied step before; of what began outside loops, since its first sign
+    redone: int  # steps that are done again: those that were taken back, and tries that were void
     samples_redone: int
-    reason: str  # why the members regrouped
+    reason: str  # why training stood still
+    taken_back: int = 0  # of those that are done again, steps that had been applied: whoever had their result is lost
+    samples_taken_back: int = 0
 
 
 class ReplicaDiffered(Event, frozen=True, tag="replica-differed"):
@@ -250,6 +265,7 @@ class CoordinatorReturned(Event, frozen=True, tag="coordinator-returned"):
 
     generation: int
     reason: str
+    workers: tuple[int, ...] = ()  # members of that generation
 
 
 class StorageFailed(Event, frozen=True, tag="storage-failed"):
@@ -340,10 +356,11 @@ class ServersChanged(Event, frozen=True, tag="servers-changed"):
 class ParametersGone(Event, frozen=True, tag="parameters-gone"):
     """No living server has some blocks any more: they come from the newest checkpoint."""
 
-    server: int  # that should hold them now
+    server: int | None  # that should hold them now; None: all servers were lost, and a worker says so
     blocks: int
     size: int  # bytes
     reason: str
+    version: int = 0  # of the map: under a later one the servers that should have them then say so again
 
 
 class ServersMeasured(Event, frozen=True, tag="servers-measured"):
@@ -370,7 +387,7 @@ class JobEnded(Event, frozen=True, tag="job-ended"):
 
 
 AnyEvent = (
-    JobStarted | WorkerJoined | GenerationFormed | ScheduleChosen | LoopStarted | StepsApplied | StepVoided
+    JobStarted | WorkerJoined | GenerationFormed | ScheduleChosen | LoopStarted | LoopEnded | StepsApplied | StepVoided
     | BatchChosen | ProgressResumed | ReplicaDiffered | UndoKept | StateCopied | EpochEnded | Evaluated
     | StopRequested | StopAgreed
     | CheckpointStarted | CheckpointDeferred | CheckpointPublished | CheckpointLost | CheckpointRefused | Resumed

@@ -168,17 +168,6 @@ class TimeShares(msgspec.Struct, frozen=True):
         return self.compute + self.communication + self.waiting + self.input + self.checkpoint + self.other
 
 
-class StepRow(msgspec.Struct, frozen=True, array_like=True):
-    """One applied step of one worker; the job's record has one line per step, made of all workers' rows."""
-
-    step: int  # applied steps, with this one; of values logged outside loops: so far
-    epoch: int
-    seconds: float  # that this step took on this worker; 0 for values logged outside loops
-    samples: int  # this worker's own
-    values: dict[str, float | None]  # logged in this step; None: nan or infinite
-    total: int = 0  # samples of the whole step over all workers; 0 for values logged outside loops
-
-
 class ServerLoad(msgspec.Struct, frozen=True, array_like=True):
     """What one server has done since it started; the difference of two of them is what it did between."""
 

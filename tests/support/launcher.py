@@ -70,11 +70,16 @@ def regroup(step):
         if generation.rank_of(me.worker) is not None:
             return
 
+shares, reports = TimeShares(), 0
+
 def report(step, **values):
-    shares = TimeShares(compute=0.6, communication=0.2, waiting=0.1, input=0.05, other=0.05)
+    global shares, reports
+    shares = shares.plus(TimeShares(compute=0.6, communication=0.2, waiting=0.1, input=0.05, other=0.05))
+    reports += 1
     client.set_position(step, "all-reduce of gradients")
-    client.report(events.StepsApplied(worker=me.worker, generation=generation.number, step=step, epoch=0, samples=10,
-                                      seconds=1.0, shares=shares, bytes_sent=100, values=values))
+    client.report(events.StepsApplied(worker=me.worker, generation=generation.number, step=step, epoch=0,
+                                      samples=10 * reports, seconds=shares.total, shares=shares,
+                                      bytes_sent=100 * reports, values=values))
 
 def leave(step, reason="finished", is_handover=False):
     client.leave(step=step, reason=reason, is_handover=is_handover)

@@ -12,7 +12,7 @@ import msgspec
 
 from shoal import events
 from shoal.job_config import JobConfig
-from shoal.membership.metrics import MetricLine
+from shoal.steps import MetricLine
 from shoal.values import TimeShares
 
 BEGAN = 1_763_190_000.0  # seconds since 1970
@@ -30,19 +30,25 @@ def job_started(*arguments: str, workers: int = 4) -> events.JobStarted:
     )
 
 
-def applied(worker: int, step: int, **changes: object) -> events.StepsApplied:
+def applied(worker: int, step: int, *, reports: int = 1, **changes: object) -> events.StepsApplied:
+    """The totals of so many reports of five seconds each."""
     shares = TimeShares(
-        compute=2.9, communication=0.9, waiting=0.3 + 0.2 * worker, input=0.4, checkpoint=0.1, other=0.4
+        compute=2.9 * reports,
+        communication=0.9 * reports,
+        waiting=(0.3 + 0.2 * worker) * reports,
+        input=0.4 * reports,
+        checkpoint=0.1 * reports,
+        other=0.4 * reports,
     )
     values: dict[str, object] = {
         "worker": worker,
         "generation": 1,
         "step": step,
         "epoch": 0,
-        "samples": 850,
-        "seconds": 5.0,
+        "samples": 850 * reports,
+        "seconds": 5.0 * reports,
         "shares": shares,
-        "bytes_sent": 11_507_104,
+        "bytes_sent": 11_507_104 * reports,
         "values": {"loss": 1.0 / (1 + step / 50)},
     }
     return msgspec.convert({**values, **changes}, events.StepsApplied)
@@ -57,9 +63,15 @@ class Job:
     at: float = BEGAN
     lines: list[bytes] = field(default_factory=list)
     metrics: list[bytes] = field(default_factory=list)
+    reports: int = 0  # of each worker, since the last start
+
+    def report(self, step: int, workers: Iterable[int]) -> None:
+        self.reports += 1
+        self.tell(*(applied(worker, step, reports=self.reports) for worker in workers))
 
     def tell(self, *told: events.Event) -> None:
         for event in told:
+            self.reports = 0 if isinstance(event, events.JobStarted) else self.reports
             record = events.Record(time=self.at, event=event)  # type: ignore[arg-type]  the base of all that are in it
             self.lines.append(msgspec.json.encode(record))
 
@@ -113,7 +125,7 @@ def eventful(run_dir: Path, *, steps: int = 600, arguments: Sequence[str] = (), 
     train(job, (steps // 2 + 1,), chance, pace)
     job.tell(
         events.ProgressResumed(
-            generation=2, step=steps // 2 + 1, seconds=1.5, redone=1, samples_redone=128, reason=gone
+            generation=2, step=steps // 2 + 1, time=job.at, seconds=1.5, redone=1, samples_redone=128, reason=gone
         )
     )
     train(job, range(steps // 2 + 2, steps * 3 // 4), chance, pace)
@@ -199,7 +211,7 @@ def faulty(run_dir: Path, *, end: bool = True) -> Path:
     job.at += 5.0
     job.tell(events.WorkerExpelled(worker=3, step=step, reason="worker 3 was silent for 5.0 s"))
     job.tell(events.Waiting(workers=3, needed=4, reason="worker 3 was expelled, and --min-workers is 4"))
-    job.at += 3.0
+    job.at += 2.5
     job.tell(_formed(5, (0, 1, 4, 5), "worker 5 came in place of worker 3"))
     step = _resume(job, step, 5, lost=8.0, redone=1)
     step = _calm(job, step, 600 - step, chance)
@@ -221,8 +233,8 @@ def _resume(job: Job, step: int, generation: int, *, lost: float, redone: int) -
     job.step(step + 1, {"loss": 1.0}, seconds=waited + 0.25)
     job.tell(
         events.ProgressResumed(
-            generation=generation, step=step + 1, seconds=lost + 0.25, redone=redone, samples_redone=128 * redone,
-            reason="the members changed",
+            generation=generation, step=step + 1, time=job.at, seconds=lost + 0.25, redone=redone,
+            samples_redone=128 * redone, reason="the members changed",
         )
     )  # fmt: skip
     return step + 1
@@ -247,7 +259,7 @@ def train(job: Job, steps: Iterable[int], chance: random.Random, pace: float) ->
         logged = {"loss": loss, "gradient norm": 3 * loss, "learning rate": 1e-3 * 0.998**step}
         job.step(step, logged, epoch=(step - 1) // 100, seconds=0.2 + 0.1 * chance.random())
         if step % 20 == 0:
-            job.tell(*(applied(worker, step) for worker in range(3)))
+            job.report(step, range(3))
         if step % 100 == 0:
             name = f"step-{step:08}-g1"
             scores = {"accuracy": 1 - 0.9 * math.exp(-step * pace / 120), "loss": loss + 0.1}

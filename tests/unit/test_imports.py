@@ -16,6 +16,7 @@ HOUSE = [
     {"values"},
     {"errors"},
     {"files"},
+    {"steps"},
     {"events"},
     {"environment"},
     {"job_config"},
@@ -34,15 +35,17 @@ HOUSE = [
     {"cli"},
 ]
 LEVEL = {part: level for level, parts in enumerate(HOUSE) for part in parts}
-THIN = {
+# What engines and watch may know.
+THIN = {"values", "errors", "files", "steps", "events", "environment", "wire", "transport"}
     "values",
     "errors",
     "files",
+    "steps",
     "events",
     "environment",
     "wire",
     "transport",
-}  # all that engines and watch know
+}  # what engines and watch may know
 # Where others come in: torch loads the first one, in processes that may have nothing to do with a job.
 DOORS = {
     "torch_autoload": {"environment", "errors", "wire", "membership", "collectives"},

@@ -47,11 +47,12 @@ def _end_record(job: Job, finish: Finish) -> list[Record]:
             records.append(msgspec.json.decode(line, type=Record))
     if not records or finish.error or any(isinstance(record.event, JobEnded) for record in records):
         return records
-    seconds = time.time() - records[0].time
+    now = max(time.time(), records[-1].time)  # the coordinator's clock may be another
+    seconds = now - records[0].time
     end = JobEnded(outcome="interrupted", exit_code=finish.exit_code, reason=finish.text, seconds=seconds)
     torn = b"" if files.tail(path, 1) == b"\n" else b"\n"
     with files.open_append(path) as file:
-        file.write(torn + msgspec.json.encode(Record(time=time.time(), event=end)) + b"\n")
+        file.write(torn + msgspec.json.encode(Record(time=now, event=end)) + b"\n")
     return records
 
 

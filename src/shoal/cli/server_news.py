@@ -35,7 +35,9 @@ def event_of(news: group_events.GroupEvent, space: str) -> AnyEvent | None:
             return _changed(news.map, news.seconds, news.size)
         case group_events.BlocksLost() if news.job == space:
             reason = "all servers that held them are lost"
-            return ParametersGone(server=news.number, blocks=news.blocks, size=news.size, reason=reason)
+            return ParametersGone(
+                server=news.number, blocks=news.blocks, size=news.size, reason=reason, version=news.version
+            )
         case _:
             return None
 

@@ -28,6 +28,7 @@ OWN_EVENTS = (
     events.CoordinatorReturned,
     events.StorageFailed,
     events.StorageRestored,
+    events.ProgressResumed,
     events.CheckpointPublished,
     events.CheckpointLost,
     events.JobEnded,

@@ -53,12 +53,14 @@ from shoal.membership.protocol import Journal as WriteDown
 from shoal.membership.publisher import Publisher
 from shoal.membership.publisher_thread import PublisherThread
 from shoal.membership.storage import StorageNews, Trouble
+from shoal.membership.worker_clocks import own_clock
 from shoal.transport import listening
 from shoal.values import Address
 from shoal.wire.messages import Beat, ClientMessage, Happened, Welcome, encode
 
 BACKLOG = 1024  # connections that may wait to be accepted: all workers of a job start at once
 DISCARD_SECONDS = 5.0  # at the end, for the files of lost checkpoints to be removed
+CLOCK_STEP = 1e-5  # seconds between two events, at least
 LEDGER_SECONDS = 10.0  # that the end of a job waits for a disk on which it cannot be written down
 
 
@@ -116,6 +118,9 @@ class _Coordinator:
         self._is_blocked = False  # decisions wait for a disk that cannot be written
         self._end_due: float | None = None  # while blocked: when the end of the job waits no longer
         self._storage = StorageNews()
+        # What makes this process's clock the time since 1970, but not before what is written.
+        self._base = max(time.time(), self._journal.last_time) - own_clock()
+        self._noted = 0.0  # time of the last event
         self._connections = Connections(settings.token, Hearers(self._arrived, self._closed))
 
     async def run(self) -> int:
@@ -281,9 +286,11 @@ class _Coordinator:
             self._over.set_result(instruction.exit_code)
 
     def _write(self, note: Note) -> None:
-        record = self._journal.write(Record(time=time.time(), event=note.event))
-        for client in note.watchers:
-            self._show(client, record)
+        # Times only go on, whatever is done to the time of day, and no two events have the same.
+        self._noted = max(self._base + own_clock(), self._noted + CLOCK_STEP)
+        for record in self._journal.write(Record(time=self._noted, event=note.event)):
+            for client in note.watchers:
+                self._show(client, record)
 
     def _show(self, client: int, record: Record) -> None:
         """A watcher that reads slowly misses events rather than the job's end; the file has them all."""

@@ -111,7 +111,8 @@ class MembershipCore:
         if known.end is None:
             number = known.generation.number
             reason = f"the coordinator was started again and goes on with generation {number}"
-            self._audience.note(events.CoordinatorReturned(generation=number, reason=reason))
+            workers = tuple(self._generations.members)
+            self._audience.note(events.CoordinatorReturned(generation=number, reason=reason, workers=workers))
 
     def handle(self, happened: Input, now: float) -> tuple[Instruction, ...]:
         """Take in what happened at `now` (seconds, any origin, never going back) and say what to do about it."""

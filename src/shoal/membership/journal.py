@@ -1,7 +1,7 @@
 """The job's record: `events.jsonl`, `metrics.jsonl`, and the recent events in memory for late watchers.
 
-The coordinator is the only writer; a job that is resumed appends. Which lines there are is decided in `thinning` and
-`metrics`. Not here: which events there are (`shoal.events`), and reading the files back.
+The coordinator is the only writer; a job that is resumed appends. Which lines there are is decided in `bookkeeping`.
+Not here: which events there are (`shoal.events`), and reading the files back.
 """
 
 from __future__ import annotations
@@ -10,23 +10,17 @@ import contextlib
 from collections import deque
 from io import FileIO
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from shoal.events import (
-    CoordinatorReturned,
-    GenerationFormed,
-    JobEnded,
-    JobStarted,
-    Record,
-    StepsApplied,
-    WorkerReturned,
-)
+from shoal.events import CoordinatorReturned, JobEnded, JobStarted, Record
 from shoal.files import open_append, tail, whole_lines
-from shoal.membership.metrics import MetricLine, Metrics
+from shoal.membership.bookkeeping import Before, Bookkeeping, Written
 from shoal.membership.storage import Trouble
-from shoal.membership.thinning import Thinning
+from shoal.steps import MetricLine
 
+Line = TypeVar("Line")
 FILE_NAME = "events.jsonl"
 METRICS_NAME = "metrics.jsonl"
 KEPT = 1000  # records that a watcher that comes late is shown
@@ -40,38 +34,30 @@ class Journal:
 
     def __init__(self, run_dir: Path | None) -> None:
         self.recent: deque[Record] = deque(maxlen=KEPT)
+        last = None if run_dir is None else _last_record(run_dir / FILE_NAME)
+        self.last_time = 0.0 if last is None else last.time  # of what was written before
         # The last coordinator had written the end of the job, and another one only says so again.
-        self._is_closed = run_dir is not None and _is_closed(run_dir / FILE_NAME)
-        self._thinning = Thinning()
-        self._metrics = Metrics()
-        self._metrics_path = None if run_dir is None else run_dir / METRICS_NAME
+        self._is_closed = last is not None and isinstance(last.event, JobEnded)
+        self._books = Bookkeeping()
+        self._run_dir = run_dir
         if run_dir is not None:
             with contextlib.suppress(OSError):  # opening the files will fail too, and is tried again
                 run_dir.mkdir(parents=True, exist_ok=True)
         self._events_file = _Lines(None if run_dir is None else run_dir / FILE_NAME)
-        self._metrics_file = _Lines(self._metrics_path)
+        self._metrics_file = _Lines(None if run_dir is None else run_dir / METRICS_NAME)
 
-    def write(self, record: Record) -> Record:
-        """Returns the record as watchers are shown it: rows of steps go into the metrics alone."""
-        event = record.event
-        if self._is_closed and isinstance(event, JobEnded):
+    def write(self, record: Record) -> list[Record]:
+        """Returns what watchers are shown: the event without rows of steps, and before it what follows from those."""
+        if self._is_closed and isinstance(record.event, JobEnded):
             self.recent.append(record)
-            return record
+            return [record]
         self._is_closed = False
-        if isinstance(event, StepsApplied):
-            self._write_metrics(self._metrics.add(event, record.time))
-            record = Record(time=record.time, event=msgspec.structs.replace(event, rows=()))
-        elif isinstance(event, CoordinatorReturned):
-            self._metrics = Metrics(last_step=self._last_step())
-        elif isinstance(event, WorkerReturned):
-            self._metrics.returned(event.worker)
-        elif isinstance(event, GenerationFormed):
-            self._write_metrics(self._metrics.regroup(event.workers))
-        elif isinstance(event, JobEnded):
-            self._write_metrics(self._metrics.finish())
-        self.recent.append(record)
-        self._write_events(self._thinning.take(record))
-        return record
+        if isinstance(record.event, CoordinatorReturned) and self._run_dir is not None:
+            self._books = Bookkeeping(_written_before(self._run_dir))
+        written = self._books.take(record)
+        self.recent.extend(written.shown)
+        self._append(written)
+        return written.shown
 
     def flush(self) -> None:
         self._events_file.flush()
@@ -84,25 +70,14 @@ class Journal:
 
     def close(self) -> None:
         """Also of a job whose end was never written: nothing is held back."""
-        self._write_metrics(self._metrics.finish())
-        self._write_events(self._thinning.rest())
+        self._append(self._books.rest())
         self._events_file.close()
         self._metrics_file.close()
 
-    def _last_step(self) -> int:
-        """The last one that an earlier coordinator of this job has written a line of; -1 for none."""
-        with contextlib.suppress(OSError, IndexError, *UNREADABLE):
-            if self._metrics_path is not None:
-                whole = tail(self._metrics_path, LAST_LINE).rpartition(b"\n")[0]  # a crash may have torn the last line
-                return msgspec.json.decode(whole.splitlines()[-1], type=MetricLine).step
-        return -1
-
-    def _write_events(self, records: list[Record]) -> None:
-        for record in records:
+    def _append(self, written: Written) -> None:
+        for record in written.events:
             self._events_file.append(record)
-
-    def _write_metrics(self, lines: list[MetricLine]) -> None:
-        for line in lines:
+        for line in written.metrics:
             self._metrics_file.append(line)
 
 
@@ -161,23 +136,50 @@ class _Lines:
 
 def job_start(run_dir: Path) -> JobStarted | None:
     """How the job in a run directory was last started, by its record."""
-    found: JobStarted | None = None
+    found = _start_record(run_dir)
+    return found.event if found is not None and isinstance(found.event, JobStarted) else None
+
+
+def _start_record(run_dir: Path) -> Record | None:
+    found: Record | None = None
     with contextlib.suppress(FileNotFoundError):
         for line in whole_lines(run_dir / FILE_NAME):
             if b'"job-started"' in line:
-                with contextlib.suppress(*UNREADABLE):
-                    event = msgspec.json.decode(line, type=Record).event
-                    found = event if isinstance(event, JobStarted) else found
+                with contextlib.suppress(*UNREADABLE):  # cut short by a crash
+                    record = msgspec.json.decode(line, type=Record)
+                    found = record if isinstance(record.event, JobStarted) else found
     return found
 
 
-def _is_closed(path: Path) -> bool:
-    """Whether the last line is the end of a job."""
+def _written_before(run_dir: Path) -> Before:
+    """By an earlier coordinator of this go, as far as the ends of the files reach."""
+    started = _start_record(run_dir)
+    began = 0.0 if started is None else started.time
+    records, lines = _last_lines(run_dir / FILE_NAME, Record), _last_lines(run_dir / METRICS_NAME, MetricLine)
+    return Before(
+        began=None if started is None else began,
+        events=[record for record in records if record.time >= began],
+        metrics=[line for line in lines if line.time >= began],
+    )
+
+
+def _last_lines(path: Path, kind: type[Line]) -> list[Line]:
+    """What a crash has torn is left out, and so is what the last megabyte begins with."""
+    found: list[Line] = []
+    with contextlib.suppress(OSError):
+        for line in tail(path, LAST_LINE).splitlines():
+            with contextlib.suppress(*UNREADABLE):
+                found.append(msgspec.json.decode(line, type=kind))
+    return found
+
+
+def _last_record(path: Path) -> Record | None:
+    """None also where a crash has torn the last line."""
     try:
         lines = tail(path, LAST_LINE).splitlines()
-        return bool(lines) and isinstance(msgspec.json.decode(lines[-1], type=Record).event, JobEnded)
+        return msgspec.json.decode(lines[-1], type=Record) if lines else None
     except (OSError, *UNREADABLE):
-        return False
+        return None
 
 
 def _is_torn(path: Path) -> bool:

@@ -19,6 +19,7 @@ from typing import Protocol
 from shoal.errors import AddressUnavailable, ShoalError
 from shoal.membership import channel
 from shoal.membership.outbox import Outbox
+from shoal.membership.worker_clocks import own_clock
 from shoal.transport import silence
 from shoal.values import Address
 from shoal.wire.messages import CoordinatorMessage, Heartbeat, Join, Message, Welcome
@@ -196,7 +197,7 @@ class Line:
             self._use(connection)
             self._ear.back(welcome)
             with self.sending:
-                self.outbox.start_over()
+                self.outbox.start_over(own_clock())
                 self._push()
             return
 

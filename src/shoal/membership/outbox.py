@@ -1,9 +1,9 @@
 """What a worker has to tell the coordinator, over as many connections as that takes. Pure.
 
 Bytes leave in order. When a connection breaks, the message that was cut in two is sent whole on the next one, and so
-are those whose effect has not been seen yet: that this worker waits for a generation, parts of checkpoints that are
-not settled, a last word, and the rows of the last steps, for a coordinator that may have died with them. Other messages
-that the old connection took are lost if it lost them.
+are those whose effect has not been seen yet: the reports of the last steps, for a coordinator that may have died with
+them, then that this worker waits for a generation, parts of checkpoints that are not settled, a last word. Other
+messages that the old connection took are lost if it lost them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 import msgspec
 
 from shoal.events import StepsApplied
-from shoal.values import TimeShares, Unreached
+from shoal.values import Unreached
 from shoal.wire.messages import (
     ExchangeBroken,
     Failed,
@@ -28,7 +28,9 @@ from shoal.wire.messages import (
 )
 
 MAX_WAITING = 16 * 1024 * 1024  # bytes; beyond, the oldest reports of events go
-RECENT_REPORTS = 12  # of steps whose rows are said again; a worker makes four of them in a second
+# Reports of steps that are said again, with at most so many rows: the coordinator that had them may have written none
+# of them yet, while it waited for a slower worker. A worker makes four reports in a second.
+RECENT_REPORTS, RECENT_ROWS = 240, 3000
 MAX_PARTS = 64  # parts of checkpoints that are remembered; a worker asks about its last one
 
 Notice = Ready | ExchangeBroken
@@ -39,7 +41,8 @@ class Outbox:
     def __init__(self) -> None:
         self._waiting: deque[tuple[Message, bytes]] = deque()  # in order, encoded
         self._kept: list[Message] = []  # in order: to be sent again where a connection broke
-        self._steps: deque[StepsApplied] = deque(maxlen=RECENT_REPORTS)  # reports of steps, whether sent or not
+        self._steps: deque[StepsApplied] = deque()  # reports of steps, whether sent or not
+        self._rows = 0  # in those
         self._begun = 0  # bytes of the first one that the connection has taken
         self._size = 0  # bytes of all that wait
 
@@ -52,7 +55,7 @@ class Outbox:
         if isinstance(message, Notice | Part | Leave | Failed):
             self._kept.append(message)
         if isinstance(message, Report):
-            self._steps.extend(event for event in message.events if isinstance(event, StepsApplied) and event.rows)
+            self._remember([event for event in message.events if isinstance(event, StepsApplied) and event.rows])
         parts = [kept for kept in self._kept if isinstance(kept, Part)]
         if len(parts) > MAX_PARTS:
             self._kept.remove(parts[0])
@@ -77,21 +80,30 @@ class Outbox:
             self._begun = 0
             self._waiting.popleft()
 
-    def start_over(self) -> None:
-        """For a new connection."""
+    def start_over(self, clock: float) -> None:
+        """For a new connection. `clock`: what reports of steps are sent at, by this worker's own."""
         self._kept = [_without_links(kept) for kept in self._kept]
         waiting = [_without_links(message) for message, _ in self._waiting if not isinstance(message, Heartbeat)]
         again = [kept for kept in self._kept if not any(kept == message for message in waiting)]
         self._waiting.clear()
         self._begun = self._size = 0
-        for message in (*again, *map(_rows_alone, self._steps), *waiting):
-            self._append(message)
+        for message in (*(Report(events=(event,)) for event in self._steps), *again, *waiting):
+            self._append(_sent_at(message, clock))
 
     def clear(self) -> None:
         self._waiting.clear()
         self._kept.clear()
         self._steps.clear()
-        self._begun = self._size = 0
+        self._rows = self._begun = self._size = 0
+
+    def _remember(self, reports: list[StepsApplied]) -> None:
+        for report in reports:
+            if len(self._steps) == RECENT_REPORTS:
+                self._rows -= len(self._steps.popleft().rows)
+            self._steps.append(report)
+            self._rows += len(report.rows)
+        while self._rows > RECENT_ROWS and len(self._steps) > 1:
+            self._rows -= len(self._steps.popleft().rows)
 
     def _append(self, message: Message) -> None:
         data = encode(message)
@@ -111,10 +123,13 @@ def _without_links(message: Message) -> Message:
     return msgspec.structs.replace(message, unreached=Unreached()) if isinstance(message, ExchangeBroken) else message
 
 
-def _rows_alone(event: StepsApplied) -> Report:
-    """Rows may come twice; samples and seconds would be counted twice."""
-    nothing = {"samples": 0, "seconds": 0.0, "shares": TimeShares(), "bytes_sent": 0, "bytes_shared": 0}
-    return Report(events=(msgspec.structs.replace(event, **nothing),))
+def _sent_at(message: Message, clock: float) -> Message:
+    """Reports have totals and rows that may come twice: the time at which they are sent is all that changes."""
+    if not isinstance(message, Report) or not any(isinstance(event, StepsApplied) for event in message.events):
+        return message
+    replace = msgspec.structs.replace
+    events = (replace(event, clock=clock) if isinstance(event, StepsApplied) else event for event in message.events)
+    return Report(events=tuple(events))
 
 
 def _may_go(message: Message) -> bool:

@@ -1,22 +1,28 @@
-"""Which events are written: all, but `steps-applied` of each worker added up over a few seconds. Pure.
+"""Which events are written: all, but of each worker's `steps-applied` only the newest in every few seconds. Pure.
 
 Watchers get every event as it happens, and every step has its line in the metrics; in the record of events so many
 reports would hide the rest. What is held back is written at the end of the job, before a loop begins, so that whoever
 reads the record knows at which step that was, and before a generation, so that nobody seems to have worked in one that
-it was left out of.
+it was left out of. A report has totals, so that one that is never written is made up for by the next.
 """
 
 from __future__ import annotations
 
 import math
 
-from shoal.events import GenerationFormed, JobEnded, LoopStarted, Record, StepsApplied
+import msgspec
 
-INTERVAL = 5.0  # seconds between two written events about a worker's steps
+from shoal.events import GenerationFormed, JobEnded, JobStarted, LoopStarted, Record, StepsApplied
+
+INTERVAL = 5.0  # seconds between two written events about a worker's steps, at most
+SHORTEST = 0.5  # and at least
+PART = 0.05  # of the time that the job has run: what a crash of everything takes from the totals
 
 
 class Thinning:
-    def __init__(self) -> None:
+    def __init__(self, *, began: float | None = None) -> None:
+        """`began`: when the job did, where that was before this."""
+        self._began = -math.inf if began is None else began
         self._now = 0.0  # time of the last event
         self._held: dict[int, StepsApplied] = {}  # by worker
         self._written: dict[int, float] = {}  # by worker: when one was last written
@@ -26,8 +32,10 @@ class Thinning:
         event, self._now = record.event, record.time
         if isinstance(event, StepsApplied):
             held = self._held.get(event.worker)
-            self._held[event.worker] = event if held is None else together(held, event)
+            self._held[event.worker] = event if held is None else newest(held, event)
             return self._due()
+        if isinstance(event, JobStarted):
+            self._began = record.time
         is_new_loop = isinstance(event, LoopStarted) and event.first_epoch == 0
         is_turn = is_new_loop or isinstance(event, JobEnded | GenerationFormed)
         return [*(self.rest() if is_turn else self._due()), record]
@@ -38,10 +46,11 @@ class Thinning:
 
     def _due(self) -> list[Record]:
         """Clocks may be set back: what seems to be from the future is due too."""
+        interval = min(INTERVAL, max(SHORTEST, PART * (self._now - self._began)))
         return [
             self._release(worker)
             for worker in tuple(self._held)
-            if not 0 <= self._now - self._written.get(worker, -math.inf) < INTERVAL
+            if not 0 <= self._now - self._written.get(worker, -math.inf) < interval
         ]
 
     def _release(self, worker: int) -> Record:
@@ -49,18 +58,8 @@ class Thinning:
         return Record(time=self._now, event=self._held.pop(worker))
 
 
-def together(earlier: StepsApplied, later: StepsApplied) -> StepsApplied:
-    """Two reports of one worker as one."""
-    return StepsApplied(
-        worker=later.worker,
-        generation=later.generation,
-        step=later.step,
-        epoch=later.epoch,
-        samples=earlier.samples + later.samples,
-        seconds=earlier.seconds + later.seconds,
-        shares=earlier.shares.plus(later.shares),
-        bytes_sent=earlier.bytes_sent + later.bytes_sent,
-        bytes_shared=earlier.bytes_shared + later.bytes_shared,
-        values={**earlier.values, **later.values},
-        value_samples=later.value_samples,
-    )
+def newest(held: StepsApplied, event: StepsApplied) -> StepsApplied:
+    """Of two reports of one worker; a connection that broke may bring an old one again."""
+    if event.seconds < held.seconds:
+        return held
+    return msgspec.structs.replace(event, values={**held.values, **event.values})

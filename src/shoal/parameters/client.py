@@ -27,6 +27,7 @@ from shoal.parameters.client_pull import IncomingPull, PullMemory
 from shoal.parameters.client_push import OutgoingPush, OutgoingState, Staging
 from shoal.parameters.client_servers import ClientConfig, Sent, ServersChanged
 from shoal.parameters.client_state import IncomingState, State, joined, parcels_of
+from shoal.parameters.table_blocks import blocks_of
 from shoal.values import ServerMap
 from shoal.wire.ledger_entries import (
     Answer,
@@ -91,6 +92,12 @@ class ParameterClient:
         self._core.thread.do(self._core.links.start)
 
     # The job's table
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Blocks of this job's parameters that servers hold, and their bytes."""
+        blocks = () if self._core.table is None else blocks_of(self._core.table)
+        return len(blocks), sum(block.size for block in blocks)
 
     def define(self, table: TableSpec) -> bool:
         """Connect to all servers and tell them the table. True: it has values already."""

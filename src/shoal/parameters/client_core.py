@@ -202,7 +202,7 @@ class ClientCore:
             self.thread.later(AGAIN_SECONDS, self._pump)
 
     def _lose_all(self) -> None:
-        lost = ParametersLost("all servers that had the job's values are lost; others have begun in their place")
+        lost = ParametersLost.all()
         for activity in self._activities:
             activity.failure = activity.failure or lost
         self._origin = None

@@ -45,6 +45,7 @@ class BlocksLost:
     job: str
     blocks: int
     size: int  # bytes
+    version: int = 0  # of the map; under the next one the servers that should have them then say so again
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ class KeeperDesk:
             self._tell(self._group.filled(seat.number, note.view, note.size, now))
         elif isinstance(note, Lost):
             self._group.lost(seat.number, note)
-            self._on_event(BlocksLost(seat.number, note.job, note.blocks, note.size))
+            self._on_event(BlocksLost(seat.number, note.job, note.blocks, note.size, note.view))
         else:
             raise Refused(f"{type(note).__name__} is nothing that a server tells the keeper")
 

@@ -193,17 +193,17 @@ class Script:
 
     def _tell_progress(self, *, every: float) -> None:
         """What `training.reporter` sends a few times a second, and at the end."""
-        seconds = self._around.time.now - self._reported
-        if seconds < every:
+        now = self._around.time.now
+        if now - self._reported < every:
             return
-        self._reported = self._around.time.now
+        self._reported = now
         applied = StepsApplied(
             worker=self.number,
             generation=self.state.generation,
             step=self.state.step,
             epoch=self.state.cursor.epoch,
-            samples=1,
-            seconds=seconds,
+            samples=self.state.step,
+            seconds=now,
             shares=TimeShares(),
             bytes_sent=0,
             values={},

@@ -155,7 +155,7 @@ class WorkerClient:
         self._pause = FIRST_PAUSE
         self._is_welcome = True
         self._outbox.generation_heard(self.heard.number)
-        self._outbox.start_over()
+        self._outbox.start_over(self._process.time.now)
         self._push()
         assert self._end is not None
         self._beat(self._end)

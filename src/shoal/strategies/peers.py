@@ -40,11 +40,13 @@ class Breakage:
     at_end: bool = False  # it was the meeting at the end of a loop, after which a script may be done
     is_planned: bool = False  # nothing failed: all members regroup here, as was asked for
     must_restore: bool = False  # nobody has the job's state any more: all start from the newest checkpoint
+    is_total: bool = False  # because all servers that had it are lost
 
     @classmethod
     def by(cls, failure: ExchangeFailed, step: int, operation: str, *, at_end: bool = False) -> Self:
-        lost = isinstance(failure, ParametersLost)
-        return cls(step, operation, str(failure), failure.peer, at_end=at_end, must_restore=lost)
+        lost = failure if isinstance(failure, ParametersLost) else None
+        how = {"must_restore": lost is not None, "is_total": lost is not None and lost.is_total}
+        return cls(step, operation, str(failure), failure.peer, at_end=at_end, **how)
 
 
 @dataclass(frozen=True)

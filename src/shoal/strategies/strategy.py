@@ -29,6 +29,7 @@ class Iteration:
     earlier_weight: float  # sum over the step's accumulated batches before this one
     step_samples: int  # of all workers and all accumulated batches of the step
     samples: int = 0  # this worker's own in this batch
+    own_samples: int = 0  # this worker's own in the step's batches so far, with this one
     is_first: bool = True  # of the step's accumulated batches
     is_last: bool = True
     exchanges: int = 0  # whole exchanges in this batch so far
@@ -111,6 +112,7 @@ class Strategy(ABC):
     votes: Votes
     is_free = False  # workers of a loop do not wait for each other: see `training.free_loop`
     updates_elsewhere = False  # `update` does what `optimizer.step()` is to do
+    replaced = 0  # updates that servers had applied to values that were then replaced, whoever knew of them
 
     @abstractmethod
     def attach(self, model: nn.Module, name: str) -> None:

@@ -185,9 +185,10 @@ class FreeLoop(Loop):
         self._is_step_start = batch.is_last
         if batch.is_last and not iteration.is_void:
             session.step = max(session.step, self._servers.updates)
+            session.reporter.numbered(session.step)
         if iteration.breakage is not None:
             if iteration.is_void:
-                undo_void(session, iteration.breakage)
+                undo_void(session, iteration)
             self._regroup(iteration.breakage)
         elif batch.is_last:
             self._call_if_needed(iteration)

@@ -20,7 +20,7 @@ from shoal.training.checkpointing import save_after_step, save_asked, save_on_ha
 from shoal.training.devices import moved
 from shoal.training.loop_length import LoopLength, Place
 from shoal.training.loop_plan import LoopPlan
-from shoal.training.meetings import end_of_loop, meet, settle, take_past
+from shoal.training.meetings import end_of_loop, leave_loop, meet, settle, take_past
 from shoal.training.recovery import enter, recover, tell_batch, undo_void
 from shoal.training.session import HandedOver, Past, Session
 from shoal.training.state import forget_changed, load_state
@@ -78,7 +78,6 @@ class Loop:
         self._come_in()
         session.loops += 1
         session.in_loop = session.has_begun = True
-        session.progress.begins()
         tell_batch(session)
         try:
             while True:
@@ -180,8 +179,7 @@ class Loop:
                 return False
             session.strategy.votes.save_seen = False  # those who have passed began it before this generation
         session.points += 1
-        session.in_loop = False
-        session.reporter.send(step=session.step, now=True)
+        leave_loop(session)
         return True
 
     def _check_optimizers(self) -> None:
@@ -218,8 +216,10 @@ class Loop:
                     first_epoch=self._plan.first_epoch,
                     steps=self._plan.steps,
                     end=length.end(Place(self.first_step, session.step, self.cursor, session.gaps)),
+                    replaced=session.strategy.replaced,
                 )
             )
+        session.strategy.replaced = 0  # told once
         session.reporter.restart_clock()
         session.saver.restart_clock()
 
@@ -287,6 +287,7 @@ class Loop:
             earlier_weight=self._weight,
             step_samples=batch.step_samples,
             samples=batch.samples,
+            own_samples=batch.samples + (0 if self._is_step_start else self._own_samples),
             is_first=self._is_step_start,
             is_last=batch.is_last,
         )
@@ -313,7 +314,7 @@ class Loop:
             self._heed_wishes(iteration)
         if iteration.breakage is not None:
             if iteration.is_void:
-                undo_void(session, iteration.breakage)
+                undo_void(session, iteration)
             session.is_doubtful = not (iteration.is_void or iteration.breakage.is_planned)
             self.cursor = recover(session, iteration.breakage, self.cursor).cursor
             if session.strategy.votes.save and batch.is_last:
@@ -339,9 +340,8 @@ class Loop:
             other=(now - self._mark) - self._input - body - (checkpoint - held_up),
         )
         self._blocked = session.saver.blocked
-        self._own_samples = 0 if iteration.is_void else self._own_samples + batch.samples
-        counted, self._own_samples = (self._own_samples, 0) if batch.is_last else (0, self._own_samples)
-        session.reporter.add(samples=counted, shares=shares, epoch=batch.cursor_after.epoch)
+        self._own_samples = iteration.own_samples
+        session.reporter.add(shares=shares, epoch=batch.cursor_after.epoch)
         # A checkpoint must not be ahead of the record: a resumed job would leave out the steps between.
         session.reporter.send(step=session.step, now=session.saver.last_step == session.step)
         self._mark = time.perf_counter()

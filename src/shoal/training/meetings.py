@@ -13,11 +13,12 @@ from typing import Any, TypeVar, cast
 
 from shoal.collectives.group import Group
 from shoal.errors import CheckpointUnusable, ExchangeFailed, UsageError
+from shoal.events import LoopEnded
 from shoal.strategies.peers import Breakage
 from shoal.training.recovery import enter, recover, take_place
 from shoal.training.session import Session, StartAgain, is_step
 from shoal.training.state import load_state
-from shoal.values import Cursor, TimeShares
+from shoal.values import Cursor
 
 T = TypeVar("T")
 
@@ -62,7 +63,7 @@ def take_past(session: Session) -> Cursor:
     cursor = load_state(session, past.state)
     session.past = None
     take_place(session, past.state)
-    session.holds = session.peers.generation.number
+    session.holds = session.reporter.generation = session.peers.generation.number
     session.has_begun = True
     return cursor
 
@@ -127,13 +128,19 @@ def settle(session: Session) -> None:
         session.loop.leave()
     session.saver.vote_asked(session.strategy.votes)
     meet(session, point, lambda label: session.agree(label, compare=True))
-    session.in_loop = False
+    leave_loop(session)
     session.note_loop_end()
     mark = session.saver.take_asked()
     if session.strategy.votes.save_seen and session.save_here is not None:
         session.save_here(mark or "", is_agreed=True)  # asked for in the iteration that was left
-    session.reporter.add(samples=iteration.samples if counts else 0, shares=TimeShares())
+
+
+def leave_loop(session: Session) -> None:
+    """All workers are through with the loop."""
+    session.in_loop = False
     session.reporter.send(step=session.step, now=True)
+    if session.peers.group.rank == 0:
+        session.peers.report(LoopEnded(loop=session.loops, step=session.step))
 
 
 def finish(session: Session) -> None:

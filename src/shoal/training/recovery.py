@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.checkpoint.state_tree import Tree
-from shoal.events import Advised, StepVoided
+from shoal.events import Advised, ParametersGone, StepVoided
 from shoal.membership.alignment import Taking
 from shoal.strategies.peers import Breakage, Peers
+from shoal.strategies.strategy import Iteration
 from shoal.training.devices import own_device
 from shoal.training.regrouping import Regrouped, Regrouping
 from shoal.training.session import Past, Session, StartAgain
@@ -29,9 +30,11 @@ class Recovered:
     result: Any = None
 
 
-def undo_void(session: Session, breakage: Breakage) -> None:
+def undo_void(session: Session, iteration: Iteration) -> None:
     """Give back what the script's code changed in a step that does not count."""
     session.snapshot.restore(session.watched.kept)
+    breakage = iteration.breakage
+    assert breakage is not None
     session.peers.report(
         StepVoided(
             worker=session.peers.worker,
@@ -39,6 +42,8 @@ def undo_void(session: Session, breakage: Breakage) -> None:
             step=breakage.step,
             operation=breakage.operation,
             reason=breakage.reason,
+            samples=iteration.step_samples,
+            is_own=session.strategy.is_free,
         )
     )
 
@@ -50,14 +55,18 @@ def recover(session: Session, breakage: Breakage, cursor: Cursor, *, in_place: b
     loop with another state.
     """
     session.saver.fence()
+    session.reporter.tell(step=session.step)
+    if breakage.is_total:
+        _tell_lost(session)
     session.strategy.rebind()
     regrouping = Regrouping(session.peers, lambda: _payload(session, cursor))
     done = regrouping.run(_notice(session, breakage), session.standing())
     session.strategy.rebind()
     session.is_doubtful, session.calls = False, 0
-    session.progress.regrouped(done.reason, speaks=_speaks(done, session.peers))
     tell_batch(session)
-    return _take(session, done, cursor, in_place=in_place)
+    recovered = _take(session, done, cursor, in_place=in_place)
+    session.reporter.entered(session.holds, step=session.step)
+    return recovered
 
 
 def enter(session: Session) -> None:
@@ -68,7 +77,6 @@ def enter(session: Session) -> None:
     peers.set_position(0, "waiting to be let in")
     regrouping = Regrouping(peers, lambda: _payload(session, Cursor()))
     done = regrouping.run(Ready(generation=peers.generation.number), session.standing())
-    session.progress.regrouped(done.reason, speaks=False)
     if done.taking is Taking.PAST and done.payload is not None:
         session.past = past_from(done.payload)
         return
@@ -98,6 +106,14 @@ def past_from(payload: Tree) -> Past:
 def own_past(session: Session, cursor: Cursor) -> Past:
     """For a script that starts again from the top in this process."""
     return past_from(_payload(session, cursor))
+
+
+def _tell_lost(session: Session) -> None:
+    """No server is left that could say it. Whoever finds out tells: the record has it once."""
+    servers = session.peers.servers
+    blocks, size = (0, 0) if servers is None else servers.held
+    reason = "all servers that held them are lost"
+    session.peers.report(ParametersGone(server=None, blocks=blocks, size=size, reason=reason))
 
 
 def tell_batch(session: Session) -> None:
@@ -148,10 +164,6 @@ def _payload(session: Session, cursor: Cursor) -> Tree:
             "compared": session.compared,
         },
     }
-
-
-def _speaks(done: Regrouped, peers: Peers) -> bool:
-    return peers.group.rank == (done.alignment.source or 0)
 
 
 def _take(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool) -> Recovered:

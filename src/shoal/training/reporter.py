@@ -1,8 +1,9 @@
 """What a worker tells about itself: a row per applied step, samples and time shares, a few times a second at most.
 
-Values logged in a void step are dropped. A tensor is read when it is logged: on a CPU that costs less than keeping it,
-and one that the script changes later is recorded as it was. What counts goes to the coordinator and to the script's own
-writers (`sinks`).
+A report has the totals of this process, so that none has to arrive for the next one to be right. Values logged in a
+void step are dropped. A tensor is read when it is logged: on a CPU that costs less than keeping it, and one that the
+script changes later is recorded as it was. What counts goes to the coordinator and to the script's own writers
+(`sinks`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ import torch
 
 from shoal.errors import UsageError
 from shoal.events import Advised, StepsApplied
-from shoal.strategies.peers import Peers, Traffic
+from shoal.membership.worker_clocks import own_clock
+from shoal.steps import StepRow
+from shoal.strategies.peers import Peers
+from shoal.strategies.strategy import Iteration
 from shoal.training.sinks import Sinks
-from shoal.values import StepRow, TimeShares
+from shoal.values import TimeShares
 
 INTERVAL = 0.25  # seconds between two reports
 # What one report holds at most, so that it fits into a message of 4 MB whatever is logged.
@@ -29,26 +33,37 @@ LONGEST_NAME = 200  # bytes
 EVALUATION = "evaluation/"  # before names of scores, for writers: a script may well log a `loss` and evaluate one
 
 
+class _Applied(msgspec.Struct, frozen=True):
+    """A step that counts and has no row yet."""
+
+    step: int  # applied steps, with this one
+    values: dict[str, float]
+    samples: int  # this worker's own
+    total: int  # over all workers
+    generation: int
+    ended: float  # by this worker's own clock
+
+
 class Reporter:
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
+        self.generation = 0  # in which this worker applied a step, or took the others' state, last; 0: none yet
         self.sinks = Sinks(lambda text: peers.report(Advised(worker=peers.worker, text=text)))
         self._names: set[str] = set()  # all that were ever logged
         self._values: dict[str, float] = {}  # last value of each name from applied steps
         self._value_samples = 0  # of the step that the last values are from
         self._open: dict[str, float] = {}  # logged in the iteration that is not over yet
         self._open_scores: list[tuple[int, dict[str, float]]] = []  # evaluated in it, with the step
-        self._applied: dict[str, float] | None = None  # values of an applied step that has no row yet
+        self._applied: _Applied | None = None
         self._rows: list[StepRow] = []  # that wait; with nan and infinity as they are
         self._waiting_values = 0  # in those rows
         self._epoch = 0
-        self._step_samples = 0  # of the last iteration that ended
-        self._step_total = 0  # of the last applied step, over all workers
         self._step_seconds = 0.0  # since the last row: accumulated batches and void tries are part of a step
-        self._iterations = 0  # since the last report
-        self._samples = 0  # since the last report
+        self._added = own_clock()  # until when that is
+        self._has_news = False  # since the last report
+        self._samples = 0  # of all applied steps
         self._shares = TimeShares()  # since the last report
-        self._traffic = Traffic()  # until the last report
+        self._reported = TimeShares()  # until the last report
         self._due = time.perf_counter() + INTERVAL
 
     # What the script says
@@ -64,8 +79,8 @@ class Reporter:
         self.log(values)
         self._values.update(self._open)
         self._value_samples = 1
-        values, self._open = self._open, {}
-        self._append(step, values)
+        logged, self._open = self._open, {}
+        self._append(_Applied(step, logged, 0, 0, self.generation, own_clock()), 0.0)
         self._report(step)
 
     def scored(self, scores: Mapping[str, float], *, step: int, is_open: bool) -> None:
@@ -76,15 +91,24 @@ class Reporter:
             self._keep_scores()
             self.sinks.hand_over()
 
-    def keep_logged(self, *, samples: int, total: int = 0) -> None:
-        """The step was applied: what was logged in it counts. Of a stand-in it does not. `total`: over all workers."""
-        self._step_total = total
-        self._applied = self._open if samples else {}
-        if samples:
+    def keep_logged(self, iteration: Iteration, *, step: int) -> None:
+        """The step was applied: what was logged in its last batch counts, unless that was a stand-in."""
+        values = self._open if iteration.samples else {}
+        if iteration.samples:
             self._values.update(self._open)
-            self._value_samples = samples
+            self._value_samples = iteration.samples
+        self.generation = self._peers.generation.number
+        self._samples += iteration.own_samples
+        samples, total = iteration.own_samples, iteration.step_samples
+        self._applied = _Applied(step, values, samples, total, self.generation, own_clock())
+        self._has_news = True
         self._open = {}
         self._keep_scores()
+
+    def numbered(self, step: int) -> None:
+        """The step that was just applied is this one of the whole job: of workers that run free each has its own."""
+        if self._applied is not None:
+            self._applied = msgspec.structs.replace(self._applied, step=step)
 
     def drop_logged(self) -> None:
         self._open = {}
@@ -104,59 +128,73 @@ class Reporter:
 
     # What the loop says
 
-    def add(self, *, samples: int, shares: TimeShares, epoch: int | None = None) -> None:
-        """An iteration is over. `samples` are the step's, with its last batch."""
-        self._epoch = self._epoch if epoch is None else epoch
-        self._samples += samples
+    def add(self, *, shares: TimeShares, epoch: int) -> None:
+        """An iteration is over."""
+        self._epoch = epoch
         self._shares = self._shares.plus(shares)
-        self._iterations += 1
-        self._step_samples = samples
+        self._has_news = True
         self._step_seconds += shares.total
+        self._added = own_clock()
+
+    def entered(self, generation: int, *, step: int) -> None:
+        """This worker goes on in another generation: it has told all that it applied in those before."""
+        self.generation = generation
+        self._report(step)
+
+    def tell(self, *, step: int) -> None:
+        """The members regroup, and who knows who comes out of it: what this worker has applied is told before."""
+        applied = self._applied
+        if applied is not None:
+            taken = max(0.0, applied.ended - self._added)
+            self._append(applied, self._step_seconds + taken)
+            self._applied, self._step_seconds = None, -taken  # the rest of the iteration is the next step's
+        if self._rows:
+            self._report(step)
 
     def send(self, *, step: int, now: bool = False) -> None:
         """Report if it is time to, or if asked to now. `step` are the applied steps, with the last that was added."""
         if self._applied is not None:
-            row = {"samples": self._step_samples, "total": self._step_total}
-            self._append(step, self._applied, seconds=self._step_seconds, **row)
+            self._append(self._applied, self._step_seconds)
             self._applied, self._step_seconds = None, 0.0
         is_full = len(self._rows) >= MOST_ROWS or self._waiting_values >= MOST_VALUES
-        if self._iterations and (now or is_full or time.perf_counter() >= self._due):
+        if self._has_news and (now or is_full or time.perf_counter() >= self._due):
             self._report(step)
 
     def restart_clock(self) -> None:
         """A loop begins: time before it is nobody's."""
-        self._shares, self._step_seconds = TimeShares(), 0.0
+        self._shares, self._step_seconds, self._added = TimeShares(), 0.0, own_clock()
         self._due = time.perf_counter() + INTERVAL
 
-    def _append(
-        self, step: int, values: dict[str, float], *, seconds: float = 0.0, samples: int = 0, total: int = 0
-    ) -> None:
-        self._rows.append(StepRow(step, self._epoch, seconds, samples, {**values}, total))
+    def _append(self, applied: _Applied, seconds: float) -> None:
+        step, values = applied.step, applied.values
+        place = (applied.total, applied.generation, applied.ended)
+        self._rows.append(StepRow(step, self._epoch, seconds, applied.samples, {**values}, *place))
         self._waiting_values += len(values)
         self.sinks.put(step, values)
 
     def _report(self, step: int) -> None:
         began = time.perf_counter()
         traffic = self._peers.traffic()
+        self._reported = self._reported.plus(self._shares)
         self._peers.report(
             StepsApplied(
                 worker=self._peers.worker,
-                generation=self._peers.generation.number,
+                generation=self.generation,
                 step=step,
                 epoch=self._epoch,
                 samples=self._samples,
-                seconds=self._shares.total,
-                shares=self._shares,
-                bytes_sent=traffic.bytes_sent - self._traffic.bytes_sent,
-                bytes_shared=traffic.bytes_shared - self._traffic.bytes_shared,
+                seconds=self._reported.total,
+                shares=self._reported,
+                bytes_sent=traffic.bytes_sent,
+                bytes_shared=traffic.bytes_shared,
                 value_samples=self._value_samples,
                 values={name: finite(value) for name, value in self._values.items()},
                 rows=tuple(map(_for_json, self._rows)),
+                clock=own_clock(),
             )
         )
-        self._traffic = traffic
         self._rows, self._waiting_values = [], 0
-        self._iterations = self._samples = 0
+        self._has_news = False
         self.sinks.hand_over()
         ended = time.perf_counter()
         # Steps wait for this too, above all for a slow writer: it is part of the next report's time.

@@ -80,7 +80,7 @@ def _what_it_goes_on_with(session: Session, error: BaseException) -> StartAgain:
     text = f"the script {what} in step {iteration.step}, which does not count; it starts again from the top"
     session.peers.report(Advised(worker=session.peers.worker, text=text))
     session.give_up_iteration()
-    undo_void(session, iteration.breakage)
+    undo_void(session, iteration)
     try:
         past = own_past(session, recover(session, iteration.breakage, loop.cursor).cursor)
         return StartAgain(text, past, is_settled=True)

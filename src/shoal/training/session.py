@@ -215,12 +215,10 @@ class Session:
         self.iteration = None
         if iteration.is_void:
             self.reporter.drop_logged()
-            self.progress.voided(iteration.step_samples)
         elif counts:
             self.compared = self.step if self._compares else self.compared
             self.step += 1
-            self.reporter.keep_logged(samples=iteration.samples, total=iteration.step_samples)
-            self.progress.applied(self.step)
+            self.reporter.keep_logged(iteration, step=self.step)
             self._tell_undo()
 
     def _meet_without_backward(self, iteration: Iteration) -> None:

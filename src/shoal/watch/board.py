@@ -9,16 +9,20 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import msgspec
-
 from shoal import events
 from shoal.values import TimeShares
 from shoal.watch.servers import Servers
 
+Void = tuple[int, int, int | None]  # generation, step, and whose it was where each worker has its own
 MEMORY = 3.0  # seconds after which a measured rate has lost two thirds of its weight
 CALM = 10.0  # seconds between two notices of a kind that may come many times a minute
 CALM_KINDS = (events.CheckpointPublished, events.CheckpointDeferred)
 LINGER = 5.0  # seconds that a worker that is gone stays in sight
+
+
+def void_of(event: events.StepVoided) -> Void:
+    """Which step it was: every worker tells of a common one."""
+    return event.generation, event.step, event.worker if event.is_own else None
 
 
 def as_number(value: float | None) -> float:
@@ -32,8 +36,9 @@ class WorkerState:
 
     worker: int
     step: int = 0  # applied steps
-    samples: int = 0  # its own, since the start
-    seconds: float = 0.0  # that those samples took
+    generation: int = 0  # in which it applied the last
+    samples: int = 0  # its own, of applied steps; also of those that were taken back
+    seconds: float = 0.0  # inside loops
     shares: TimeShares = field(default_factory=TimeShares)  # of those seconds
     recent_samples: float = 0.0  # fading sums; their quotient is the present rate
     recent_seconds: float = 0.0
@@ -47,19 +52,35 @@ class WorkerState:
         return self.recent_samples / self.recent_seconds if self.recent_seconds > 0 else 0.0
 
     def after(self, event: events.StepsApplied) -> WorkerState:
-        fade = math.exp(-max(event.seconds, 0.0) / MEMORY)
+        """Reports have totals: one may be missing, and one that comes again changes nothing."""
+        if event.seconds < self.seconds:
+            return self
+        seconds = event.seconds - self.seconds
+        fade = math.exp(-seconds / MEMORY)
         return WorkerState(
             worker=self.worker,
             step=event.step,
-            samples=self.samples + event.samples,
-            seconds=self.seconds + event.seconds,
-            shares=self.shares.plus(event.shares),
-            recent_samples=self.recent_samples * fade + event.samples,
-            recent_seconds=self.recent_seconds * fade + event.seconds,
+            generation=event.generation,
+            samples=event.samples,
+            seconds=event.seconds,
+            shares=event.shares,
+            recent_samples=self.recent_samples * fade + max(0, event.samples - self.samples),
+            recent_seconds=self.recent_seconds * fade + seconds,
             weight=event.value_samples,
             values={**self.values, **{name: as_number(value) for name, value in event.values.items()}},
-            bytes_sent=self.bytes_sent + event.bytes_sent,
-            bytes_shared=self.bytes_shared + event.bytes_shared,
+            bytes_sent=event.bytes_sent,
+            bytes_shared=event.bytes_shared,
+        )
+
+    def plus(self, later: WorkerState) -> WorkerState:
+        """With what the worker of the same number did in a later go of the job."""
+        return replace(
+            later,
+            samples=self.samples + later.samples,
+            seconds=self.seconds + later.seconds,
+            shares=self.shares.plus(later.shares),
+            bytes_sent=self.bytes_sent + later.bytes_sent,
+            bytes_shared=self.bytes_shared + later.bytes_shared,
         )
 
 
@@ -104,8 +125,10 @@ class Board:
     evaluated: events.Evaluated | None = None  # the last one
     generation: int = 0
     restored: int = 0  # the generation that last began again from a checkpoint; what earlier ones applied is void
-    # Steps that came to nothing, by (generation, step), as the first worker told it.
-    voided: Mapping[tuple[int, int], events.StepVoided] = field(default_factory=dict)
+    # Steps that came to nothing, as the first worker told it.
+    voided: Mapping[Void, events.StepVoided] = field(default_factory=dict)
+    redone: int = 0  # tries that were void, and steps that were taken back, done again
+    taken_back: int = 0  # of those, steps that had been applied
     resumed: events.Resumed | None = None
     last_checkpoint: str = ""  # name of the one that the job's end waits for
     lost: frozenset[str] = frozenset()  # names of checkpoints that could not be written whole
@@ -194,13 +217,14 @@ class Board:
             case events.StepsApplied():
                 known = self.workers.get(event.worker, WorkerState(event.worker))
                 workers = {**self.workers, event.worker: known.after(event)}
-                is_void = event.generation < self.restored
-                applied = self.applied if is_void else max(self.applied, event.step)
-                return replace(
-                    self, workers=workers, applied=applied, joined=self.joined | {event.worker}, epoch=event.epoch
-                )
+                board = replace(self, workers=workers, joined=self.joined | {event.worker})
+                if event.generation < self.restored:  # of steps that were taken back, or of none
+                    return board
+                return replace(board, applied=max(self.applied, event.step), epoch=event.epoch)
             case events.StepVoided():
-                return replace(self, voided={(event.generation, event.step): event, **self.voided})
+                return replace(self, voided={void_of(event): event, **self.voided})
+            case events.ProgressResumed():
+                return self._resumed(event)
             case events.Evaluated():
                 return replace(self, evaluated=event)
             case events.CheckpointStarted() if event.is_last:
@@ -212,8 +236,6 @@ class Board:
                 # A job that lost all its workers began before this; only a go's first resume is where it began.
                 resumed = event if self.applied == 0 else self.resumed
                 return replace(self, resumed=resumed, applied=event.step, restored=self.generation, loop=loop)
-            case events.JobEnded() if self.coordinator_back > -math.inf:  # it counts from its own start
-                return replace(self, ended=msgspec.structs.replace(event, seconds=self.now - self.began))
             case events.JobEnded():
                 return replace(self, ended=event)
             case _:
@@ -244,6 +266,16 @@ class Board:
         gone = {worker: time for worker, time in {**left_out, **self.gone}.items() if worker not in members}
         most = max(self.most, len(members))
         return replace(self, generation=event.generation, members=members, gone=gone, most=most, waiting=None)
+
+    def _resumed(self, event: events.ProgressResumed) -> Board:
+        redone, taken_back = self.redone + event.redone, self.taken_back + event.taken_back
+        board = replace(self, waiting=None, redone=redone, taken_back=taken_back)
+        if not event.taken_back or self.restored >= event.generation:
+            return board
+        # Nobody said where the job begins again: it is the top of the script, or a state that was a step behind.
+        loop = self.loop and replace(self.loop, timed_from=event.step, timed=self.now)
+        since = [state.step for state in self.workers.values() if state.generation >= event.generation]
+        return replace(board, applied=max(event.step, *since, 0), restored=event.generation, loop=loop)
 
     def _loop_of(self, event: events.LoopStarted) -> Loop:
         steps = None if event.steps_per_epoch is None else event.steps_per_epoch * event.epochs

@@ -1,9 +1,9 @@
 """Goodput: samples applied over those that the undisturbed rate would have applied in the same time. From the metrics.
 
 The undisturbed rate is the median over stretches of about a second in which nothing was wrong and the job had its full
-number of workers. The time is that inside loops: what the steps took, and around incidents all the time from one step
-to the next. Evaluations and pauses before a resume are not in it; steps that were done again are, but only once as
-samples. Pure but for `read_cost`.
+number of workers. The time is that inside loops by the clock: from one applied step to the next, whichever worker
+applied them, but what lies between two loops only where training stood still. Pauses before a resume are not in it;
+steps that were done again are, but only once as samples. Pure but for `read_cost`.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from __future__ import annotations
 import bisect
 import math
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from shoal.steps import AppliedSteps, MetricLine
 from shoal.watch.incident import Incident
 from shoal.watch.incidents import Incidents
 from shoal.watch.lines import LineFile
-from shoal.watch.series import METRICS, MetricLine
+from shoal.watch.series import LATE, METRICS
 
 STRETCH = 1.0  # seconds of steps that are one measurement of the rate, at least
 MOST_STRETCHES = 4000  # beyond, neighbours are joined and the stretches get longer
 MARGIN = 0.5  # seconds around incidents that are not undisturbed: times in the metrics are good to half of that
-MOST_REWINDS = 1000  # of which the length is known
 LEAST_HELD = 0.5  # seconds by which a fault on purpose must hold up a step to be told
 
 
@@ -42,6 +43,15 @@ class Course:
     def is_stopped(self, start: float, end: float) -> bool:
         return _overlaps(self.stops, start, end)
 
+    def stopped(self, start: float, end: float) -> float:
+        """Seconds of that time in which no step was applied."""
+        place = bisect.bisect_right(self.stops, (end, math.inf))
+        total = 0.0
+        while place > 0 and self.stops[place - 1][1] >= start:
+            place -= 1
+            total += max(0.0, min(end, self.stops[place][1]) - max(start, self.stops[place][0]))
+        return total
+
     def go_at(self, time: float) -> int:
         """How many goes of the job had begun."""
         return bisect.bisect_right(self.starts, time)
@@ -51,17 +61,19 @@ class Course:
 class Cost:
     """What incidents cost a job, as far as the metrics tell."""
 
-    step_seconds: float = 0.0  # of an undisturbed step, the median; 0: not known
+    step_seconds: float = 0.0  # from one applied step to the next while undisturbed, the median; 0: not known
     undisturbed: float | None = None  # samples that the undisturbed rate gives in `seconds`; None: it never was
     samples: int = 0  # that the applied steps used, each step once
     seconds: float = 0.0  # inside loops, incidents included
-    rewinds: tuple[tuple[float, int, int], ...] = ()  # when steps were done again: time, steps, samples
+    # By go of the job: applied steps that its first one took back, and their samples.
+    taken_back: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     held: tuple[tuple[float, float], ...] = ()  # ends and lengths of steps that took long during a fault on purpose
+    lasts: Mapping[int, float] = field(default_factory=dict)  # by go of the job: time of its last applied step
 
     def lost_to(self, incident: Incident) -> float:
         """Seconds that it took beyond those of a step: no step was applied, or one took long."""
         if incident.is_stop:
-            return incident.without_progress(self.step_seconds)
+            return incident.without_progress(self.step_seconds, last=self.lasts.get(incident.go))
         during = [
             length - self.step_seconds
             for time, length in self.held
@@ -72,11 +84,7 @@ class Cost:
     def redone_after(self, incident: Incident) -> tuple[int, int]:
         """Steps and samples. The events of a crash may be some seconds behind the metrics."""
         told = incident.steps_redone, incident.samples_redone
-        if not incident.is_restored:
-            return told
-        return max(
-            told, next(((steps, samples) for time, steps, samples in self.rewinds if time >= incident.time), told)
-        )
+        return max(told, self.taken_back.get(incident.go, told)) if incident.is_new_go else told
 
     @property
     def rate(self) -> float | None:
@@ -99,46 +107,18 @@ class _Stretch:
         return _Stretch(self.seconds + other.seconds, self.samples + other.samples, self.steps + other.steps)
 
 
-@dataclass
-class Applied:
-    """Samples by step, each step once; runs of steps with as many samples are one entry."""
-
-    total: int = 0
-    last: int = 0  # the last applied step
-    _runs: list[tuple[int, int]] = field(default_factory=list)  # first step, and samples of each step from there on
-
-    def add(self, step: int, samples: int) -> None:
-        """A step at or below the last one replaces it and all after it."""
-        self.rewind(step)
-        first = self.last + 1 if self._runs else step  # steps that the metrics do not have were like the next one
-        if not self._runs or self._runs[-1][1] != samples:
-            self._runs.append((first, samples))
-        self.last = step
-        self.total += samples * (step + 1 - first)
-
-    def rewind(self, step: int) -> None:
-        """Forget this step and all after it."""
-        end = max(step, self.last + 1)
-        while self._runs and end > step:
-            first, samples = self._runs[-1]
-            self.total -= samples * (end - max(first, step))
-            end = max(first, step)
-            if first >= step:
-                self._runs.pop()
-        self.last = min(self.last, step - 1)
-
-
 class _Go:
     """One go of the job, whose number of workers may be another than the last one's."""
 
     def __init__(self) -> None:
         self.seconds = 0.0  # inside loops
+        self.last = 0.0  # time of the last applied step
         self.stretches: list[_Stretch] = []
         self._open = _Stretch()
         self._least = STRETCH
 
-    def measure(self, line: MetricLine) -> None:
-        self._open = self._open.plus(_Stretch(line.seconds, line.samples, 1))
+    def measure(self, seconds: float, samples: int) -> None:
+        self._open = self._open.plus(_Stretch(seconds, samples, 1))
         if self._open.seconds >= self._least:
             self.stretches.append(self._open)
             self._open = _Stretch()
@@ -159,38 +139,38 @@ class Goodput:
 
     def __init__(self, course: Course) -> None:
         self._course = course
-        self._applied = Applied()
+        self._applied = AppliedSteps()
         self._goes: dict[int, _Go] = {}
-        self._before = -math.inf  # time of the last line of a step
-        self._rewinds: list[tuple[float, int, int]] = []
+        self._taken_back: dict[int, tuple[int, int]] = {}
         self._held: list[tuple[float, float]] = []
 
     def add(self, line: MetricLine) -> None:
-        if line.samples <= 0 and line.seconds <= 0:  # logged outside loops
+        if line.is_outside:
             return
-        has_gap = self._applied.last > 0 and line.step > self._applied.last + 1  # lost with a coordinator
-        self._apply(line)
         number = self._course.go_at(line.time)
         is_first = number not in self._goes
         go = self._goes.setdefault(number, _Go())
-        since = line.time - line.seconds if is_first else self._before
+        has_gap = not is_first and line.step > self._applied.last + 1  # steps whose lines went with a coordinator
+        taken_back = self._applied.add(line.step, line.samples)
+        if is_first:
+            self._taken_back[number] = taken_back
+        since = line.time - line.seconds if is_first else go.last
         is_stopped = self._course.is_stopped(since, line.time)
-        go.seconds += max(line.seconds, line.time - since) if is_stopped or has_gap else line.seconds
-        self._before = line.time
-        if not self._course.is_disturbed(min(since, line.time - line.seconds), line.time):
-            go.measure(line)
+        seconds, go.last = self._inside(line, since, has_gap=has_gap), line.time
+        go.seconds += seconds
+        if not (has_gap or taken_back[0] or self._course.is_disturbed(since, line.time)):
+            go.measure(seconds, line.samples)
             return
         go.finish()
-        if not is_stopped and line.seconds >= LEAST_HELD and len(self._held) < MOST_STRETCHES:
-            self._held.append((line.time, line.seconds))
+        if not is_stopped and seconds >= LEAST_HELD and len(self._held) < MOST_STRETCHES:
+            self._held.append((line.time, seconds))
 
-    def _apply(self, line: MetricLine) -> None:
-        applied = self._applied
-        steps, samples = applied.last - line.step + 1, applied.total
-        applied.rewind(line.step)
-        if steps > 0 and len(self._rewinds) < MOST_REWINDS:
-            self._rewinds.append((line.time, steps, samples - applied.total))
-        applied.add(line.step, line.samples)
+    def _inside(self, line: MetricLine, since: float, *, has_gap: bool) -> float:
+        """Seconds since the step before, but for what lies between two loops and was no standstill."""
+        stopped = self._course.stopped(since, line.time)
+        trained = max(0.0, line.time - since - stopped)
+        own = max(0.0, line.seconds - self._course.stopped(line.time - line.seconds, line.time))
+        return stopped + (trained if has_gap or trained <= own + LATE else own)
 
     def cost(self) -> Cost:
         for go in self._goes.values():
@@ -202,8 +182,9 @@ class Goodput:
             undisturbed=undisturbed if known else None,
             samples=self._applied.total,
             seconds=sum(go.seconds for go in self._goes.values()),
-            rewinds=tuple(self._rewinds),
+            taken_back=self._taken_back,
             held=tuple(self._held),
+            lasts={number: go.last for number, go in self._goes.items()},
         )
 
 

@@ -8,11 +8,13 @@ from shoal import events
 from shoal.watch.wording import first_line
 
 MOST_WORDS = 12  # happenings and decisions of one incident
+MOST_SPANS = 100  # standstills of one incident whose times are known
 
 
 @dataclass(eq=False)
 class Incident:
     time: float  # of its first sign, seconds since 1970
+    go: int = 0  # of the job, counted from 1
     happened: list[str] = field(default_factory=list)
     decided: list[str] = field(default_factory=list)
     faults: set[str] = field(default_factory=set)  # kinds of faults on purpose in it
@@ -20,18 +22,22 @@ class Incident:
     lost: set[int] = field(default_factory=set)  # members that died, were expelled, failed or handed over
     came: set[int] = field(default_factory=set)  # newcomers
     is_stop: bool = False  # an exchange broke: no step is applied until it is resumed
-    is_restored: bool = False  # everybody began again from a checkpoint, or from the top
+    is_new_go: bool = False  # the job was started again, behind where it had been
     is_open: bool = True
     lasts: float = 0.0  # seconds that a fault on purpose lasts
     waited_from: float | None = None  # when there were too few workers
     resumed: float | None = None  # time of the first step after it
+    ended: float | None = None  # time of the job's end, where no step came after it
     step: int | None = None  # that step
-    seconds: float = 0.0  # between the last applied step before and the first one after
+    seconds: float = 0.0  # between the last applied steps before and the first ones after
+    standstills: int = 0  # how many such pairs there are: in a longer one a step may be applied
+    spans: list[tuple[float, float]] = field(default_factory=list)  # their times, of the first `MOST_SPANS`
     steps_redone: int = 0
     samples_redone: int = 0
+    taken_back: int = 0  # of those, steps that had been applied
     copied: int = 0  # bytes of state that workers copied from others
     copy_seconds: float = 0.0  # the longest of those copies
-    _void: str = ""  # why the first step was void, for incidents that nothing else explains
+    _sign: str = ""  # the first step that was void, or why the job waits: for incidents that nothing else explains
 
     @property
     def is_fault(self) -> bool:
@@ -45,7 +51,7 @@ class Incident:
     @property
     def end(self) -> float:
         """Until when it disturbed the job, as far as is known."""
-        return max(self.time + self.lasts, self.resumed or 0.0)
+        return max(self.time + self.lasts, self.resumed or self.ended or 0.0)
 
     @property
     def story(self) -> list[str]:
@@ -54,11 +60,26 @@ class Incident:
             return self.happened
         if self.came:
             return [f"{_workers(self.came)} came in"]
-        return [self._void or "the members regrouped"]
+        return [self._sign or "the members regrouped"]
 
-    def without_progress(self, step_seconds: float) -> float:
-        """Seconds in which no step was applied, beyond what a step takes."""
-        return max(0.0, self.seconds - step_seconds) if self.is_stop else 0.0
+    def without_progress(self, step_seconds: float, *, last: float | None = None) -> float:
+        """Seconds in which no step was applied, beyond what steps take. `last`: time of the last step of its go."""
+        if not self.is_stop:
+            return 0.0
+        lost = max(0.0, self.seconds - self.standstills * step_seconds)
+        if self.resumed is None and self.ended is not None:
+            lost += max(0.0, self.ended - (self.time if last is None else last) - step_seconds)
+        return lost
+
+    def stand_still(self, event: events.ProgressResumed, until: float) -> None:
+        """Training stood still, maybe from before the first sign, as silence is noticed later."""
+        self.seconds += max(0.0, event.seconds)
+        self.standstills += 1
+        self.steps_redone += event.redone
+        self.samples_redone += event.samples_redone
+        self.taken_back += event.taken_back
+        if len(self.spans) < MOST_SPANS:
+            self.spans.append((until - max(0.0, event.seconds), until))
 
     def happen(self, text: str) -> None:
         _put(self.happened, text)
@@ -67,7 +88,13 @@ class Incident:
         _put(self.decided, text)
 
     def void(self, event: events.StepVoided) -> None:
-        self._void = self._void or f"step {event.step} was void in {event.operation}: {first_line(event.reason)}"
+        self._sign = self._sign or f"step {event.step} was void in {event.operation}: {first_line(event.reason)}"
+
+    def wait(self, event: events.Waiting, time: float) -> None:
+        self.waited_from = time if self.waited_from is None else self.waited_from
+        self._sign = self._sign or first_line(event.reason)
+        here = f"{event.workers} of {event.needed} workers are here"
+        self.decide(f"the job waits, {here}: {first_line(event.reason)}")
 
 
 @dataclass
@@ -76,7 +103,10 @@ class Counts:
 
     lost: set[tuple[int, int]] = field(default_factory=set)  # go of the job, and member
     came: set[tuple[int, int]] = field(default_factory=set)  # go of the job, and newcomer
-    expelled: int = 0
+    expelled: set[tuple[int, int]] = field(default_factory=set)  # of those that were lost
+    servers: set[tuple[int, int]] = field(default_factory=set)  # go of the job, and server that was lost
+    void: int = 0  # tries that were done again
+    taken_back: int = 0  # steps that had been applied and were done again, while the job ran
     differed: int = 0
     coordinators: int = 0  # that came back
     faults: int = 0  # on purpose

@@ -29,7 +29,7 @@ def cost_of(record: RunRecord) -> Cost:
 def in_a_line(incidents: Incidents, cost: Cost) -> str:
     """'2 workers lost and replaced, 1.3 s without progress, 3 steps (96 samples) redone, goodput 97%'."""
     parts = [*_who(incidents), f"{span(without_progress(incidents, cost))} without progress"]
-    redone_in = [cost.redone_after(incident) for incident in incidents]
+    redone_in = [incidents.earlier_redone, *(cost.redone_after(incident) for incident in incidents)]
     if redone := steps_redone(sum(steps for steps, _ in redone_in), sum(samples for _, samples in redone_in)):
         parts.append(f"{redone} redone")
     if cost.goodput is not None:
@@ -43,10 +43,12 @@ def _who(incidents: Incidents) -> list[str]:
     parts = []
     if lost:
         replaced = " and replaced" if came >= lost else f", {came} replaced" if came else ""
-        expelled = f" ({counts.expelled} expelled)" if counts.expelled else ""
+        expelled = f" ({len(counts.expelled)} expelled)" if counts.expelled else ""
         parts.append(f"{some_workers(lost)} lost{expelled}{replaced}")
     if came > lost:
         parts.append(f"{some_workers(came - lost)} {'more ' if lost else ''}came in")
+    if counts.servers:
+        parts.append(f"{len(counts.servers):,} server{'s' * (len(counts.servers) > 1)} lost")
     if counts.coordinators:
         parts.append(f"the coordinator restarted {_times(counts.coordinators)}")
     if counts.differed:
@@ -60,7 +62,7 @@ def _times(count: int) -> str:
 
 def without_progress(incidents: Incidents, cost: Cost) -> float:
     """Seconds, over all incidents."""
-    earlier = max(0.0, incidents.earlier_seconds - incidents.earlier * cost.step_seconds)
+    earlier = max(0.0, incidents.earlier_seconds - incidents.earlier_standstills * cost.step_seconds)
     return earlier + sum(cost.lost_to(incident) for incident in incidents)
 
 
@@ -74,7 +76,8 @@ def definition(cost: Cost, most: int) -> str:
     """What goodput means here, with the figures behind it."""
     what = (
         "Goodput: the samples of applied steps, each step once, over those that the undisturbed rate gives in the same "
-        "time. That is the time inside loops with all incidents, without evaluations and pauses before a resume."
+        "time. That is the time inside loops by the clock, with all incidents, without evaluations and pauses before a "
+        "resume."
     )
     if cost.rate is None:
         return f"{what} It cannot be told here: the metrics have no undisturbed step with all {some_workers(most)}."
@@ -87,7 +90,11 @@ def cost_cells(incident: Incident, cost: Cost) -> tuple[str, str, str]:
     lost = cost.lost_to(incident)
     if incident.is_stop and incident.resumed is None:
         time = "not over" if incident.is_open else "to the end"
+        time = f"{span(lost)}, {time}" if lost > 0 else time
     else:
         time = span(lost) if lost > 0 else "none"
     copied = f"{amount(incident.copied)} in {span(incident.copy_seconds)}" if incident.copied else ""
-    return time, steps_redone(*cost.redone_after(incident)), copied
+    redone = steps_redone(*cost.redone_after(incident))
+    if incident.taken_back and not incident.is_new_go:
+        redone += f", {incident.taken_back:,} of which had been applied"
+    return time, redone, copied

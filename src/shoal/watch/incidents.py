@@ -1,9 +1,9 @@
 """What went wrong in a job, reduced from its events: one incident for all that happened until steps were applied again.
 
 An incident has a beginning, what happened, what was decided and why (word for word), and what it cost. One that breaks
-an exchange lasts until `ProgressResumed`; everything that happens meanwhile belongs to it. Others (a coordinator that
-came back, a fault on purpose that nobody felt) hold nothing up. Pure. Not here: goodput, which the metrics tell
-(`goodput`), and how an incident is shown.
+an exchange lasts until `ProgressResumed`, which has what it cost; everything that happens meanwhile belongs to it.
+Others (a coordinator that came back, a fault on purpose that nobody felt) hold nothing up. Pure. Not here: goodput,
+which the metrics tell (`goodput`), and how an incident is shown.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class Incidents:
     def __init__(self) -> None:
         self.counts = Counts()
         self.earlier = 0  # incidents that are no longer told one by one
-        self.earlier_seconds = 0.0  # without progress, in those; a step each is not taken off
+        self.earlier_seconds = 0.0  # without progress, in those; steps are not taken off
+        self.earlier_standstills = 0  # steps that are to be taken off
+        self.earlier_redone = (0, 0)  # steps and samples, in those
         self._kept: deque[Incident] = deque()
         self._members: frozenset[int] = frozenset()
         self._generation = 0  # the newest
@@ -42,8 +44,6 @@ class Incidents:
         self._current: Incident | None = None  # the last that broke an exchange
         self._servers_lost: Incident | None = None  # the last that cost a server, until it is made up for
         self._last_loss: Incident | None = None  # the last that cost a member
-        self._is_anew = False  # nobody of the generation before is left, and no step was applied since
-        self._is_from_top = False  # the same, and no checkpoint was taken up
 
     def __iter__(self) -> Iterator[Incident]:
         return iter(self._kept)
@@ -54,15 +54,15 @@ class Incidents:
     @property
     def stops(self) -> list[tuple[float, float]]:
         """From when to when no step was applied; of the last one the end may be the end of time."""
-        return [
+        over = [span for incident in self._kept for span in incident.spans]
+        rest = [
             (incident.time, math.inf if incident.is_open else incident.end)
             for incident in self._kept
-            if incident.is_stop
+            if incident.is_stop and incident.resumed is None
         ]
+        return [*over, *rest]
 
     def add(self, event: events.Event, time: float) -> None:
-        if self._is_anew and isinstance(event, events.StepsApplied) and event.generation >= self._generation:
-            self._resume_anew(event, time)
         self._know(event)
         match event:
             case events.JobStarted():
@@ -83,12 +83,9 @@ class Incidents:
             case events.ProgressResumed():
                 self._resume(event, time)
             case events.Waiting():
-                incident = self._stop(time)
-                incident.waited_from = time if incident.waited_from is None else incident.waited_from
-                here = f"{event.workers} of {event.needed} workers are here"
-                incident.decide(f"the job waits, {here}: {first_line(event.reason)}")
+                self._stop(time).wait(event, time)
             case events.JobEnded():
-                self._end(event)
+                self._end(event, time)
             case _:
                 self._note(event, time)
 
@@ -109,12 +106,11 @@ class Incidents:
         """A job that crashed or failed and is started again has lost what came after its last checkpoint."""
         self._close()
         self._members = frozenset()
-        self._is_anew = self._is_from_top = False
         self._goes += 1
         if self._goes > 1 and not self._is_over:
             incident = self._new(time)
             incident.happen("the job had come to a bad end and was started again")
-            incident.is_restored = True
+            incident.is_new_go = True
         self._is_over = False
 
     # Signs
@@ -158,7 +154,8 @@ class Incidents:
             incident.happen(shortly(event.reason))
         elif isinstance(event, events.WorkerExpelled):
             incident.happen(f"worker {event.worker} was expelled at step {event.step}: {shortly(event.reason)}")
-            self.counts.expelled += 1
+            if is_member:
+                self.counts.expelled.add((self._goes, event.worker))
         else:
             incident.happen(f"worker {event.worker} failed in step {event.step}: {shortly(event.text)}")
         if is_member:
@@ -182,8 +179,6 @@ class Incidents:
             return
         is_growth = before < self._members  # newcomers are let in, whatever fault may be at work
         incident = self._stop(time, may_link=not is_growth)
-        if not before & self._members:
-            incident.is_restored = self._is_anew = self._is_from_top = True
         incident.came |= self._members - before
         self.counts.came |= {(self._goes, worker) for worker in self._members - before}
         workers = some_workers(len(event.workers))
@@ -191,31 +186,16 @@ class Incidents:
 
     def _resume(self, event: events.ProgressResumed, time: float) -> None:
         incident = self._stopped()
+        at = min(time, event.time)  # it is told when all workers have reported that step
         if incident is None:
-            incident = self._stop(max(0.0, time - event.seconds))
+            incident = self._stop(max(0.0, at - event.seconds))
             incident.decide(first_line(event.reason))
-        seconds = max(0.0, event.seconds)
-        if incident.is_restored:  # nobody is left who knows when the last step was
-            seconds = max(seconds, time - incident.time)
-        incident.seconds += seconds
-        incident.steps_redone += event.redone
-        incident.samples_redone += event.samples_redone
-        self._step = max(self._step, event.step)
+        incident.stand_still(event, at)
+        self.counts.void += event.redone - event.taken_back
+        self.counts.taken_back += event.taken_back
+        self._step = event.step
         if event.generation >= self._generation and not incident.lost & self._members:  # else they regroup again
-            incident.resumed, incident.step, incident.is_open = time, event.step, False
-
-    def _resume_anew(self, event: events.StepsApplied, time: float) -> None:
-        """After a loss of all workers: those that began anew know of no interruption, so nobody tells its end."""
-        incident = self._stopped()
-        if incident is not None:
-            if self._is_from_top:
-                incident.steps_redone += self._step
-                incident.samples_redone += self._step * self._batch
-            incident.seconds += max(0.0, time - incident.time)
-            incident.resumed, incident.step, incident.is_open = time, event.step, False
-        if self._is_from_top:
-            self._step = 0
-        self._is_anew = self._is_from_top = False
+            incident.resumed, incident.step, incident.is_open = max(at, incident.time), event.step, False
 
     def _note(self, event: events.Event, time: float) -> None:
         match event:
@@ -272,22 +252,26 @@ class Incidents:
         incident.happen(f"worker {event.worker} had lost the coordinator and is back")
 
     def _restore(self, event: events.Resumed, time: float) -> None:
-        redone = max(0, self._step - event.step)
-        self._step = event.step
-        self._is_from_top = False
-        incident = self._kept[-1] if self._kept else None
-        if incident is None or not incident.is_open or not (incident.is_stop or incident.is_restored):
+        """All began from a checkpoint. Of a job that goes on, the first step after says what that cost."""
+        words = f"resumed at step {event.step} from {event.checkpoint}: {first_line(event.reason)}"
+        if (incident := self._stopped()) is not None:
+            incident.decide(words)
+            return
+        redone, self._step = max(0, self._step - event.step), event.step
+        latest = self._kept[-1] if self._kept else None
+        if latest is None or not (latest.is_open and latest.is_new_go):
             if redone == 0:
                 return
-            incident = self._new(time)
-            incident.happen("the job was resumed behind where it had been")
-        incident.is_restored = True
-        incident.steps_redone += redone
-        incident.samples_redone += redone * self._batch
-        incident.decide(f"resumed at step {event.step} from {event.checkpoint}: {first_line(event.reason)}")
-        incident.is_open = incident.is_stop
+            latest = self._new(time)
+            latest.happen("the job was resumed behind where it had been")
+            latest.is_new_go = True
+        latest.steps_redone += redone
+        latest.samples_redone += redone * self._batch
+        latest.taken_back += redone
+        latest.decide(words)
+        latest.is_open = False
 
-    def _end(self, event: events.JobEnded) -> None:
+    def _end(self, event: events.JobEnded, time: float) -> None:
         """What is still open when the job ends was not overcome; a stop breaks the last exchange for nothing."""
         self._is_over = event.outcome != "failed"
         incident = self._stopped()
@@ -295,7 +279,9 @@ class Incidents:
             incident.decide(f"the job ended: {first_line(event.reason)}")
         elif incident is not None and not (incident.happened or incident.decided):
             self._kept.remove(incident)
-            self._current = None
+            self._current = incident = None
+        if incident is not None:
+            incident.ended = time
         self._close()
 
     def _note_servers(
@@ -305,6 +291,10 @@ class Incidents:
         if isinstance(event, events.ServerLost):
             self._servers_lost = self._stopped() or self._linked(time, None) or self._new(time)
             self._servers_lost.happen(f"server {event.server} was lost: {first_line(event.reason)}")
+            self.counts.servers.add((self._goes, event.server))
+        elif isinstance(event, events.ParametersGone):  # maybe by a worker, when the servers are settled again
+            about = self._servers_lost or self._stopped() or self._linked(time, None) or self._new(time)
+            about.happen(f"{server_words.gone(event)}: {first_line(event.reason)}")
         elif self._servers_lost is not None:
             self._servers_lost.decide(str(server_words.notice(event)))
             if isinstance(event, events.ServersChanged) and event.is_settled:
@@ -340,12 +330,14 @@ class Incidents:
         return latest if latest is not None and latest.is_stop and 0 <= time - latest.end <= AFTER else None
 
     def _new(self, time: float) -> Incident:
-        incident = Incident(time)
+        incident = Incident(time, self._goes)
         self._kept.append(incident)
         if len(self._kept) > MOST_INCIDENTS:
-            oldest = self._kept.popleft()
+            oldest, (steps, samples) = self._kept.popleft(), self.earlier_redone
             self.earlier += 1
             self.earlier_seconds += oldest.without_progress(0.0)
+            self.earlier_standstills += oldest.standstills
+            self.earlier_redone = (steps + oldest.steps_redone, samples + oldest.samples_redone)
         return incident
 
     def _close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shoal import events
 from shoal.watch import server_words
-from shoal.watch.board import CALM_KINDS, Board
+from shoal.watch.board import CALM_KINDS, Board, void_of
 from shoal.watch.wording import (
     amount,
     batch_words,
@@ -42,7 +42,7 @@ def notices(board: Board, event: events.Event, time: float) -> list[str]:
             # Only once the job goes on is the step redone; otherwise the job's end says what happened. Where a member
             # was lost, that and how training goes on say it all.
             goes_on = event.generation < board.generation and event.generation not in board.broken_by_loss
-            return [_void(event)] if goes_on and (event.generation, event.step) not in board.voided else []
+            return [_void(event)] if goes_on and void_of(event) not in board.voided else []
         case events.GenerationFormed() if event.generation > 1:
             is_told = board.generation in board.broken_by_loss
             voided = [] if is_told else board.voided.values()

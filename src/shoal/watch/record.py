@@ -16,8 +16,9 @@ import msgspec
 
 from shoal import files
 from shoal.events import Record
+from shoal.steps import LAST_TIME, MOST_COUNT, MOST_SECONDS, MetricLine
 from shoal.watch.lines import LineFile, last_line
-from shoal.watch.series import LAST_TIME, METRICS, MOST_COUNT, MOST_SECONDS, MetricLine
+from shoal.watch.series import METRICS
 from shoal.watch.story import Story
 from shoal.watch.wording import number
 

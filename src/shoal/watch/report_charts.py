@@ -174,11 +174,10 @@ def _marks(run: Reported) -> list[Mark]:
         text = readable(entry.title + reason)
         marks.append(Mark(step, round(story.elapsed(entry.time), 3), text, is_problem=entry.is_problem))
     for incident in list(story.incidents)[-MOST_MARKS:]:
-        if incident.is_stop and incident.resumed is not None:
-            start = min(incident.time, incident.resumed - incident.seconds)
-            began, ended = (round(story.elapsed(time), 3) for time in (start, incident.resumed))
-            step = incident.step if incident.step is not None else step_at(start)
-            marks.append(Mark(step, began, f"no step for {span(incident.seconds)}", is_problem=True, until=ended))
+        for since, until in incident.spans:
+            began, ended = (round(story.elapsed(time), 3) for time in (since, until))
+            step = incident.step if incident.step is not None else step_at(since)
+            marks.append(Mark(step, began, f"no step for {span(until - since)}", is_problem=True, until=ended))
     return marks
 
 

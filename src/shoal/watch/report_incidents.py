@@ -64,9 +64,8 @@ def _strip(story: Story) -> Markup:
         if entry.lane:
             lanes[entry.lane].append(_instant(entry, story))
     for incident in story.incidents:
-        if incident.is_stop and incident.resumed is not None:
-            start = min(incident.time, incident.resumed - incident.seconds)
-            lanes.setdefault(STOPPED, []).append(_stretch(start, incident.resumed, story))
+        for since, until in incident.spans:
+            lanes.setdefault(STOPPED, []).append(_stretch(since, until, story))
         if incident.waited_from is not None:
             end = story.spans[-1].end if incident.resumed is None else incident.resumed
             lanes.setdefault(WAITING, []).append(_stretch(incident.waited_from, end, story))

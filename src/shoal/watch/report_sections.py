@@ -71,8 +71,10 @@ def figures(run: Reported) -> list[tuple[str, str, str]]:
     if story.published or story.lost:
         lost = f"{story.lost:,} lost" if story.lost else ""
         shown.append(("checkpoints", f"{story.published:,}", ", ".join(filter(None, (lost, held)))))
-    if void := story.timeline.counts["void steps"]:
+    if void := story.incidents.counts.void:
         shown.append(("void steps", f"{void:,}", "redone"))
+    if taken_back := story.incidents.counts.taken_back:
+        shown.append(("steps taken back", f"{taken_back:,}", "applied, lost and redone"))
     if len(story.incidents) and run.cost.goodput is not None:
         stood = f"{span(without_progress(story.incidents, run.cost))} without progress"
         shown.append(("goodput", percent(run.cost.goodput), stood))

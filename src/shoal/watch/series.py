@@ -10,36 +10,17 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
+from shoal.steps import MetricLine
 from shoal.watch.lines import LineFile
 
 METRICS = "metrics.jsonl"
 MOST_POINTS = 2000  # of a series
 MOST_NAMES = 200  # logged names that are drawn
-
-
-# A line with other numbers is no job's: it is damaged.
-MOST_COUNT = 2**63  # of anything
-MOST_SECONDS = 1e15
-LAST_TIME = 253_370_764_800.0  # seconds since 1970: the year 9999, the last that has dates
-Count = Annotated[int, Meta(ge=-MOST_COUNT, le=MOST_COUNT - 1)]
-Time = Annotated[float, Meta(ge=0.0, le=LAST_TIME)]
-Seconds = Annotated[float, Meta(ge=-MOST_SECONDS, le=MOST_SECONDS)]
-
-
-class MetricLine(msgspec.Struct, frozen=True):
-    """A line of `metrics.jsonl`: one applied step, over all workers. Written by `membership.metrics`."""
-
-    step: Count  # applied steps, with this one
-    time: Time  # seconds since 1970
-    epoch: Count = 0
-    seconds: Seconds = 0.0  # that the step took on the slowest worker
-    samples: Count = 0  # of all workers; with no seconds either: values logged outside loops
-    values: dict[str, float | None] = {}  # means over workers, weighted by samples; None: nan or infinite
+LATE = 0.25  # seconds by which times in the metrics may be off
+PART = 0.75  # of what a step takes: as long as a stretch must be for its speed to be told
 
 
 @dataclass(frozen=True)
@@ -144,6 +125,26 @@ class Series:
             buckets.append(bucket)
 
 
+class Pace:
+    """Samples and seconds by the clock, of steps that several workers may apply side by side."""
+
+    def __init__(self) -> None:
+        self._time = -math.inf  # of the last step
+        self._seconds = 0.0  # since the last pace
+        self._samples = 0
+
+    def add(self, line: MetricLine) -> tuple[float, int] | None:
+        """Seconds and samples since the last answer, as soon as that is about as long as a step takes."""
+        passed = max(0.0, line.time - self._time)
+        self._time = line.time
+        self._seconds += passed if passed <= line.seconds + LATE else line.seconds  # else it was no training
+        self._samples += line.samples
+        if self._seconds < PART * line.seconds or self._seconds <= 0:
+            return None
+        pace, self._seconds, self._samples = (self._seconds, self._samples), 0.0, 0
+        return pace
+
+
 @dataclass
 class Curves:
     """What a job logged, by name, and its speed."""
@@ -154,14 +155,16 @@ class Curves:
     step: int = 0  # the last applied one
     skipped: int = 0  # lines that could not be read
     problem: str = ""  # why the file could not be read to its end
+    _pace: Pace = field(default_factory=Pace)
 
     def add(self, line: MetricLine) -> None:
-        if line.samples > 0 or line.seconds > 0:  # not for values logged outside loops
+        if not line.is_outside:
             if line.step <= self.step:
                 self._rewind(line.step)
             self.step = line.step
-            if line.seconds > 0:
-                self.speed.add(line.step, line.time, line.samples / line.seconds, weight=line.seconds)
+            if (pace := self._pace.add(line)) is not None:
+                seconds, samples = pace
+                self.speed.add(line.step, line.time, samples / seconds, weight=seconds)
         for name, value in line.values.items():
             if (series := self._named(name)) is not None:
                 series.add(line.step, line.time, value)

@@ -5,6 +5,7 @@ Not here: how it reads (`server_words`) and the report's section (`report_server
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -25,6 +26,7 @@ class Loss:
     served_again: float | None = None  # seconds after it was noticed; None: not yet
     blocks: int = 0  # that no other server had
     size: int = 0  # bytes of those
+    version: int = 0  # of the map under which that was said last: under each, all that should have them say so
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Servers:
     loads: Mapping[int, ServerLoad] = field(default_factory=dict)  # the last one of each
     before: Mapping[int, ServerLoad] = field(default_factory=dict)  # of those present, the last but one
     staleness: tuple[int, ...] = ()  # updates by staleness, all so far
+    counted: tuple[int, ...] = ()  # of those, by the present ledger; another one begins where all servers were lost
     clocks: tuple[tuple[int, int], ...] = ()  # (worker, its updates)
     losses: tuple[Loss, ...] = ()
     lost: int = 0  # all that were, also those that are told no more
@@ -76,7 +79,7 @@ class Servers:
         match event:
             case events.ServerJoined():
                 return replace(self, hosts=_newest({**self.hosts, event.server: event.host}))
-            case events.ServerLost():
+            case events.ServerLost() if event.server not in {loss.server for loss in self.losses}:
                 loss = Loss(event.server, time, event.reason)
                 return replace(self, losses=(*self.losses, loss)[-MOST_LOSSES:], lost=self.lost + 1)
             case events.ServersChanged():
@@ -85,13 +88,13 @@ class Servers:
                     version=event.version,
                     present=event.servers,
                     is_settled=event.is_settled,
-                    moved=self.moved + event.size,
-                    losses=tuple(_served(loss, time) for loss in self.losses),
+                    moved=self.moved + (event.size if event.is_settled else 0),  # else it comes again
+                    losses=tuple(loss if loss.blocks else _served(loss, time) for loss in self.losses),
                 )
             case events.ParametersGone() if self.losses:
-                last = self.losses[-1]
-                gone = replace(last, blocks=last.blocks + event.blocks, size=last.size + event.size)
-                return replace(self, losses=(*self.losses[:-1], gone))
+                return replace(self, losses=(*self.losses[:-1], _gone(self.losses[-1], event)))
+            case events.ProgressResumed():
+                return replace(self, losses=tuple(_served(loss, event.time) for loss in self.losses))
             case events.ServersMeasured():
                 return self._measured(event)
             case _:
@@ -104,9 +107,32 @@ class Servers:
             version=max(self.version, event.version),
             loads=_newest({**self.loads, **new}),
             before={server: self.loads[server] for server in new if server in self.loads},
-            staleness=event.staleness or self.staleness,
             clocks=event.clocks or self.clocks,
-        )
+        )._with_staleness(event.staleness)
+
+    def _with_staleness(self, counts: tuple[int, ...]) -> Servers:
+        """Figures are of the present ledger: the difference is what came since the last ones."""
+        if not counts:
+            return self
+        is_same = sum(counts) >= sum(self.counted)
+        less = tuple(-count for count in self.counted) if is_same else ()
+        return replace(self, staleness=_added(_added(self.staleness, less), counts), counted=counts)
+
+
+def _gone(loss: Loss, event: events.ParametersGone) -> Loss:
+    """Nobody serves those before training goes on from a checkpoint. What is said under a later map is said again."""
+    before = loss if event.version == loss.version else replace(loss, blocks=0, size=0)
+    return replace(
+        before,
+        blocks=before.blocks + event.blocks,
+        size=before.size + event.size,
+        version=event.version,
+        served_again=None,
+    )
+
+
+def _added(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(a + b for a, b in itertools.zip_longest(one, other, fillvalue=0))
 
 
 def _served(loss: Loss, time: float) -> Loss:

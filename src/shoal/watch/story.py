@@ -48,7 +48,7 @@ class Story:
 
     def __init__(self) -> None:
         self.board = Board()  # of the last start
-        self.workers: dict[int, WorkerState] = {}  # sums over all starts
+        self._earlier: dict[int, WorkerState] = {}  # sums over all starts but the last
         self.timeline = Timeline()
         self.incidents = Incidents()
         self.sizes: list[tuple[float, int]] = []  # when generations were formed, and how large
@@ -69,6 +69,7 @@ class Story:
     def add(self, record: events.Record) -> None:
         event, time = record.event, record.time
         if isinstance(event, events.JobStarted):
+            self._earlier = self.workers
             self.spans.append(Span(time, time))
             self.started, self.ended, self.failed = event, None, None
         if self.spans:
@@ -89,6 +90,14 @@ class Story:
             if self.spans:
                 total += max(0.0, time - self.spans[-1].end)
         return total
+
+    @property
+    def workers(self) -> dict[int, WorkerState]:
+        """Sums over all starts."""
+        sums = dict(self._earlier)
+        for worker, state in self.board.workers.items():
+            sums[worker] = sums[worker].plus(state) if worker in sums else state
+        return sums
 
     @property
     def most(self) -> int:
@@ -120,10 +129,8 @@ class Story:
 
     def _take(self, event: events.Event, time: float) -> None:
         match event:
-            case events.StepsApplied():
+            case events.StepsApplied() | events.ProgressResumed():
                 self.step = self.board.step
-                known = self.workers.get(event.worker, WorkerState(event.worker))
-                self.workers[event.worker] = known.after(event)
             case events.GenerationFormed():
                 self.sizes.append((time, len(event.workers)))
             case events.WorkerJoined():

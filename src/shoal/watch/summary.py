@@ -28,9 +28,11 @@ def headline(board: Board) -> str:
     elif board.values:
         parts.append(named_values(board.values))
     parts.append(rate(board.mean_samples_per_second))
-    if board.voided:
-        count = len(board.voided)
-        parts.append("1 void step was redone" if count == 1 else f"{count} void steps were redone")
+    if void := board.redone - board.taken_back:
+        parts.append("1 void step was redone" if void == 1 else f"{void:,} void steps were redone")
+    if board.taken_back:
+        steps = "1 applied step was" if board.taken_back == 1 else f"{board.taken_back:,} applied steps were"
+        parts.append(f"{steps} taken back and redone")
     if board.lost:
         count = len(board.lost)
         parts.append("1 checkpoint was lost" if count == 1 else f"{count} checkpoints were lost")

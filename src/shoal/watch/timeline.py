@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from shoal import events
+from shoal.watch.board import Void, void_of
 from shoal.watch.server_words import changed, gone
 from shoal.watch.wording import (
     amount,
@@ -29,7 +30,7 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 # Kinds of happenings that a strip over the job's time shows, in its order.
 LANES = (
     *("faults on purpose", "lost", "expelled", "handed over", "joined", "generations", "coordinator", "differed"),
-    "servers lost",
+    *("servers lost", "parameters gone"),
 )
 MOST_ENTRIES = 400  # of a category; the newest are kept
 
@@ -53,13 +54,13 @@ class Timeline:
         self.counts: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)  # with what was left out
         # With their places in the record: several happen at one time.
         self._kept: dict[Category, deque[tuple[int, Entry]]] = {name: deque(maxlen=MOST_ENTRIES) for name in CATEGORIES}
-        self._void: deque[tuple[int, int]] = deque(maxlen=MOST_ENTRIES)  # generation and step, told once
+        self._void: deque[Void] = deque(maxlen=MOST_ENTRIES)  # told once
 
     def add(self, event: events.Event, time: float) -> None:
         if isinstance(event, events.StepVoided):  # every worker reports it
-            if (event.generation, event.step) in self._void:
+            if void_of(event) in self._void:
                 return
-            self._void.append((event.generation, event.step))
+            self._void.append(void_of(event))
         if (entry := entry_of(event, time)) is not None:
             entry = replace(entry, lane=_lane(event))
             self.counts[entry.category] += 1
@@ -123,8 +124,10 @@ def _lane(event: events.Event) -> str:
             return "coordinator"
         case events.ReplicaDiffered():
             return "differed"
-        case events.ServerLost() | events.ParametersGone():
+        case events.ServerLost():
             return "servers lost"
+        case events.ParametersGone():
+            return "parameters gone"
         case _:
             return ""
 

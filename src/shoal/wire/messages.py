@@ -12,7 +12,7 @@ from shoal.errors import WireError
 from shoal.events import AnyEvent
 from shoal.values import Address, Generation, Unreached
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # a generation of 10,000 members fits; anything longer is refused unread
 
 

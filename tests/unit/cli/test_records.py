@@ -152,7 +152,8 @@ def test_what_servers_read_from_workers_memory_has_its_own_column_in_show_and_re
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     job = Job(Path("runs/job"))
-    job.tell(job_started(), applied(0, 9), applied(1, 9, bytes_shared=4_000_000), applied(1, 18, bytes_shared=500_000))
+    job.tell(job_started(), applied(0, 9), applied(1, 9, bytes_shared=4_000_000))
+    job.tell(applied(1, 18, reports=2, bytes_shared=4_500_000))
     page = write_report([job.write()], Path("report.html")).read_text(encoding="utf-8")
     shown = said(capsys, "show", "job")
     lines = (line.split() for line in shown.splitlines() if line.lstrip().startswith(("worker ", "0 ", "1 ")))

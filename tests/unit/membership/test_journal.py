@@ -14,12 +14,11 @@ from shoal.events import (
     GenerationFormed,
     JobEnded,
     Record,
-    StepRow,
     StepsApplied,
     WorkerReturned,
 )
 from shoal.membership.journal import FILE_NAME, KEPT, METRICS_NAME, Journal
-from shoal.membership.metrics import MetricLine
+from shoal.steps import MetricLine, StepRow
 from shoal.values import TimeShares
 
 
@@ -44,11 +43,12 @@ def test_a_late_watcher_is_shown_a_bounded_number_of_events() -> None:
     assert list(journal.recent) == [record(number) for number in range(5, KEPT + 5)]
 
 
-def steps(step: int, time: float) -> Record:
-    row = StepRow(step, 0, 0.1, 8, {"loss": 0.5})
+def steps(step: int, time: float, *rows: int) -> Record:
+    """A report of one worker, with totals; its clock is 1000 seconds behind."""
+    made = tuple(StepRow(row, 0, 0.1, 8, {"loss": 0.5}, 8, 1, time - 1000) for row in rows or (step,))
     event = StepsApplied(
-        worker=0, generation=1, step=step, epoch=0, samples=8, seconds=0.1, shares=TimeShares(), bytes_sent=0,
-        values={"loss": 0.5}, rows=(row,),
+        worker=0, generation=1, step=step, epoch=0, samples=8 * step, seconds=0.1 * step, shares=TimeShares(),
+        bytes_sent=0, values={"loss": 0.5}, rows=made, clock=time - 1000,
     )  # fmt: skip
     return Record(time=time, event=event)
 
@@ -72,14 +72,16 @@ def test_every_step_has_a_line_of_metrics_and_events_have_few(tmp_path: Path) ->
     journal.flush()
     assert [line.step for line in read_metrics(tmp_path)] == list(range(1, 41))
     assert len(read_events(tmp_path)) == 2, "the generation and the first report"
-    assert all(isinstance(one.event, StepsApplied) and one.event.rows == () for one in shown)
-    assert list(journal.recent)[1:] == shown
+    assert all(len(records) == 1 for records in shown)
+    assert all(isinstance(one.event, StepsApplied) and one.event.rows == () for (one,) in shown)
+    assert list(journal.recent)[1:] == [one for (one,) in shown]
     journal.write(Record(time=4.1, event=JobEnded(outcome="finished", exit_code=0, reason="", seconds=4.1)))
     journal.close()
     *_, last, ended = read_events(tmp_path)
     assert isinstance(last.event, StepsApplied)
-    assert (last.event.step, last.event.samples) == (40, 39 * 8)
+    assert (last.event.step, last.event.samples) == (40, 40 * 8)
     assert isinstance(ended.event, JobEnded)
+    assert b'"clock"' not in (tmp_path / FILE_NAME).read_bytes(), "which says nothing to anybody else"
 
 
 def test_the_lines_of_metrics_are_as_documented(tmp_path: Path) -> None:
@@ -88,7 +90,7 @@ def test_the_lines_of_metrics_are_as_documented(tmp_path: Path) -> None:
     journal.write(steps(12, 1763190000.1234))
     journal.close()
     assert (tmp_path / METRICS_NAME).read_text() == (
-        '{"step":12,"time":1763190000.123,"epoch":0,"seconds":0.1,"samples":8,"values":{"loss":0.5}}\n'
+        '{"step":12,"time":1763190000.123,"epoch":0,"generation":1,"seconds":0.1,"samples":8,"values":{"loss":0.5}}\n'
     )
 
 
@@ -140,28 +142,17 @@ def test_a_full_disk_is_a_trouble_and_does_not_end_the_job(tmp_path: Path, name:
 
 def test_lines_of_metrics_go_on_where_a_coordinator_that_died_had_got_to(tmp_path: Path) -> None:
     """Workers that are back send their last rows again: none is written twice, and none waits for ever."""
-
-    def applied(step: int, *rows: int) -> Record:
-        made = tuple(StepRow(row, 0, 0.1, 8, {}, 8) for row in rows)
-        event = StepsApplied(
-            worker=0, generation=1, step=step, epoch=0, samples=0, seconds=0.0, shares=TimeShares(), bytes_sent=0,
-            values={}, rows=made,
-        )  # fmt: skip
-        return Record(time=1.0, event=event)
-
     first = Journal(tmp_path)
-    first.write(Record(time=0.0, event=formed))
-    first.write(applied(2, 1, 2))
+    first.write(Record(time=0.0, event=FORMED))
+    first.write(steps(2, 1.0, 1, 2))
     first.flush()
     second = Journal(tmp_path)  # the first one was killed: nothing was closed
-    second.write(Record(time=2.0, event=CoordinatorReturned(generation=1, reason="killed")))
+    assert second.last_time == 1.0
+    second.write(Record(time=2.0, event=CoordinatorReturned(generation=1, reason="killed", workers=(0,))))
     second.write(Record(time=2.0, event=WorkerReturned(worker=0, generation=1)))
-    second.write(applied(3, 1, 2, 3))
+    second.write(steps(3, 2.0, 1, 2, 3))
     second.flush()
     lines = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
     first.close()
     second.close()
-
-
-formed = GenerationFormed(generation=1, workers=(0,), schedule="ring", codec="identity", reason="all are here")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from shoal.events import Advised
+from shoal.events import Advised, StepsApplied
 from shoal.membership import outbox as outbox_module
 from shoal.membership.outbox import Outbox
-from shoal.values import Unreached
+from shoal.steps import StepRow
+from shoal.values import TimeShares, Unreached
 from shoal.wire.messages import (
     ClientMessage,
     ExchangeBroken,
@@ -75,7 +79,7 @@ def test_whatever_breaks_all_that_counts_arrives_whole_and_nothing_is_made_up(
     heard: list[Message] = []
     for size in cuts:
         heard += messages(drain(outbox, size))
-        outbox.start_over()
+        outbox.start_over(0.0)
     heard += messages(drain(outbox))
     assert all(message in said for message in heard)
     lasting = [message for message in said if not isinstance(message, Heartbeat | Report)]
@@ -101,10 +105,10 @@ def test_what_has_been_answered_is_not_said_again() -> None:
     drain(outbox)
     outbox.settled("a")
     outbox.generation_heard(3)
-    outbox.start_over()
+    outbox.start_over(0.0)
     assert messages(drain(outbox)) == [part("b"), broken(3)]
     outbox.generation_heard(4)
-    outbox.start_over()
+    outbox.start_over(0.0)
     assert messages(drain(outbox)) == [part("b")]
 
 
@@ -114,10 +118,47 @@ def test_who_could_not_be_reached_when_a_connection_broke_is_not_named_on_the_ne
     outbox.add(msgspec.structs.replace(broken(1), unreached=Unreached(unreachable=(2,), late=(3,))))
     assert messages(drain(outbox))[0].unreached.unreachable == (2,)  # type: ignore[union-attr]  # it is that notice
     for most in (1 << 30, 10):
-        outbox.start_over()
+        outbox.start_over(0.0)
         drain(outbox, most)
-    outbox.start_over()
+    outbox.start_over(0.0)
     assert messages(drain(outbox)) == [broken(1)]
+
+
+def steps(number: int, rows: int = 1) -> Report:
+    row = StepRow(number, 0, 0.1, 8, {}, 8, 1, 0.1 * number)
+    return Report(events=(applied(number, rows=(row,) * rows),))
+
+
+def applied(number: int, **changes: Any) -> StepsApplied:
+    made = StepsApplied(
+        worker=0, generation=1, step=number, epoch=0, samples=8 * number, seconds=0.1 * number, shares=TimeShares(),
+        bytes_sent=0, values={}, clock=0.1 * number,
+    )  # fmt: skip
+    return msgspec.structs.replace(made, **changes)
+
+
+def test_reports_of_steps_are_said_again_as_sent_now() -> None:
+    """For a coordinator that died before it could write them; what comes twice has the same totals and rows."""
+    outbox = Outbox()
+    for number in range(1, 4):
+        outbox.add(steps(number))
+    drain(outbox)
+    outbox.start_over(77.0)
+    again = [event for message in messages(drain(outbox)) for event in getattr(message, "events", ())]
+    assert [event.samples for event in again] == [8, 16, 24]
+    assert [event.clock for event in again] == [77.0] * 3
+    assert [event.rows[0].ended for event in again] == [pytest.approx(0.1 * number) for number in range(1, 4)]
+
+
+def test_what_is_said_again_is_bounded() -> None:
+    outbox = Outbox()
+    for number in range(1, 50):
+        outbox.add(steps(number, rows=outbox_module.RECENT_ROWS // 10))
+    drain(outbox)
+    outbox.start_over(0.0)
+    again = messages(drain(outbox))
+    assert len(again) == 10
+    assert [event.step for event in getattr(again[-1], "events", ())] == [49]
 
 
 def test_a_last_word_is_said_again() -> None:
@@ -125,7 +166,7 @@ def test_a_last_word_is_said_again() -> None:
     leave = Leave(step=1, reason="done")
     outbox.add(leave)
     drain(outbox)
-    outbox.start_over()
+    outbox.start_over(0.0)
     assert messages(drain(outbox)) == [leave]
 
 

@@ -15,9 +15,11 @@ from torch.utils.data import TensorDataset
 import shoal
 from shoal.errors import UsageError
 from shoal.events import Advised, StepsApplied
+from shoal.steps import StepRow
+from shoal.strategies.strategy import Iteration
 from shoal.training import reporter
 from shoal.training.reporter import Reporter
-from shoal.values import StepRow, TimeShares
+from shoal.values import TimeShares
 from shoal.wire.messages import Report, encode
 from support.training import Hub, ThreadPeers, train_in_threads
 
@@ -59,9 +61,13 @@ def test_every_applied_step_has_one_row_with_its_own_values() -> None:
         assert [row.epoch for row in rows] == [0] * 4 + [1] * 4 + [2] * 4
         assert [row.samples for row in rows] == [3] * 12
         reports = [event for event in hub.events if isinstance(event, StepsApplied) and event.worker == worker]
-        assert sum(row.seconds for row in rows) == pytest.approx(sum(event.seconds for event in reports), abs=1e-9)
+        assert sum(row.seconds for row in rows) == pytest.approx(reports[-1].seconds, abs=1e-9)
         assert all(event.seconds == pytest.approx(event.shares.total) for event in reports)
         assert all(row.seconds > 0 for row in rows)
+        assert [row.samples for row in rows] == [3] * 12
+        assert reports[-1].samples == 36
+        assert [row.ended for row in rows] == sorted(row.ended for row in rows)
+        assert {row.generation for row in rows} == {event.generation for event in reports} == {1}
 
 
 def test_values_of_a_void_step_are_nowhere() -> None:
@@ -195,6 +201,42 @@ def test_what_cannot_be_recorded_is_refused_in_the_call(values: dict[str, Any], 
         train_in_threads(1, lambda run: run.log(**values))
 
 
+def iteration(step: int, samples: int = 1) -> Iteration:
+    return Iteration(
+        step=step - 1, weight=samples, earlier_weight=0, step_samples=2 * samples, samples=samples, own_samples=samples
+    )
+
+
+def test_what_was_applied_is_told_before_the_members_regroup(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who dies while it regroups takes nothing with it; the time of regrouping is the next step's."""
+    monkeypatch.setattr(reporter, "INTERVAL", math.inf)
+    hub = Hub(1)
+    peers = ThreadPeers(hub, 0)
+    try:
+        made = Reporter(peers)
+        made.keep_logged(iteration(1, 4), step=1)
+        made.add(shares=TimeShares(compute=0.5), epoch=0)
+        made.send(step=1)
+        made.keep_logged(iteration(2, 4), step=2)
+        assert hub.events == []
+        made.tell(step=2)
+        assert [(row.step, row.samples, row.total) for row in rows_of(hub, 0)] == [(1, 4, 8), (2, 4, 8)]
+        made.tell(step=2)
+        assert len(hub.events) == 1, "there is no more to tell"
+        made.add(shares=TimeShares(compute=0.5, other=2.0), epoch=0)
+        made.keep_logged(iteration(3, 4), step=3)
+        made.add(shares=TimeShares(compute=0.5), epoch=0)
+        made.send(step=3, now=True)
+    finally:
+        peers.close()
+    rows, last = rows_of(hub, 0), hub.events[-1]
+    assert [row.step for row in rows] == [1, 2, 3]
+    assert isinstance(last, StepsApplied)
+    assert last.samples == 12
+    assert sum(row.seconds for row in rows) == pytest.approx(last.seconds)
+    assert rows[2].seconds > 2.0
+
+
 def test_a_report_fits_into_a_message_whatever_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The longest and most names there may be, and steps so quick that time never makes a report due."""
     monkeypatch.setattr(reporter, "INTERVAL", math.inf)
@@ -205,12 +247,12 @@ def test_a_report_fits_into_a_message_whatever_is_logged(monkeypatch: pytest.Mon
         many = {f"{number:0200}": 1.5 for number in range(reporter.MOST_NAMES)}
         for step in range(1, 6):
             made.log({**many, f"{0:0200}": step})
-            made.keep_logged(samples=1)
-            made.add(samples=1, shares=TimeShares(compute=1e-6))
+            made.keep_logged(iteration(step), step=step)
+            made.add(shares=TimeShares(compute=1e-6), epoch=0)
             made.send(step=step)
         for step in range(6, 6 + 2 * reporter.MOST_ROWS):
-            made.keep_logged(samples=1)
-            made.add(samples=1, shares=TimeShares(compute=1e-6))
+            made.keep_logged(iteration(step), step=step)
+            made.add(shares=TimeShares(compute=1e-6), epoch=0)
             made.send(step=step)
     finally:
         peers.close()

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import shoal
 from shoal.errors import DataError, UsageError, WorkersDisagree
-from shoal.events import EpochEnded, Evaluated, LoopStarted, StepsApplied, StopAgreed
+from shoal.events import EpochEnded, Evaluated, LoopEnded, LoopStarted, StepsApplied, StopAgreed
 from support.training import Hub, train_in_threads
 
 START = nn.Linear(5, 2).double()
@@ -351,9 +351,12 @@ def test_events_tell_what_happened() -> None:
     assert (started.steps_per_epoch, started.global_batch, started.samples_per_epoch) == (6, 8, 43)
     assert [event.epoch for event in hub.events if isinstance(event, EpochEnded)] == [0, 1]
     reports = [event for event in hub.events if isinstance(event, StepsApplied)]
-    assert sum(event.samples for event in reports) == 86
+    last = {event.worker: event for event in reports}  # with the totals of all before
+    assert sum(event.samples for event in last.values()) == 86
     assert all(event.values["loss"] >= 0 for event in reports)
-    assert sum(event.bytes_sent for event in reports) > 0
+    assert all(event.bytes_sent > 0 for event in last.values())
+    (ended,) = [event for event in hub.events if isinstance(event, LoopEnded)]
+    assert (ended.loop, ended.step) == (1, 12)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from shoal import events
 from shoal.values import TimeShares
 from shoal.watch.board import Board
-from support.records import job_started
 
 LOOP = events.LoopStarted(loop=0, epochs=2, steps_per_epoch=10, global_batch=20, samples_per_epoch=200)
 
@@ -55,8 +54,20 @@ def test_rates_of_workers_add_up() -> None:
 
 
 def test_rate_follows_a_change_of_speed() -> None:
-    made = board(*[applied(samples=100)] * 10, *[applied(samples=10)] * 20)
+    fast = [applied(samples=100 * report, seconds=1.0 * report) for report in range(1, 11)]
+    slow = [applied(samples=1000 + 10 * report, seconds=10.0 + report) for report in range(1, 21)]
+    made = board(*fast, *slow)
     assert made.samples_per_second == pytest.approx(10.0, rel=0.05)
+
+
+def test_a_report_that_is_missing_or_comes_again_changes_no_total() -> None:
+    reports = [
+        applied(samples=10 * report, seconds=1.0 * report, bytes_sent=3 * report, step=report) for report in range(1, 9)
+    ]
+    [whole] = board(*reports).workers.values()
+    [patchy] = board(*reports[:2], *reports[5:], *reports[1:3]).workers.values()
+    for state in (whole, patchy):
+        assert (state.samples, state.seconds, state.bytes_sent, state.step) == (80, 8.0, 24, 8)
 
 
 def test_time_left_comes_from_the_pace_of_this_loop() -> None:
@@ -167,7 +178,13 @@ def test_mean_rate_is_right_when_all_workers_were_replaced() -> None:
     second = [applied(n, samples=100, seconds=10.0) for n in (2, 3)]
     made = board(formed(1, 0, 1), *first, died(0), died(1), formed(2, 2, 3), *second)
     assert made.mean_samples_per_second == pytest.approx(20.0)
-    grown = board(formed(1, 0), applied(0, samples=100, seconds=10.0), formed(2, 0, 1), *first)
+    grown = board(
+        formed(1, 0),
+        applied(0, samples=100, seconds=10.0),
+        formed(2, 0, 1),
+        applied(0, samples=200, seconds=20.0),
+        applied(1, samples=100, seconds=10.0),
+    )
     assert grown.mean_samples_per_second == pytest.approx(300 / 20)
 
 
@@ -223,13 +240,27 @@ def test_any_order_of_events_gives_sensible_figures(happened: list[tuple[events.
     assert made.samples_per_second >= 0
     assert made.done >= 0
     assert made.seconds_left is None or made.seconds_left >= 0
-    total = sum(event.samples for event, _ in happened if isinstance(event, events.StepsApplied))
-    assert sum(state.samples for state in made.workers.values()) == total
+    reports = [event for event, _ in happened if isinstance(event, events.StepsApplied)]
+    for worker, state in made.workers.items():
+        assert state.seconds == max(event.seconds for event in reports if event.worker == worker)
 
 
-def test_a_job_has_lasted_since_its_start_whenever_its_coordinator_was_started() -> None:
-    made = Board().apply(job_started(), 100.0)
-    made = made.apply(events.CoordinatorReturned(generation=1, reason="started again"), 140.0)
-    made = made.apply(events.JobEnded(outcome="finished", exit_code=0, reason="done", seconds=20.0), 160.0)
-    assert made.ended is not None
-    assert made.ended.seconds == 60.0
+def test_waiting_is_over_when_training_goes_on_with_the_same_members() -> None:
+    waits = events.Waiting(workers=0, needed=2, reason="no member of the generation was heard of for 7.0 s")
+    resumed = events.ProgressResumed(
+        generation=1, step=21, time=30.0, seconds=12.0, redone=0, samples_redone=0, reason="nobody was heard of"
+    )
+    assert board(formed(1, 0, 1), waits).waiting == waits
+    assert board(formed(1, 0, 1), waits, resumed).waiting is None
+
+
+def test_a_job_that_begins_again_from_the_top_shows_the_step_it_is_at() -> None:
+    """No checkpoint says where: the first step does."""
+    back = events.ProgressResumed(
+        generation=2, step=1, time=30.0, seconds=3.0, redone=35, samples_redone=350, taken_back=35, reason="all are new"
+    )
+    made = board(formed(1, 0, 1), LOOP, applied(step=35), formed(2, 2, 3), applied(2, step=2, generation=2), back)
+    assert made.step == 2
+    made = made.apply(applied(2, step=3, generation=2, seconds=2.0), 9.0)
+    assert (made.step, made.taken_back) == (3, 35)
+    assert made.apply(applied(0, step=36, generation=1, seconds=2.0), 9.5).step == 3, "late news of what is void"

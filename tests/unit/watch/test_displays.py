@@ -40,13 +40,15 @@ def story(workers: int = 2) -> list[events.Event]:
             generation=1,
             step=step,
             epoch=step // 10,
-            samples=100,
-            seconds=1.0,
-            shares=SHARES,
-            bytes_sent=5,
+            samples=100 * report,
+            seconds=1.0 * report,
+            shares=msgspec.structs.replace(
+                SHARES, **{name: report * part for name, part in msgspec.structs.asdict(SHARES).items()}
+            ),
+            bytes_sent=5 * report,
             values={"loss": 1.0 / step},
         )
-        for step in (1, 5, 9)
+        for report, step in enumerate((1, 5, 9), start=1)
         for worker in range(workers)
     ]
     told += [
@@ -56,6 +58,9 @@ def story(workers: int = 2) -> list[events.Event]:
         events.StepVoided(worker=1, generation=1, step=10, operation="all-reduce", reason="worker 0 is unreachable"),
         events.GenerationFormed(
             generation=2, workers=(0, 1), schedule="ring", codec="identity", reason="all are alive"
+        ),
+        events.ProgressResumed(
+            generation=2, step=10, time=9.0, seconds=0.5, redone=1, samples_redone=20, reason="all are alive"
         ),
         published(8),
         published(9),
@@ -82,6 +87,7 @@ def play(display: Display, told: list[events.Event]) -> None:
 EXPECTED = [
     "step 10 was void and is redone: all-reduce: worker 1 is unreachable",
     "generation 2 with 2 workers: all are alive",
+    "training goes on at step 10 after 0.5 s; redone: 1 step (20 samples)",
     "checkpoint at step 8: 412 MB in 0.4 s, training held up 2 ms",
     "warning: the checkpoint at step 10 is lost: worker 1: disk full; training goes on, and the next one will be tried",
     "epoch 1 ended at step 10: 200 samples, 100 samples/s",

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.watch.goodput import MOST_STRETCHES, Applied, Cost, Course, Goodput, merged
+from shoal.steps import MetricLine
+from shoal.watch.goodput import MOST_STRETCHES, Cost, Course, Goodput, merged
 from shoal.watch.incident import Incident
 from shoal.watch.incident_words import cost_of, without_progress
 from shoal.watch.record import read_record
-from shoal.watch.series import MetricLine
 from support.records import eventful, faulty
 
 
@@ -71,7 +71,7 @@ def test_steps_that_are_done_again_count_once_as_samples_and_twice_as_time() -> 
     found = cost(course, *steady(1, 40, 1.0), *steady(21, 20, 101.0))
     assert (found.samples, found.seconds) == (4000, pytest.approx(15.0))
     assert found.goodput == pytest.approx(2 / 3)
-    crashed = Incident(time=100.0, is_restored=True, steps_redone=12, samples_redone=1200)
+    crashed = Incident(time=100.0, go=2, is_new_go=True, steps_redone=12, samples_redone=1200)
     assert found.redone_after(crashed) == (20, 2000), "events of a crash are behind the metrics"
 
 
@@ -94,6 +94,25 @@ def test_steps_whose_lines_were_lost_with_a_coordinator_count() -> None:
     found = cost(Course(starts=(0.0,)), *steady(1, 40, 1.0), *steady(51, 40, 13.5))
     assert (found.samples, found.seconds) == (9000, pytest.approx(22.5))
     assert found.goodput == pytest.approx(1.0)
+
+
+def test_workers_that_run_free_are_measured_by_the_clock_and_not_by_their_own_time() -> None:
+    """Two of them: an update takes a worker half a second, and there is one every quarter of a second."""
+    course = Course(starts=(0.0,), stops=((11.0, 20.9),), disturbed=((11.0, 20.9),))
+    before = [line(number, 1.0 + 0.25 * number, seconds=0.5) for number in range(1, 41)]
+    after = [line(40 + number, 20.75 + 0.25 * number, seconds=0.5) for number in range(1, 41)]
+    found = cost(course, *before, *after)
+    assert found.step_seconds == pytest.approx(0.25)
+    assert found.rate == pytest.approx(400.0)
+    assert found.seconds == pytest.approx(after[-1].time - before[0].time + 0.5)
+    assert found.goodput == pytest.approx(8000 / (400 * found.seconds), rel=0.01)
+
+
+def test_steps_that_a_job_took_back_while_it_ran_count_once() -> None:
+    course = Course(starts=(0.0,), stops=((11.0, 12.9),), disturbed=((11.0, 12.9),))
+    found = cost(course, *steady(1, 40, 1.0), *steady(21, 60, 13.0))
+    assert found.samples == 8000
+    assert found.seconds == pytest.approx(100 * 0.25 + 2.0)
 
 
 def test_values_logged_outside_loops_are_no_steps() -> None:
@@ -132,19 +151,6 @@ def test_resumed_job_pays_for_what_it_did_again(tmp_path: Path) -> None:
     assert found.samples == 600 * 128
     assert found.goodput is not None
     assert found.goodput < 0.85, "a quarter of the steps was done twice"
-
-
-@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 5)), max_size=60))
-def test_samples_of_the_steps_that_count(lines: list[tuple[int, int]]) -> None:
-    applied = Applied()
-    kept: dict[int, int] = {}
-    for step, samples in lines:
-        kept = {known: count for known, count in kept.items() if known < step} | {step: samples}
-        if len(kept) > 1:  # steps without a line were like the one after them
-            kept |= dict.fromkeys(range(sorted(kept)[-2] + 1, step), samples)
-        applied.add(step, samples)
-        assert applied.total == sum(kept.values())
-        assert applied.last == step
 
 
 spans = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 10)), max_size=12)

@@ -13,7 +13,7 @@ from shoal import events
 from shoal.values import TimeShares
 from shoal.watch.goodput import Cost
 from shoal.watch.incident import Incident
-from shoal.watch.incident_words import in_a_line, percent, without_progress
+from shoal.watch.incident_words import cost_cells, in_a_line, percent, without_progress
 from shoal.watch.incidents import MOST_INCIDENTS, Incidents
 from support.records import job_started
 
@@ -21,9 +21,11 @@ Told = tuple[float, events.Event]
 
 
 def incidents(*happened: Told) -> Incidents:
+    """A step after which training goes on is told when it was applied."""
     made = Incidents()
     for time, event in happened:
-        made.add(event, time)
+        is_bare = isinstance(event, events.ProgressResumed) and event.time == 0.0
+        made.add(msgspec.structs.replace(event, time=time) if is_bare else event, time)
     return made
 
 
@@ -44,7 +46,13 @@ def void(worker: int, generation: int = 1, step: int = 10) -> events.StepVoided:
 
 def resumed(generation: int, seconds: float = 1.0, **changes: Any) -> events.ProgressResumed:
     event = events.ProgressResumed(
-        generation=generation, step=10, seconds=seconds, redone=1, samples_redone=32, reason="the members changed"
+        generation=generation,
+        step=10,
+        time=0.0,
+        seconds=seconds,
+        redone=1,
+        samples_redone=32,
+        reason="the members changed",
     )
     return msgspec.structs.replace(event, **changes)
 
@@ -170,18 +178,64 @@ def test_silent_corruption_is_told_with_what_was_done_about_it() -> None:
     assert made.counts.differed == 1
 
 
-def test_losing_everybody_costs_the_steps_since_the_checkpoint_and_all_the_time() -> None:
+def test_losing_everybody_costs_what_the_first_step_after_says_and_nothing_is_counted_twice() -> None:
     restored = events.Resumed(checkpoint="step-00000100-g1", step=100, workers=4, reason="the newest")
     loop = events.LoopStarted(loop=1, epochs=1, steps_per_epoch=999, global_batch=32, samples_per_epoch=None)
+    back = resumed(2, 10.5, time=60.0, redone=31, samples_redone=31 * 32, taken_back=30)
     made = incidents(
-        *BEGIN, (2.0, loop), *((50.0, died(n, step=131)) for n in range(4)), (50.0, void(0, step=131)),
-        (51.0, events.Waiting(workers=0, needed=1, reason="all are lost")), (58.0, formed(2, 4, 5, 6, 7)),
-        (59.0, restored), (60.0, resumed(2, 0.2, redone=0, samples_redone=0)),
+        *BEGIN, (2.0, loop), (49.0, applied(1, 130)), *((50.0, died(n, step=131)) for n in range(4)),
+        (50.0, void(0, step=131)), (51.0, events.Waiting(workers=0, needed=1, reason="all are lost")),
+        (58.0, formed(2, 4, 5, 6, 7)), (59.0, restored), (60.3, back),
     )  # fmt: skip
     [incident] = made
-    assert (incident.is_restored, incident.seconds, incident.waited_from) == (True, 10.0, 51.0)
-    assert (incident.steps_redone, incident.samples_redone) == (30, 30 * 32)
+    assert (incident.seconds, incident.waited_from, incident.resumed) == (10.5, 51.0, 60.0)
+    assert (incident.spans, incident.time) == ([(49.5, 60.0)], 50.0), "from the last step, not from its first sign"
+    assert (incident.steps_redone, incident.samples_redone, incident.taken_back) == (31, 31 * 32, 30)
     assert "resumed at step 100 from step-00000100-g1: the newest" in incident.decided
+    assert cost_cells(incident, Cost())[1] == "31 steps (992 samples), 30 of which had been applied"
+
+
+def test_workers_that_were_all_stopped_and_go_on_are_an_incident_that_is_over() -> None:
+    silence = "no member of the generation was heard of for 7.0 s"
+    waits = events.Waiting(workers=0, needed=1, reason=silence)
+    made = incidents(
+        *BEGIN, (20.0, waits), (25.2, resumed(1, 12.1, time=25.0, redone=0, samples_redone=0)), (40.0, END)
+    )
+    [incident] = made
+    assert incident.story == [silence]
+    assert (incident.is_open, incident.resumed, incident.spans) == (False, 25.0, [(pytest.approx(12.9), 25.0)])
+    assert in_a_line(made, Cost(step_seconds=0.1)) == "12 s without progress"
+
+
+def test_what_a_job_does_not_get_over_lasts_to_its_end() -> None:
+    failed = events.JobEnded(outcome="failed", exit_code=3, reason="nobody is left", seconds=9.0)
+    made = incidents(*BEGIN, (50.0, died(1)), (50.1, formed(2, 0, 2, 3)), (58.0, failed))
+    [incident] = made
+    cost = Cost(step_seconds=0.5, lasts={1: 49.0})
+    assert cost.lost_to(incident) == pytest.approx(8.5), "from the last step of that go of the job"
+    assert cost_cells(incident, cost)[0] == "8.5 s, to the end"
+    assert without_progress(made, cost) == pytest.approx(8.5)
+
+
+def test_a_worker_that_is_expelled_twice_is_one_that_was_lost() -> None:
+    expelled = events.WorkerExpelled(worker=1, step=10, reason="silent for 30 s")
+    made = incidents(
+        *BEGIN, (10.0, expelled), (10.1, formed(2, 0, 2, 3)), (10.2, resumed(2)), (20.0, formed(3, 0, 1, 2, 3)),
+        (20.1, resumed(3)), (30.0, expelled), (30.1, formed(4, 0, 2, 3)), (30.2, resumed(4)), (31.0, expelled),
+    )  # fmt: skip
+    assert in_a_line(made, Cost()).startswith("1 worker lost (1 expelled) and replaced, ")
+
+
+def test_servers_that_were_lost_are_counted_once() -> None:
+    gone = events.ParametersGone(server=None, blocks=5, size=20_000, reason="all servers that held them are lost")
+    lost = [events.ServerLost(server=number, reason="it closed the connection") for number in (0, 1)]
+    made = incidents(
+        *BEGIN, (10.0, lost[0]), (10.0, lost[1]), (10.1, lost[1]), (10.2, void(0)), (10.3, formed(2, 0, 1, 2, 3)),
+        (10.4, gone), (11.0, resumed(2, 1.5, redone=18, samples_redone=18, taken_back=17)),
+    )  # fmt: skip
+    [incident] = made
+    assert incident.happened[-1].startswith("5 blocks of parameters (20 kB) are on no server any more")
+    assert in_a_line(made, Cost()) == "2 servers lost, 1.5 s without progress, 18 steps (18 samples) redone"
 
 
 def test_a_job_that_crashed_and_is_resumed_tells_what_was_redone() -> None:
@@ -226,6 +280,7 @@ def test_endless_trouble_is_bounded_and_all_of_it_counts() -> None:
     made = incidents(*told)
     assert len(made) == MOST_INCIDENTS
     assert made.earlier == MOST_INCIDENTS - 2
+    assert f"{2 * MOST_INCIDENTS - 2:,} steps" in in_a_line(made, Cost()), "also of those that are not told one by one"
     assert without_progress(made, Cost(step_seconds=0.1)) == pytest.approx(0.4 * (2 * MOST_INCIDENTS - 2))
 
 
@@ -290,29 +345,6 @@ def applied(generation: int, step: int) -> events.StepsApplied:
         value_samples=0,
         rows=(),
     )
-
-
-@pytest.mark.parametrize(("checkpoint", "redone"), [(None, 40), (30, 10)])
-def test_a_loss_of_all_workers_lasts_until_new_ones_apply_a_step(checkpoint: int | None, redone: int) -> None:
-    """Those know of no interruption, so no event tells its end."""
-    chosen = events.BatchChosen(
-        generation=1, workers=4, global_batch=32, worker_batch=8.0, lr_factor=1.0, reason="as it was"
-    )
-    found = events.Resumed(checkpoint="c", step=checkpoint or 0, workers=4, reason="epoch 1")
-    [incident] = incidents(
-        *BEGIN,
-        (2.0, chosen),
-        (9.0, applied(1, 40)),
-        *((10.0, died(worker)) for worker in range(4)),
-        (10.5, applied(1, 40)),
-        (17.0, formed(2, 4, 5, 6, 7)),
-        *(((18.0, found),) if checkpoint is not None else ()),
-        (20.0, applied(2, (checkpoint or 0) + 3)),
-        (30.0, applied(2, (checkpoint or 0) + 60)),
-        (99.0, END),
-    )
-    assert (incident.seconds, incident.resumed) == (10.0, 20.0)
-    assert (incident.steps_redone, incident.samples_redone) == (redone, redone * 32)
 
 
 def test_newcomers_that_are_let_in_are_no_effect_of_a_fault_that_is_at_work() -> None:

@@ -64,7 +64,7 @@ TOLD: list[tuple[events.Event, str]] = [
         "3 workers take 24 samples a step, 8 each; learning rates are multiplied by 0.75: why",
     ),
     (
-        events.ProgressResumed(generation=2, step=41, seconds=0.8, redone=2, samples_redone=64, reason="why"),
+        events.ProgressResumed(generation=2, step=41, time=9.0, seconds=0.8, redone=2, samples_redone=64, reason="why"),
         "training goes on at step 41 after 0.8 s; redone: 2 steps (64 samples)",
     ),
     (

@@ -210,6 +210,19 @@ def test_every_kind_of_event_is_told_but_for_what_is_summed_up_elsewhere() -> No
     assert silent == {
         events.StepsApplied,
         events.LoopStarted,
+        events.LoopEnded,
         events.CheckpointStarted,
         events.ServersMeasured,
     }
+
+
+def test_totals_of_a_worker_are_those_of_all_its_processes(tmp_path: Path) -> None:
+    """Each start of the job counts anew, and worker 0 of one is another process than worker 0 of the next."""
+    job = Job(tmp_path / "run")
+    for samples in (100, 40):
+        job.tell(job_started())
+        for part in (0.5, 1.0):
+            job.at += 5.0
+            job.tell(applied(0, 10, samples=int(part * samples), seconds=part * 4.0, bytes_sent=int(part * 8)))
+    state = read_record(job.write()).story.workers[0]
+    assert (state.samples, state.seconds, state.bytes_sent) == (140, 8.0, 16)

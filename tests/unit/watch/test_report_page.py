@@ -182,7 +182,7 @@ def test_faults_are_told_with_what_was_decided_and_what_they_cost(tmp_path: Path
     ]  # fmt: skip
     [run] = read_runs([tmp_path / "run"])
     marks = chart_data([run]).runs[0].marks
-    assert [round(mark.until - mark.time, 2) for mark in marks if mark.until is not None] == [1.25, 0.5, 0.75, 8.75]
+    assert [round(mark.until - mark.time, 2) for mark in marks if mark.until is not None] == [1.25, 0.5, 0.75, 8.25]
     assert sum(mark.is_problem for mark in marks if mark.until is None) == 7
 
 

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.watch.series import MOST_NAMES, MOST_POINTS, Curves, MetricLine, Series, read_curves
+from shoal.steps import MetricLine
+from shoal.watch.series import MOST_NAMES, MOST_POINTS, Curves, Series, read_curves
 
 
 def line(step: int, value: float | None, *, samples: int = 10, seconds: float = 2.0, name: str = "loss") -> MetricLine:
-    return MetricLine(step=step, time=float(step), seconds=seconds, samples=samples, values={name: value})
+    return MetricLine(step=step, time=2.0 * step, seconds=seconds, samples=samples, values={name: value})
 
 
 def logged(step: int, value: float, name: str = "score") -> MetricLine:
@@ -53,7 +54,8 @@ def history(told: list[tuple[int, int]]) -> tuple[list[tuple[int, float]], dict[
 @given(goes)
 def test_resumed_job_has_one_value_for_each_step_the_last_one(told: list[tuple[int, int]]) -> None:
     written, left = history(told)
-    made = curves(*(line(step, value) for step, value in written))
+    lines = (msgspec.structs.replace(line(step, value), time=2.0 * value) for step, value in written)
+    made = curves(*lines)
     assert shown(made.values["loss"]) == sorted(left.items())
     assert made.step == max(left)
     assert [point.step for point in made.speed.points()] == sorted(left)
@@ -125,6 +127,19 @@ def test_speed_is_samples_over_seconds() -> None:
         series.add(step, 0.0, samples / seconds, weight=seconds)
     first = series.points()[0]
     assert first.mean == pytest.approx(20 / 10)
+
+
+def test_speed_of_workers_that_run_free_is_that_of_all_together() -> None:
+    """Four of them: an update of 10 samples takes a worker two seconds, and there is one every half a second."""
+    told = [MetricLine(step=n, time=0.5 * n, seconds=2.0, samples=10) for n in range(1, 200)]
+    points = curves(*told).speed.points()[5:]
+    assert [point.mean for point in points] == [pytest.approx(20.0)] * len(points)
+
+
+def test_what_lies_between_loops_does_not_slow_anything_down() -> None:
+    told = [line(step, 1.0) for step in range(1, 5)]
+    told += [msgspec.structs.replace(line(step, 1.0), time=500.0 + 2.0 * step) for step in range(5, 9)]
+    assert [point.mean for point in curves(*told).speed.points()] == [5.0] * 8
 
 
 def test_names_without_end_are_cut_off() -> None:

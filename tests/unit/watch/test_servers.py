@@ -17,6 +17,7 @@ from shoal.watch.incidents import Incidents
 from shoal.watch.notices import notices
 from shoal.watch.server_words import histogram, progress
 from shoal.watch.servers import MOST_LOSSES, Servers
+from shoal.watch.timeline import Timeline
 from support.records import Job, applied, job_started
 
 LOST = events.ServerLost(server=1, reason="its process was killed by SIGKILL")
@@ -87,12 +88,49 @@ def test_a_loss_lasts_until_there_is_a_new_map() -> None:
     assert after(LOST).losses[0].served_again is None
     [loss] = after(*STORY).losses
     assert (loss.server, loss.served_again, loss.blocks) == (1, 1.0, 0)
-    [loss] = after(LOST, GONE, GONE).losses
+    [loss] = after(LOST, GONE, msgspec.structs.replace(GONE, server=2)).losses
     assert (loss.blocks, loss.size) == (14, 56_000)
 
 
+def test_what_is_said_to_be_gone_again_under_the_next_map_is_gone_once() -> None:
+    first = msgspec.structs.replace(GONE, version=2)
+    later = [msgspec.structs.replace(GONE, server=server, blocks=blocks, size=4000 * blocks, version=3)
+             for server, blocks in ((0, 3), (2, 4))]  # fmt: skip
+    [loss] = after(LOST, changed(2, 0, is_settled=False), first, changed(3, 0, 2, is_settled=False), *later).losses
+    assert (loss.blocks, loss.size) == (7, 28_000)
+    assert loss.served_again is None, "not before training goes on from a checkpoint"
+
+
+def test_parameters_that_are_gone_are_served_again_when_training_goes_on() -> None:
+    resumed = events.ProgressResumed(
+        generation=2, step=21, time=9.5, seconds=5.0, redone=16, samples_redone=128, taken_back=16, reason="lost"
+    )
+    [loss] = after(LOST, GONE, changed(3, 0, 2), resumed).losses
+    assert loss.served_again == 9.5
+
+
+def test_a_server_is_lost_once_whoever_says_so() -> None:
+    assert after(LOST, LOST).lost == 1
+    lanes = Timeline()
+    for event in (LOST, GONE, GONE):
+        lanes.add(event, 1.0)
+    assert [entry.lane for entry in lanes.entries] == ["servers lost", "parameters gone", "parameters gone"]
+
+
+def test_bytes_that_were_moved_count_when_all_are_in_place() -> None:
+    """Each map on the way has those so far."""
+    assert after(changed(2, 0, 2, is_settled=False, size=3), changed(3, 0, 2, size=5)).moved == 5
+
+
+def test_staleness_adds_up_over_ledgers() -> None:
+    """Where all servers were lost another one begins to count."""
+    told = [figures(10.0 * number, 0, staleness=counts) for number, counts in enumerate(((4, 1), (9, 3, 1), (2, 2)))]
+    assert after(*told[:2]).staleness == (9, 3, 1)
+    assert after(*told).staleness == (11, 5, 1)
+
+
 def test_memory_is_bounded() -> None:
-    servers = after(*[LOST] * (MOST_LOSSES + 5))
+    servers = after(*(msgspec.structs.replace(LOST, server=number) for number in range(MOST_LOSSES + 5)))
     assert len(servers.losses) == MOST_LOSSES
     assert servers.lost == MOST_LOSSES + 5
 

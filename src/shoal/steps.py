@@ -1,0 +1,103 @@
+"""Applied steps as the record has them: a worker's row, the job's line, and which lines count. No I/O.
+
+A job goes back when whoever had its newest state is lost: a line for a step at or below the last one takes back that
+one and all after it. Not here: how rows become lines (`membership.metrics`), what is read from them (`watch`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+MOST_RUNS = 100_000  # of steps with equal samples; of older ones only the sum is known
+# A line with other numbers is no job's: it is damaged.
+MOST_COUNT = 2**63  # of anything
+MOST_SECONDS = 1e15
+LAST_TIME = 253_370_764_800.0  # seconds since 1970: the year 9999, the last that has dates
+Count = Annotated[int, Meta(ge=-MOST_COUNT, le=MOST_COUNT - 1)]
+Time = Annotated[float, Meta(ge=0.0, le=LAST_TIME)]
+Seconds = Annotated[float, Meta(ge=-MOST_SECONDS, le=MOST_SECONDS)]
+
+
+class StepRow(msgspec.Struct, frozen=True, array_like=True):
+    """One applied step of one worker; the job's record has one line per step, made of all workers' rows."""
+
+    step: int  # applied steps, with this one; of values logged outside loops: so far
+    epoch: int
+    seconds: float  # that this step took on this worker; 0 for values logged outside loops
+    samples: int  # this worker's own
+    values: dict[str, float | None]  # logged in this step; None: nan or infinite
+    total: int  # samples of the whole step over all workers; 0 for values logged outside loops
+    generation: int  # in which the step was applied
+    ended: float  # when, in seconds by this worker's own clock (`membership.worker_clocks`)
+
+    @property
+    def is_outside(self) -> bool:
+        """Logged outside loops."""
+        return self.samples == 0 and self.seconds == 0
+
+
+class MetricLine(msgspec.Struct, frozen=True):
+    """A line of `metrics.jsonl`."""
+
+    step: Count  # applied steps, with this one; of values logged outside loops: so far
+    time: Time  # seconds since 1970, by the coordinator's clock, when the step was applied
+    epoch: Count = 0
+    generation: Count = 0  # in which the step was applied
+    seconds: Seconds = 0.0  # that the step took, on the worker where it took longest; 0: logged outside loops
+    samples: Count = 0  # of all workers; 0: logged outside loops
+    values: dict[str, float | None] = {}  # means over workers, weighted by samples; None: nan or infinite
+
+    @property
+    def is_outside(self) -> bool:
+        """Logged outside loops."""
+        return self.samples <= 0 and self.seconds <= 0
+
+
+@dataclass
+class AppliedSteps:
+    """Samples by step, of the steps that count; runs of steps with as many samples are one entry."""
+
+    is_cut: bool = False  # there are steps before those that were added, like the first of them
+    last: int = 0  # the last step that counts
+    total: int = 0  # samples of all that count
+    _runs: list[tuple[int, int]] = field(default_factory=list)  # first step, and samples of each step from there on
+
+    def add(self, step: int, samples: int) -> tuple[int, int]:
+        """Returns what this step takes back: how many steps, and their samples."""
+        if step == self.last + 1 and self._runs and self._runs[-1][1] == samples:  # nearly always
+            self.last, self.total = step, self.total + samples
+            return 0, 0
+        taken_back = self._rewind(step)
+        # A step that the lines do not have, because it went with whoever knew of it, was like the next one.
+        first = self.last + 1 if self._runs else step
+        if not self._runs or self._runs[-1][1] != samples:
+            self._runs.append((first, samples))
+        self.last = step
+        self.total += samples * (step + 1 - first)
+        if len(self._runs) > MOST_RUNS:
+            del self._runs[: MOST_RUNS // 2]
+            self.is_cut = True
+        return taken_back
+
+    def reach(self, step: int) -> None:
+        """Steps up to this one were applied, though who did has not told of the last: they were like the one before."""
+        if self._runs and step > self.last:
+            self.add(step, self._runs[-1][1])
+
+    def _rewind(self, step: int) -> tuple[int, int]:
+        """Forget this step and all after it."""
+        end, steps, before = self.last + 1, 0, self.total
+        while self._runs and end > step:
+            first, samples = self._runs[-1]
+            is_first_known = len(self._runs) == 1 and self.is_cut
+            begin = step if is_first_known else max(first, step)
+            self.total -= samples * (end - begin)
+            steps, end = steps + end - begin, begin
+            if first >= step:
+                self._runs.pop()
+        self.last = min(self.last, step - 1)
+        return steps, before - self.total

@@ -137,7 +137,9 @@ class ParameterServer(MeetingStrategy):
             values = {entry.name: entry.parameter.detach() for entry in self._entries}
             number[0] = self.client.assign(values, states, updates=step)
         group.broadcast(number, source, label="values for the servers").wait()
-        self._seen = max(self._seen, int(number.item()))
+        if number.item():
+            self.replaced, self.updates = self.updates, step
+            self._seen = max(self._seen, int(number.item()))
 
     def enrol(self) -> None:
         """The servers must know who is in the present generation before anything of it counts."""
@@ -153,7 +155,7 @@ class ParameterServer(MeetingStrategy):
         )
         done = self.client.enrol(terms)
         if done.number < self._seen:  # numbers only go up: it is another ledger
-            raise ParametersLost("all servers that had the job's values are lost, and others have begun in their place")
+            raise ParametersLost.all()
         self._enrolled = generation.number
         self._heard(done)
         self._attend(done.meetings)  # those that were called before this generation are over

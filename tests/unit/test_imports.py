@@ -37,15 +37,6 @@ HOUSE = [
 LEVEL = {part: level for level, parts in enumerate(HOUSE) for part in parts}
 # What engines and watch may know.
 THIN = {"values", "errors", "files", "steps", "events", "environment", "wire", "transport"}
-    "values",
-    "errors",
-    "files",
-    "steps",
-    "events",
-    "environment",
-    "wire",
-    "transport",
-}  # what engines and watch may know
 # Where others come in: torch loads the first one, in processes that may have nothing to do with a job.
 DOORS = {
     "torch_autoload": {"environment", "errors", "wire", "membership", "collectives"},

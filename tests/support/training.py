@@ -262,7 +262,8 @@ class ThreadPeers(Peers):
         self.group = self._group = group
 
     def report(self, *events: AnyEvent) -> None:
-        self._hub.events.extend(events)
+        if self.worker not in self._hub.left:  # whoever has taken leave is not heard any more
+            self._hub.events.extend(events)
 
     def stop_wish(self) -> str | None:
         return self._hub.stop_reason

@@ -365,6 +365,7 @@ class Loop:
         """Some worker said in this step's exchange that it leaves, or that somebody waits to be let in."""
         session, votes = self._session, self._session.strategy.votes
         if votes.leaving:
+            session.reporter.tell(step=session.step)  # nobody else may know of this step
             if votes.leaving_seen == session.peers.group.size:  # nobody is left to hand over to
                 save_on_handover(session, self.cursor)
             raise HandedOver(session.peers.leave_wish() or "it was told to go")

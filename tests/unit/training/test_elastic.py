@@ -244,6 +244,8 @@ def test_all_workers_hand_over_and_others_go_on_from_their_checkpoint(tmp_path: 
     store = LocalStore(tmp_path)
     hub = Hub(2, publisher=StorePublisher(store, keep=3), store=store)
     crew_of(2, hub, script(between)).wait()
+    told = {(event.worker, row.step) for event in hub.events if isinstance(event, StepsApplied) for row in event.rows}
+    assert {(0, 7), (1, 7)} <= told, "nobody is left who could tell of the last step"
     later = Hub(2, publisher=StorePublisher(store, keep=3), store=store, is_resumed=True)
     later.number = hub.number
     assert_exact(crew_of(2, later, resume="an earlier run").wait())

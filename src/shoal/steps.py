@@ -12,12 +12,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from shoal.bounds import Count, Ordinal, Total, Values
+
 MOST_RUNS = 100_000  # of steps with equal samples; of older ones only the sum is known
 # A line with other numbers is no job's: it is damaged.
 MOST_COUNT = 2**63  # of anything
 MOST_SECONDS = 1e15
 LAST_TIME = 253_370_764_800.0  # seconds since 1970: the year 9999, the last that has dates
-Count = Annotated[int, Meta(ge=-MOST_COUNT, le=MOST_COUNT - 1)]
 Time = Annotated[float, Meta(ge=0.0, le=LAST_TIME)]
 Seconds = Annotated[float, Meta(ge=-MOST_SECONDS, le=MOST_SECONDS)]
 
@@ -25,13 +26,13 @@ Seconds = Annotated[float, Meta(ge=-MOST_SECONDS, le=MOST_SECONDS)]
 class StepRow(msgspec.Struct, frozen=True, array_like=True):
     """One applied step of one worker; the job's record has one line per step, made of all workers' rows."""
 
-    step: int  # applied steps, with this one; of values logged outside loops: so far
-    epoch: int
+    step: Count  # applied steps, with this one; of values logged outside loops: so far
+    epoch: Count
     seconds: float  # that this step took on this worker; 0 for values logged outside loops
-    samples: int  # this worker's own
-    values: dict[str, float | None]  # logged in this step; None: nan or infinite
-    total: int  # samples of the whole step over all workers; 0 for values logged outside loops
-    generation: int  # in which the step was applied
+    samples: Total  # this worker's own
+    values: Values  # logged in this step; None: nan or infinite
+    total: Count  # samples of the whole step over all workers; 0 for values logged outside loops
+    generation: Ordinal  # in which the step was applied
     ended: float  # when, in seconds by this worker's own clock (`membership.worker_clocks`)
 
     @property
@@ -46,10 +47,10 @@ class MetricLine(msgspec.Struct, frozen=True):
     step: Count  # applied steps, with this one; of values logged outside loops: so far
     time: Time  # seconds since 1970, by the coordinator's clock, when the step was applied
     epoch: Count = 0
-    generation: Count = 0  # in which the step was applied
+    generation: Ordinal = 0  # in which the step was applied
     seconds: Seconds = 0.0  # that the step took, on the worker where it took longest; 0: logged outside loops
-    samples: Count = 0  # of all workers; 0: logged outside loops
-    values: dict[str, float | None] = {}  # means over workers, weighted by samples; None: nan or infinite
+    samples: Total = 0  # of all workers; 0: logged outside loops
+    values: Values = {}  # means over workers, weighted by samples; None: nan or infinite
 
     @property
     def is_outside(self) -> bool:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import msgspec
 
+from shoal.bounds import Count, Members, Name, Ordinal, Port, Text, Total, Whole
+
 
 class Address(msgspec.Struct, frozen=True, array_like=True):
     """Where a process listens."""
 
-    host: str
-    port: int  # 1..65535; 0 only where a free port is asked for
+    host: Name
+    port: Port  # 1..65535; 0 only where a free port is asked for
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -26,25 +28,25 @@ class Address(msgspec.Struct, frozen=True, array_like=True):
 class Member(msgspec.Struct, frozen=True):
     """One worker of a generation."""
 
-    rank: int  # 0..size-1, dense within the generation
-    worker: int  # the worker's number for the whole job; never reused
-    host: str  # for people: the machine's name
-    process: int  # process id on that machine
+    rank: Ordinal  # 0..size-1, dense within the generation
+    worker: Ordinal  # the worker's number for the whole job; never reused
+    host: Name  # for people: the machine's name
+    process: Ordinal  # process id on that machine
     address: Address  # where its peers reach it
-    share: int = 1  # relative part of a global batch; all equal until machines are measured
+    share: Ordinal = 1  # relative part of a global batch; all equal until machines are measured
 
 
 class Generation(msgspec.Struct, frozen=True):
     """A numbered membership. Every change makes the next one; every message between workers carries its number."""
 
-    number: int  # counts from 1
-    members: tuple[Member, ...]  # ordered by rank
-    schedule: str  # name of the collective schedule: ring, tree or auto
-    codec: str  # name of the codec that tensors travel in
-    reason: str  # why this generation was formed, for people
+    number: Ordinal  # counts from 1
+    members: Members[Member]  # ordered by rank
+    schedule: Name  # name of the collective schedule: ring, tree or auto
+    codec: Name  # name of the codec that tensors travel in
+    reason: Text  # why this generation was formed, for people
     # Workers that bring the job's state from the last generation; only they may be copied from. None: everybody starts
     # from the newest checkpoint, or from the top where there is none.
-    carriers: tuple[int, ...] = ()
+    carriers: Members[Ordinal] = ()
 
     @property
     def size(self) -> int:
@@ -60,24 +62,24 @@ class Unreached(msgspec.Struct, frozen=True):
     Whoever only gave up because of another is in neither list.
     """
 
-    unreachable: tuple[int, ...] = ()  # all whose machines do not answer it
-    late: tuple[int, ...] = ()  # all that answer, and did not come when connections were made
+    unreachable: Members[Ordinal] = ()  # all whose machines do not answer it
+    late: Members[Ordinal] = ()  # all that answer, and did not come when connections were made
 
 
 class Server(msgspec.Struct, frozen=True):
     """One process of a server group."""
 
-    number: int  # counts from 0; never given again
+    number: Ordinal  # counts from 0; never given again
     address: Address  # where workers and other servers reach it
-    host: str  # for people
-    process: int
+    host: Name  # for people
+    process: Ordinal
 
 
 class Departure(msgspec.Struct, frozen=True):
     """A server is in its group no more."""
 
-    number: int
-    reason: str
+    number: Ordinal
+    reason: Text
     is_wanted: bool = False  # it was taken out, and what it held has moved; otherwise it was lost
 
 
@@ -88,13 +90,13 @@ class ServerMap(msgspec.Struct, frozen=True):
     answered by those of `before`. Servers that are named in a placement and are not in `servers` are dead.
     """
 
-    version: int  # counts from 1
-    servers: tuple[Server, ...]  # alive, in the order in which they came; the first is home, while it lives
-    before: tuple[int, ...]  # numbers whose placement holds every block
-    after: tuple[int, ...]  # numbers of the placement that is being made
-    replicas: int  # servers that hold each block
-    reason: str = ""  # why this version was made, for people
-    departures: tuple[Departure, ...] = ()  # the newest, oldest first, for those who do not see every version
+    version: Ordinal  # counts from 1
+    servers: Members[Server]  # alive, in the order in which they came; the first is home, while it lives
+    before: Members[Ordinal]  # numbers whose placement holds every block
+    after: Members[Ordinal]  # numbers of the placement that is being made
+    replicas: Ordinal  # servers that hold each block
+    reason: Text = ""  # why this version was made, for people
+    departures: Members[Departure] = ()  # the newest, oldest first, for those who do not see every version
 
     @property
     def is_settled(self) -> bool:
@@ -111,8 +113,8 @@ class ServerMap(msgspec.Struct, frozen=True):
 class Cursor(msgspec.Struct, frozen=True, order=True):
     """How far the job is in one loop over its data."""
 
-    epoch: int = 0  # counts from 0
-    position: int = 0  # samples of this epoch that applied steps have used
+    epoch: Count = 0  # counts from 0
+    position: Count = 0  # samples of this epoch that applied steps have used
 
     @property
     def text(self) -> str:
@@ -125,22 +127,22 @@ class Cursor(msgspec.Struct, frozen=True, order=True):
 class StepClock(msgspec.Struct, frozen=True, order=True):
     """Orders states: a later generation's state beats an earlier one's, then the number of applied steps decides."""
 
-    generation: int = 0
-    step: int = 0  # applied steps so far, over all loops of the job
+    generation: Ordinal = 0
+    step: Count = 0  # applied steps so far, over all loops of the job
 
 
 class Standing(msgspec.Struct, frozen=True):
     """Where one worker is in its script, and what it holds of the job's state. All members compare theirs."""
 
-    generation: int = 0  # in which its state was last agreed on; 0: it holds none
-    step: int = 0  # applied steps
-    points: int = 0  # meetings of all workers outside loops that it has passed, in program order
-    loop: int = 0  # number of its current or last loop over data
+    generation: Ordinal = 0  # in which its state was last agreed on; 0: it holds none
+    step: Count = 0  # applied steps
+    points: Count = 0  # meetings of all workers outside loops that it has passed, in program order
+    loop: Ordinal = 0  # number of its current or last loop over data
     in_loop: bool = False  # that loop's start was passed, and its end was not
     is_doubtful: bool = False  # its script saw a collective fail that gave others a result
     is_stopped: bool = False  # it knows of an agreement to end all loops
     is_new: bool = False  # it has not been in a generation yet, and waits where it first needs the others
-    digest: int = 0  # of its parameters and buffers
+    digest: Whole = 0  # of its parameters and buffers
 
 
 class TimeShares(msgspec.Struct, frozen=True):
@@ -171,13 +173,13 @@ class TimeShares(msgspec.Struct, frozen=True):
 class ServerLoad(msgspec.Struct, frozen=True, array_like=True):
     """What one server has done since it started; the difference of two of them is what it did between."""
 
-    server: int
+    server: Ordinal
     seconds: float  # since its start
-    bytes_in: int
-    bytes_out: int
-    requests: int
-    updates: int  # applied
+    bytes_in: Total
+    bytes_out: Total
+    requests: Total
+    updates: Total  # applied
     queue_seconds: float  # that requests waited before they were looked at, in sum
     busy_seconds: float
-    held_bytes: int  # of parameters, state and staged pushes
-    limit_bytes: int
+    held_bytes: Total  # of parameters, state and staged pushes
+    limit_bytes: Total

@@ -16,7 +16,7 @@ from shoal.wire.tables import TableSpec
 from support.collectives import in_threads
 from support.server_groups import (
     JOB,
-    JOB_TOKEN,
+    JOB_KEY,
     PATIENCE,
     Died,
     begin,
@@ -143,7 +143,7 @@ def test_workers_hear_each_other_through_a_server_until_one_is_gone() -> None:
         client = begin(group, ADAM)
         servers = client.server_map
         assert servers is not None
-        config = RelayConfig(server=servers.home, job=JOB, token=JOB_TOKEN, generation=4, workers=(0, 5, 9))
+        config = RelayConfig(server=servers.home, job=JOB, key=JOB_KEY, generation=4, workers=(0, 5, 9))
         meshes = [RelayMesh(config, rank) for rank in range(3)]
         try:
             data = bytes(range(256)) * 60_000
@@ -164,7 +164,7 @@ def test_workers_that_know_of_a_new_home_before_it_does_stay_together_there() ->
     with group_of(2, 2) as group:
         wait_until(lambda: group.maps() == 1, "the group is complete")
         second = group.client().await_map().servers[1]
-        config = RelayConfig(server=second, job=JOB, token=JOB_TOKEN, generation=2, workers=(0, 1))
+        config = RelayConfig(server=second, job=JOB, key=JOB_KEY, generation=2, workers=(0, 1))
         meshes = [RelayMesh(config, rank) for rank in range(2)]
         try:
             group.servers[0].stop()

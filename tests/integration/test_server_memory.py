@@ -8,9 +8,9 @@ import torch
 from shoal.errors import ServerRefused
 from shoal.parameters.client import EnrolTerms, ParameterClient
 from shoal.parameters.keeper_client import KeeperClient
+from shoal.parameters.space_terms import SpaceTerms
 from shoal.parameters.table_blocks import table_bytes
 from shoal.wire.ledger_entries import Committed
-from shoal.wire.parameter_messages import Space
 from shoal.wire.tables import TableSpec
 from support.server_groups import (
     JOB,
@@ -83,9 +83,9 @@ def test_other_jobs_go_on_and_the_map_settles_when_the_job_is_over() -> None:
         for number, memory in ((0, int(LIMIT)), (1, 0), (2, 0)):
             group.start(number, memory=memory)
         with KeeperClient(group.keeper.address, TOKEN, PATIENCE) as keeper:
-            keeper.open_space(Space(job="other", token="its own", quota=0))
+            keeper.open_space(SpaceTerms(job="other", key="its own", quota=0))
             client = begin(group, TABLE)
-            other = group.client(0, job="other", token="its own")
+            other = group.client(0, job="other", key="its own")
             other.define(small)
             other.enrol(EnrolTerms(1, (0,), "asynchronous", scaling="none"))
             other.assign(values_of(small, 0), None, 0)

@@ -21,23 +21,14 @@ from shoal.parameters.group_events import BlocksLost, MapMade
 from shoal.parameters.keeper_client import KeeperClient
 from shoal.parameters.proving import Key
 from shoal.parameters.server import Server, ServerConfig
+from shoal.parameters.space_terms import SpaceTerms
 from shoal.parameters.table_blocks import table_bytes
 from shoal.values import Address, ServerMap
 from shoal.values import Server as ServerAt
+from shoal.wire.keeper_messages import GroupNews, ServerBeat, ServerFigures
 from shoal.wire.ledger_entries import Call, Committed
-from shoal.wire.parameter_messages import (
-    PARAMETER_VERSION,
-    Define,
-    GroupNews,
-    Hello,
-    KeyList,
-    Propose,
-    Refusal,
-    ServerBeat,
-    ServerFigures,
-    Space,
-    Stage,
-)
+from shoal.wire.note import PARAMETER_VERSION
+from shoal.wire.parameter_messages import Define, Hello, KeyList, Propose, Refusal, Stage
 from shoal.wire.tables import LoopTerms, PushId, TableSpec
 from support.launcher import write_token
 from support.server_groups import (
@@ -309,8 +300,8 @@ def test_jobs_share_a_group_and_know_nothing_of_each_other() -> None:
     with group_of(2) as group:
         mine = begin(group, table)
         with KeeperClient(group.keeper.address, TOKEN, timeout=5.0) as administrator:
-            administrator.open_space(Space(job="other", token="another", quota=0))
-        other = group.client(0, job="other", token="another")
+            administrator.open_space(SpaceTerms(job="other", key="another", quota=0))
+        other = group.client(0, job="other", key="another")
         assert not other.define(table_for(sizes=(100,)))
         answer = commit(mine, table, 1)
         check(mine, table, pushes=1, at_least=answer.number)
@@ -367,7 +358,7 @@ def test_another_table_than_the_others_have_is_refused() -> None:
 
 def test_a_wrong_token_is_refused() -> None:
     with group_of(1) as group, pytest.raises(Refused, match="wrong token"):
-        group.client(token="guessed").define(table_for())
+        group.client(key="guessed").define(table_for())
 
 
 def test_garbage_on_the_port_harms_nobody() -> None:

@@ -88,7 +88,7 @@ def relay_meshes(size: int) -> Iterator[list[RelayMesh]]:
     made: list[RelayMesh] = []
     try:
         workers = tuple(10 + rank for rank in range(size))
-        config = RelayConfig(server=server.server, job=JOB, token=TOKEN, generation=3, workers=workers)
+        config = RelayConfig(server=server.server, job=JOB, key=TOKEN, generation=3, workers=workers)
         made = [RelayMesh(config, rank) for rank in range(size)]
         yield made
     finally:

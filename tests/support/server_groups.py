@@ -26,14 +26,17 @@ from shoal.parameters.group_events import GroupEvent, MapMade
 from shoal.parameters.keeper import Keeper, KeeperConfig
 from shoal.parameters.proving import Key, job_purpose
 from shoal.parameters.server import Server, ServerConfig
+from shoal.parameters.space_terms import SpaceTerms
 from shoal.parameters.switchboard import Switchboard
 from shoal.parameters.table_blocks import block_bytes_for, table_bytes
 from shoal.values import Address
-from shoal.wire.parameter_messages import AnyNote, Note, ServerFigures, Space
+from shoal.wire.keeper_messages import ServerFigures
+from shoal.wire.note import Note
+from shoal.wire.parameter_messages import AnyNote
 from shoal.wire.tables import PushId, PushTerms, RuleSpec, TableSpec, TensorSpec
 
 TOKEN = "of the group"
-JOB_TOKEN = "of the job"
+JOB_KEY = "of the job"
 JOB = "job"
 LR = 0.5
 PATIENCE = 60.0  # seconds until a test gives up
@@ -53,7 +56,7 @@ class Group:
             token=TOKEN,
             expected=servers,
             replicas=replicas,
-            spaces=(Space(job=JOB, token=JOB_TOKEN, quota=quota),),
+            spaces=(SpaceTerms(job=JOB, key=JOB_KEY, quota=quota),),
             silence_limit=10.0,  # a busy machine is no death
         )
         self.keeper = Keeper(config, self.events.append)
@@ -108,11 +111,9 @@ class Group:
             call(point)
 
     def client(
-        self, worker: int = 0, *, shares_memory: bool = True, job: str = JOB, token: str = JOB_TOKEN
+        self, worker: int = 0, *, shares_memory: bool = True, job: str = JOB, key: str = JOB_KEY
     ) -> ParameterClient:
-        config = ClientConfig(
-            keeper=self.keeper.address, token=token, job=job, worker=worker, shares_memory=shares_memory
-        )
+        config = ClientConfig(keeper=self.keeper.address, key=key, job=job, worker=worker, shares_memory=shares_memory)
         made = ParameterClient(config)
         self._clients.append(made)
         return made
@@ -243,7 +244,7 @@ def raw(group: Group, *notes: Note) -> AnyNote:
     """What server 0 answers last to these notes, to each of which it has an answer."""
     wait_until(lambda: JOB in group.servers[0]._spaces, "it has heard of the job")
     ear, board = _Ear(), Switchboard()
-    connection = Connection.connecting(group.servers[0].address, Key(job_purpose(JOB), JOB_TOKEN), ear)
+    connection = Connection.connecting(group.servers[0].address, Key(job_purpose(JOB), JOB_KEY), ear)
     board.add(connection)
     with contextlib.closing(board):
         for number, note in enumerate(notes, start=1):

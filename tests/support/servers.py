@@ -7,14 +7,10 @@ from typing import Self
 
 from shoal.parameters.proving import KEEPER_PURPOSE, ConnectorProof, Key
 from shoal.values import Address
+from shoal.wire.keeper_messages import GroupNews, ServerJoin
+from shoal.wire.note import PARAMETER_VERSION, Note
 from shoal.wire.note_frames import HEAD_BYTES, decode_body, decode_head, encode_note
-from shoal.wire.parameter_messages import (
-    PARAMETER_VERSION,
-    AnyNote,
-    GroupNews,
-    Note,
-    ServerJoin,
-)
+from shoal.wire.parameter_messages import AnyNote
 
 
 class StandInServer:

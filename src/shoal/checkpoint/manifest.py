@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 import xxhash
 
+from shoal.bounds import Count, Items, Members, Name, Ordinal, Shape, Size, Text
 from shoal.errors import CheckpointUnusable
 from shoal.values import Cursor, Generation
 
@@ -25,56 +26,56 @@ _NAME = re.compile(r"step-([0-9]{8,15})-g([0-9]{1,9})")
 class Piece(msgspec.Struct, frozen=True):
     """A slice of a tensor in one file."""
 
-    file: str
-    key: str  # name in the file
-    offset: tuple[int, ...]  # first index in each dimension of the whole tensor
-    shape: tuple[int, ...]
-    size: int  # bytes
-    checksum: str  # XXH3, 64 bits, of the bytes; 16 hexadecimal digits
+    file: Name
+    key: Name  # name in the file
+    offset: Shape  # first index in each dimension of the whole tensor
+    shape: Shape
+    size: Size  # bytes
+    checksum: Name  # XXH3, 64 bits, of the bytes; 16 hexadecimal digits
 
 
 class TensorEntry(msgspec.Struct, frozen=True):
     """A tensor of the state. In a `PartIndex` it has this part's pieces only, in a `Manifest` those of all parts."""
 
-    name: str  # its path in the state: models/model 1/fc.weight
-    dtype: str  # torch's name: float32
-    shape: tuple[int, ...]
-    pieces: tuple[Piece, ...]
+    name: Name  # its path in the state: models/model 1/fc.weight
+    dtype: Name  # torch's name: float32
+    shape: Shape
+    pieces: Members[Piece]
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
     """What a state is besides its tensors; the same for all parts."""
 
     kind: Literal["full", "weights"]  # weights: a model alone, from `shoal import`
-    step: int
+    step: Count
     generation: Generation
     cursor: Cursor
-    loop: int  # number of the loop that was going on
-    first_step: int  # applied steps when that loop began
-    config: str  # TOML
+    loop: Ordinal  # number of the loop that was going on
+    first_step: Count  # applied steps when that loop began
+    config: Text  # TOML
     tree: msgspec.Raw  # JSON skeleton of the state; a tensor's number is its place in the list of tensors
-    reason: str  # why the checkpoint was made
-    mark: str = ""
+    reason: Text  # why the checkpoint was made
+    mark: Name = ""
 
 
 class PartIndex(msgspec.Struct, frozen=True, kw_only=True):
-    tensors: tuple[TensorEntry, ...]  # every tensor of the state, in order, where this part has no piece of it too
+    tensors: Items[TensorEntry]  # every tensor of the state, in order, where this part has no piece of it too
     about: About | None = None  # in the first part only
 
 
 class FileEntry(msgspec.Struct, frozen=True):
-    name: str
-    size: int  # bytes
+    name: Name
+    size: Size  # bytes
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    format: int
-    checkpoint: str  # its own name
+    format: Ordinal
+    checkpoint: Name  # its own name
     written: float  # seconds since 1970
     about: About
-    files: tuple[FileEntry, ...]
-    tensors: tuple[TensorEntry, ...]
-    checksum: str = ""  # of everything else in it; put in when it is encoded
+    files: Members[FileEntry]
+    tensors: Items[TensorEntry]
+    checksum: Name = ""  # of everything else in it; put in when it is encoded
 
     @property
     def size(self) -> int:

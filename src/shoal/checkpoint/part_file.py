@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
+from shoal.bounds import MOST_ITEMS, Name, Shape, Size
 from shoal.checkpoint.direct_write import BLOCK
 from shoal.checkpoint.store import Buffer, Store
 from shoal.errors import UsageError, WireError
@@ -87,14 +89,16 @@ class Header:
 
 
 class _RawEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    dtype: str
-    shape: tuple[int, ...]
-    data_offsets: tuple[int, int]
+    dtype: Name
+    shape: Shape
+    data_offsets: tuple[Size, Size]
 
 
-_header_decoder: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_Header = Annotated[dict[Name, msgspec.Raw], Meta(max_length=MOST_ITEMS)]
+_Metadata = Annotated[dict[Name, Annotated[str, Meta(max_length=MAX_HEADER_BYTES)]], Meta(max_length=MOST_ITEMS)]
+_header_decoder: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(_Header)
 _entry_decoder: msgspec.json.Decoder[_RawEntry] = msgspec.json.Decoder(_RawEntry)
-_metadata_decoder: msgspec.json.Decoder[dict[str, str]] = msgspec.json.Decoder(dict[str, str])
+_metadata_decoder: msgspec.json.Decoder[dict[str, str]] = msgspec.json.Decoder(_Metadata)
 
 
 def stored_as(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:

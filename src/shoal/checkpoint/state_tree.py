@@ -14,22 +14,26 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import torch
+from msgspec import Meta
 
+from shoal.bounds import Name, Ordinal, Shape, Whole
 from shoal.errors import UsageError, WireError
 
 MAX_DEPTH = 32
+MOST_ITEMS = 1 << 26  # of one list or dictionary
+_Text = Annotated[str, Meta(max_length=1 << 28)]
 
 Tree = Any  # None | bool | int | float | str | torch.Tensor | list[Tree] | tuple[Tree, ...] | dict[str | int, Tree]
 
 
 class TensorPlace(msgspec.Struct, frozen=True, tag="tensor"):
-    number: int
-    shape: tuple[int, ...]
-    dtype: str
+    number: Ordinal
+    shape: Shape
+    dtype: Name
 
 
 class _Scalar(msgspec.Struct, frozen=True, tag="scalar"):
-    value: bool | int | float | str | None
+    value: bool | Whole | float | _Text | None
 
 
 class _Special(msgspec.Struct, frozen=True, tag="float"):
@@ -39,18 +43,18 @@ class _Special(msgspec.Struct, frozen=True, tag="float"):
 
 
 class _Integer(msgspec.Struct, frozen=True, tag="int"):
-    """One of more than 64 bits, such as those in a random generator's state."""
+    """One that 64 bits cannot hold with their sign, such as those in a random generator's state."""
 
     value: Annotated[str, msgspec.Meta(pattern="^-?[0-9]{1,4000}$")]
 
 
 class _Sequence(msgspec.Struct, frozen=True, tag="list"):
-    items: list[_Node]
+    items: Annotated[list[_Node], Meta(max_length=MOST_ITEMS)]
     is_tuple: bool
 
 
 class _Mapping(msgspec.Struct, frozen=True, tag="dict"):
-    items: list[tuple[str | int, _Node]]
+    items: Annotated[list[tuple[_Text | Whole, _Node]], Meta(max_length=MOST_ITEMS)]
     kind: Literal["dict", "Counter", "OrderedDict"] = "dict"  # schedulers keep a Counter, and use it as one
 
 
@@ -113,7 +117,7 @@ class _Flattening:
             value = _plain(tree)
             if isinstance(value, float) and not math.isfinite(value):
                 return _Special(_SPECIAL[str(value)])
-            if isinstance(value, int) and not -(2**63) <= value < 2**64:
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
                 return _Integer(str(value))
             if isinstance(value, str) and not _is_text(value):
                 raise UsageError(f"{self._at(path)} is {value!r}, which is no text; encode it in another way")

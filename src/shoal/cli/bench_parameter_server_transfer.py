@@ -20,9 +20,9 @@ from shoal.cli.bench_parameter_server_verdict import TUNED
 from shoal.environment import MALLOC, inherited, process_variables
 from shoal.errors import ScriptFailed
 from shoal.parameters.keeper import Keeper, KeeperConfig
+from shoal.parameters.space_terms import SpaceTerms
 from shoal.values import Address
 from shoal.wire.handshake import new_token
-from shoal.wire.parameter_messages import Space
 
 WORKER = "shoal.cli.bench_parameter_server_worker"
 BASELINES = ("torch RPC, 1 at once", "torch RPC, 4 at once", "torch RPC, 16 at once", "two sockets")
@@ -89,7 +89,7 @@ def _shoal(stack: contextlib.ExitStack, elements: int, servers: int) -> _Worker:
     token, token_file = new_token(), folder / "token"
     token_file.touch(mode=0o600)
     token_file.write_text(token, encoding="ascii")
-    spaces = tuple(Space(job=name, token=token, quota=0) for name in ("shared", "sent"))
+    spaces = tuple(SpaceTerms(name, token) for name in ("shared", "sent"))
     config = KeeperConfig(listen=Address("127.0.0.1", 0), token=token, expected=servers, spaces=spaces)
     keeper = stack.enter_context(contextlib.closing(Keeper(config, lambda _event: None)))
     keeper.start()

@@ -104,7 +104,7 @@ def work_shoal(options: argparse.Namespace) -> None:
         for job in ("shared", "sent"):
             config = ClientConfig(
                 keeper=parse_address(options.keeper, named="--keeper"),
-                token=token,
+                key=token,
                 job=job,
                 worker=0,
                 shares_memory=job == "shared",

@@ -9,14 +9,15 @@ import contextlib
 import queue
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shoal.cli import server_news
 from shoal.cli.server_side import MEASURED_EVERY, Rhythm, Seen, ServerSide
 from shoal.errors import Refused, ShoalError
 from shoal.parameters.keeper_client import KeeperClient
+from shoal.parameters.space_terms import SpaceTerms
 from shoal.values import Address, ServerMap
-from shoal.wire.parameter_messages import GroupStatus, Space
+from shoal.wire.keeper_messages import GroupStatus
 
 PATIENCE = 5.0  # seconds for the keeper to answer
 
@@ -24,8 +25,8 @@ PATIENCE = 5.0  # seconds for the keeper to answer
 @dataclass(frozen=True)
 class BorrowedServersConfig:
     keeper: Address
-    token: str  # the group's
-    space: Space  # the job's own, with its own token
+    token: str = field(repr=False)  # the group's
+    space: SpaceTerms  # the job's own, with its own key
 
 
 class BorrowedServers(ServerSide):

@@ -19,7 +19,7 @@ import msgspec
 
 from shoal.cli import chaos, checkpoint_place, run_directory
 from shoal.cli.aftermath import put_in_order, record_size
-from shoal.cli.job_servers import check_group, open_servers, space_name
+from shoal.cli.job_servers import check_group, group_key_file, open_servers, space_name
 from shoal.cli.last_report import leave_report
 from shoal.cli.launcher import Equipment, Launcher
 from shoal.cli.line import CoordinatorLine
@@ -83,6 +83,7 @@ def run_job(config: JobConfig, script: str, arguments: tuple[str, ...]) -> int:
             run_dir=directory.path,
             token_file=private,
             coordinator=reachable(_bound(listener)),
+            group_key_file=group_key_file(config, token, stack),
             master_port=stack.enter_context(held_port()).getsockname()[1],
             record_start=record_size(directory.path),
             space=space_name(directory.path) if config.strategy == "parameter-server" else "",
@@ -127,7 +128,8 @@ def _start_and_see_to(
 ) -> Finish:
     """Start the processes and wait for the end of the job."""
     signals = stack.enter_context(caught_signals())
-    engine = stack.enter_context(contextlib.closing(LocalEngine((job.token_file,))))
+    private = (job.token_file,) if job.group_key_file is None else (job.token_file, job.group_key_file)
+    engine = stack.enter_context(contextlib.closing(LocalEngine(private)))
     servers, keeper = open_servers(job, engine, token, stack)
     job = replace(job, servers=keeper)
     coordinator = coordinator_process(job, listener, lock)

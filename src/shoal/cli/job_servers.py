@@ -13,11 +13,12 @@ from pathlib import Path
 
 from shoal.cli.plan import Job, public
 from shoal.cli.server_side import NoServers, ServerSide
-from shoal.cli.token_file import read_group_token
+from shoal.cli.token_file import read_group_token, token_file
 from shoal.engines.engine import Engine
 from shoal.environment import parse_address
 from shoal.job_config import JobConfig, size_of
 from shoal.values import Address
+from shoal.wire.derived_keys import group_key, space_key
 
 CHECK_SECONDS = 10.0  # for a group to answer before anything is started
 
@@ -38,6 +39,13 @@ def space_name(run_dir: Path) -> str:
     return f"{run_dir.resolve().name[:80]}-{hashlib.blake2b(where.encode(errors='replace'), digest_size=4).hexdigest()}"
 
 
+def group_key_file(config: JobConfig, token: str, stack: contextlib.ExitStack) -> Path | None:
+    """For servers that the job starts itself: a private file with what they hold in place of the job's token."""
+    if config.strategy != "parameter-server" or config.server_group is not None:
+        return None
+    return stack.enter_context(token_file(group_key(token)))
+
+
 def open_servers(job: Job, engine: Engine, token: str, stack: contextlib.ExitStack) -> tuple[ServerSide, str]:
     """The job's servers, which `stack` closes, and where workers find their keeper."""
     config = job.config
@@ -47,19 +55,20 @@ def open_servers(job: Job, engine: Engine, token: str, stack: contextlib.ExitSta
         return _borrowed(job, config.server_group, token, stack), str(config.server_group)
     from shoal.cli.own_servers import OwnServers, OwnServersConfig
     from shoal.parameters.keeper import KeeperConfig
-    from shoal.wire.parameter_messages import Space
+    from shoal.parameters.space_terms import SpaceTerms
 
+    assert job.group_key_file is not None, "a job that starts servers has made one"
     host = parse_address(config.address, named="--address").host
     servers = OwnServers(
         OwnServersConfig(
             keeper=KeeperConfig(
                 listen=Address(host, 0),
-                token=token,
+                token=group_key(token),
                 expected=config.server_count,
                 replicas=config.replicas,
-                spaces=(Space(job=job.space, token=token, quota=0),),
+                spaces=(SpaceTerms(job.space, space_key(token, job.space)),),
             ),
-            token_file=job.token_file,
+            token_file=job.group_key_file,
             logs=job.run_dir / "logs",
             memory=config.server_memory,
             space=job.space,
@@ -72,10 +81,10 @@ def open_servers(job: Job, engine: Engine, token: str, stack: contextlib.ExitSta
 
 def _borrowed(job: Job, keeper: Address, token: str, stack: contextlib.ExitStack) -> ServerSide:
     from shoal.cli.borrowed_servers import BorrowedServers, BorrowedServersConfig
-    from shoal.wire.parameter_messages import Space
+    from shoal.parameters.space_terms import SpaceTerms
 
     quota = size_of(job.config.server_quota, named="--server-quota") if job.config.server_quota else 0
-    space = Space(job=job.space, token=token, quota=quota)
+    space = SpaceTerms(job.space, space_key(token, job.space), quota)
     servers = BorrowedServers(BorrowedServersConfig(keeper, _group_token(job.config), space))
     stack.callback(servers.close)
     return servers

@@ -29,6 +29,7 @@ class Job:
     run_dir: Path
     token_file: Path
     coordinator: Address  # where it listens, with its real port
+    group_key_file: Path | None = None  # with the key of the job's own servers; None: it starts none
     threads: int = 0  # of each worker, where the settings are not to say so
     master_port: int = 0  # on this machine, for torch's own store, which only plain torch scripts use
     record_start: int = 0  # bytes that earlier runs of a resumed job have left in events.jsonl

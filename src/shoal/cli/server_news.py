@@ -17,7 +17,7 @@ from shoal.events import (
 from shoal.parameters import group_events
 from shoal.parameters.server_group import TAKEN_OUT
 from shoal.values import Departure, Server, ServerLoad, ServerMap
-from shoal.wire.parameter_messages import GroupStatus
+from shoal.wire.keeper_messages import GroupStatus
 
 MOST_STALENESS = 64  # columns of the histogram; the last one holds all that are staler
 

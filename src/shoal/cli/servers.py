@@ -16,7 +16,7 @@ from shoal.errors import UsageError
 from shoal.job_config import nearest
 from shoal.parameters.keeper_client import KeeperClient
 from shoal.watch.wording import amount, span
-from shoal.wire.parameter_messages import GroupStatus, ServerFigures
+from shoal.wire.keeper_messages import GroupStatus, ServerFigures
 
 COMMANDS = {
     "start": "run a group in the foreground until Ctrl-C",

@@ -17,9 +17,12 @@ import threading
 import traceback
 import types
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
+from shoal.bounds import MOST_MEMBERS, Members, Text
 from shoal.environment import become_worker
 
 READY = "shoal: spare is ready"
@@ -31,9 +34,9 @@ _OWN = (__file__, "<frozen runpy>")  # files of the frames below the script's
 
 
 class Order(msgspec.Struct, frozen=True):
-    script: str
-    arguments: tuple[str, ...]
-    variables: dict[str, str]
+    script: Text
+    arguments: Members[Text]
+    variables: Annotated[dict[Text, Text], Meta(max_length=MOST_MEMBERS)]
 
 
 def encode_order(order: Order) -> bytes:

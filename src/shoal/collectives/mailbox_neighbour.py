@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from shoal.bounds import Ordinal
 from shoal.collectives.mailbox_delivery import Delivery
 from shoal.collectives.mailbox_letters import Letter
 from shoal.collectives.mailbox_ring import RING_BYTES, Counter, Place, Reader, Writer
@@ -34,7 +35,7 @@ class Doorplate(msgspec.Struct, frozen=True):
     """How neighbours reach a rank."""
 
     offer: Offer
-    bell: int  # descriptor of the pipe in that process
+    bell: Ordinal  # descriptor of the pipe in that process
 
 
 def arena_bytes(neighbours: int) -> int:

@@ -13,9 +13,12 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
+from shoal.bounds import Ordinal, Size
 from shoal.errors import WireError
 from shoal.links.matrix import Hosts, Link, LinkMatrix, completed
 from shoal.links.rounds import Pair, packed, rounds_of
@@ -40,16 +43,16 @@ _MOST_BYTES = 1 << 28  # of one message; anything above is garbage
 class Figure(msgspec.Struct, frozen=True, array_like=True):
     """One direction of a link as it was measured."""
 
-    source: int
-    target: int
-    burst: int  # bytes that the bandwidth was measured with
+    source: Ordinal
+    target: Ordinal
+    burst: Size  # bytes that the bandwidth was measured with
     link: Link
 
 
 class _Figures(msgspec.Struct, frozen=True):
     """From one rank to rank 0, and from there to all."""
 
-    figures: tuple[Figure, ...] = ()
+    figures: Annotated[tuple[Figure, ...], Meta(max_length=1 << 24)] = ()
     seconds: float = 0.0  # that measuring took, by rank 0's clock
 
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from shoal.bounds import ExitCode, Name, Ordinal, Text
 from shoal.values import Generation
 
 
 class NumberGiven(msgspec.Struct, frozen=True, tag="number-given"):
-    worker: int  # up to this one, numbers are in use
+    worker: Ordinal  # up to this one, numbers are in use
     is_guest: bool = False  # somebody adds this worker to those that the launcher starts
 
 
@@ -26,34 +27,34 @@ class GenerationDecided(msgspec.Struct, frozen=True, tag="generation-decided"):
 class CheckpointDecided(msgspec.Struct, frozen=True, tag="checkpoint-decided"):
     """It is published, or lost for good."""
 
-    checkpoint: str
+    checkpoint: Name
     is_published: bool
 
 
 class FailureCounted(msgspec.Struct, frozen=True, tag="failure-counted"):
     """A script failed, with a text by which another failure is known to be the same."""
 
-    text: str
+    text: Text
 
 
 class MemberLeft(msgspec.Struct, frozen=True, tag="member-left"):
     """A member of the current generation said goodbye. If its script is done, the job has a result."""
 
-    worker: int
+    worker: Ordinal
     is_handover: bool  # its script is not done
 
 
 class StopDecided(msgspec.Struct, frozen=True, tag="stop-decided"):
-    reason: str
-    exit_code: int
+    reason: Text
+    exit_code: ExitCode
 
 
 class EndDecided(msgspec.Struct, frozen=True, tag="end-decided"):
     """The job is over; a coordinator that starts again only says so."""
 
-    exit_code: int
-    error: str
-    text: str
+    exit_code: ExitCode
+    error: Name
+    text: Text
 
 
 Decision = NumberGiven | GenerationDecided | CheckpointDecided | FailureCounted | MemberLeft | StopDecided | EndDecided

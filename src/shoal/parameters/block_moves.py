@@ -14,7 +14,8 @@ from shoal.parameters.holding import Holding
 from shoal.parameters.job_state import JobState
 from shoal.parameters.site import Site
 from shoal.parameters.table_blocks import blocks_of
-from shoal.wire.parameter_messages import Fetch, Fetched, Lost
+from shoal.wire.keeper_messages import Lost
+from shoal.wire.parameter_messages import Fetch, Fetched
 
 
 class BlockMoves:

@@ -11,14 +11,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import msgspec
 import torch
+from msgspec import Meta
 
+from shoal.bounds import Name, Ordinal
 from shoal.errors import ServerRefused, ShoalError
 from shoal.parameters.byte_views import bytes_of, torch_type
 from shoal.parameters.table_blocks import Block, blocks_of
 from shoal.parameters.update_rules import RULES
+from shoal.wire.parameter_messages import MOST_BLOCKS
 from shoal.wire.tables import TableSpec
 
 ALIGNMENT = 16  # bytes; no element is larger
@@ -36,12 +40,12 @@ class BlockState:
 class _Form(msgspec.Struct, frozen=True, array_like=True):
     """What the next `count` blocks have."""
 
-    count: int
-    tensors: tuple[str, ...]
-    scalars: tuple[tuple[str, float], ...]
+    count: Ordinal
+    tensors: Annotated[tuple[Name, ...], Meta(max_length=16)]
+    scalars: Annotated[tuple[tuple[Name, float], ...], Meta(max_length=16)]
 
 
-_decoder = msgspec.msgpack.Decoder(tuple[_Form, ...])
+_decoder = msgspec.msgpack.Decoder(Annotated[tuple[_Form, ...], Meta(max_length=MOST_BLOCKS)])
 
 
 def pack(table: TableSpec, numbers: Sequence[int], states: Sequence[BlockState]) -> tuple[bytes, memoryview]:

@@ -9,7 +9,8 @@ from shoal.parameters.client_core import ClientCore
 from shoal.parameters.client_servers import Link
 from shoal.parameters.connection import Connection
 from shoal.wire.ledger_entries import Answer, Proposal
-from shoal.wire.parameter_messages import Answered, AnyNote, Define, Defined, Note, Propose
+from shoal.wire.note import Note
+from shoal.wire.parameter_messages import Answered, AnyNote, Define, Defined, Propose
 from shoal.wire.tables import TableSpec
 
 

@@ -19,18 +19,9 @@ from shoal.parameters.connection import Connection
 from shoal.parameters.proving import Key, job_purpose, keeper_job_purpose
 from shoal.transport.arena import Offer, PeerArena
 from shoal.values import Address, Server, ServerMap
-from shoal.wire.parameter_messages import (
-    PARAMETER_VERSION,
-    AnyNote,
-    Define,
-    Defined,
-    GroupNews,
-    Hello,
-    Moved,
-    Refusal,
-    WatchGroup,
-    Welcome,
-)
+from shoal.wire.keeper_messages import GroupNews, WatchGroup
+from shoal.wire.note import PARAMETER_VERSION
+from shoal.wire.parameter_messages import AnyNote, Define, Defined, Hello, Moved, Refusal, Welcome
 from shoal.wire.tables import TableSpec
 
 RETRY_SECONDS = 0.02  # before a lost connection is made again, growing with every try
@@ -43,7 +34,7 @@ class ClientConfig:
     """What a client needs to know."""
 
     keeper: Address
-    token: str = field(repr=False)  # the job's
+    key: str = field(repr=False)  # of the job's space: `wire.derived_keys.space_key`
     job: str  # its name space in the server group
     worker: int  # number in the job
     on_event: Callable[[ServersChanged], None] | None = None  # called in the client's thread: must be quick
@@ -187,7 +178,7 @@ class ServerLinks:
     def _connect_keeper(self) -> None:
         if self._is_closed:
             return
-        key = Key(keeper_job_purpose(self._config.job), self._config.token)
+        key = Key(keeper_job_purpose(self._config.job), self._config.key)
         try:
             self._keeper = Connection.connecting(self._config.keeper, key, self)
         except OSError as error:
@@ -206,7 +197,7 @@ class ServerLinks:
         is_current = self.links.get(link.server.number) is link
         if self._is_closed or self._table is None or link.connection is not None or not is_current:
             return
-        key = Key(job_purpose(self._config.job), self._config.token)
+        key = Key(job_purpose(self._config.job), self._config.key)
         try:
             link.connection = Connection.connecting(link.server.address, key, self)
         except OSError as error:

@@ -15,16 +15,18 @@ from collections.abc import Sequence
 
 import msgspec
 
+from shoal.bounds import ByNumber, Total
+
 
 class Clock(msgspec.Struct):
-    count: int = 0  # updates
+    count: Total = 0  # updates
     is_at_work: bool = False
 
 
 class Clocks(msgspec.Struct):
     """Clocks of a generation's members."""
 
-    by_worker: dict[int, Clock] = msgspec.field(default_factory=dict)
+    by_worker: ByNumber[Clock] = msgspec.field(default_factory=dict)
 
     def enrol(self, workers: Sequence[int]) -> None:
         """Others are forgotten; a newcomer starts at the smallest clock, and binds nobody until it gets positions."""

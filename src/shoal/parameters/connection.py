@@ -23,8 +23,9 @@ from shoal.parameters.note_reader import NoteReader
 from shoal.parameters.proving import AnyProof, ConnectorProof, Key, ListenerProof
 from shoal.transport import near_link
 from shoal.values import Address
+from shoal.wire.note import Note
 from shoal.wire.note_frames import encode_note
-from shoal.wire.parameter_messages import AnyNote, Note, Refusal
+from shoal.wire.parameter_messages import AnyNote, Refusal
 
 UNACKNOWLEDGED_MS = 30_000  # a connection whose bytes nobody acknowledged for so long is dead
 TURN_BYTES = 8 * 1024 * 1024  # read from one connection before the others have their turn
@@ -118,6 +119,11 @@ class Connection:
     def purpose(self) -> bytes:
         """What it is for; known to a listener once it is proved."""
         return self._proof.purpose
+
+    @property
+    def session(self) -> bytes:
+        """A key of this connection alone, which both ends have once it is proved."""
+        return self._proof.session
 
     # Sending
 

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shoal.errors import AddressUnavailable, UsageError
 from shoal.parameters.doorway import Doorway
@@ -22,9 +22,10 @@ from shoal.parameters.group_events import GroupEvent
 from shoal.parameters.keeper_desk import KeeperDesk
 from shoal.parameters.proving import KEEPER_PURPOSE, Key, keeper_job_purpose
 from shoal.parameters.server_group import GroupSettings, ServerGroup
+from shoal.parameters.space_terms import SpaceTerms
 from shoal.parameters.switchboard import Switchboard
 from shoal.values import Address
-from shoal.wire.parameter_messages import GroupStatus, Space
+from shoal.wire.keeper_messages import GroupStatus
 
 TICK = 0.25  # seconds between looks at who is silent
 
@@ -32,10 +33,10 @@ TICK = 0.25  # seconds between looks at who is silent
 @dataclass(frozen=True)
 class KeeperConfig:
     listen: Address  # port 0: any free one
-    token: str  # the group's: servers and administrators hold it
+    token: str = field(repr=False)  # the group's: servers and administrators hold it
     expected: int  # servers that the first map waits for
     replicas: int = 1
-    spaces: tuple[Space, ...] = ()  # jobs that may use the group from the start
+    spaces: tuple[SpaceTerms, ...] = ()  # jobs that may use the group from the start
     silence_limit: float = 1.5  # seconds; servers send something twice per second
 
 
@@ -110,7 +111,7 @@ class Keeper:
             os.eventfd_read(self._bell)
 
     def _keys(self) -> list[Key]:
-        jobs = [Key(keeper_job_purpose(space.job), space.token) for space in self._group.spaces.values()]
+        jobs = [Key(keeper_job_purpose(space.job), space.key) for space in self._group.spaces.values()]
         return [Key(KEEPER_PURPOSE, self._token), *jobs]
 
 

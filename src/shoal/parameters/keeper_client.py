@@ -13,20 +13,12 @@ from typing import TypeVar
 
 from shoal.errors import AddressUnavailable, Refused, WireError
 from shoal.parameters.proving import KEEPER_PURPOSE, ConnectorProof, Key
+from shoal.parameters.space_terms import SpaceTerms
 from shoal.values import Address
+from shoal.wire.keeper_messages import Agreed, ChangeServers, CloseSpace, GroupStatus, OpenSpace, StopGroup
+from shoal.wire.note import Note
 from shoal.wire.note_frames import HEAD_BYTES, decode_body, decode_head, encode_note
-from shoal.wire.parameter_messages import (
-    Agreed,
-    AnyNote,
-    ChangeServers,
-    CloseSpace,
-    GroupStatus,
-    Note,
-    OpenSpace,
-    Refusal,
-    Space,
-    StopGroup,
-)
+from shoal.wire.parameter_messages import AnyNote, Refusal
 
 Answer = TypeVar("Answer", Agreed, GroupStatus)
 Value = TypeVar("Value")
@@ -59,9 +51,9 @@ class KeeperClient:
     def close(self) -> None:
         self._socket.close()
 
-    def open_space(self, space: Space) -> None:
-        """Let a job use the group, with its own token."""
-        self._ask(OpenSpace(request=self._next(), space=space), Agreed)
+    def open_space(self, terms: SpaceTerms) -> None:
+        """Let a job use the group, with a key of its own."""
+        self._ask(OpenSpace(request=self._next(), space=terms.sealed(self._session)), Agreed)
 
     def close_space(self, job: str) -> None:
         """The job is over. A job that the group does not know is no error."""
@@ -98,13 +90,11 @@ class KeeperClient:
     def _prove(self, token: str) -> None:
         proof = ConnectorProof(Key(KEEPER_PURPOSE, token))
         try:
-            while True:
-                outcome = proof.take(self._read(proof.wanted))
-                if outcome.is_proved:
-                    return
+            while not (outcome := proof.take(self._read(proof.wanted))).is_proved:
                 self._socket.sendall(outcome.answer)
         except Refused as error:
             raise Refused(f"the keeper of the servers at {self._address} refused this client: {error}") from None
+        self._session = proof.session
 
     def _read(self, size: int) -> bytes:
         data = bytearray()

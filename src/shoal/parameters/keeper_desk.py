@@ -18,11 +18,10 @@ from shoal.parameters.cut_links import CutLinks
 from shoal.parameters.group_events import BlocksLost, GroupEvent, MapMade, MoreWanted, StopWanted
 from shoal.parameters.proving import KEEPER_PURPOSE, keeper_job_purpose
 from shoal.parameters.server_group import ServerGroup
+from shoal.parameters.space_terms import SpaceTerms
 from shoal.values import Server
-from shoal.wire.parameter_messages import (
-    PARAMETER_VERSION,
+from shoal.wire.keeper_messages import (
     Agreed,
-    AnyNote,
     ChangeServers,
     CloseSpace,
     Filled,
@@ -30,13 +29,14 @@ from shoal.wire.parameter_messages import (
     GroupStatus,
     Lost,
     OpenSpace,
-    Refusal,
     ServerBeat,
     ServerFigures,
     ServerJoin,
     StopGroup,
     WatchGroup,
 )
+from shoal.wire.note import PARAMETER_VERSION
+from shoal.wire.parameter_messages import AnyNote, Refusal
 
 Request = OpenSpace | CloseSpace | ChangeServers | StopGroup | GroupStatus  # an administrator's
 
@@ -129,7 +129,7 @@ class KeeperDesk:
         self.settled(connection)
         self._seats[connection] = _Seat(note.number, now, ServerBeat(figures=ServerFigures()))
         if not _has_new_map(events):
-            connection.send(self._news(is_server=True))
+            connection.send(self._news_for_server(connection))
         self._tell(events)
 
     def _heard_server(self, seat: _Seat, note: AnyNote, now: float) -> None:
@@ -155,14 +155,14 @@ class KeeperDesk:
             raise Refused(f"this connection was made with another job's token than that of {note.job}")
         self.settled(connection)
         self._watchers[connection] = note.job
-        connection.send(self._news(is_server=False))
+        connection.send(GroupNews(map=self._group.map))
 
     def _meet(self, connection: Connection, note: Request, now: float) -> None:
         if isinstance(note, GroupStatus):
             connection.send(msgspec.structs.replace(self.status, request=note.request))
             return
         if isinstance(note, OpenSpace):
-            self._group.open(note.space)
+            self._group.open(SpaceTerms.opened(note.space, connection.session))
             self._tell_servers()
         elif isinstance(note, CloseSpace):
             self._close_space(note.job)
@@ -193,17 +193,18 @@ class KeeperDesk:
         if _has_new_map(events):
             self._tell_servers()
             for watcher in tuple(self._watchers):
-                watcher.send(self._news(is_server=False))
+                watcher.send(GroupNews(map=self._group.map))
         for event in events:
             self._on_event(event)
 
     def _tell_servers(self) -> None:
         self._renew()
         for connection in tuple(self._seats):
-            connection.send(self._news(is_server=True))
+            connection.send(self._news_for_server(connection))
 
-    def _news(self, *, is_server: bool) -> GroupNews:
-        return GroupNews(map=self._group.map, spaces=tuple(self._group.spaces.values()) if is_server else ())
+    def _news_for_server(self, connection: Connection) -> GroupNews:
+        spaces = tuple(terms.sealed(connection.session) for terms in self._group.spaces.values())
+        return GroupNews(map=self._group.map, spaces=spaces)
 
     def _refuse(self, connection: Connection, kind: str, reason: str) -> None:
         """Tell it why, if it reads, and have no more to do with it."""

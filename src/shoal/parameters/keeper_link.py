@@ -16,7 +16,8 @@ from shoal.parameters.connection import Connection, Hearer
 from shoal.parameters.proving import KEEPER_PURPOSE, Key
 from shoal.parameters.switchboard import Switchboard
 from shoal.values import Address
-from shoal.wire.parameter_messages import PARAMETER_VERSION, Note, ServerBeat, ServerJoin
+from shoal.wire.keeper_messages import ServerBeat, ServerJoin
+from shoal.wire.note import PARAMETER_VERSION, Note
 
 BEAT_SECONDS = 0.5
 RETRY_SECONDS = 0.1

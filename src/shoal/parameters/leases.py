@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from shoal.bounds import ByNumber, Count, ItemList, Total
 from shoal.parameters.ranges import common, merged, total, without
 from shoal.wire.tables import LoopTerms, Range
 
@@ -21,11 +22,11 @@ class Leases(msgspec.Struct):
     """The positions of one loop."""
 
     terms: LoopTerms
-    epoch: int  # of the first position that nobody ever had
-    position: int
-    returned: list[Range] = msgspec.field(default_factory=list)  # free again, in order
-    held: dict[int, list[Range]] = msgspec.field(default_factory=dict)  # by worker, in order; never empty lists
-    commits: int = 0  # updates since the loop was planned
+    epoch: Total  # of the first position that nobody ever had
+    position: Count
+    returned: ItemList[Range] = msgspec.field(default_factory=list)  # free again, in order
+    held: ByNumber[ItemList[Range]] = msgspec.field(default_factory=dict)  # by worker, in order; never empty
+    commits: Total = 0  # updates since the loop was planned
 
     @property
     def free(self) -> int:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import msgspec
 
+from shoal.bounds import ByNumber, Count, ItemList, Members, Name, Ordinal, OrdinalOrNone, Total
 from shoal.parameters.clocks import Clocks
 from shoal.parameters.effects import Reading
 from shoal.parameters.leases import Leases
-from shoal.wire.ledger_entries import AnyAnswer, Lease, Proposal, Push
+from shoal.wire.ledger_entries import AnyAnswer, Lease, Proposal, Push, Reason
 
 MOST_STALE = 255  # staleness from which on updates are counted together
 
@@ -18,35 +19,35 @@ MOST_STALE = 255  # staleness from which on updates are counted together
 class Request(msgspec.Struct):
     """The newest one of a worker."""
 
-    number: int
+    number: Count
     answer: AnyAnswer | None = None  # None: it waits
 
 
 class LedgerState(msgspec.Struct):
     """The state after entry `number`."""
 
-    number: int = 0  # entries count from 1
-    view: int = 0  # version of the server map
-    origin: int = 0  # view that it began with: one that is begun after all servers were lost has a later one
-    generation: int = -1
-    workers: tuple[int, ...] = ()  # of the generation, in the order of their ranks
-    mode: str = ""
-    staleness: int | None = None
-    scaling: str = "lr"
-    updates: int = 0  # applied so far, with those that first values stand for
+    number: Total = 0  # entries count from 1
+    view: Ordinal = 0  # version of the server map
+    origin: Ordinal = 0  # view that it began with: one that is begun after all servers were lost has a later one
+    generation: OrdinalOrNone = -1
+    workers: Members[Ordinal] = ()  # of the generation, in the order of their ranks
+    mode: Name = ""
+    staleness: Count | None = None
+    scaling: Name = "lr"
+    updates: Total = 0  # applied so far, with those that first values stand for
     has_values: bool = False  # somebody has assigned some
-    meetings: int = 0
-    calling: str = ""  # why the newest meeting was called
-    meetings_before: int = 0  # that were called before this generation
+    meetings: Total = 0
+    calling: Reason = ""  # why the newest meeting was called
+    meetings_before: Total = 0  # that were called before this generation
     clocks: Clocks = msgspec.field(default_factory=Clocks)
     leases: Leases | None = None
-    waiting: list[Lease] = msgspec.field(default_factory=list)  # in order of arrival
-    open_pushes: dict[int, Push] = msgspec.field(default_factory=dict)  # synchronous, of one step, by worker
-    last_step: int | None = None  # newest step that was applied to the present values
-    steps: dict[int, int] = msgspec.field(default_factory=dict)  # the newest that was applied, by generation
-    withdrawn: int | None = None  # this step of the generation and those before it will not be applied any more
-    requests: dict[int, Request] = msgspec.field(default_factory=dict)  # by worker
-    histogram: list[int] = msgspec.field(default_factory=list)  # updates by their staleness
+    waiting: ItemList[Lease] = msgspec.field(default_factory=list)  # in order of arrival
+    open_pushes: ByNumber[Push] = msgspec.field(default_factory=dict)  # synchronous, of one step, by worker
+    last_step: Count | None = None  # newest step that was applied to the present values
+    steps: ByNumber[Count] = msgspec.field(default_factory=dict)  # the newest that was applied, by generation
+    withdrawn: Count | None = None  # this step of the generation and those before it will not be applied any more
+    requests: ByNumber[Request] = msgspec.field(default_factory=dict)  # by worker
+    histogram: ItemList[Total] = msgspec.field(default_factory=list)  # updates by their staleness
 
     def has_seen(self, worker: int, request: int) -> bool:
         """This request, or a later one of the worker, is in the ledger."""

@@ -33,16 +33,8 @@ from shoal.transport.ending import (
 from shoal.transport.mesh import STALL_SECONDS, Mesh
 from shoal.values import Server
 from shoal.wire.frames import HEADER_BYTES
-from shoal.wire.parameter_messages import (
-    PARAMETER_VERSION,
-    AnyNote,
-    Hello,
-    Refusal,
-    Relay,
-    RelayJoin,
-    RelayLost,
-    Welcome,
-)
+from shoal.wire.note import PARAMETER_VERSION
+from shoal.wire.parameter_messages import AnyNote, Hello, Refusal, Relay, RelayJoin, RelayLost, Welcome
 
 JOINED_BYTES = 64 * 1024  # a header and payloads up to this go as one message, copied
 PIECE_BYTES = 4 * 1024 * 1024  # larger payloads are cut, so that the server passes them on while they come
@@ -58,7 +50,7 @@ class RelayConfig:
 
     server: Server  # the home server of the map
     job: str  # name space
-    token: str = field(repr=False)
+    key: str = field(repr=False)  # of the space
     generation: int
     workers: tuple[int, ...]  # numbers, by rank
 
@@ -108,7 +100,7 @@ class RelayMesh(Mesh):
     def _connect(self) -> Connection:
         config = self._config
         try:
-            connection = Connection.connecting(config.server.address, Key(job_purpose(config.job), config.token), self)
+            connection = Connection.connecting(config.server.address, Key(job_purpose(config.job), config.key), self)
         except OSError as error:
             os.close(self._wake)
             raise self._server_lost(error.strerror or str(error)) from None

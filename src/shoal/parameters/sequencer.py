@@ -21,6 +21,7 @@ import dataclasses
 
 import msgspec
 
+from shoal.bounds import Items, Total
 from shoal.parameters.effects import Begun, Effect, Reply
 from shoal.parameters.ledger import Ledger
 from shoal.values import ServerMap
@@ -72,8 +73,8 @@ class _Copy(msgspec.Struct):
     """Payload of a LedgerCopy."""
 
     ledger: Ledger
-    stable: int
-    log: tuple[tuple[int, AnyEntry], ...]  # entries after the stable one: whoever has the copy may have to pass them on
+    stable: Total
+    log: Items[tuple[Total, AnyEntry]]  # entries after the stable one: whoever has the copy may have to pass them on
 
 
 class Sequencer:

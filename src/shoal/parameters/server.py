@@ -23,24 +23,22 @@ from shoal.parameters.proving import SERVER_PURPOSE, Key, job_purpose
 from shoal.parameters.server_figures import Figures
 from shoal.parameters.server_peers import ServerPeer, ServerPeers
 from shoal.parameters.space import Space
+from shoal.parameters.space_terms import SpaceTerms
 from shoal.parameters.switchboard import Switchboard
 from shoal.parameters.worker_link import WorkerLink, refuse
 from shoal.values import Address, ServerMap
+from shoal.wire.keeper_messages import Filled, GroupNews, ServerBeat
+from shoal.wire.note import PARAMETER_VERSION, Note
 from shoal.wire.parameter_messages import (
-    PARAMETER_VERSION,
     AnyNote,
     Fetch,
     Fetched,
-    Filled,
-    GroupNews,
     Hello,
     LedgerCopy,
-    Note,
     PartialNorm,
     Record,
     Recorded,
     Refusal,
-    ServerBeat,
     TotalNorm,
     ViewState,
     Welcome,
@@ -172,7 +170,7 @@ class Server:
         if isinstance(label, WorkerLink):
             self._heard_worker(connection, label, note, payload)
         elif connection is self._keeper.connection:
-            self._heard_keeper(note)
+            self._heard_keeper(note, connection.session)
         elif isinstance(label, ServerPeer):
             if isinstance(note, Welcome):
                 self._peers.welcomed(label)
@@ -198,7 +196,7 @@ class Server:
     # Whoever connects
 
     def _keys(self) -> list[Key]:
-        jobs = [Key(job_purpose(space.job), space.terms.token) for space in self._spaces.values()]
+        jobs = [Key(job_purpose(space.job), space.terms.key) for space in self._spaces.values()]
         return [Key(SERVER_PURPOSE, self._token), *jobs]
 
     def _greet(self, connection: Connection, hello: Hello) -> None:
@@ -249,19 +247,19 @@ class Server:
 
     # The keeper
 
-    def _heard_keeper(self, note: AnyNote) -> None:
+    def _heard_keeper(self, note: AnyNote, session: bytes) -> None:
         if isinstance(note, Refusal):
             raise Refused(f"the keeper turned server {self.number} away: {note.reason}")
         if not isinstance(note, GroupNews):
             raise WireError(f"the keeper says {type(note).__name__}")
         self._keeper.found()
-        known = {terms.job: terms for terms in note.spaces}
+        known = {sealed.job: sealed for sealed in note.spaces}
         over = [job for job in self._spaces if job not in known]
         for job in over:
             space = self._spaces.pop(job)
             self._closed_updates += space.applied_updates
             space.close()
-        new = [terms for job, terms in known.items() if job not in self._spaces]
+        new = [SpaceTerms.opened(sealed, session) for job, sealed in known.items() if job not in self._spaces]
         for terms in new:
             self._spaces[terms.job] = Space(terms, self)
             if self._map is not None:

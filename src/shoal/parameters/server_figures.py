@@ -7,7 +7,7 @@ from typing import Protocol
 
 from shoal.parameters.memory_budget import MemoryBudget
 from shoal.parameters.switchboard import Switchboard
-from shoal.wire.parameter_messages import ServerFigures
+from shoal.wire.keeper_messages import ServerFigures
 
 
 class Counted(Protocol):

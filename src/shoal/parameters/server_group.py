@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from shoal.errors import Refused, UsageError
 from shoal.parameters.group_events import GroupEvent, MapMade, ServerJoined, ServerLost, ServerRemoved
+from shoal.parameters.space_terms import SpaceTerms
 from shoal.values import Departure, Server, ServerMap
-from shoal.wire.parameter_messages import Lost, Space
+from shoal.wire.keeper_messages import Lost
 
 LONGEST_NAME = 200  # characters of a job's name
 KEPT_DEPARTURES = 32  # that a map tells of; whoever asks once a second hardly misses more
@@ -62,7 +63,7 @@ class ServerGroup:
     def __init__(self, settings: GroupSettings) -> None:
         self.settings = settings
         self.map: ServerMap | None = None
-        self.spaces: dict[str, Space] = {}  # by job
+        self.spaces: dict[str, SpaceTerms] = {}  # by job
         self._living: dict[int, Server] = {}  # joined, not lost, not removed; as they came, at first by number
         self._numbers: set[int] = set()  # that were ever used
         self._leaving: set[int] = set()
@@ -124,17 +125,17 @@ class ServerGroup:
 
     # Jobs
 
-    def open(self, space: Space) -> None:
+    def open(self, space: SpaceTerms) -> None:
         """Let a job use the group. Saying the same twice is as good as once."""
         known = self.spaces.get(space.job)
-        if known is not None and known.token != space.token:
+        if known is not None and known.key != space.key:
             raise Refused(
                 f"a job named {space.job} uses this group already; choose another name, or end that job first"
             )
         if not space.job.isprintable() or not 0 < len(space.job) <= LONGEST_NAME:
             raise Refused(f"a job's name has 1 to {LONGEST_NAME} printable characters; this one is {space.job[:80]!r}")
-        if not space.token or space.quota < 0:
-            raise Refused(f"job {space.job}: a token and a quota of at least 0 bytes are needed, not {space.quota}")
+        if not space.key or space.quota < 0:
+            raise Refused(f"job {space.job}: a key and a quota of at least 0 bytes are needed, not {space.quota}")
         self.spaces[space.job] = space
 
     def close(self, job: str) -> None:

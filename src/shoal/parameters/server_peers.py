@@ -13,7 +13,8 @@ from shoal.parameters.connection import Connection, Hearer
 from shoal.parameters.proving import SERVER_PURPOSE, Key
 from shoal.parameters.switchboard import Switchboard
 from shoal.values import Server, ServerMap
-from shoal.wire.parameter_messages import PARAMETER_VERSION, Hello, Note, Welcome
+from shoal.wire.note import PARAMETER_VERSION, Note
+from shoal.wire.parameter_messages import Hello, Welcome
 
 RETRY_SECONDS = 0.05
 UNREACHED_SECONDS = 15.0  # without a connection, after which the keeper is told; a busy machine may take some

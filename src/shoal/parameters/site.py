@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from shoal.parameters.memory_budget import MemoryBudget
-from shoal.wire.parameter_messages import Note
+from shoal.wire.note import Note
 
 
 class Site(Protocol):

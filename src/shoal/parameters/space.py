@@ -20,6 +20,7 @@ from shoal.parameters.norms import NormExchange, Tell
 from shoal.parameters.placement import Placement
 from shoal.parameters.sequencer import Answer, AnyRecord, Installed, Instruction, Redirect, Send
 from shoal.parameters.site import Site
+from shoal.parameters.space_terms import SpaceTerms
 from shoal.parameters.table_blocks import blocks_of
 from shoal.parameters.update_rules import check_table, needed_bytes
 from shoal.parameters.updating import Updating
@@ -34,7 +35,7 @@ KEPT_MAPS = 8  # versions; a server hears of each, and begins them soon
 
 
 class Space:
-    def __init__(self, terms: wire.Space, site: Site) -> None:
+    def __init__(self, terms: SpaceTerms, site: Site) -> None:
         self.terms = terms
         self.state = JobState(terms.job, site.number)
         self.desk = WorkerDesk(self.state, Orders(self._define, self._propose, self._discard))

@@ -36,6 +36,7 @@ from shoal.transport.neighbours import form
 from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
 from shoal.transport.team import Team, TeamLimits
 from shoal.values import Address, Generation, Member, Server, Unreached
+from shoal.wire.derived_keys import space_key
 from shoal.wire.messages import PROTOCOL_VERSION, ExchangeBroken, Inject, Join, PartFailed, PartWritten, Ready
 from shoal.wire.token_file import TokenFileError, read_token
 
@@ -87,7 +88,8 @@ class ClusterPeers(Peers):
         if not welcome.servers:
             return None
         keeper = parse_address(welcome.servers, named="the address of the servers' keeper")
-        return ParameterClient(ClientConfig(keeper=keeper, token=self._token, job=welcome.space, worker=self.worker))
+        key = space_key(self._token, welcome.space)
+        return ParameterClient(ClientConfig(keeper=keeper, key=key, job=welcome.space, worker=self.worker))
 
     def _stand_in(self, current: Generation | None) -> None:
         rank = 0 if current is None else current.size
@@ -171,7 +173,7 @@ class ClusterPeers(Peers):
             relay = RelayConfig(
                 server=self._living_home(self.servers),
                 job=self.client.welcome.space,
-                token=self._token,
+                key=space_key(self._token, self.client.welcome.space),
                 generation=generation.number,
                 workers=tuple(member.worker for member in generation.members),
             )

@@ -6,6 +6,7 @@ import msgspec
 import torch
 from torch import nn
 
+from shoal.bounds import Text
 from shoal.checkpoint.peer_copy import broadcast_bytes
 from shoal.strategies.buffers import BufferAverage
 from shoal.strategies.model_check import digest
@@ -53,7 +54,7 @@ class MeetingStrategy(Strategy):
         group.all_reduce(has_reason, label="who wants to stop").wait()
         source = int(has_reason.argmax().item())
         data = broadcast_bytes(msgspec.msgpack.encode(mine or ""), source, group, label="reason for stopping")
-        return msgspec.msgpack.decode(data, type=str)
+        return msgspec.msgpack.decode(data, type=Text)
 
     def digest(self) -> int:
         return digest(self._models.values()) % DIGEST_LIMIT

@@ -8,19 +8,24 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from itertools import zip_longest
+from typing import Annotated
 
 import msgspec
 import torch
+from msgspec import Meta
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from shoal.bounds import MOST_ITEMS, Name, Shape
 from shoal.checkpoint.peer_copy import broadcast_bytes
 from shoal.collectives.group import Group
 from shoal.errors import ModelsDiffer, UsageError
 from shoal.values import Generation
 
-_Entry = tuple[str, str, tuple[int, ...], str]  # kind, name, shape, dtype and device
-_decoder: msgspec.msgpack.Decoder[list[_Entry]] = msgspec.msgpack.Decoder(list[_Entry])
+_Entry = tuple[Name, Name, Shape, Name]  # kind, name, shape, dtype and device
+_decoder: msgspec.msgpack.Decoder[list[_Entry]] = msgspec.msgpack.Decoder(
+    Annotated[list[_Entry], Meta(max_length=MOST_ITEMS)]
+)
 
 
 def describe(model: nn.Module) -> list[_Entry]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 import torch
 
+from shoal.bounds import ItemList, Name
 from shoal.checkpoint.catalogue import load_manifest, published
 from shoal.checkpoint.manifest import Manifest
 from shoal.checkpoint.peer_copy import broadcast_bytes
@@ -57,7 +58,7 @@ def _listed(session: Session, store: Store) -> list[str]:
             text = f"checkpoints in {store.place} cannot be read: {error.strerror or error}"
             raise CheckpointUnusable(text) from None
     data = broadcast_bytes(msgspec.msgpack.encode(names), 0, session.peers.group, label="names of checkpoints")
-    return msgspec.msgpack.decode(data, type=list[str])
+    return msgspec.msgpack.decode(data, type=ItemList[Name])
 
 
 def _read(store: Store, name: str, trusted: int | None) -> tuple[tuple[Manifest, Tree] | None, str]:

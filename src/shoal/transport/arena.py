@@ -12,11 +12,13 @@ import fcntl
 import mmap
 import os
 import secrets
-from typing import Self
+from typing import Annotated, Self
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
+from shoal.bounds import Ordinal, Size
 from shoal.transport import memory_order
 from shoal.transport.large_pages import LARGE_PAGE, Collapse, map_aligned
 
@@ -29,10 +31,10 @@ MOST_BYTES = 1 << 40
 class Offer(msgspec.Struct, frozen=True):
     """What others need to find an arena and to know it again."""
 
-    process: int
-    descriptor: int
-    size: int
-    nonce: bytes
+    process: Ordinal
+    descriptor: Ordinal
+    size: Size
+    nonce: Annotated[bytes, Meta(max_length=64)]
 
 
 class _Mapping:

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
+from shoal.bounds import Members, Ordinal, Total
 from shoal.errors import PeerLost, WireError
 from shoal.transport import cross_memory, futex, memory_order
 from shoal.transport.arena import NONCE_BYTES, Arena, Offer, PeerArena, address_of
@@ -30,15 +31,15 @@ class _Introduction(msgspec.Struct, frozen=True):
     """What a rank says about itself."""
 
     offer: Offer | None  # None: it has no shared memory
-    parent: int  # process
+    parent: Ordinal  # process
     has_native: bool
-    address: int  # of the nonce, in the rank's private memory: for others to try to read
+    address: Total  # of the nonce, in the rank's private memory: for others to try to read
 
 
 class _Findings(msgspec.Struct, frozen=True):
     """What a rank has found out."""
 
-    visible: tuple[int, ...]  # ranks whose arenas it could open, with itself
+    visible: Members[Ordinal]  # ranks whose arenas it could open, with itself
     readable: bool  # it could read the private memory of all of them
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from shoal.bounds import Count, ExitCode, Items, Members, Name, Ordinal, Size, Text
 from shoal.errors import WireError
 from shoal.events import AnyEvent
 from shoal.values import Address, Generation, Unreached
@@ -24,12 +25,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Join(Message, frozen=True, tag="join"):
-    version: int  # PROTOCOL_VERSION of the sender
-    worker: int  # the number the engine gave it
-    host: str
-    process: int
+    version: Ordinal  # PROTOCOL_VERSION of the sender
+    worker: Ordinal  # the number the engine gave it
+    host: Name
+    process: Ordinal
     address: Address  # where its peers reach it
-    generation: int = 0  # of a worker that comes back: the one it is in
+    generation: Ordinal = 0  # of a worker that comes back: the one it is in
 
 
 class Watch(Message, frozen=True, tag="watch"):
@@ -38,7 +39,7 @@ class Watch(Message, frozen=True, tag="watch"):
     The launcher is one of them: it may ask for a stop, and the job does not outlive it.
     """
 
-    version: int
+    version: Ordinal
     is_launcher: bool = True
 
 
@@ -47,35 +48,35 @@ class Enlist(Message, frozen=True, tag="enlist"):
 
 
 class Heartbeat(Message, frozen=True, tag="heartbeat"):
-    generation: int
-    step: int
-    operation: str  # what the worker's script is in: "forward or backward", "all-reduce of gradients", ...
+    generation: Ordinal
+    step: Count
+    operation: Text  # what the worker's script is in: "forward or backward", "all-reduce of gradients", ...
     stalled: float = 0.0  # seconds that it has been blocked in a collective; 0: it is in the script's own code
 
 
 class Ready(Message, frozen=True, tag="ready"):
     """The sender is in no generation and wants to be in the next: it is built, or was left out and is free again."""
 
-    generation: int  # the newest one that it knows of
-    unreachable: tuple[int, ...] = ()  # members of it that do not answer the sender; it says so again when they do
+    generation: Ordinal  # the newest one that it knows of
+    unreachable: Members[Ordinal] = ()  # members of it that do not answer the sender; it says so again when they do
 
 
 class Report(Message, frozen=True, tag="report"):
     """Events of the sender, in order."""
 
-    events: tuple[AnyEvent, ...]
+    events: Items[AnyEvent]
 
 
 class ExchangeBroken(Message, frozen=True, tag="exchange-broken"):
     """A collective failed on the sender: its step is void and it waits for the next generation."""
 
-    generation: int
-    step: int
-    operation: str
-    peer: int | None  # worker number it was waiting for, if known
-    reason: str
+    generation: Ordinal
+    step: Count
+    operation: Text
+    peer: Ordinal | None  # worker number it was waiting for, if known
+    reason: Text
     at_end: bool = False  # it was the meeting at the end of a loop: who passed it may have finished since
-    holds: int = 0  # the generation in which the sender's state was agreed on; 0: it has none
+    holds: Ordinal = 0  # the generation in which the sender's state was agreed on; 0: it has none
     is_planned: bool = False  # nothing failed: the members regroup at a step's end, as they were asked to
     must_restore: bool = False  # nobody's state can be trusted: the next generation starts from the newest checkpoint
     unreached: Unreached = Unreached()  # by worker number
@@ -88,96 +89,96 @@ class Unanswered(Message, frozen=True, tag="unanswered"):
     about to notice the same of more workers: the reports are worth waiting for.
     """
 
-    generation: int
-    peer: int  # worker number
+    generation: Ordinal
+    peer: Ordinal  # worker number
 
 
 class Failed(Message, frozen=True, tag="failed"):
     """The sender cannot go on; the job ends."""
 
-    step: int
-    error: str  # class name from `errors`
-    text: str
+    step: Count
+    error: Name  # class name from `errors`
+    text: Text
 
 
 class Leave(Message, frozen=True, tag="leave"):
     """The sender's script is done, or it was told to go and hands its place over."""
 
-    step: int
-    reason: str
+    step: Count
+    reason: Text
     is_handover: bool = False  # the job goes on without it
 
 
 class StopRequest(Message, frozen=True, tag="stop-request"):
     """All loops should end at an agreed step."""
 
-    reason: str
-    exit_code: int = 0  # what the job's becomes if it ends by this stop: 130 for Ctrl-C
+    reason: Text
+    exit_code: ExitCode = 0  # what the job's becomes if it ends by this stop: 130 for Ctrl-C
 
 
 class ProcessExited(Message, frozen=True, tag="process-exited"):
     """Launcher only: the engine saw a worker's process end."""
 
-    worker: int
-    code: int  # exit status; -9 for a SIGKILL
-    reason: str
+    worker: Ordinal
+    code: ExitCode  # exit status; -9 for a SIGKILL
+    reason: Text
 
 
 class ProcessWorking(Message, frozen=True, tag="process-working"):
     """Launcher only: a worker's process computes, even if a long call keeps it from sending heartbeats."""
 
-    worker: int
+    worker: Ordinal
 
 
 class Inject(Message, frozen=True, tag="inject"):
     """Launcher only, to be passed on to the worker: a fault on purpose."""
 
-    worker: int
-    fault: str  # cut, slow or fill-disk
+    worker: Ordinal
+    fault: Name  # cut, slow or fill-disk
     seconds: float
-    peer: int | None = None  # worker at the other end of the link; None: all of them
+    peer: Ordinal | None = None  # worker at the other end of the link; None: all of them
     rate: float = 0.0  # bytes per second of a slow link
 
 
 class PartWritten(Message, frozen=True, tag="part-written"):
     """The sender's part of a checkpoint is whole and flushed."""
 
-    checkpoint: str
-    generation: int
-    step: int
-    file: str  # name within the checkpoint
-    size: int  # bytes
+    checkpoint: Name
+    generation: Ordinal
+    step: Count
+    file: Name  # name within the checkpoint
+    size: Size  # bytes
     seconds: float  # since the copy began
     blocked: float  # seconds that the script was held up
-    reason: str  # why the checkpoint is made
-    mark: str = ""
+    reason: Text  # why the checkpoint is made
+    mark: Name = ""
 
 
 class PartFailed(Message, frozen=True, tag="part-failed"):
     """The sender's part of a checkpoint could not be written."""
 
-    checkpoint: str
-    generation: int
-    step: int
-    reason: str
+    checkpoint: Name
+    generation: Ordinal
+    step: Count
+    reason: Text
 
 
 # Coordinator to worker or launcher
 
 
 class Welcome(Message, frozen=True, tag="welcome"):
-    config: str  # the job's configuration, TOML
+    config: Text  # the job's configuration, TOML
     heartbeat: float  # seconds between heartbeats that the coordinator expects, and sends itself
     generation: Generation | None = None  # the current one, if there is one
     is_member: bool = False  # the receiver is in it: it came back after a broken connection, and goes on
-    script: str = ""
-    arguments: tuple[str, ...] = ()
-    servers: str = ""  # HOST:PORT of the keeper of the job's parameter servers; empty: it has none
-    space: str = ""  # the job's name there
+    script: Text = ""
+    arguments: Members[Text] = ()
+    servers: Name = ""  # HOST:PORT of the keeper of the job's parameter servers; empty: it has none
+    space: Name = ""  # the job's name there
 
 
 class Enlisted(Message, frozen=True, tag="enlisted"):
-    worker: int  # the number of the process that is to be started
+    worker: Ordinal  # the number of the process that is to be started
 
 
 class Noted(Message, frozen=True, tag="noted"):
@@ -191,15 +192,15 @@ class Beat(Message, frozen=True, tag="beat"):
 class RegroupWish(Message, frozen=True, tag="regroup-wish"):
     """Somebody waits to be let in: the members regroup at the end of a step that they agree on."""
 
-    generation: int
-    reason: str
+    generation: Ordinal
+    reason: Text
 
 
 class Expelled(Message, frozen=True, tag="expelled"):
     """The receiver is out of its generation; it may come back as a newcomer, without its state."""
 
-    generation: int  # the last one it was in
-    reason: str
+    generation: Ordinal  # the last one it was in
+    reason: Text
 
 
 class Formed(Message, frozen=True, tag="formed"):
@@ -209,28 +210,28 @@ class Formed(Message, frozen=True, tag="formed"):
 class StopNotice(Message, frozen=True, tag="stop-notice"):
     """Vote for stopping at the next agreement."""
 
-    reason: str
+    reason: Text
 
 
 class CheckpointSettled(Message, frozen=True, tag="checkpoint-settled"):
     """A checkpoint is published, or lost: the next one may be made."""
 
-    checkpoint: str
+    checkpoint: Name
     published: bool
 
 
 class Ended(Message, frozen=True, tag="ended"):
     """The job is over; whoever gets this leaves."""
 
-    exit_code: int
-    error: str  # class name from `errors`, empty when all is well
-    text: str
+    exit_code: ExitCode
+    error: Name  # class name from `errors`, empty when all is well
+    text: Text
 
 
 class Turned(Message, frozen=True, tag="turned-away"):
     """The coordinator will not have the sender. The connection closes after it."""
 
-    reason: str
+    reason: Text
 
 
 class Happened(Message, frozen=True, tag="happened"):

@@ -11,7 +11,8 @@ import struct
 import msgspec
 
 from shoal.errors import WireError
-from shoal.wire.parameter_messages import PARAMETER_VERSION, AnyNote, Note
+from shoal.wire.note import PARAMETER_VERSION, Note
+from shoal.wire.parameter_messages import AnyNote
 
 MAGIC = b"SHPM"
 MAX_BODY_BYTES = 16 * 1024 * 1024  # a table of 100,000 tensors fits

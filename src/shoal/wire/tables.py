@@ -6,36 +6,44 @@ Not here: how a table is cut into blocks and where those are (`parameters`).
 from __future__ import annotations
 
 import hashlib
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
-Number = bool | int | float | None | tuple[float, ...]  # what an optimizer's group may hold besides its parameters
+from shoal.bounds import Count, Members, Name, Ordinal, Shape, Size, Total, Whole
+
+MOST_TENSORS = 1 << 17  # of a table
+MOST_RULES = 1 << 10  # optimizers of a table
+# What an optimizer's group may hold besides its parameters.
+Number = bool | Whole | float | None | Annotated[tuple[float, ...], Meta(max_length=16)]
+Group = Annotated[dict[Name, Number], Meta(max_length=64)]
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
     """One tensor of a table."""
 
-    name: str  # the state's global name, such as "model 1/fc.weight"
-    shape: tuple[int, ...]
-    dtype: str  # torch's name without "torch.", such as "float32"
-    optimizer: int = 0  # number of the optimizer that updates it, in program order
-    group: int = 0  # number of its group there
+    name: Name  # the state's global name, such as "model 1/fc.weight"
+    shape: Shape
+    dtype: Name  # torch's name without "torch.", such as "float32"
+    optimizer: Ordinal = 0  # number of the optimizer that updates it, in program order
+    group: Ordinal = 0  # number of its group there
 
 
 class RuleSpec(msgspec.Struct, frozen=True):
     """An optimizer: a class of torch.optim by name. No code travels."""
 
-    name: str  # such as "AdamW"
-    groups: tuple[dict[str, Number], ...]  # values of each group when the table was defined
+    name: Name  # such as "AdamW"
+    groups: Members[Group]  # values of each group when the table was defined
 
 
 class TableSpec(msgspec.Struct, frozen=True):
     """A job's tensors, in the order of its models. Tables of rows by key (`kind` "sparse") will stand beside these."""
 
-    kind: str  # dense
-    tensors: tuple[TensorSpec, ...]
-    rules: tuple[RuleSpec, ...]
-    block_bytes: int  # tensors are cut into blocks of at most so many bytes
+    kind: Name  # dense
+    tensors: Annotated[tuple[TensorSpec, ...], Meta(max_length=MOST_TENSORS)]
+    rules: Annotated[tuple[RuleSpec, ...], Meta(max_length=MOST_RULES)]
+    block_bytes: Size  # tensors are cut into blocks of at most so many bytes
 
     @property
     def digest(self) -> bytes:
@@ -47,9 +55,9 @@ class TableSpec(msgspec.Struct, frozen=True):
 class Range(msgspec.Struct, frozen=True, order=True, array_like=True):
     """Positions of one epoch, from `start` up to and without `stop`."""
 
-    epoch: int
-    start: int
-    stop: int
+    epoch: Total
+    start: Count
+    stop: Count
 
     @property
     def size(self) -> int:
@@ -59,27 +67,29 @@ class Range(msgspec.Struct, frozen=True, order=True, array_like=True):
 class LoopTerms(msgspec.Struct, frozen=True):
     """One loop over data whose positions are leased. All workers say the same."""
 
-    loop: int  # number in program order
-    first_epoch: int
-    epochs: int
-    samples: int  # per epoch
-    update: int  # samples of one update: a worker's batch times the batches it accumulates
-    updates: int | None = None  # the loop ends after so many; None: no limit but the epochs
-    done: tuple[Range, ...] = ()  # that a resumed loop has used already, of its current and earlier epochs
+    loop: Ordinal  # number in program order
+    first_epoch: Count
+    epochs: Count
+    samples: Count  # per epoch
+    update: Count  # samples of one update: a worker's batch times the batches it accumulates
+    updates: Count | None = None  # the loop ends after so many; None: no limit but the epochs
+    used_before: Count = 0  # every position of the epochs before this one is used already, in a resumed loop
+    done: Members[Range] = ()  # of the later epochs: what a resumed loop has used already
 
 
 class PushTerms(msgspec.Struct, frozen=True):
     """What belongs to a push besides its gradients."""
 
     # By optimizer: the present values of its groups; none for one that took no step. Without any no gradient counts.
-    groups: tuple[tuple[dict[str, Number], ...], ...]
+    groups: Annotated[tuple[Members[Group], ...], Meta(max_length=MOST_RULES)]
     scale: float = 1.0  # what servers multiply the gradient by: weights, clipping by the worker's own norm
-    clip_norms: tuple[float | None, ...] = ()  # by optimizer: servers clip the sum to this (synchronous only)
-    read: int = 0  # updates that were in the parameters it was computed with
+    # By optimizer: servers clip the sum to this (synchronous only).
+    clip_norms: Annotated[tuple[float | None, ...], Meta(max_length=MOST_RULES)] = ()
+    read: Total = 0  # updates that were in the parameters it was computed with
 
 
 class PushId(msgspec.Struct, frozen=True, order=True, array_like=True):
     """Names what a worker stages, before anybody decides about it."""
 
-    worker: int
-    number: int  # counts up in the worker's process; a push that is staged again gets a new one
+    worker: Ordinal
+    number: Count  # counts up in the worker's process; a push that is staged again gets a new one

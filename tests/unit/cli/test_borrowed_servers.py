@@ -16,13 +16,13 @@ from shoal.cli.server_side import Seen
 from shoal.errors import AddressUnavailable, Refused, UsageError
 from shoal.job_config import JobConfig
 from shoal.parameters.keeper import Keeper, KeeperConfig
+from shoal.parameters.space_terms import SpaceTerms
 from shoal.values import Address
-from shoal.wire.parameter_messages import Space
 from support.launcher import write_token
 from support.servers import StandInServer
 
 TOKEN = "the group's"
-MINE = Space(job="mine", token="the job's", quota=10**9)
+MINE = SpaceTerms(job="mine", key="the job's", quota=10**9)
 
 
 @contextlib.contextmanager

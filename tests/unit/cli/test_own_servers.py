@@ -17,7 +17,7 @@ from shoal.errors import UsageError
 from shoal.parameters.keeper import KeeperConfig
 from shoal.parameters.keeper_client import KeeperClient
 from shoal.values import Address
-from shoal.wire.parameter_messages import ServerBeat, ServerFigures
+from shoal.wire.keeper_messages import ServerBeat, ServerFigures
 from support.servers import StandInServer
 
 TOKEN = "a token"

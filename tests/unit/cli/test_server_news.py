@@ -8,7 +8,7 @@ from shoal import events
 from shoal.cli.server_news import MOST_STALENESS, differences, event_of, measured
 from shoal.parameters import group_events
 from shoal.values import Address, Departure, Server, ServerMap
-from shoal.wire.parameter_messages import GroupStatus, ServerFigures
+from shoal.wire.keeper_messages import GroupStatus, ServerFigures
 
 
 def server(number: int) -> Server:

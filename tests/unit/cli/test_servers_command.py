@@ -9,7 +9,7 @@ import pytest
 from shoal.cli.main import main
 from shoal.cli.servers import describe
 from shoal.values import Address, Server, ServerMap
-from shoal.wire.parameter_messages import GroupStatus, ServerFigures
+from shoal.wire.keeper_messages import GroupStatus, ServerFigures
 from support.launcher import write_token
 
 

@@ -12,7 +12,9 @@ from shoal.parameters.job_state import JobState
 from shoal.parameters.ledger import Ledger
 from shoal.parameters.memory_budget import MemoryBudget
 from shoal.parameters.table_blocks import blocks_of
-from shoal.wire.parameter_messages import Fetch, Fetched, Lost, Note
+from shoal.wire.keeper_messages import Lost
+from shoal.wire.note import Note
+from shoal.wire.parameter_messages import Fetch, Fetched
 from shoal.wire.tables import TensorSpec
 from support.model_tables import server_map, table_of
 

@@ -98,7 +98,7 @@ FORM = [1, ["exp_avg", "exp_avg_sq"], [["step", 1.0]]]
         ([], "0 blocks came with 1"),
         ([FORM, FORM], "2 blocks came with 1"),
         ([[0, [], []], FORM], "came with 1"),
-        ([[-1, [], []], FORM, FORM], "came with 1"),
+        ([[-1, [], []], FORM, FORM], "not a description"),
         ([[1, ["exp_avg"], [["step", 1.0]]]], "needs exp_avg, exp_avg_sq, step"),
         ([[1, ["exp_avg", "exp_avg"], [["step", 1.0]]]], "needs"),
         ([[1, ["exp_avg", "exp_avg_sq"], []]], "needs"),

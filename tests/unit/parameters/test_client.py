@@ -60,7 +60,7 @@ def stand_ins(count: int, replicas: int = 1) -> Iterator[StandIns]:
 
 @contextmanager
 def client_of(servers: StandIns, worker: int = 0, **settings: object) -> Iterator[ParameterClient]:
-    made = ParameterClient(ClientConfig(keeper=servers.keeper, token=TOKEN, job=JOB, worker=worker, **settings))
+    made = ParameterClient(ClientConfig(keeper=servers.keeper, key=TOKEN, job=JOB, worker=worker, **settings))
     try:
         yield made
     finally:
@@ -428,16 +428,14 @@ def test_a_client_that_is_closed_while_its_thread_sends_ends_without_a_fault(mon
 def test_a_wrong_token_is_refused_and_an_empty_address_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_servers, "REFUSED_SECONDS", 0.2)
     with stand_ins(1) as servers:
-        config = ClientConfig(keeper=servers.keeper, token="another", job=JOB, worker=0)
+        config = ClientConfig(keeper=servers.keeper, key="another", job=JOB, worker=0)
         stranger = ParameterClient(config)
         try:
             with pytest.raises(Refused, match="wrong token"):
                 stranger.define(TABLE)
         finally:
             stranger.close()
-    nobody = ParameterClient(
-        ClientConfig(keeper=Address("127.0.0.1", 1), token=TOKEN, job=JOB, worker=0, lost_after=0.3)
-    )
+    nobody = ParameterClient(ClientConfig(keeper=Address("127.0.0.1", 1), key=TOKEN, job=JOB, worker=0, lost_after=0.3))
     try:
         with pytest.raises(ServersLost, match="no whole set of parameter servers"):
             nobody.define(TABLE)

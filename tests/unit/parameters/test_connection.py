@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import socket
 import struct
+import typing
 from collections.abc import Iterator
 
 import pytest
@@ -19,8 +20,10 @@ from shoal.parameters.note_reader import BUFFER_BYTES, NoteReader
 from shoal.parameters.proving import SERVER_PURPOSE, Key, job_purpose
 from shoal.parameters.switchboard import Switchboard
 from shoal.values import Address
+from shoal.wire.keeper_messages import CloseSpace, Filled
 from shoal.wire.note_frames import encode_note
-from shoal.wire.parameter_messages import AnyNote, CloseSpace, Filled, KeyList, Refusal, Relay
+from shoal.wire.parameter_messages import AnyNote, KeyList, Refusal, Relay
+from support import random_messages
 
 TOKEN = secrets.token_hex(8)
 KEY = Key(job_purpose("one"), TOKEN)
@@ -239,9 +242,9 @@ def test_a_client_that_only_asks_is_not_read_while_it_does_not_listen(
 
 
 NOTES = st.one_of(
-    st.builds(lambda view: (Filled(view=view), b""), st.integers(0, 2**40)),
+    st.builds(lambda note: (note, b""), random_messages.messages(*typing.get_args(AnyNote))),
     st.builds(lambda payload: (Relay(generation=1, peer=2), payload), st.binary(max_size=300)),
-    st.builds(lambda blocks: (KeyList(digest=b"d", blocks=tuple(blocks)), b""), st.lists(st.integers(0, 2**31))),
+    st.builds(lambda blocks: (KeyList(digest=b"d", blocks=tuple(blocks)), b""), st.lists(st.integers(0, 2**31 - 1))),
 )
 
 

@@ -24,28 +24,26 @@ from shoal.parameters.group_events import (
 from shoal.parameters.keeper import Keeper, KeeperConfig
 from shoal.parameters.keeper_client import KeeperClient
 from shoal.parameters.proving import KEEPER_PURPOSE, ConnectorProof, Key, keeper_job_purpose
+from shoal.parameters.space_terms import SpaceTerms
 from shoal.transport import strangers as strangers_module
 from shoal.values import Address, ServerMap
-from shoal.wire.note_frames import HEAD_BYTES, decode_body, decode_head, encode_note
-from shoal.wire.parameter_messages import (
-    PARAMETER_VERSION,
-    AnyNote,
+from shoal.wire.keeper_messages import (
     Filled,
     GroupNews,
     Lost,
-    Note,
     OpenSpace,
-    Refusal,
     ServerBeat,
     ServerFigures,
     ServerJoin,
-    Space,
     WatchGroup,
 )
+from shoal.wire.note import PARAMETER_VERSION, Note
+from shoal.wire.note_frames import HEAD_BYTES, decode_body, decode_head, encode_note
+from shoal.wire.parameter_messages import AnyNote, Refusal
 from support.flood import flood
 
 TOKEN = "the group's"
-SPACE = Space(job="job", token="the job's", quota=0)
+SPACE = SpaceTerms(job="job", key="the job's", quota=0)
 PATIENCE = 20.0  # seconds until a test gives up
 LOCAL = Address("127.0.0.1", 0)
 
@@ -62,6 +60,12 @@ class Peer:
         except BaseException:
             self.socket.close()
             raise
+        self.session = proof.session
+
+    def opened(self, news: AnyNote) -> tuple[ServerMap | None, list[SpaceTerms]]:
+        """What a server is told, with the keys that were sealed for it."""
+        assert isinstance(news, GroupNews), news
+        return news.map, [SpaceTerms.opened(sealed, self.session) for sealed in news.spaces]
 
     def send(self, note: Note, payload: bytes = b"") -> None:
         self.socket.sendall(encode_note(note, len(payload)) + payload)
@@ -115,7 +119,7 @@ class Group:
         return peer
 
     def worker(self) -> Peer:
-        peer = self.peer(keeper_job_purpose("job"), SPACE.token)
+        peer = self.peer(keeper_job_purpose("job"), SPACE.key)
         peer.send(WatchGroup(version=PARAMETER_VERSION, job="job"))
         return peer
 
@@ -148,15 +152,14 @@ def test_servers_hear_of_jobs_at_once_and_of_the_map_when_all_are_there() -> Non
         worker = group.worker()
         assert worker.hear() == GroupNews(map=None)
         first = group.server(0)
-        assert first.hear() == GroupNews(map=None, spaces=(SPACE,))
+        assert first.opened(first.hear()) == (None, [SPACE])
         second = group.server(1)
         news = second.hear()
         assert isinstance(news, GroupNews)
         assert news.map is not None
         assert [server.number for server in news.map.servers] == [0, 1]
-        assert news.spaces == (SPACE,)
-        assert first.hear() == news
-        assert worker.hear() == GroupNews(map=news.map), "tokens of jobs are for servers only"
+        assert second.opened(news) == first.opened(first.hear()) == (news.map, [SPACE])
+        assert worker.hear() == GroupNews(map=news.map), "keys of jobs are for servers only"
         assert isinstance(group.await_event(ServerJoined), ServerJoined)
         assert group.await_event(MapMade) == MapMade(news.map, 0.0, 0)
 
@@ -263,13 +266,12 @@ def test_jobs_come_and_go_and_servers_hear_of_it() -> None:
         server, worker = group.server(0), group.worker()
         assert isinstance(server.hear(), GroupNews)
         assert isinstance(worker.hear(), GroupNews)
-        more = Space(job="another", token="t", quota=10)
+        more = SpaceTerms(job="another", key="t", quota=10)
         client.open_space(more)
         news = server.hear()
-        assert isinstance(news, GroupNews)
-        assert news.spaces == (SPACE, more)
+        assert server.opened(news)[1] == [SPACE, more]
         with pytest.raises(Refused, match="a job named another uses this group already"):
-            client.open_space(Space(job="another", token="u", quota=10))
+            client.open_space(SpaceTerms(job="another", key="u", quota=10))
         assert group.peer(keeper_job_purpose("another"), "t").socket.fileno() > 0
         client.close_space("job")
         assert worker.hear_refusal().kind == "unknown-job"
@@ -281,7 +283,7 @@ def test_jobs_come_and_go_and_servers_hear_of_it() -> None:
 
 def test_strangers_and_garbage_are_turned_away_and_nobody_else_notices() -> None:
     with group_of(1) as group:
-        for purpose, token in ((KEEPER_PURPOSE, "wrong"), (KEEPER_PURPOSE, SPACE.token), (b"parameters server", TOKEN)):
+        for purpose, token in ((KEEPER_PURPOSE, "wrong"), (KEEPER_PURPOSE, SPACE.key), (b"parameters server", TOKEN)):
             with pytest.raises(Refused, match="wrong token"):
                 Peer(group.keeper.address, purpose, token)
         with socket.create_connection((group.keeper.address.host, group.keeper.address.port), PATIENCE) as stranger:
@@ -296,7 +298,7 @@ def test_strangers_and_garbage_are_turned_away_and_nobody_else_notices() -> None
 
 
 def refused_notes() -> list[tuple[str, Callable[[Group], Peer]]]:
-    space = Space(job="mine", token="t", quota=0)
+    space = SpaceTerms(job="mine", key="t", quota=0).sealed(b"another connection's")
 
     def sent(purpose: bytes, token: str, note: Note, payload: bytes = b"") -> Callable[[Group], Peer]:
         def act(group: Group) -> Peer:
@@ -306,7 +308,7 @@ def refused_notes() -> list[tuple[str, Callable[[Group], Peer]]]:
 
         return act
 
-    job = (keeper_job_purpose("job"), SPACE.token)
+    job = (keeper_job_purpose("job"), SPACE.key)
     return [
         ("version 77", lambda group: group.server(0, version=77)),
         ("version 77", sent(*job, WatchGroup(version=77, job="job"))),
@@ -315,6 +317,7 @@ def refused_notes() -> list[tuple[str, Callable[[Group], Peer]]]:
         ("another job's token", sent(*job, WatchGroup(version=PARAMETER_VERSION, job="other"))),
         ("not for the keeper", sent(KEEPER_PURPOSE, TOKEN, Filled(view=1))),
         ("raw bytes", sent(KEEPER_PURPOSE, TOKEN, OpenSpace(request=1, space=space), b"xxxx")),
+        ("not one for this connection", sent(KEEPER_PURPOSE, TOKEN, OpenSpace(request=1, space=space))),
     ]
 
 
@@ -331,7 +334,7 @@ def test_a_worker_cannot_open_spaces() -> None:
     with group_of(1) as group:
         worker = group.worker()
         assert isinstance(worker.hear(), GroupNews)
-        worker.send(OpenSpace(request=1, space=Space(job="mine", token="t", quota=0)))
+        worker.send(OpenSpace(request=1, space=SpaceTerms(job="mine", key="t").sealed(worker.session)))
         refusal = worker.hear()
         assert isinstance(refusal, Refusal)
         assert "a worker may only watch" in refusal.reason

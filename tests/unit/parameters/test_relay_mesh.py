@@ -22,7 +22,7 @@ NOBODY = Server(number=4, address=Address("127.0.0.1", 1), host="here", process=
 
 
 def config_of(server: Server, generation: int = 1, size: int = 2) -> RelayConfig:
-    return RelayConfig(server=server, job=JOB, token=TOKEN, generation=generation, workers=tuple(range(20, 20 + size)))
+    return RelayConfig(server=server, job=JOB, key=TOKEN, generation=generation, workers=tuple(range(20, 20 + size)))
 
 
 def receive(mesh: RelayMesh, peer: int, size: int) -> bytes:
@@ -58,7 +58,7 @@ def test_a_stranger_is_turned_away() -> None:
     server = RelayServer()
     try:
         with pytest.raises(PeerLost, match="wrong token"):
-            RelayMesh(dataclasses.replace(config_of(server.server), token="another"), 0)
+            RelayMesh(dataclasses.replace(config_of(server.server), key="another"), 0)
     finally:
         server.close()
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from shoal.errors import Refused, UsageError
 from shoal.parameters.group_events import GroupEvent, MapMade, ServerJoined, ServerLost, ServerRemoved
 from shoal.parameters.server_group import KEPT_DEPARTURES, GroupSettings, ServerGroup
+from shoal.parameters.space_terms import SpaceTerms
 from shoal.values import ServerMap
-from shoal.wire.parameter_messages import Lost, Space
+from shoal.wire.keeper_messages import Lost
 from support.model_tables import server
 
 
@@ -189,16 +190,16 @@ def test_groups_that_cannot_be_are_refused(expected: int, replicas: int) -> None
 
 def test_job_names_belong_to_one_token() -> None:
     group = complete_group(1)
-    group.open(Space(job="a", token="one", quota=5))
-    group.open(Space(job="a", token="one", quota=7))
+    group.open(SpaceTerms(job="a", key="one", quota=5))
+    group.open(SpaceTerms(job="a", key="one", quota=7))
     assert group.spaces["a"].quota == 7
     with pytest.raises(Refused, match="a job named a uses this group already"):
-        group.open(Space(job="a", token="two", quota=0))
+        group.open(SpaceTerms(job="a", key="two", quota=0))
     group.close("a")
     group.close("a")
-    group.open(Space(job="a", token="two", quota=0))
+    group.open(SpaceTerms(job="a", key="two", quota=0))
     names = ("", "x" * 999, "a\nb")
-    for wrong in (*(Space(name, "t", 0) for name in names), Space("b", "", 0), Space("b", "t", -1)):
+    for wrong in (*(SpaceTerms(name, "t", 0) for name in names), SpaceTerms("b", "", 0), SpaceTerms("b", "t", -1)):
         with pytest.raises(Refused, match=r"printable|quota"):
             group.open(wrong)
 

@@ -15,7 +15,8 @@ from shoal.parameters.ledger import Ledger
 from shoal.parameters.memory_budget import MemoryBudget
 from shoal.parameters.stage_desk import StageDesk
 from shoal.parameters.worker_link import WorkerLink
-from shoal.wire.parameter_messages import PARAMETER_VERSION, Hello, KeyList, Note, Stage, StageDone, StageEnd
+from shoal.wire.note import PARAMETER_VERSION, Note
+from shoal.wire.parameter_messages import Hello, KeyList, Stage, StageDone, StageEnd
 from shoal.wire.tables import PushId, TensorSpec
 from support.model_tables import server_map, table_of
 

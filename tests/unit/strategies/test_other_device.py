@@ -189,7 +189,7 @@ class Trained:
 @pytest.mark.parametrize("lazily", [True, False])
 def test_it_learns_what_a_model_in_memory_learns_from_torchs_own_optimizer(shares_memory: bool, lazily: bool) -> None:
     servers, alone = StandIns(2), model_of()
-    config = ClientConfig(keeper=servers.keeper, token=TOKEN, job=JOB, worker=0, shares_memory=shares_memory)
+    config = ClientConfig(keeper=servers.keeper, key=TOKEN, job=JOB, worker=0, shares_memory=shares_memory)
     client = ParameterClient(config)
     try:
         trained = Trained(moved(model_of()), client, lazily=lazily)

@@ -193,7 +193,11 @@ def test_no_bytes_in_the_files_raise(
 
 def example(kind: type[events.Event]) -> events.Event:
     """One of a kind, with something in every field that has no default."""
-    samples = {"str": "text", "int": 1, "float": 1.0, "bool": False, "TimeShares": {}}
+    texts, numbers = (
+        dict.fromkeys(("Name", "Text"), "text"),
+        dict.fromkeys(("Ordinal", "Count", "Total", "ExitCode"), 1),
+    )
+    samples = {**texts, **numbers, "float": 1.0, "bool": False, "TimeShares": {}}
     fields = {
         field.name: samples.get(kind.__annotations__[field.name].partition(" ")[0], ())
         for field in msgspec.structs.fields(kind)

@@ -19,6 +19,7 @@ import torch
 from torch.distributed import ProcessGroupGloo
 from torch.distributed import Work as TorchWork
 
+from shoal.bounds import Name, Port
 from shoal.collectives.carriers.carrier import CarrierFailed
 from shoal.collectives.carriers.torch_carrier import FORM_SECONDS, MeetingPoint, TorchCarrier
 from shoal.collectives.group import Reduction
@@ -44,7 +45,7 @@ class GlooCarrier(TorchCarrier):
         """Called by all ranks. `host`: an address of this rank that the others can reach."""
         device, address = _listen(host)
         said = exchange(msgspec.msgpack.encode(address))
-        self._addresses = {msgspec.msgpack.decode(data, type=tuple[str, int]) for data in said}
+        self._addresses = {msgspec.msgpack.decode(data, type=tuple[Name, Port]) for data in said}
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # torch's types leave it out
         options._devices, options._threads = [device], THREADS
         options._timeout = timedelta(seconds=FORM_SECONDS)

@@ -24,6 +24,7 @@ from torch.distributed import (
 from torch.distributed import Work as TorchWork
 from torch.distributed.rendezvous import TCPStore  # type: ignore[attr-defined]  # it is there, unannounced
 
+from shoal.bounds import Name, Port
 from shoal.collectives.carriers.carrier import Carrier, CarrierFailed, Work
 from shoal.collectives.group import Reduction
 from shoal.transport.neighbours import Exchange
@@ -137,7 +138,7 @@ class MeetingPoint:
         """Called by all ranks. `host`: an address of this rank that the others can reach."""
         listening = socket.create_server((host, 0), family=_family(host)) if rank == 0 else None
         own = listening.getsockname()[:2] if listening is not None else ("", 0)
-        place, port = msgspec.msgpack.decode(exchange(msgspec.msgpack.encode(own))[0], type=tuple[str, int])
+        place, port = msgspec.msgpack.decode(exchange(msgspec.msgpack.encode(own))[0], type=tuple[Name, Port])
         self.store = TCPStore(
             place,
             port,

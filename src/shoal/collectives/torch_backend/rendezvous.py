@@ -14,12 +14,14 @@ import secrets
 import socket
 import time
 from datetime import timedelta
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
+from msgspec import Meta
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import DistBackendError, DistNetworkError
 
+from shoal.bounds import MOST_MEMBERS, Name, Ordinal
 from shoal.collectives.torch_backend.seal import new_token, own_seal
 from shoal.errors import WireError
 
@@ -32,9 +34,9 @@ Said = TypeVar("Said")
 class Attendant(msgspec.Struct, frozen=True):
     """A rank, as it comes to a meeting."""
 
-    nonce: str  # made up for this attempt
-    host: str  # for people: the machine's name
-    process: int  # on that machine
+    nonce: Name  # made up for this attempt
+    host: Name  # for people: the machine's name
+    process: Ordinal  # on that machine
 
     @property
     def words(self) -> str:
@@ -44,8 +46,8 @@ class Attendant(msgspec.Struct, frozen=True):
 class _Opening(msgspec.Struct, frozen=True):
     """What rank 0 says when all are there."""
 
-    attendants: list[Attendant]  # by rank
-    token: str  # proves membership on every connection of the group; empty where ranks have it from elsewhere
+    attendants: Annotated[list[Attendant], Meta(max_length=MOST_MEMBERS)]  # by rank
+    token: Name  # proves membership on every connection of the group; empty where ranks have it from elsewhere
 
 
 class Meeting:

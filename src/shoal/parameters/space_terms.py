@@ -1,0 +1,34 @@
+"""What a server group knows of a job that uses it: the name, the key that opens its space, the quota. No torch.
+
+The key crosses connections sealed (`wire.derived_keys`). Not here: what a server holds of the job (`space`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from shoal.wire.derived_keys import seal, unseal
+from shoal.wire.keeper_messages import SealedSpace
+
+
+@dataclass(frozen=True)
+class SpaceTerms:
+    job: str  # name of the space
+    key: str = field(repr=False)  # that its workers hold: derived from the job's token, which nobody here knows
+    quota: int = 0  # bytes of parameters and state over all servers; 0: no limit
+    ended: str = ""  # why the group does nothing for the job any more; empty: it does
+
+    def sealed(self, session: bytes) -> SealedSpace:
+        """For the other end of the connection that has this session's key."""
+        key = seal(session, self.key, _about(self.job, self.quota))
+        return SealedSpace(job=self.job, key=key, quota=self.quota, ended=self.ended)
+
+    @staticmethod
+    def opened(sealed: SealedSpace, session: bytes) -> SpaceTerms:
+        """`WireError`: it was not sealed for this connection."""
+        key = unseal(session, sealed.key, _about(sealed.job, sealed.quota))
+        return SpaceTerms(sealed.job, key, sealed.quota, sealed.ended)
+
+
+def _about(job: str, quota: int) -> bytes:
+    return f"space {quota} {job}".encode()

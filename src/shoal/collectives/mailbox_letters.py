@@ -18,6 +18,7 @@ from shoal.errors import WireError
 # kind, dtype; bytes that follow, tag, number, size, address
 _LAYOUT = struct.Struct("<BB6xQqQQQ")
 LETTER_BYTES = _LAYOUT.size
+MOST_BYTES = 1 << 48  # of one message; no memory is larger
 SMALLEST_TAG, LARGEST_TAG = -(2**63), 2**63 - 1
 
 _ITEM_BYTES = {code: dtype.itemsize for dtype, code in CODES.items()}
@@ -66,6 +67,8 @@ def unpack_from(memory: memoryview | bytearray, offset: int, *, most: int) -> Le
 def checked(letter: Letter, *, most: int) -> Letter:
     if not Kind.MESSAGE <= letter.kind <= Kind.TAKEN:
         raise WireError(f"a letter has {letter.kind} as its kind; known are {[kind.value for kind in Kind]}")
+    if letter.size > MOST_BYTES or letter.length > MOST_BYTES:
+        raise WireError(f"a letter is of {letter.length} bytes out of {letter.size}; at most {MOST_BYTES} are allowed")
     if letter.kind == Kind.DATA:
         return letter
     if letter.length > min(most, letter.size) or (letter.kind == Kind.MESSAGE and letter.length < letter.size):

@@ -1,17 +1,23 @@
 """Memory that one process writes and others of the same machine read: anonymous, gone with the last of them.
 
 That two processes share a machine is proved: the one opens the other's arena through the kernel and finds in it the
-random bytes that the other said are there. Names of hosts, containers or namespaces are not asked. Not here: what is
-written into an arena (`team`, and the collectives' mailbox).
+random bytes that the other said are there. Names of hosts, containers or namespaces are not asked.
+
+An offer is a stranger's word: what it names may be a pipe that nobody writes, a device that opening would set off, a
+file that shrinks. So it is looked at before it is opened (`O_PATH`, which opens nothing), what is opened is what was
+looked at, and only a sealed file in anonymous memory of the announced size is mapped. Not here: what is written into an
+arena (`team`, and the collectives' mailbox).
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
 import secrets
+import stat
 from typing import Annotated, Self
 
 import msgspec
@@ -103,10 +109,11 @@ class PeerArena(_Mapping):
         if memory_order.why_not or not RESERVED <= offer.size <= MOST_BYTES:
             return None
         try:
-            descriptor = os.open(f"/proc/{offer.process:d}/fd/{offer.descriptor:d}", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = _open_memory(f"/proc/{offer.process:d}/fd/{offer.descriptor:d}")
         except OSError:
             return None
         try:
+            # Sealed against shrinking and growing first, so that the size that is seen stays.
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) != _SEALS or os.fstat(descriptor).st_size != offer.size:
                 return None
             if not secrets.compare_digest(os.pread(descriptor, NONCE_BYTES, 0), offer.nonce):
@@ -116,6 +123,21 @@ class PeerArena(_Mapping):
             return None
         finally:
             os.close(descriptor)
+
+
+def _open_memory(path: str) -> int:
+    """A descriptor for reading, if the path leads to a file in anonymous memory; `OSError` otherwise. Never blocks."""
+    found = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        about = os.fstat(found)
+        # Pages of the usual size: memory of large pages that are not there yet could end this process when it is read.
+        if not stat.S_ISREG(about.st_mode) or about.st_nlink or os.fstatvfs(found).f_bsize != mmap.PAGESIZE:
+            raise OSError(errno.EINVAL, "not a file in anonymous memory")
+        # By the descriptor, and so what was looked at, whatever the path leads to by now.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        return os.open(f"/proc/self/fd/{found:d}", flags)
+    finally:
+        os.close(found)
 
 
 def address_of(buffer: mmap.mmap | memoryview | bytearray) -> int:

@@ -19,6 +19,7 @@ MAGIC = b"SHOL"
 FRAME_VERSION = 1
 LABEL_BYTES = 64
 MAX_PAYLOAD_BYTES = 1 << 48  # no tensor of a CPU's memory is longer; anything above is garbage
+MAX_SEQUENCE = 1 << 62  # operations of a group; nobody gets there
 
 # magic, version, codec, kind, reduction, dtype, length of the label;
 # generation, sequence, transfer, elements, payload, label padded with zeros
@@ -108,8 +109,12 @@ def unpack(data: bytes | bytearray | memoryview, *, generation: int) -> FrameHea
         raise WireError(f"a frame starts with {magic!r} instead of {MAGIC!r}: the stream is not Shoal's or out of step")
     if version != FRAME_VERSION:
         raise WireError(f"a frame has version {version}; this program speaks {FRAME_VERSION}: install the same Shoal")
-    if payload > MAX_PAYLOAD_BYTES:
-        raise WireError(f"a frame announces {payload} bytes; at most {MAX_PAYLOAD_BYTES} are allowed")
+    if payload > MAX_PAYLOAD_BYTES or elements > MAX_PAYLOAD_BYTES:
+        raise WireError(
+            f"a frame announces {payload} bytes and {elements} elements; at most {MAX_PAYLOAD_BYTES} are allowed"
+        )
+    if sequence > MAX_SEQUENCE:
+        raise WireError(f"a frame is of operation {sequence}; the last one there can be is {MAX_SEQUENCE}")
     header = FrameHeader(
         kind=_known(Kind, kind),
         reduction=_known(ReductionCode, reduction),

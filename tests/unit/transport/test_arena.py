@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import subprocess
 import sys
@@ -54,6 +55,64 @@ def test_it_is_anonymous_and_cannot_shrink_under_its_readers() -> None:
     with pytest.raises(PermissionError):
         os.ftruncate(own.offer.descriptor, 0)
     own.close()
+
+
+@pytest.mark.timeout(30)
+def test_what_is_no_anonymous_memory_is_not_even_opened(tmp_path: Path) -> None:
+    """A pipe without a writer would block whoever opens it, and opening some devices sets them off."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    plain = tmp_path / "plain"
+    plain.write_bytes(bytes(SIZE))
+    for path, flags in ((pipe, os.O_RDWR), (link, os.O_RDWR), (Path("/dev/zero"), os.O_RDWR), (plain, os.O_RDONLY)):
+        descriptor = os.open(path, flags)
+        try:
+            offer = Offer(process=os.getpid(), descriptor=descriptor, size=SIZE, nonce=bytes(32))
+            assert PeerArena.open(offer) is None, path
+        finally:
+            os.close(descriptor)
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_of_another_process_that_nobody_writes_blocks_nobody(tmp_path: Path) -> None:
+    """Its reading end alone: whoever opened it anew for reading would wait for a writer."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        offer = Offer(process=os.getpid(), descriptor=reading, size=SIZE, nonce=bytes(32))
+        assert PeerArena.open(offer) is None
+    finally:
+        os.close(reading)
+
+
+@pytest.mark.parametrize("seals", [0, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL])
+def test_memory_that_could_still_change_its_size_is_not_mapped(seals: int) -> None:
+    descriptor = os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, SIZE)
+        if seals:
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+        offer = Offer(process=os.getpid(), descriptor=descriptor, size=SIZE, nonce=bytes(32))
+        assert PeerArena.open(offer) is None
+    finally:
+        os.close(descriptor)
+
+
+def test_memory_of_large_pages_is_not_mapped() -> None:
+    """Where none is left, reading it would end the process that reads."""
+    large = 2 << 20
+    try:
+        descriptor = os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
+    except OSError:
+        return  # this kernel has none: nobody could offer it
+    try:
+        os.ftruncate(descriptor, large)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        assert PeerArena.open(Offer(process=os.getpid(), descriptor=descriptor, size=large, nonce=bytes(32))) is None
+    finally:
+        os.close(descriptor)
 
 
 def test_a_wrong_nonce_size_process_or_descriptor_is_not_the_same_machine(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ class Clocks(msgspec.Struct):
 
     def enrol(self, workers: Sequence[int]) -> None:
         """Others are forgotten; a newcomer starts at the smallest clock, and binds nobody until it gets positions."""
-        kept = {worker: clock for worker, clock in self.by_worker.items() if worker in workers}
+        members = frozenset(workers)
+        kept = {worker: clock for worker, clock in self.by_worker.items() if worker in members}
         start = min((clock.count for clock in kept.values()), default=0)
         self.by_worker = {worker: kept.get(worker) or Clock(start) for worker in workers}
 

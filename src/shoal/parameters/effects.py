@@ -73,7 +73,15 @@ class Begun:
     view: int
 
 
-Effect = Reply | Update | Replace | Drop | Begun
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """An entry could not be applied, on any server: the job is over, and what is held of it goes."""
+
+    number: int
+    reason: str
+
+
+Effect = Reply | Update | Replace | Drop | Begun | Ended
 
 
 class Reading(enum.Enum):

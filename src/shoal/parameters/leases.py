@@ -25,6 +25,7 @@ class Leases(msgspec.Struct):
     epoch: Total  # of the first position that nobody ever had
     position: Count
     returned: ItemList[Range] = msgspec.field(default_factory=list)  # free again, in order
+    returned_size: Total = 0  # positions in them
     held: ByNumber[ItemList[Range]] = msgspec.field(default_factory=dict)  # by worker, in order; never empty
     commits: Total = 0  # updates since the loop was planned
 
@@ -32,7 +33,7 @@ class Leases(msgspec.Struct):
     def free(self) -> int:
         """Positions that may be leased."""
         fresh = (self.end - self.epoch) * self.terms.samples - self.position if self.epoch < self.end else 0
-        return fresh + total(self.returned)
+        return fresh + self.returned_size
 
     @property
     def is_over(self) -> bool:
@@ -52,14 +53,14 @@ class Leases(msgspec.Struct):
         """What the worker holds is free again, apart from `keep`."""
         held = self.held.pop(worker, [])
         kept = common(held, keep)
-        self.returned = merged((*self.returned, *without(held, kept)))
+        self._free_again(without(held, kept))
         if kept:
             self.held[worker] = kept
 
     def give_back_others(self, workers: Iterable[int]) -> None:
         """All that is held by workers that are not among these is free again."""
-        for worker in sorted(self.held.keys() - set(workers)):
-            self.give_back(worker)
+        gone = self.held.keys() - set(workers)
+        self._free_again([piece for worker in gone for piece in self.held.pop(worker)])
 
     def use(self, worker: int, ranges: Sequence[Range]) -> bool:
         """A push that used these up commits. False, and nothing changes: the worker does not hold all of them."""
@@ -72,6 +73,17 @@ class Leases(msgspec.Struct):
             self.held[worker] = left
         self.commits += 1
         return True
+
+    @property
+    def pieces(self) -> int:
+        """Ranges that the positions lie in which were leased and are not used: what everything here takes time by."""
+        return len(self.returned) + sum(len(pieces) for pieces in self.held.values())
+
+    def growth(self, worker: int, *, use: Sequence[Range] = (), keep: Sequence[Range] | None = None) -> int:
+        """How many pieces more what the worker holds would lie in without `use`, or with `keep` of it alone."""
+        held = self.held.get(worker, [])
+        left = without(held, use) if keep is None else common(held, keep)
+        return len(left) - len(held)
 
     @property
     def open(self) -> tuple[Range, ...]:
@@ -91,6 +103,11 @@ class Leases(msgspec.Struct):
         held = sum(-(-piece.size // self.terms.update) for pieces in self.held.values() for piece in pieces)
         return max(self.terms.updates - self.commits - held, 0)
 
+    def _free_again(self, pieces: Sequence[Range]) -> None:
+        if pieces:
+            self.returned = merged((*self.returned, *pieces))
+            self.returned_size = total(self.returned)
+
     def _share(self, members: int) -> int:
         """Updates of one lease: half of an equal share of what is left, so that nobody has much left at the end."""
         return max(self.free // (2 * max(members, 1) * self.terms.update), 1)
@@ -104,6 +121,7 @@ class Leases(msgspec.Struct):
             first, *rest = self.returned
             piece = Range(first.epoch, first.start, min(first.start + size, first.stop))
             self.returned = [*without([first], [piece]), *rest]
+            self.returned_size -= piece.size
             return piece
         piece = Range(self.epoch, self.position, min(self.position + size, self.terms.samples))
         self.position = piece.stop
@@ -113,15 +131,20 @@ class Leases(msgspec.Struct):
 
 
 def plan_leases(terms: LoopTerms) -> Leases:
-    """A loop's positions as it begins: all free but those that `terms.done` names."""
+    """A loop's positions as it begins: all free but those that `terms` names as used.
+
+    It takes as long as the epochs from `used_before` to the last one in `done` are many: `proposals` limits them.
+    """
     leases = Leases(terms, epoch=terms.first_epoch, position=0)
+    leases.epoch = min(max(terms.first_epoch, terms.used_before), leases.end)
     end = max((piece.epoch for piece in terms.done), default=-1) + 1
-    whole = [Range(epoch, 0, terms.samples) for epoch in range(terms.first_epoch, min(end, leases.end))]
+    whole = [Range(epoch, 0, terms.samples) for epoch in range(leases.epoch, min(end, leases.end))]
     done = common(terms.done, whole)
     if done:
         leases.epoch, leases.position = done[-1].epoch, done[-1].stop
         before = [piece for piece in whole if piece.epoch < leases.epoch]
         leases.returned = without([*before, Range(leases.epoch, 0, leases.position)], done)
+        leases.returned_size = total(leases.returned)
         if leases.position == terms.samples:
             leases.epoch, leases.position = leases.epoch + 1, 0
     return leases

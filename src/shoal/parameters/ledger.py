@@ -19,16 +19,21 @@ The rules:
   would wait for it has not attended it and is released. Enrolling counts as attending all that were called before the
   generation. Synchronous workers go by the number in `Committed` alone, which is the same for all of a step.
 
-Not here: how entries get their numbers and to all servers (`sequencer`), gradients (`staging`, `shard`).
+- *The end.* An entry whose application raises, whatever it was, ends the job's ledger: from there on nothing is decided.
+  The same entry raises on every server, so all of them say the same, and none of them does more than that.
+
+Not here: how entries get their numbers and to all servers (`sequencer`), what may be proposed at all (`proposals`),
+gradients (`staging`, `shard`).
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from shoal.parameters.effects import Begun, Drop, Effect, Replace, Reply, Update
+from shoal.parameters.effects import Begun, Drop, Effect, Ended, Replace, Reply, Update
 from shoal.parameters.leases import plan_leases
 from shoal.parameters.ledger_state import LedgerState, Request
+from shoal.parameters.proposals import objection
 from shoal.wire.ledger_entries import (
     AnyAnswer,
     AnyEntry,
@@ -51,6 +56,9 @@ from shoal.wire.ledger_entries import (
 from shoal.wire.tables import LoopTerms
 
 SYNCHRONOUS = "synchronous"
+LONGEST_REASON = 1000  # characters
+FEWEST_PIECES, PIECES_PER_WORKER = 1024, 4  # ranges that a loop's positions may lie in
+SHATTERED = "the loop's positions lie in too many pieces already: use up what is leased before leasing more"
 MOST_GENERATIONS = 100  # that a worker may be behind and still learn what became of its step
 
 
@@ -62,13 +70,26 @@ class Ledger(LedgerState):
         assert number == self.number + 1, f"entry {number} comes after entry {self.number}"
         self.number = number
         effects: list[Effect] = []
+        if self.ended:
+            return effects
+        try:
+            self._take(entry, effects)
+        except Exception as error:  # whatever nobody has thought of: no other job is concerned, and every server agrees
+            self.ended = _unforeseen(number, entry, error)
+            return [Ended(number, self.ended)]
+        return effects
+
+    def _take(self, entry: AnyEntry, effects: list[Effect]) -> None:
         if isinstance(entry, Begin):
             self._begin(entry, effects)
         elif not self.has_seen(entry.worker, entry.request):
             self.requests[entry.worker] = Request(entry.request)
-            self.waiting = [lease for lease in self.waiting if lease.worker != entry.worker]
-            self._decide(entry, effects)
-        return effects
+            if any(lease.worker == entry.worker for lease in self.waiting):
+                self.waiting = [lease for lease in self.waiting if lease.worker != entry.worker]
+            if reason := objection(entry):
+                self._void(entry, reason, effects)
+            else:
+                self._decide(entry, effects)
 
     # Entries
 
@@ -136,20 +157,22 @@ class Ledger(LedgerState):
 
     def _plan(self, entry: PlanLoop, effects: list[Effect]) -> None:
         terms, present = entry.terms, self.leases.terms if self.leases is not None else None
-        if min(terms.update - 1, terms.samples, terms.epochs, terms.first_epoch) < 0:
-            self._void(entry, f"no loop can have {terms}", effects)
-        elif present is None or terms.loop > present.loop:
+        if present is None or terms.loop > present.loop:
             self.leases = plan_leases(terms)
             self._reply(entry, Done(request=entry.request, number=self.number), effects)
             self._serve(effects)  # those that wait for positions of the last one hear that it is over
         elif terms.loop == present.loop and _extent(terms) != _extent(present):
-            self._void(entry, f"worker {entry.worker} plans {terms}, others {present}", effects)
+            reason = f"worker {entry.worker} plans {_words(terms)}, others {_words(present)}"
+            self._void(entry, reason, effects)
         else:  # planned before, maybe in an earlier generation: what is used stays used
             self._reply(entry, Done(request=entry.request, number=self.number), effects)
 
     def _lease(self, entry: Lease, effects: list[Effect]) -> None:
         if self.leases is None or entry.loop > self.leases.terms.loop:
             self._void(entry, f"loop {entry.loop} is not planned", effects)
+            return
+        if self._shatters(self.leases.growth(entry.worker, keep=entry.holds)):
+            self._void(entry, SHATTERED, effects)
             return
         if entry.loop == self.leases.terms.loop:
             self.leases.give_back(entry.worker, entry.holds)
@@ -187,6 +210,9 @@ class Ledger(LedgerState):
     # Pushes
 
     def _push_alone(self, entry: Push, effects: list[Effect]) -> None:
+        if self.leases is not None and self._shatters(self.leases.growth(entry.worker, use=entry.used)):
+            self._void(entry, SHATTERED, effects)
+            return
         has_lease = self.leases.use(entry.worker, entry.used) if self.leases is not None else not entry.used
         if not has_lease:
             self._void(entry, f"worker {entry.worker} has no lease of all that its push used", effects)
@@ -249,27 +275,33 @@ class Ledger(LedgerState):
     def _serve(self, effects: list[Effect]) -> None:
         """Answer every lease that need not wait."""
         waiting, self.waiting = self.waiting, []
+        may_grant = True  # once there is nothing to be had, nobody else gets anything either
         for lease in waiting:
-            answer = self._granted(lease)
+            answer, may_grant = self._granted(lease, may_grant=may_grant)
             if answer is None:
                 self.waiting.append(lease)
             else:
                 self._reply(lease, answer, effects)
 
-    def _granted(self, lease: Lease) -> Granted | None:
+    def _granted(self, lease: Lease, *, may_grant: bool) -> tuple[Granted | None, bool]:
+        """The answer, None: it waits; and whether others may still be granted something."""
         leases, none = self.leases, Granted(request=lease.request, number=self.number, lease=None)
         if leases is None:  # the values were replaced while it waited
-            return none
+            return none, may_grant
         if lease.loop < leases.terms.loop or leases.is_over:
-            return msgspec.structs.replace(none, is_over=True)
+            return msgspec.structs.replace(none, is_over=True), may_grant
         if self.meetings > lease.meetings:
-            return none
-        piece = leases.grant(lease.worker, max(lease.updates, 1), len(self.workers))
-        if piece is not None:
+            return none, may_grant
+        if may_grant and (piece := leases.grant(lease.worker, max(lease.updates, 1), len(self.workers))) is not None:
             self.clocks.work(lease.worker)
-            return msgspec.structs.replace(none, lease=piece)
+            return msgspec.structs.replace(none, lease=piece), True
         # Who still has positions must not wait: others may be waiting for these.
-        return none if lease.worker in leases.held else None
+        return (none if lease.worker in leases.held else None), False
+
+    def _shatters(self, more: int) -> bool:
+        """With so many more of them, positions would lie in too many pieces to go through for every entry."""
+        most = FEWEST_PIECES + PIECES_PER_WORKER * len(self.workers)
+        return self.leases is not None and more > 0 and self.leases.pieces + more > most
 
     def _void_open(self, reason: str, effects: list[Effect], *, restage: bool = False) -> None:
         pushes, self.open_pushes = self.open_pushes, {}
@@ -280,7 +312,8 @@ class Ledger(LedgerState):
         if isinstance(entry, Push | Assign):
             effects.append(Drop((entry.push,)))
             restage = restage or (entry.view != self.view and not self.strangeness(entry))
-        self._reply(entry, Void(reason=reason, restage=restage, request=entry.request, number=self.number), effects)
+        void = Void(reason=reason[:LONGEST_REASON], restage=restage, request=entry.request, number=self.number)
+        self._reply(entry, void, effects)
 
     def _reply(self, entry: Proposal, answer: AnyAnswer, effects: list[Effect]) -> None:
         newest = self.requests[entry.worker]
@@ -295,3 +328,13 @@ class Ledger(LedgerState):
 
 def _extent(terms: LoopTerms) -> tuple[int, int, int]:
     return terms.first_epoch, terms.epochs, terms.samples
+
+
+def _words(terms: LoopTerms) -> str:
+    return f"loop {terms.loop} of {terms.epochs} epochs from {terms.first_epoch} on, with {terms.samples} samples each"
+
+
+def _unforeseen(number: int, entry: AnyEntry, error: Exception) -> str:
+    whose = "" if isinstance(entry, Begin) else f" of worker {entry.worker}"
+    reason = f"entry {number} of its ledger, {type(entry).__name__}{whose}, cannot be applied: {type(error).__name__}"
+    return f"{reason}: {error}"[:LONGEST_REASON]

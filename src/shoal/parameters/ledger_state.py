@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shoal.bounds import ByNumber, Count, ItemList, Members, Name, Ordinal, OrdinalOrNone, Total
+from shoal.bounds import ByNumber, Count, ItemList, Members, Name, Ordinal, OrdinalOrNone, Text, Total
 from shoal.parameters.clocks import Clocks
 from shoal.parameters.effects import Reading
 from shoal.parameters.leases import Leases
@@ -47,6 +47,7 @@ class LedgerState(msgspec.Struct):
     steps: ByNumber[Count] = msgspec.field(default_factory=dict)  # the newest that was applied, by generation
     withdrawn: Count | None = None  # this step of the generation and those before it will not be applied any more
     requests: ByNumber[Request] = msgspec.field(default_factory=dict)  # by worker
+    ended: Text = ""  # why nothing is decided any more; empty: it is
     histogram: ItemList[Total] = msgspec.field(default_factory=list)  # updates by their staleness
 
     def has_seen(self, worker: int, request: int) -> bool:

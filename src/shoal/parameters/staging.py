@@ -20,7 +20,7 @@ from shoal.parameters.block_state import ALIGNMENT, BlockState, payload_bytes, u
 from shoal.parameters.byte_views import bytes_of, torch_type
 from shoal.parameters.memory_budget import MemoryBudget
 from shoal.parameters.part_layout import PartLayout, Unit
-from shoal.parameters.table_blocks import blocks_of
+from shoal.parameters.table_blocks import ITEM_BYTES
 from shoal.wire.parameter_messages import Stage, StageEnd
 from shoal.wire.tables import PushId, TableSpec
 
@@ -197,7 +197,7 @@ class Staging:
             size, grain = payload_bytes(self._table, self._numbers(note), note.state), ALIGNMENT
         else:
             size = self._layout.offset(note.last) - self._layout.offset(note.first)
-            grain = blocks_of(self._table)[self._layout.blocks[note.first]].item_bytes
+            grain = ITEM_BYTES[self._layout.units[self._layout.unit_of(note.first)].dtype]
         if not 0 <= note.place <= len(arena) - size or note.place % grain:
             raise _bad(
                 f"{size} bytes at {note.place} of an arena of {len(arena)}: they must lie in it, at a multiple of "

@@ -14,11 +14,14 @@ from collections.abc import Iterable
 import msgspec
 
 from shoal.errors import UsageError
+from shoal.wire.parameter_messages import MOST_BLOCKS
 from shoal.wire.tables import TableSpec, TensorSpec
 
 GRAIN = 4096  # bytes; blocks are cut at multiples of it, which is one of every dtype's size
-LARGEST_BLOCK = 1 << 20  # bytes
+LARGEST_BLOCK = 1 << 20  # bytes, in tables of up to `MANY_BLOCKS` of them
 USUAL_BLOCKS = 1024  # per table: enough for 16 servers to get even shares, few enough for short key lists
+MANY_BLOCKS = 1 << 17  # of a table, besides one for each tensor: larger tables have larger blocks instead of more
+LARGEST_TABLE = 1 << 50  # bytes
 
 # By torch's names; what a parameter that is trained may be made of.
 ITEM_BYTES = {
@@ -50,7 +53,7 @@ class Block(msgspec.Struct, frozen=True, gc=False):
 
 def block_bytes_for(total: int) -> int:
     """How large blocks should be in a table of `total` bytes; what `TableSpec.block_bytes` is to be."""
-    wanted = min(max(total // USUAL_BLOCKS, GRAIN), LARGEST_BLOCK)
+    wanted = max(min(max(total // USUAL_BLOCKS, GRAIN), LARGEST_BLOCK), total // MANY_BLOCKS)
     return -(-wanted // GRAIN) * GRAIN
 
 
@@ -70,6 +73,7 @@ def item_bytes(tensor: TensorSpec) -> int:
 
 @functools.lru_cache(maxsize=16)
 def _cut(tensors: tuple[TensorSpec, ...], block_bytes: int) -> tuple[Block, ...]:
+    check_cut(TableSpec(kind="dense", tensors=tensors, rules=(), block_bytes=block_bytes))
     found: list[Block] = []
     for number, tensor in enumerate(tensors):
         item = item_bytes(tensor)
@@ -91,8 +95,23 @@ def _cut(tensors: tuple[TensorSpec, ...], block_bytes: int) -> tuple[Block, ...]
     return tuple(found)
 
 
-def blocks_of(table: TableSpec) -> tuple[Block, ...]:
-    """All blocks in order. A tensor without elements has none."""
+def check_cut(table: TableSpec) -> None:
+    """`UsageError`: it cannot be cut, or not without too many blocks. Nothing is cut for that."""
     if table.block_bytes < GRAIN or table.block_bytes % GRAIN:
         raise UsageError(f"blocks of {table.block_bytes} bytes: a multiple of {GRAIN} is needed")
+    if (size := table_bytes(table.tensors)) > LARGEST_TABLE:
+        raise UsageError(f"a table of {size} bytes; parameter servers hold at most {LARGEST_TABLE}")
+    count = sum(
+        -(-math.prod(tensor.shape) // (table.block_bytes // item_bytes(tensor)))  # rounded up
+        for tensor in table.tensors
+    )
+    if count > MOST_BLOCKS:
+        raise UsageError(
+            f"a table of {size} bytes in {count} blocks of {table.block_bytes} bytes or less; at most {MOST_BLOCKS} "
+            f"are possible: cut it into blocks of {block_bytes_for(size)} bytes"
+        )
+
+
+def blocks_of(table: TableSpec) -> tuple[Block, ...]:
+    """All blocks in order. A tensor without elements has none. `UsageError`: see `check_cut`."""
     return _cut(table.tensors, table.block_bytes)

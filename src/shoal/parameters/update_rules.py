@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from shoal.errors import ServerRefused, UsageError
-from shoal.parameters.table_blocks import blocks_of
+from shoal.parameters.table_blocks import blocks_of, check_cut, item_bytes
 from shoal.wire.tables import Number, PushTerms, TableSpec
 
 
@@ -68,6 +68,7 @@ _WHY_NOT = {
     "Adafactor": "it keeps sums over the rows and columns of whole matrices",
     "SparseAdam": "it takes sparse gradients",
 }
+MOST_GROUPS = 1 << 13  # of all optimizers of a table
 _REFUSED_FLAGS = ("capturable", "differentiable")  # are about graphs of one process
 # In torch 2.13 the fused loop of SGD is wrong for short bfloat16 tensors, so halves take the plain way.
 _FUSED_TYPES = ("float32", "float64")
@@ -86,13 +87,16 @@ def check_rule(name: str) -> Rule:
 
 
 def check_table(table: TableSpec) -> None:
-    """Refuses a table whose tensors or rules a server cannot hold."""
+    """Refuses a table whose tensors or rules a server cannot hold. Takes no memory for any of it."""
     if table.kind != "dense":
         raise ServerRefused(f"a table of kind {table.kind!r}: this server knows dense ones only", kind="table")
+    if (count := sum(len(rule.groups) for rule in table.rules)) > MOST_GROUPS:
+        raise ServerRefused(f"optimizers with {count} groups; servers know at most {MOST_GROUPS}", kind="table")
     for number, rule in enumerate(table.rules):
         check_rule(rule.name)
         for group in rule.groups:
             _check_values(rule.name, number, group)
+            _try_out(rule.name, number, group)
     for tensor in table.tensors:
         rules = table.rules
         if not (0 <= tensor.optimizer < len(rules) and 0 <= tensor.group < len(rules[tensor.optimizer].groups)):
@@ -104,7 +108,7 @@ def check_table(table: TableSpec) -> None:
         if any(length < 0 for length in tensor.shape):
             raise ServerRefused(f"{tensor.name} has the shape {tensor.shape}", kind="table")
     try:
-        blocks_of(table)
+        check_cut(table)
     except UsageError as error:
         raise ServerRefused(str(error), kind="table") from None
 
@@ -134,13 +138,26 @@ def check_groups(table: TableSpec, number: int, groups: Sequence[Mapping[str, Nu
 
 def needed_bytes(table: TableSpec, numbers: Iterable[int]) -> int:
     """Bytes that these blocks take with their optimizers' state."""
-    blocks = blocks_of(table)
-    copies = {
+    blocks, copies = blocks_of(table), _copies(table)
+    return sum(blocks[number].size * copies[blocks[number].optimizer, blocks[number].group] for number in numbers)
+
+
+def whole_bytes(table: TableSpec) -> int:
+    """Bytes that one replica of a table takes with its optimizers' state. Nothing is cut for that."""
+    copies = _copies(table)
+    return sum(
+        math.prod(tensor.shape) * item_bytes(tensor) * copies[tensor.optimizer, tensor.group]
+        for tensor in table.tensors
+    )
+
+
+def _copies(table: TableSpec) -> dict[tuple[int, int], int]:
+    """By optimizer and group: values that are kept for one parameter, itself too."""
+    return {
         (optimizer, group): 1 + len(RULES[rule.name].kept(values))
         for optimizer, rule in enumerate(table.rules)
         for group, values in enumerate(rule.groups)
     }
-    return sum(blocks[number].size * copies[blocks[number].optimizer, blocks[number].group] for number in numbers)
 
 
 def present_values(name: str, values: Mapping[str, Number], dtype: str, factor: float = 1.0) -> dict[str, Any]:
@@ -194,6 +211,17 @@ def _check_values(name: str, number: int, values: Mapping[str, Number]) -> None:
             raise _bad(
                 f"optimizer {number + 1} ({name}) has {key}={value!r}; something like {defaults[key]!r} is needed"
             )
+
+
+def _try_out(name: str, number: int, values: Mapping[str, Number]) -> None:
+    """torch's own checks of values, which would otherwise raise when a server holds the table already."""
+    try:
+        parameters = [torch.nn.Parameter(torch.empty(0), requires_grad=False)]
+        make_optimizer(name, parameters, present_values(name, values, "float32"))
+    except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
+        raise ServerRefused(
+            f"optimizer {number + 1} ({name}) cannot be made with these values: {error}", kind="rule"
+        ) from None
 
 
 def _fits(default: Any, value: Number) -> bool:

@@ -71,6 +71,8 @@ class FreeLoop(Loop):
         feed, dealing, plan = self._plan.feed, self.dealing(), self._plan
         assert feed.samples is not None
         samples = whole_batches(dealing, feed.samples) if feed.drop_last else feed.samples
+        whole = min((gap.epoch for gap in self._session.gaps), default=self.cursor.epoch)
+        used_before = max(plan.first_epoch, min(whole, self.cursor.epoch))
         return LoopTerms(
             loop=self._number,
             first_epoch=plan.first_epoch,
@@ -78,7 +80,8 @@ class FreeLoop(Loop):
             samples=samples,
             update=dealing.step_size,
             updates=None if plan.steps is None else max(0, plan.steps - (self._session.step - self.first_step)),
-            done=used_ranges(plan.first_epoch, self.cursor, samples, self._session.gaps),
+            used_before=used_before,
+            done=used_ranges(used_before, self.cursor, samples, self._session.gaps),
         )
 
     # Between updates

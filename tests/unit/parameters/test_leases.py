@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,6 +38,23 @@ def test_ranges_are_sets(first: list[Range], second: list[Range]) -> None:
     tidy = merged([*first, *second])
     assert total(tidy) == len(positions(first) | positions(second))
     assert all(a.epoch < b.epoch or a.stop < b.start for a, b in itertools.pairwise(tidy))
+
+
+@given(ranges, st.integers(0, 4))
+def test_epochs_that_are_used_up_need_not_be_listed(done: list[Range], before: int) -> None:
+    whole = tuple(Range(epoch, 0, 12) for epoch in range(before))
+    listed = plan_leases(terms(12, 4, 1, done=(*whole, *done)))
+    named = plan_leases(msgspec.structs.replace(terms(12, 4, 1, done=tuple(done)), used_before=before))
+    assert (listed.free, listed.returned) == (named.free, named.returned)
+    assert (listed.epoch, listed.position) == (named.epoch, named.position)
+
+
+def test_sets_of_very_many_pieces_take_no_longer_than_their_sorting() -> None:
+    """Each of a hundred thousand pieces is compared with a few others: with each other one it would take hours."""
+    evens = [Range(0, 2 * each, 2 * each + 1) for each in range(100_000)]
+    odds = [Range(0, 2 * each + 1, 2 * each + 2) for each in range(100_000)]
+    assert without(evens, odds) == evens
+    assert common([*evens, *odds], odds) == odds
 
 
 class Loop:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +14,10 @@ from shoal.parameters.table_blocks import (
     GRAIN,
     ITEM_BYTES,
     LARGEST_BLOCK,
+    MANY_BLOCKS,
     block_bytes_for,
     blocks_of,
+    check_cut,
     table_bytes,
 )
 from shoal.wire.tables import RuleSpec, TableSpec, TensorSpec
@@ -55,9 +58,10 @@ def test_every_element_is_in_one_block(table: TableSpec) -> None:
 @given(total=st.integers(0, 1 << 50))
 def test_block_sizes_are_whole_pages_within_limits(total: int) -> None:
     size = block_bytes_for(total)
-    assert GRAIN <= size <= LARGEST_BLOCK
+    assert GRAIN <= size <= max(LARGEST_BLOCK, -(-total // MANY_BLOCKS) + GRAIN)  # none is larger below 128 GiB
+    assert total // size <= MANY_BLOCKS
     assert size % GRAIN == 0
-    assert total // size <= 1024 or size == LARGEST_BLOCK
+    assert total // size <= 1024 or size >= LARGEST_BLOCK
 
 
 def test_a_dtype_that_cannot_be_held_is_named_with_what_can() -> None:
@@ -71,3 +75,16 @@ def test_blocks_that_would_cut_through_elements_are_refused() -> None:
     table = TableSpec(kind="dense", tensors=(), rules=(), block_bytes=4098)
     with pytest.raises(UsageError, match="4098"):
         blocks_of(table)
+
+
+def test_a_table_of_too_many_blocks_is_refused_before_it_is_cut() -> None:
+    """Eight thousand million floats in the smallest blocks: cut, they would be eight million objects."""
+    huge = TensorSpec(name="huge", shape=(8 * 10**9,), dtype="float32")
+    table = TableSpec(kind="dense", tensors=(huge,), rules=(), block_bytes=GRAIN)
+    for look in (check_cut, blocks_of):
+        with pytest.raises(UsageError, match=r"7812500 blocks .* cut it into blocks of"):
+            look(table)
+    check_cut(msgspec.structs.replace(table, block_bytes=block_bytes_for(table_bytes(table.tensors))))
+    endless = TensorSpec(name="endless", shape=(2**48, 2**48), dtype="float64")
+    with pytest.raises(UsageError, match="at most"):
+        check_cut(msgspec.structs.replace(table, tensors=(endless,), block_bytes=2**47))

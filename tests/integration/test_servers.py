@@ -440,7 +440,7 @@ def test_a_server_that_was_taken_out_ends_though_the_next_map_comes_at_once(monk
     members = tuple(ServerAt(number=number, address=nobody, host="here", process=1) for number in range(2))
     for version, living in enumerate((members, members[1:], members[1:]), start=1):
         numbers = tuple(member.number for member in living)
-        server._heard_keeper(GroupNews(map=ServerMap(version, living, numbers, numbers, 1)))
+        server._heard_keeper(GroupNews(map=ServerMap(version, living, numbers, numbers, 1)), b"")
     server.run()  # it would look for a keeper, and find none
 
 

@@ -10,7 +10,7 @@ import torch
 from shoal.parameters.block_state import TensorJoin, cut, pack, unpack
 from shoal.parameters.byte_views import bytes_of, tensor_over
 from shoal.parameters.effects import Update
-from shoal.parameters.memory_budget import MemoryBudget
+from shoal.parameters.memory_budget import MemoryBudget, SpaceBudget
 from shoal.parameters.part_layout import PartLayout, part_order
 from shoal.parameters.shard import Shard
 from shoal.parameters.shard_update import ShardUpdate
@@ -57,8 +57,16 @@ def table_of(
     return TableSpec("dense", tensors, tuple(RuleSpec(name, tuple(groups)) for name, groups in rules), 4096)
 
 
-def no_limit() -> MemoryBudget:
-    return MemoryBudget(0, 0, lambda: 0)
+class Using:
+    """A job that holds so much."""
+
+    def __init__(self, held: int = 0, claimed: int = 0) -> None:
+        self.held_bytes = held
+        self.claimed_bytes = max(held, claimed)
+
+
+def no_limit() -> SpaceBudget:
+    return SpaceBudget(MemoryBudget(0, 0, lambda: 0), "job", 0, Using())
 
 
 class Part:

@@ -140,6 +140,8 @@ class OwnServers(ServerSide):
                 self._posts.leaving(number)
             case group_events.MoreWanted(count=count):
                 self._posts.more(count, now)
+            case group_events.SpaceEnded(job=job, reason=reason):
+                self._seen.lines.append(f"the servers have ended job {job}: {reason}")
             case group_events.StopWanted():
                 self.is_stop_wanted = True
             case _:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import selectors
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -69,11 +71,13 @@ class Connection:
         endpoint.setblocking(False)
         self.socket = endpoint
         self.label: object = None  # the owner's
+        self.party: object = None  # whose it is, where several share a thread: see `Switchboard`
         self.is_proved = False
         self.is_closed = False
         self.was_refused = False  # the handshake ended so: another token, or a job that is not known there
         self.pauses = False  # read no more requests while much of the output is unsent; never for both ends of one
-        self.is_held = False  # by the owner, who calls `touched` when that changes: read nothing for now
+        self._holders: set[str] = set()  # reasons for which the owner wants nothing read for now
+        self.slice_seconds = math.inf  # longest time in one turn for what it says; others have their turn then
         self.bytes_in = 0
         self.bytes_out = 0
         self.unsent = 0  # bytes in the queue
@@ -189,11 +193,16 @@ class Connection:
     # Receiving
 
     def receive(self) -> None:
-        """Read what is there, up to `TURN_BYTES`."""
+        """Read what is there, up to `TURN_BYTES`, and for no longer than its slice of a turn."""
         limit = self.bytes_in + TURN_BYTES
+        until = time.monotonic() + self.slice_seconds
         try:
-            while not self.is_closed and self.bytes_in < limit and self._wants_read:
-                if not (self._read_notes() if self.is_proved else self._read_proof()):
+            if self.is_eager:
+                self._reader.go_on(until)
+            while not (self.is_closed or self._reader.is_paused) and self.bytes_in < limit and self._wants_read:
+                if not (self._read_notes(until) if self.is_proved else self._read_proof()):
+                    return
+                if time.monotonic() >= until:
                     return
         except BlockingIOError:
             return
@@ -205,7 +214,12 @@ class Connection:
         except WireError as error:
             self._turn_away(str(error))
 
-    def _read_notes(self) -> bool:
+    @property
+    def is_eager(self) -> bool:
+        """Notes of it lie here unheard, which the selector knows nothing of: it wants another turn."""
+        return self._reader.is_paused and self._wants_read and not self.is_closed
+
+    def _read_notes(self, until: float) -> bool:
         """Whether there may be more."""
         target = self._reader.target()
         count = self.socket.recv_into(target)
@@ -213,7 +227,7 @@ class Connection:
             self._fail("it closed the connection")
             return False
         self.bytes_in += count
-        self._reader.took(count)
+        self._reader.took(count, until)
         return count == len(target)
 
     def _read_proof(self) -> bool:
@@ -256,9 +270,18 @@ class Connection:
 
     # Its life
 
+    def hold(self, reason: str) -> None:
+        """Read nothing more until `go_on` is called for the same reason."""
+        self._holders.add(reason)
+        self.touched(self)
+
+    def go_on(self, reason: str) -> None:
+        self._holders.discard(reason)
+        self.touched(self)
+
     @property
     def _wants_read(self) -> bool:
-        return not (self._is_ending or self.is_held) and not (self.pauses and self.unsent > PAUSE_BYTES)
+        return not (self._is_ending or self._holders) and not (self.pauses and self.unsent > PAUSE_BYTES)
 
     @property
     def mask(self) -> int:

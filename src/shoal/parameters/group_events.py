@@ -49,6 +49,14 @@ class BlocksLost:
 
 
 @dataclass(frozen=True)
+class SpaceEnded:
+    """The servers could not go on with a job; others are not concerned."""
+
+    job: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class MoreWanted:
     """An administrator asks for more servers."""
 
@@ -60,4 +68,4 @@ class StopWanted:
     """An administrator asks for the end of the group."""
 
 
-GroupEvent = ServerJoined | ServerLost | ServerRemoved | MapMade | BlocksLost | MoreWanted | StopWanted
+GroupEvent = ServerJoined | ServerLost | ServerRemoved | MapMade | BlocksLost | SpaceEnded | MoreWanted | StopWanted

@@ -1,45 +1,76 @@
 """What a server holds of one job under one version of the map: its blocks, and pushes that are staged for them.
 
-A new version is begun with a new one, which takes over the blocks that it needs of the one before. Not here: what is
-done with it (`space`).
+A new version is begun with a new one, which takes over the blocks that it needs of the one before, unit by unit. Not
+here: what is done with it (`space`), and when it is made (`laying_out`).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 
-from shoal.parameters.memory_budget import MemoryBudget
+from shoal.parameters.memory_budget import SpaceBudget
 from shoal.parameters.part_layout import PartLayout
 from shoal.parameters.placement import Placement, keys_digest
 from shoal.parameters.shard import Shard
 from shoal.parameters.staging import Staging
 from shoal.parameters.table_blocks import blocks_of
+from shoal.parameters.update_rules import needed_bytes
 from shoal.values import ServerMap
 from shoal.wire.tables import TableSpec
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What a server will hold by a map."""
+
+    table: TableSpec
+    map: ServerMap
+    server: int  # number
+    placement: Placement
+    layout: PartLayout
+    keys: bytes  # digest of the key list
+    needed: int  # bytes of its blocks with all of their state
+
+
+def plan_of(table: TableSpec, servers: ServerMap, server: int) -> Plan:
+    """Takes seconds for the largest tables, and no memory for blocks."""
+    placement = Placement(table, servers)
+    layout = PartLayout(table, placement.keys(server))
+    keys = keys_digest(table.digest, layout.blocks)
+    return Plan(table, servers, server, placement, layout, keys, needed_bytes(table, layout.blocks))
+
+
 class Holding:
-    def __init__(
-        self, table: TableSpec, servers: ServerMap, me: int, budget: MemoryBudget, older: Holding | None = None
-    ) -> None:
-        """`older` is used up. What it has no blocks for is absent."""
-        self.table = table
-        self.map = servers
-        self.placement = Placement(table, servers)
-        self.layout = PartLayout(table, self.placement.keys(me))
+    def __init__(self, plan: Plan, budget: SpaceBudget, older: Holding | None = None) -> None:
+        """`older` has what `take_over` takes over. What it has no blocks for is absent."""
+        self.table = plan.table
+        self.map = plan.map
+        self.placement = plan.placement
+        self.layout = plan.layout
         self.shard: Shard
-        self.keys = keys_digest(table.digest, self.layout.blocks)
-        self._me = me
+        self.keys = plan.keys
+        self.needed = plan.needed  # bytes of its blocks with all of their state
+        self._me = plan.server
         self._answers_for: tuple[int, frozenset[int]] | None = None  # by which version of the map
+        self._older: Holding | None = None  # that something is still to be taken over from
+        self._taken = 0  # units that are
         if older is not None and older.layout.blocks == self.layout.blocks:
             self.shard = older.shard  # workers that read from its memory go on doing so
         else:
-            self.shard = Shard(table, self.layout, is_shared=True)
-            if older is not None:
-                for number in range(len(self.layout.units)):
-                    self.shard.take_unit(older.shard, number)
-                older.close()
-        self.staging = Staging(table, self.layout, budget)
+            self.shard = Shard(self.table, self.layout, is_shared=True)
+            self._older = older
+        self.staging = Staging(self.table, self.layout, budget)
+
+    def take_over(self) -> bool:
+        """One unit of what the older one has; whether there is more to take over."""
+        if self._older is not None and self._taken < len(self.layout.units):
+            self.shard.take_unit(self._older.shard, self._taken)
+            self._taken += 1
+            return True
+        self._older = None
+        return False
 
     @property
     def view(self) -> int:
@@ -48,6 +79,12 @@ class Holding:
     @property
     def held_bytes(self) -> int:
         return self.shard.held_bytes + self.staging.held_bytes
+
+    @property
+    def claimed_bytes(self) -> int:
+        """What it holds, or has been promised: state that its optimizers will keep, buffers as it has used before."""
+        staged = max(self.staging.held_bytes, self.staging.most_buffers)
+        return max(self.needed, self.shard.held_bytes + staged)
 
     @property
     def offer(self) -> bytes:

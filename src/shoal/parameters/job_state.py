@@ -7,6 +7,7 @@ from shoal.parameters.holding import Holding
 from shoal.parameters.sequencer import Sequencer
 from shoal.parameters.work_queue import WorkQueue
 from shoal.values import ServerMap
+from shoal.wire.keeper_messages import SpaceEnd
 from shoal.wire.tables import TableSpec
 
 
@@ -21,7 +22,7 @@ class JobState:
         self.holding: Holding | None = None  # of the version that has begun here last
         self.sequencer = Sequencer(job, server)
         self.queue = WorkQueue()
-        self.refusal = ""  # why this server holds nothing of the job any more, which cannot go on then
+        self.end: SpaceEnd | None = None  # why the job is over here: nothing of it is held any more; None: it is not
 
     @property
     def newest(self) -> int:

@@ -7,15 +7,16 @@ and the listening socket (`keeper`), decisions about the map (`server_group`).
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
-from shoal.errors import Refused
+from shoal.errors import Refused, WireError
 from shoal.parameters.connection import Connection
 from shoal.parameters.cut_links import CutLinks
-from shoal.parameters.group_events import BlocksLost, GroupEvent, MapMade, MoreWanted, StopWanted
+from shoal.parameters.group_events import BlocksLost, GroupEvent, MapMade, MoreWanted, SpaceEnded, StopWanted
 from shoal.parameters.proving import KEEPER_PURPOSE, keeper_job_purpose
 from shoal.parameters.server_group import ServerGroup
 from shoal.parameters.space_terms import SpaceTerms
@@ -32,6 +33,7 @@ from shoal.wire.keeper_messages import (
     ServerBeat,
     ServerFigures,
     ServerJoin,
+    SpaceFailed,
     StopGroup,
     WatchGroup,
 )
@@ -118,6 +120,12 @@ class KeeperDesk:
                 connection.send(Refusal(kind="bad-request", reason=str(error), request=note.request))
             else:
                 self._refuse(connection, "bad-request", str(error))
+        except WireError:
+            raise  # the connection tells its other end, and ends
+        except Exception:  # a fault of ours: whoever brought it about goes, and the group does not
+            traceback.print_exc()
+            if connection not in self._seats:
+                self._refuse(connection, "bad-request", f"the keeper could not make sense of {type(note).__name__}")
 
     # Servers
 
@@ -143,6 +151,10 @@ class KeeperDesk:
         elif isinstance(note, Lost):
             self._group.lost(seat.number, note)
             self._on_event(BlocksLost(seat.number, note.job, note.blocks, note.size, note.view))
+        elif isinstance(note, SpaceFailed):
+            if self._group.end(note.job, note.end):
+                self._tell_servers()
+                self._on_event(SpaceEnded(note.job, note.end.reason))
         else:
             raise Refused(f"{type(note).__name__} is nothing that a server tells the keeper")
 

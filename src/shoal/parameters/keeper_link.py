@@ -60,11 +60,17 @@ class KeeperLink:
                 raise Refused(f"no keeper at {self._at.address} for {LOST_SECONDS:g} s ({self._trouble}): giving up")
             if now >= self._next_try:
                 self._connect(board, now)
+        self.beat_if_due()
+        due = self._next_beat if self.connection is not None else self._next_try
+        return max(0.0, due - now)
+
+    def beat_if_due(self) -> None:
+        """Say how this server is, if that is due, and send it at once."""
+        now = time.monotonic()
         if self.connection is not None and now >= self._next_beat:
             self._next_beat = now + BEAT_SECONDS
             self.connection.send(self._beat())
-        due = self._next_beat if self.connection is not None else self._next_try
-        return max(0.0, due - now)
+            self.connection.flush()
 
     def lost(self, reason: str) -> None:
         """Its connection is closed. `Refused`: it does not want this server."""

@@ -19,8 +19,8 @@ The rules:
   would wait for it has not attended it and is released. Enrolling counts as attending all that were called before the
   generation. Synchronous workers go by the number in `Committed` alone, which is the same for all of a step.
 
-- *The end.* An entry whose application raises, whatever it was, ends the job's ledger: from there on nothing is decided.
-  The same entry raises on every server, so all of them say the same, and none of them does more than that.
+- *The end.* An entry whose application raises, whatever it was, ends the ledger: from there on nothing is decided. The
+  same entry raises on every server, so all of them say the same, and none of them does more than that.
 
 Not here: how entries get their numbers and to all servers (`sequencer`), what may be proposed at all (`proposals`),
 gradients (`staging`, `shard`).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from shoal.errors import ServerRefused
 
@@ -11,7 +12,7 @@ class MemoryBudget:
     """Bytes of parameters, state and staged pushes of all jobs of one server."""
 
     def __init__(self, server: int, limit: int, held: Callable[[], int]) -> None:
-        """`limit` 0: none. `held` says what is held now."""
+        """`limit` 0: none. `held` says what is held now, or has been promised."""
         self._server = server
         self.limit = limit
         self._held = held
@@ -28,6 +29,44 @@ class MemoryBudget:
                 "(--server-memory), or use fewer replicas",
                 kind="memory",
             )
+
+
+class Usage(Protocol):
+    """A job on a server, as far as memory goes."""
+
+    @property
+    def held_bytes(self) -> int: ...
+
+    @property
+    def claimed_bytes(self) -> int:
+        """What it holds, or has been promised; no other job gets these."""
+
+
+class SpaceBudget:
+    """What one job may hold on one server: of the server's memory, and of its own quota for what it stages."""
+
+    def __init__(self, budget: MemoryBudget, job: str, quota: int, usage: Usage) -> None:
+        """`quota` 0: none. Parameters and state count against it on all servers together: see `space`."""
+        self._budget = budget
+        self._job = job
+        self._quota = quota
+        self._usage = usage
+
+    def check(self, wanted: int, what: str) -> None:
+        """Refuses a layout that needs so many bytes in place of what the job has now."""
+        self._budget.check(wanted, what, instead_of=self._usage.claimed_bytes)
+
+    def check_staged(self, size: int, staged: int, what: str) -> None:
+        """Refuses `what`, which takes `size` bytes besides the `staged` ones. What was promised needs no more room."""
+        if self._quota and staged + size > self._quota:
+            raise ServerRefused(
+                f"job {self._job} would have {staged + size} bytes of pushes staged on this server; that is over its "
+                f"quota of {self._quota} bytes: raise --server-quota",
+                kind="quota",
+            )
+        promised = max(0, self._usage.claimed_bytes - self._usage.held_bytes)
+        if size > promised:
+            self._budget.check(size, what, instead_of=promised)
 
 
 def _mebibytes(size: int) -> str:

@@ -6,6 +6,8 @@ notes look like (`wire.parameter_messages`), and sending (`connection`).
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 
 from shoal.errors import WireError
@@ -34,6 +36,7 @@ class NoteReader:
         self._filled = 0  # bytes of it that came
         self._size = 0  # bytes that it has
         self._is_stopped = False
+        self.is_paused = False  # its time was up while whole notes lay in the buffer: `go_on` before anything is read
 
     def stop(self) -> None:
         """Nothing more is handed over, also of what came already."""
@@ -53,15 +56,26 @@ class NoteReader:
             return self._view[: min(self.wanted, len(self._view))]
         return self._payload[self._filled :]
 
-    def took(self, count: int) -> None:
-        """So many bytes are in `target` now. `WireError`: whatever sends this does not speak our language."""
+    def took(self, count: int, until: float = math.inf) -> None:
+        """So many bytes are in `target` now. `WireError`: whatever sends this does not speak our language.
+
+        Notes are handed over until that time, by time.monotonic; what is left of them then waits for `go_on`.
+        """
         if self._note is not None:
             self._filled += count
             self._finish()
         else:
             self._end += count
+        self.go_on(until)
+
+    def go_on(self, until: float = math.inf) -> None:
+        """Hand over the notes that have come: at least one, if one is whole."""
+        self.is_paused = False
         while not self._is_stopped and self._note is None and self._read_note():
             self._finish()
+            if time.monotonic() >= until and self._note is None:
+                self.is_paused = not self._is_stopped
+                break
         self._compact()
 
     def _read_note(self) -> bool:

@@ -7,6 +7,7 @@ Values are sent from where they lie, or left in shared memory with their seal. N
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import msgspec
@@ -28,10 +29,17 @@ class _Waiting:
     is_due: bool = False  # its worker is not too far ahead
 
 
+OUTPUT_BYTES = 64 * 1024 * 1024  # unsent on one connection: what it asks for besides waits until it has read some
+JOB_OUTPUT_BYTES = 1024 * 1024 * 1024  # the same of all connections of a job together
+WAITING_PER_BLOCK, FEWEST_WAITING = 4, 1024  # pulls of one connection that may wait
+
+
 class PullDesk:
     def __init__(self, state: JobState) -> None:
         self._state = state
         self._waiting: dict[int, list[_Waiting]] = {}  # by unit
+        self._counts: Counter[WorkerLink] = Counter()  # of those that wait
+        self._full: dict[WorkerLink, list[_Waiting]] = {}  # could be answered, but for what their connection has unread
 
     def ask(self, link: WorkerLink, note: Pull) -> None:
         """`ServerRefused`: it makes no sense."""
@@ -50,13 +58,25 @@ class PullDesk:
         unit = holding.layout.unit_of(note.first)
         if note.last > holding.layout.units[unit].last:
             raise ServerRefused(f"blocks {note.first} to {note.last} are in several units", kind="bad-request")
+        if self._counts[link] > FEWEST_WAITING + WAITING_PER_BLOCK * len(holding.layout.blocks):
+            raise ServerRefused(f"{self._counts[link]} pulls of worker {link.worker} wait already", kind="bad-request")
         waiting = _Waiting(link, note, unit, note.at_least)
         if not self._try(holding, waiting):
             self._waiting.setdefault(unit, []).append(waiting)
+            self._counts[link] += 1
 
     def forget(self, link: WorkerLink) -> None:
         for unit, several in tuple(self._waiting.items()):
             self._waiting[unit] = [waiting for waiting in several if waiting.link is not link]
+        self._full.pop(link, None)
+        del self._counts[link]
+
+    def relieve(self) -> None:
+        """Answer those whose connections have been read from."""
+        holding = self._state.holding
+        for link in [link for link in self._full if link.connection.unsent < OUTPUT_BYTES // 2]:
+            for waiting in self._full.pop(link) if holding is not None else ():
+                self._look_again(waiting)
 
     def look(self) -> None:
         """Entries or blocks have come."""
@@ -65,13 +85,15 @@ class PullDesk:
 
     def look_at(self, unit: int) -> None:
         """Something was applied to this unit."""
-        several = self._waiting.pop(unit, None)
-        holding = self._state.holding
-        if not several or holding is None:
-            return
-        left = [waiting for waiting in several if not self._try(holding, waiting)]
-        if left:
-            self._waiting[unit] = left
+        for waiting in self._waiting.pop(unit, ()) if self._state.holding is not None else ():
+            self._look_again(waiting)
+
+    def _look_again(self, waiting: _Waiting) -> None:
+        assert self._state.holding is not None, "it is looked at where there is one"
+        self._counts[waiting.link] -= 1
+        if not self._try(self._state.holding, waiting):
+            self._waiting.setdefault(waiting.unit, []).append(waiting)
+            self._counts[waiting.link] += 1
 
     def _try(self, holding: Holding, waiting: _Waiting) -> bool:
         """Whether it is answered."""
@@ -92,9 +114,22 @@ class PullDesk:
                 "they were lost with other servers; assign them, from a checkpoint where there is one"
             )
             refuse(link, ServerRefused(reason, kind="lost"), note.request)
+        elif self._is_full(waiting):
+            self._full.setdefault(link, []).append(waiting)
+            self._counts[link] += 1
         else:
             self._answer(holding, waiting)
         return True
+
+    def _is_full(self, waiting: _Waiting) -> bool:
+        """Its connection, or those of its job, have so much unread that the answer waits, if it has bytes."""
+        note, link = waiting.note, waiting.link
+        if link.arena is not None and not (note.by_value or note.with_state):
+            return False
+        unsent = link.connection.unsent
+        if unsent > OUTPUT_BYTES:
+            return True
+        return unsent > 0 and sum(other.connection.unsent for other in self._counts) > JOB_OUTPUT_BYTES
 
     def _look_at_clocks(self, waiting: _Waiting) -> Reading:
         ledger, note = self._state.sequencer.ledger, waiting.note

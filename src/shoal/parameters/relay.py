@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from shoal.wire.parameter_messages import Relay, RelayJoin, RelayLost
 
 MAX_WAITING = 64 * 1024 * 1024  # bytes from one member to another that has not joined yet
+MAX_JOB_WAITING = 512 * 1024 * 1024  # the same of all pairs of a job together
 KEPT_GENERATIONS = 4  # the newest of a job; a member of an older one is told that it is over
 
 Link = Hashable
@@ -87,7 +88,7 @@ class RelayHub:
             return (Delivery(link, RelayLost(generation=number, peer=note.peer, reason=why)),)
         pair = (worker, note.peer)
         size = here.waiting_bytes.get(pair, 0) + len(data)
-        if size > MAX_WAITING:
+        if size > MAX_WAITING or self.waiting_bytes + len(data) > MAX_JOB_WAITING:
             why = f"it has not joined generation {number}, and {size} bytes wait for it"
             return (Delivery(link, RelayLost(generation=number, peer=note.peer, reason=why)),)
         here.waiting_bytes[pair] = size

@@ -13,14 +13,19 @@ from shoal.parameters.relay import Delivery, RelayHub
 from shoal.parameters.worker_link import WorkerLink
 from shoal.wire.parameter_messages import Relay, RelayJoin
 
-LARGEST_FRAME = 256 * 1024 * 1024  # bytes
+LARGEST_FRAME = 8 * 1024 * 1024  # bytes; workers cut what is longer
 PILE_BYTES = 64 * 1024 * 1024  # unsent bytes of a receiver from which on its senders are held
+JOB_PILE_BYTES = 512 * 1024 * 1024  # the same of all receivers of a job together
+
+
+RELAYING = "relaying"  # why a connection is held
 
 
 class RelayDesk:
     def __init__(self) -> None:
         self._hub = RelayHub()
         self._held: dict[WorkerLink, WorkerLink] = {}  # sender -> the receiver that it waits for
+        self._receivers: set[WorkerLink] = set()  # that something was passed on to
 
     def room(self, size: int) -> memoryview:
         if size > LARGEST_FRAME:
@@ -38,22 +43,28 @@ class RelayDesk:
 
     def left(self, link: WorkerLink, reason: str) -> None:
         self._held.pop(link, None)
+        self._receivers.discard(link)
         self._deliver(link, self._hub.lost(link, reason))
 
     def relieve(self) -> None:
         """Let those go on whose receivers have caught up."""
         for sender, receiver in tuple(self._held.items()):
-            if receiver.connection.is_closed or receiver.connection.unsent < PILE_BYTES // 2:
+            if receiver.connection.is_closed or receiver.connection.unsent < PILE_BYTES // 8:
                 del self._held[sender]
-                sender.connection.is_held = False
-                sender.connection.touched(sender.connection)
+                sender.connection.go_on(RELAYING)
 
     def _deliver(self, sender: WorkerLink, deliveries: Iterable[Delivery]) -> None:
         for delivery in deliveries:
             receiver = delivery.link
             assert isinstance(receiver, WorkerLink), "links are the workers'"
             receiver.connection.send(delivery.note, delivery.payload)
-            if receiver is not sender and receiver.connection.unsent > PILE_BYTES:
+            self._receivers.add(receiver)
+            if receiver is not sender and self._is_piling_up(receiver):
                 self._held[sender] = receiver
-                sender.connection.is_held = True
-                sender.connection.touched(sender.connection)
+                sender.connection.hold(RELAYING)
+
+    def _is_piling_up(self, receiver: WorkerLink) -> bool:
+        unsent = receiver.connection.unsent
+        if unsent > PILE_BYTES:
+            return True
+        return unsent > PILE_BYTES // 8 and sum(each.connection.unsent for each in self._receivers) > JOB_PILE_BYTES

@@ -22,7 +22,7 @@ import dataclasses
 import msgspec
 
 from shoal.bounds import Items, Total
-from shoal.parameters.effects import Begun, Effect, Reply
+from shoal.parameters.effects import Begun, Effect, Ended, Reply
 from shoal.parameters.ledger import Ledger
 from shoal.values import ServerMap
 from shoal.wire.ledger_entries import AnyAnswer, AnyEntry, Begin
@@ -102,6 +102,11 @@ class Sequencer:
     def number(self) -> int:
         """Of the last entry."""
         return NONE if self.ledger is None else self.ledger.number
+
+    @property
+    def pending(self) -> int:
+        """Entries that are kept: some server may lack them, or they wait for the view to begin."""
+        return len(self._log) + len(self._proposals)
 
     # Events
 
@@ -259,6 +264,9 @@ class Sequencer:
         had_one = self.ledger is not None
         self.ledger, self._log, self._stable = copy.ledger, dict(copy.log), copy.stable
         out.append(Installed(self.number, had_one))
+        if self.ledger.ended:
+            out.append(Ended(self.number, self.ledger.ended))
+            return
         if self.is_home:
             self._begin_if_all_spoke(out)
         else:

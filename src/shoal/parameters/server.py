@@ -1,20 +1,24 @@
 """A parameter server: one thread that hears workers, other servers and the keeper, and works on blocks in between.
 
-In every turn connections have their say, then one unit of every job is worked on, then what came of it leaves. It ends
-when the map does not name it any more, when the keeper does not want it, or when the keeper is gone for too long. Not
-here: what a job's messages mean (`space`, `worker_desk`).
+In every turn connections have their say, then one unit of every job is worked on, then what came of it leaves; beats to
+the keeper go out in between. Jobs do not know of each other, and must not feel each other: whatever one of them raises
+ends that job alone (`_within`). The server ends when the map does not name it any more, when the keeper does not want
+it, or when the keeper is gone for too long. Not here: what a job's messages mean (`space`, `worker_desk`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 
 from shoal.errors import Refused, ServerRefused, WireError
+from shoal.parameters.background import Background
 from shoal.parameters.connection import Connection
 from shoal.parameters.doorway import Doorway
 from shoal.parameters.keeper_link import KeeperAt, KeeperLink
@@ -22,12 +26,13 @@ from shoal.parameters.memory_budget import MemoryBudget
 from shoal.parameters.proving import SERVER_PURPOSE, Key, job_purpose
 from shoal.parameters.server_figures import Figures
 from shoal.parameters.server_peers import ServerPeer, ServerPeers
+from shoal.parameters.site import ServerUnfit
 from shoal.parameters.space import Space
 from shoal.parameters.space_terms import SpaceTerms
 from shoal.parameters.switchboard import Switchboard
 from shoal.parameters.worker_link import WorkerLink, refuse
 from shoal.values import Address, ServerMap
-from shoal.wire.keeper_messages import Filled, GroupNews, ServerBeat
+from shoal.wire.keeper_messages import Filled, GroupNews, ServerBeat, SpaceEnd
 from shoal.wire.note import PARAMETER_VERSION, Note
 from shoal.wire.parameter_messages import (
     AnyNote,
@@ -46,6 +51,10 @@ from shoal.wire.parameter_messages import (
 
 LONGEST_TURN = 0.5  # seconds; beats are due as often
 MAX_EARLY = 10_000  # notes for jobs that this server has not heard of yet
+LARGEST_COPY = 1 << 30  # bytes of a ledger
+LONGEST_REASON = 1000  # characters
+LINKS_SHARE = 4  # a job may have one in so many of the files that this process may have open
+FEWEST_LINKS = 32
 
 Between = Record | Recorded | ViewState | LedgerCopy | Fetch | Fetched | PartialNorm | TotalNorm  # servers' notes
 
@@ -66,9 +75,10 @@ class Server:
     def __init__(self, config: ServerConfig) -> None:
         self.number = config.number
         self.crash_at = config.crash_at
-        self.budget = MemoryBudget(config.number, config.memory, lambda: self.held_bytes)
+        self.budget = MemoryBudget(config.number, config.memory, lambda: self._claimed_bytes)
+        self.background = Background(self._ring)
         self._token = config.token
-        self._board = Switchboard()
+        self._board = Switchboard(self._see_to_beat)
         self._figures = Figures(self._board)
         self._door = Doorway(Address(config.listen, 0), self._keys, self)
         at = KeeperAt(config.keeper, config.token, config.number)
@@ -78,6 +88,7 @@ class Server:
         self._spaces: dict[str, Space] = {}
         self._early: list[tuple[int, Between, memoryview | None]] = []  # for jobs that are not known here yet
         self._closed_updates = 0  # that were applied for jobs that are over
+        self._most_links = max(FEWEST_LINKS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // LINKS_SHARE)
         self._is_ending = False
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
@@ -90,19 +101,31 @@ class Server:
         return sum(space.held_bytes for space in self._spaces.values())
 
     @property
+    def _claimed_bytes(self) -> int:
+        return sum(space.claimed_bytes for space in self._spaces.values())
+
+    @property
     def applied_updates(self) -> int:
         return self._closed_updates + sum(space.applied_updates for space in self._spaces.values())
 
     def stop(self) -> None:
         """From any thread, and from a signal handler."""
         self._is_ending = True
+        self._ring()
+
+    def _ring(self) -> None:
+        """From any thread: there is something to look at."""
         with contextlib.suppress(OSError):  # it has just ended by itself
             os.eventfd_write(self._bell, 1)
+
+    def _answer_bell(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
 
     def run(self) -> None:
         """Until it is stopped or taken out of the group. `Refused`: the keeper does not want it, or is gone."""
         try:
-            self._board.watch(self._bell, lambda: None)
+            self._board.watch(self._bell, self._answer_bell)
             self._door.open(self._board)
             with torch.inference_mode():
                 while not self._is_ending:
@@ -117,14 +140,33 @@ class Server:
         self._board.turn(0.0 if busy else min(each for each in due if each is not None))
         for space in busy:
             if self._spaces.get(space.job) is space:
-                space.work()
-        for space in self._spaces.values():
-            space.desk.relieve()
+                self._within(space, space.work)
+                self._see_to_beat()
+        for space in tuple(self._spaces.values()):
+            self._within(space, space.desk.relieve)
         self._door.sweep()
+
+    def _see_to_beat(self) -> None:
+        """The keeper hears in time that this server lives, however much there is to do."""
+        self._keeper.beat_if_due()
+
+    def _within(self, space: Space, act: Callable[..., None], *arguments: object) -> None:
+        """Do something for one job. Whatever it raises is that job's trouble, and ends it on all servers."""
+        try:
+            act(*arguments)
+        except ServerUnfit:
+            raise
+        except ServerRefused as refusal:
+            space.fail(SpaceEnd(str(refusal), refusal.kind or "failed"))
+        except Exception as error:
+            traceback.print_exc()  # into this server's log
+            what = f"server {self.number} could not go on with job {space.job}: {type(error).__name__}: {error}"
+            space.fail(SpaceEnd(f"{what[:LONGEST_REASON]}; other jobs go on"))
 
     def _close(self) -> None:
         for space in self._spaces.values():
             space.close()
+        self.background.close()
         self._door.close()
         self._board.unwatch(self._bell)
         self._board.close()
@@ -153,12 +195,8 @@ class Server:
         label = connection.label
         if isinstance(label, WorkerLink):
             space = self._space_of(connection)
-            try:
-                return None if space is None else space.desk.room(label, note, size)
-            except ServerRefused as refusal:
-                refuse(label, refusal, 0)
-                return None
-        if isinstance(label, ServerPeer) and isinstance(note, LedgerCopy):
+            return None if space is None else self._room_of(space, label, note, size)
+        if isinstance(label, ServerPeer) and isinstance(note, LedgerCopy) and size <= LARGEST_COPY:
             return memoryview(bytearray(size))
         if isinstance(label, ServerPeer) and isinstance(note, Fetched):
             space = self._spaces.get(note.job)  # None: the job has ended meanwhile
@@ -191,7 +229,7 @@ class Server:
         elif isinstance(label, WorkerLink):
             space = self._space_of(connection)
             if space is not None:
-                space.desk.left(connection, reason)
+                self._within(space, space.desk.left, connection, reason)
 
     # Whoever connects
 
@@ -219,12 +257,14 @@ class Server:
     def _welcome(self, connection: Connection, hello: Hello) -> None:
         space = self._spaces[hello.job]
         try:
+            self._check_links(space)
             link = WorkerLink(connection, hello)
         except ServerRefused as refusal:
             connection.send(Refusal(kind=refusal.kind, reason=str(refusal)))
             connection.end()
             return
         connection.label = link
+        connection.party = space.job
         connection.pauses = True
         space.desk.links[connection] = link
         view = 0 if self._map is None else self._map.version
@@ -238,12 +278,36 @@ class Server:
     ) -> None:
         self._figures.request()
         space = self._space_of(connection)
-        if space is None:
-            return
+        if space is not None:
+            self._within(space, self._ask, space, link, note, payload)
+
+    def _ask(self, space: Space, link: WorkerLink, note: AnyNote, payload: memoryview | None) -> None:
         try:
             space.desk.heard(link, note, payload)
         except ServerRefused as refusal:
             refuse(link, refusal, getattr(note, "request", 0))
+
+    def _room_of(self, space: Space, link: WorkerLink, note: AnyNote, size: int) -> memoryview | None:
+        """Where a worker's bytes go; None: they are read and thrown away."""
+        found: list[memoryview | None] = []
+
+        def look() -> None:
+            try:
+                found.append(space.desk.room(link, note, size))
+            except ServerRefused as refusal:
+                refuse(link, refusal, 0)
+
+        self._within(space, look)
+        return found[0] if found else None
+
+    def _check_links(self, space: Space) -> None:
+        """One job must leave descriptors for the others."""
+        if len(space.desk.links) >= self._most_links:
+            raise ServerRefused(
+                f"job {space.job} has {len(space.desk.links)} connections to server {self.number}, a quarter of what "
+                "it may have open: start the servers with a higher limit of open files (ulimit -n)",
+                kind="bad-request",
+            )
 
     # The keeper
 
@@ -258,12 +322,15 @@ class Server:
         for job in over:
             space = self._spaces.pop(job)
             self._closed_updates += space.applied_updates
-            space.close()
+            self._within(space, space.close)
         new = [SpaceTerms.opened(sealed, session) for job, sealed in known.items() if job not in self._spaces]
         for terms in new:
-            self._spaces[terms.job] = Space(terms, self)
+            space = self._spaces[terms.job] = Space(terms, self)
             if self._map is not None:
-                self._spaces[terms.job].new_map(self._map)
+                self._within(space, space.new_map, self._map)
+        for sealed in note.spaces:
+            if sealed.end is not None:
+                self._within(self._spaces[sealed.job], self._spaces[sealed.job].end, sealed.end)
         if note.map is not None and (self._map is None or note.map.version > self._map.version):
             self._adopt(note.map)
         if over:
@@ -280,8 +347,8 @@ class Server:
             self._is_ending |= was_in  # before that it is only not in it yet
             return
         self._peers.adopt(servers)
-        for space in self._spaces.values():
-            space.new_map(servers)
+        for space in tuple(self._spaces.values()):
+            self._within(space, space.new_map, servers)
         self.filled()
 
     def _beat(self) -> ServerBeat:
@@ -300,8 +367,8 @@ class Server:
     # Other servers
 
     def _connected(self, number: int) -> None:
-        for space in self._spaces.values():
-            space.connected(number)
+        for space in tuple(self._spaces.values()):
+            self._within(space, space.connected, number)
 
     def _heard_server(self, sender: int, note: Between, payload: memoryview | None) -> None:
         space = self._spaces.get(note.job)
@@ -309,10 +376,10 @@ class Server:
             if len(self._early) < MAX_EARLY:
                 self._early.append((sender, note, payload))
         elif isinstance(note, Fetch):
-            space.moves.fetch(sender, note)
+            self._within(space, space.moves.fetch, sender, note)
         elif isinstance(note, Fetched):
-            space.fetched(sender, note, payload)
+            self._within(space, space.fetched, sender, note, payload)
         elif isinstance(note, PartialNorm | TotalNorm):
-            space.heard_norm(sender, note)
+            self._within(space, space.heard_norm, sender, note)
         else:
-            space.recorded(sender, note, payload)
+            self._within(space, space.recorded, sender, note, payload)

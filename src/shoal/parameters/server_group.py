@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shoal.errors import Refused, UsageError
 from shoal.parameters.group_events import GroupEvent, MapMade, ServerJoined, ServerLost, ServerRemoved
 from shoal.parameters.space_terms import SpaceTerms
 from shoal.values import Departure, Server, ServerMap
-from shoal.wire.keeper_messages import Lost
+from shoal.wire.keeper_messages import Lost, SpaceEnd
 
 LONGEST_NAME = 200  # characters of a job's name
 KEPT_DEPARTURES = 32  # that a map tells of; whoever asks once a second hardly misses more
@@ -137,6 +137,14 @@ class ServerGroup:
         if not space.key or space.quota < 0:
             raise Refused(f"job {space.job}: a key and a quota of at least 0 bytes are needed, not {space.quota}")
         self.spaces[space.job] = space
+
+    def end(self, job: str, end: SpaceEnd) -> bool:
+        """A server cannot go on with a job: nobody does any more. Whether that is news."""
+        known = self.spaces.get(job)
+        if known is None or known.end is not None:
+            return False
+        self.spaces[job] = replace(known, end=end)
+        return True
 
     def close(self, job: str) -> None:
         self.spaces.pop(job, None)

@@ -46,7 +46,7 @@ class Shard:
         self.memory = PartMemory(layout, is_shared=is_shared)
         self._blocks = blocks_of(table)
         self._places = {number: place for place, number in enumerate(layout.blocks)}  # in the key list
-        self._rules = [self._make_rule(number) for number in range(len(layout.units))]
+        self._rules: dict[int, UnitRule] = {}  # by unit, once it is needed; of all others every block is absent
         self._asked: dict[int, list[_Kept]] = {}  # by block number, in order
         self._scratch = torch.empty(max((unit.size for unit in layout.units), default=0), dtype=torch.uint8)
 
@@ -54,19 +54,19 @@ class Shard:
     def held_bytes(self) -> int:
         """Parameters, state and updates that are kept for blocks that come."""
         kept = (update.gradient for updates in self._asked.values() for update in updates)
-        states = sum(rule.state_bytes for rule in self._rules)
+        states = sum(rule.state_bytes for rule in self._rules.values())
         return self.layout.size + states + sum(tensor.numel() * tensor.element_size() for tensor in kept)
 
     def has(self, first: int, last: int) -> bool:
         """All blocks from `first` to `last` of the key list have values."""
         unit = self.layout.unit_of(first)
-        if last <= self.layout.units[unit].last and self._rules[unit].is_ready:
+        if last <= self.layout.units[unit].last and unit in self._rules and self._rules[unit].is_ready:
             return True  # at once, as it is asked for every pull
         return all(self._has(self.layout.blocks[place]) for place in range(first, last))
 
     def absent(self) -> tuple[int, ...]:
         """Numbers of the blocks without values."""
-        ready = {number for number, rule in enumerate(self._rules) if rule.is_ready}
+        ready = {number for number, rule in self._rules.items() if rule.is_ready}
         units = (unit for number, unit in enumerate(self.layout.units) if number not in ready)
         numbers = (self.layout.blocks[place] for unit in units for place in range(unit.first, unit.last))
         return tuple(number for number in numbers if not self._has(number))
@@ -77,10 +77,11 @@ class Shard:
         if gradient is None:
             return
         values = update.values(self.layout.units[number])
-        if self._asked and not self._rules[number].is_ready:
+        rule = self._rule(number)
+        if self._asked and not rule.is_ready:
             self._keep(update.number, number, gradient, values)
         self.memory.break_seal(number)
-        self._rules[number].step(gradient, values)
+        rule.step(gradient, values)
         self.memory.seal(number)
 
     def assign_unit(self, push: StagedPush, number: int) -> None:
@@ -127,32 +128,37 @@ class Shard:
         self._install(number, {index: older._state(block) for index, block in enumerate(blocks) if older._has(block)})
 
     def close(self) -> None:
-        """Give shared memory back. Safe to call twice."""
-        self._rules = []
+        """Give memory back, unit by unit: other threads have their turns in between. Safe to call twice."""
+        while self._rules:
+            self._rules.popitem()
         self.memory.close()
 
-    def _make_rule(self, number: int) -> UnitRule:
-        unit = self.layout.units[number]
-        memory = self.memory.tensor[unit.start : unit.stop].view(torch_type(unit.dtype))
-        blocks = [self._blocks[number] for number in self.layout.blocks[unit.first : unit.last]]
-        return UnitRule(self.table.rules[unit.optimizer], blocks, memory, is_ready=False)
+    def _rule(self, number: int) -> UnitRule:
+        """Of a unit."""
+        if number not in self._rules:
+            unit = self.layout.units[number]
+            memory = self.memory.tensor[unit.start : unit.stop].view(torch_type(unit.dtype))
+            blocks = [self._blocks[number] for number in self.layout.blocks[unit.first : unit.last]]
+            rule = UnitRule(self.table.rules[unit.optimizer], blocks, memory, is_ready=False)
+            self._rules[number] = rule
+        return self._rules[number]
 
     def _has(self, number: int) -> bool:
         place = self._places.get(number, -1)
         if place < 0:
             return False
         unit = self.layout.unit_of(place)
-        return self._rules[unit].has(place - self.layout.units[unit].first)
+        return unit in self._rules and self._rules[unit].has(place - self.layout.units[unit].first)
 
     def _state(self, number: int) -> BlockState:
         place = self._places[number]
         unit = self.layout.unit_of(place)
-        return self._rules[unit].state(place - self.layout.units[unit].first)
+        return self._rule(unit).state(place - self.layout.units[unit].first)
 
     def _install(self, number: int, states: dict[int, BlockState]) -> None:
         if states:
             self.memory.break_seal(number)
-            self._rules[number].install(states)
+            self._rule(number).install(states)
             self.memory.seal(number)
 
     def _keep(self, entry: int, number: int, gradient: torch.Tensor, values: dict[str, Any]) -> None:

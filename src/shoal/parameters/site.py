@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from shoal.errors import ShoalError
+from shoal.parameters.background import Background
 from shoal.parameters.memory_budget import MemoryBudget
 from shoal.wire.note import Note
+
+
+class ServerUnfit(ShoalError):
+    """This server has lost track of a job that others serve well: it ends, and what it held comes from them."""
 
 
 class Site(Protocol):
     number: int  # of the server
     budget: MemoryBudget
+    background: Background
 
     def to_server(self, number: int, note: Note, payload: memoryview | bytes | None = None) -> None:
         """Dropped while there is no connection; the space hears of every new one."""

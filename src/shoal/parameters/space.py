@@ -2,31 +2,37 @@
 
 The ledger is ahead of the blocks: entries are taken, recorded and answered for at once, and what they change follows
 unit by unit (`work`). A new version of the map begins, in the order of entries, with a new layout of the blocks; those
-that this server lacks are fetched meanwhile. Not here: what workers say (`worker_desk`), connections (`server`).
+that this server lacks are fetched meanwhile.
+
+A job that this server cannot go on with (`fail`: no room, an entry that cannot be applied, whatever else is raised) is
+given up: what is held of it goes, its workers hear why, and so does the keeper, which ends it on all servers. Not here:
+what workers say (`worker_desk`), connections (`server`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
 from shoal.errors import ServerRefused, ShoalError
 from shoal.parameters.block_moves import BlockMoves
-from shoal.parameters.effects import Begun, Drop, Replace, Update
-from shoal.parameters.holding import Holding
+from shoal.parameters.effects import Begun, Drop, Ended, Replace, Update
+from shoal.parameters.holding import Holding, Plan
 from shoal.parameters.job_state import JobState
+from shoal.parameters.laying_out import LayingOut
+from shoal.parameters.memory_budget import SpaceBudget
 from shoal.parameters.norms import NormExchange, Tell
-from shoal.parameters.placement import Placement
 from shoal.parameters.sequencer import Answer, AnyRecord, Installed, Instruction, Redirect, Send
-from shoal.parameters.site import Site
+from shoal.parameters.site import ServerUnfit, Site
 from shoal.parameters.space_terms import SpaceTerms
-from shoal.parameters.table_blocks import blocks_of
-from shoal.parameters.update_rules import check_table, needed_bytes
+from shoal.parameters.update_rules import check_table, whole_bytes
 from shoal.parameters.updating import Updating
 from shoal.parameters.worker_desk import Orders, WorkerDesk
 from shoal.values import ServerMap
 from shoal.wire import parameter_messages as wire
+from shoal.wire.keeper_messages import SpaceEnd, SpaceFailed
 from shoal.wire.ledger_entries import AnyEntry
 from shoal.wire.parameter_messages import Fetched, LedgerCopy, PartialNorm, TotalNorm
 from shoal.wire.tables import PushId, TableSpec
@@ -40,7 +46,11 @@ class Space:
         self.state = JobState(terms.job, site.number)
         self.desk = WorkerDesk(self.state, Orders(self._define, self._propose, self._discard))
         self._site = site
+        self._budget = SpaceBudget(site.budget, terms.job, terms.quota, self)
+        self._laying: LayingOut | None = None  # a new layout of the blocks, which is being made
+        self._is_laying_first = False  # it is the first one, and no entry of the ledger waits for it
         self.applied_updates = 0  # since this server has the space
+        self._refused_tables: dict[bytes, SpaceEnd] = {}  # the last that there was no room for, by its digest
         self._maps: dict[int, ServerMap] = {}
         self._norms = NormExchange(site.number)
         self._updating: Updating | None = None
@@ -57,36 +67,50 @@ class Space:
         return updating + (0 if self.state.holding is None else self.state.holding.held_bytes)
 
     @property
+    def claimed_bytes(self) -> int:
+        """What it holds, or has been promised; no other job gets these."""
+        updating = 0 if self._updating is None else self._updating.held_bytes
+        return updating + (0 if self.state.holding is None else self.state.holding.claimed_bytes)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state.end is not None
+
+    @property
     def is_filled(self) -> bool:
         """It has begun the newest map and has all blocks of its own that anybody has."""
-        return self.state.is_begun and self.moves.are_over
+        return self.has_ended or (self.state.is_begun and self.moves.are_over)
 
     # The table
 
-    def _define(self, table: TableSpec) -> None:
-        """`ServerRefused`: it cannot be held here, or is not the one that others have defined."""
+    def _define(self, table: TableSpec) -> bool:
+        """False: it is being laid out, or another one is. `ServerRefused`: it cannot be held here, or is not the one
+        that others have defined."""
         if self.state.table is not None:
             if self.state.table.digest != table.digest:
                 raise ServerRefused(
                     f"job {self.job} has another table already: workers must have the same models and optimizers",
                     kind="table",
                 )
-            return
-        check_table(table)
+            return True
+        if self._laying is not None:
+            return False
+        if (refused := self._refused_tables.get(table.digest)) is not None:
+            raise ServerRefused(refused.reason, kind=refused.kind)
         assert self.state.map is not None and self.state.is_begun, "workers are heard when the map has begun"
+        check_table(table)
         self._check_quota(table)
-        holding = Holding(table, self.state.map, self._site.number, self._site.budget)
-        try:
-            self._site.budget.check(needed_bytes(table, holding.layout.blocks), f"its part of job {self.job}")
-        except ServerRefused:
-            holding.close()
-            raise
-        self._hold(table, holding)
+        self._is_laying_first = True
+        self._laying = LayingOut(self._site, table, self.state.map, None, self._make_first)
+        return False
+
+    def _make_first(self, plan: Plan) -> Holding:
+        self._budget.check(plan.needed, f"its part of job {self.job}")
+        return Holding(plan, self._budget)
 
     def _check_quota(self, table: TableSpec) -> None:
         assert self.state.map is not None, "workers come after the map"
-        every = range(len(blocks_of(table)))
-        needed = needed_bytes(table, every) * min(self.state.map.replicas, len(self.state.map.servers))
+        needed = whole_bytes(table) * min(self.state.map.replicas, len(self.state.map.servers))
         if self.terms.quota and needed > self.terms.quota:
             raise ServerRefused(
                 f"job {self.job} needs {needed} bytes on the servers for parameters and optimizers' state, "
@@ -99,6 +123,9 @@ class Space:
 
     def new_map(self, servers: ServerMap) -> None:
         self.state.map = servers
+        if self.has_ended:
+            return
+        self._refused_tables.clear()  # there may be room for them now
         self._maps[servers.version] = servers
         for old in [version for version in self._maps if version <= servers.version - KEPT_MAPS]:
             del self._maps[old]
@@ -107,12 +134,17 @@ class Space:
 
     def connected(self, server: int) -> None:
         """There is a new connection to another server: what was sent to it before may be lost."""
+        if self.has_ended:
+            return
         self._carry_out(self.state.sequencer.connected(server))
         self._norms.repeat()
         self.moves.connected(server)
 
     def recorded(self, sender: int, note: AnyRecord, payload: memoryview | None) -> None:
+        if self.has_ended:
+            return
         if isinstance(note, LedgerCopy) and note.table is not None and self.state.table is None:
+            check_table(note.table)
             self.state.table = note.table
         self._carry_out(self.state.sequencer.heard(sender, note, bytes(payload or b"")))
 
@@ -135,6 +167,9 @@ class Space:
                     self.release(push)
             elif isinstance(each, Update | Replace | Begun):
                 self.state.queue.add(each)
+            elif isinstance(each, Ended):
+                self.fail(SpaceEnd(f"job {self.job} was ended: {each.reason}"))
+                return
         if instructions:
             self._forget_the_dead()
             self._advance()
@@ -151,7 +186,7 @@ class Space:
 
     def _install(self, installed: Installed) -> None:
         if installed.had_one:
-            raise ShoalError(f"server {self._site.number} has missed entries of job {self.job} and must not go on")
+            raise ServerUnfit(f"server {self._site.number} has missed entries of job {self.job} and must not go on")
         assert self.state.sequencer.ledger is not None, "it was just installed"
         self.state.queue.clear(self.state.sequencer.ledger.updates)
 
@@ -178,6 +213,8 @@ class Space:
 
     @property
     def has_work(self) -> bool:
+        if self._laying is not None:
+            return self._laying.has_work
         head = self.state.queue.head
         if head is None or isinstance(head, Begun) or self._updating is None or not self._updating.needs_norms:
             return head is not None
@@ -186,10 +223,10 @@ class Space:
     def work(self) -> None:
         """A little of it: one unit."""
         head = self.state.queue.head
-        if isinstance(head, Begun):
+        if self._laying is not None:
+            self._lay_out(self._laying)
+        elif isinstance(head, Begun):
             self._begin(head)
-        elif self.state.refusal:
-            self.state.queue.finish()  # what the ledger counts is on other servers, or lost with the job
         elif head is not None:
             if self._updating is None:
                 if self.state.holding is None:
@@ -259,39 +296,51 @@ class Space:
         if self.state.holding is not None:
             for push in self.state.holding.staging.all():
                 self.release(push)
-        self.state.queue.finish()
         is_here = servers is not None and servers.server(self._site.number) is not None
-        if servers is not None and is_here and self.state.table is not None and not self.state.refusal:
-            self._lay_out(self.state.table, servers)
+        if servers is None or not is_here or self.state.table is None:
+            self._begun()
+        else:
+            make = partial(self._make_next, servers.reason)
+            self._laying = LayingOut(self._site, self.state.table, servers, self.state.holding, make)
+
+    def _begun(self) -> None:
+        """The version of the map at the head of the queue has its layout, if it needs one."""
+        self.state.queue.finish()
         self._site.crash_at("begun")
         self._advance()
         self._site.filled()
 
-    def _lay_out(self, table: TableSpec, servers: ServerMap) -> None:
+    def _make_next(self, reason: str, plan: Plan) -> Holding:
         """This server's part by a new map, which others' deaths may have made larger than it has room for."""
-        needed = needed_bytes(table, Placement(table, servers).keys(self._site.number))
         older = self.state.holding
-        if older is None or needed > older.shard.held_bytes:
-            what = f"its part of job {self.job} by version {servers.version} of the map ({servers.reason})"
-            try:
-                self._site.budget.check(needed, what, instead_of=self.held_bytes)
-            except ServerRefused as refusal:
-                self._give_up(refusal)
-                return
-        self._hold(table, Holding(table, servers, self._site.number, self._site.budget, older))
+        if older is None or plan.needed > older.shard.held_bytes:
+            what = f"its part of job {self.job} by version {plan.map.version} of the map ({reason})"
+            self._budget.check(plan.needed, what)
+        return Holding(plan, self._budget, older)
 
-    def _give_up(self, refusal: ServerRefused) -> None:
-        """The job cannot go on with this server. Other jobs can, and it tells the keeper that it is filled."""
-        self.state.refusal = str(refusal)
-        if self.state.holding is not None:
-            self.state.holding.close()
-            self.state.holding = None
-        self.moves.end()
-        self.desk.refuse(refusal)
-
-    def _hold(self, table: TableSpec, holding: Holding) -> None:
-        self.state.table, self.state.holding = table, holding
+    def _lay_out(self, laying: LayingOut) -> None:
+        """A little of a new layout."""
+        try:
+            holding = laying.work()
+        except ServerRefused as refusal:
+            self._laying = None
+            if not self._is_laying_first:
+                raise
+            self._is_laying_first = False
+            # Whoever has defined it hears that.
+            self._refused_tables = {laying.table.digest: SpaceEnd(str(refusal), refusal.kind)}
+            self.desk.look()
+            return
+        if holding is None:
+            return
+        self._laying = None
+        self.state.table, self.state.holding = holding.table, holding
         self.moves.begin(holding)
+        if self._is_laying_first:
+            self._is_laying_first = False
+            self._advance()
+        else:
+            self._begun()
 
     def fetched(self, sender: int, note: Fetched, payload: memoryview | None) -> None:
         self.moves.fetched(sender, note, payload)
@@ -303,12 +352,38 @@ class Space:
             self._site.filled()
         self.desk.look()
 
+    # The end
+
+    def fail(self, end: SpaceEnd) -> None:
+        """This server cannot go on with the job, and so nobody can. Other jobs can."""
+        if not self.has_ended:
+            self._site.to_keeper(SpaceFailed(job=self.job, end=end))
+            self.end(end)
+
+    def end(self, end: SpaceEnd) -> None:
+        """Hold nothing of the job any more, and refuse whatever its workers ask for."""
+        if self.has_ended:
+            return
+        self.state.end = end
+        self._let_go()
+        self.state.queue.clear(0)
+        self.moves.end()
+        self.desk.refuse(ServerRefused(end.reason, kind=end.kind))
+        self._site.filled()
+
     def close(self) -> None:
         self.desk.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Of all memory."""
+        if self._laying is not None:
+            self._laying.cancel()
         if self._updating is not None:
             self._updating.close()
         if self.state.holding is not None:
-            self.state.holding.close()
+            self._site.background.dispose(self.state.holding.close)
+        self._laying = self._updating = self.state.holding = None
 
 
 def _pushes(work: Update | Replace | Begun) -> tuple[PushId, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from shoal.wire.derived_keys import seal, unseal
-from shoal.wire.keeper_messages import SealedSpace
+from shoal.wire.keeper_messages import SealedSpace, SpaceEnd
 
 
 @dataclass(frozen=True)
@@ -16,18 +16,18 @@ class SpaceTerms:
     job: str  # name of the space
     key: str = field(repr=False)  # that its workers hold: derived from the job's token, which nobody here knows
     quota: int = 0  # bytes of parameters and state over all servers; 0: no limit
-    ended: str = ""  # why the group does nothing for the job any more; empty: it does
+    end: SpaceEnd | None = None  # None: the group serves it
 
     def sealed(self, session: bytes) -> SealedSpace:
         """For the other end of the connection that has this session's key."""
         key = seal(session, self.key, _about(self.job, self.quota))
-        return SealedSpace(job=self.job, key=key, quota=self.quota, ended=self.ended)
+        return SealedSpace(job=self.job, key=key, quota=self.quota, end=self.end)
 
     @staticmethod
     def opened(sealed: SealedSpace, session: bytes) -> SpaceTerms:
         """`WireError`: it was not sealed for this connection."""
         key = unseal(session, sealed.key, _about(sealed.job, sealed.quota))
-        return SpaceTerms(sealed.job, key, sealed.quota, sealed.ended)
+        return SpaceTerms(sealed.job, key, sealed.quota, sealed.end)
 
 
 def _about(job: str, quota: int) -> bytes:

@@ -44,7 +44,7 @@ class StageDesk:
             if not payload:
                 raise ServerRefused(f"push {note.push.number} is staged without bytes or a place", kind="bad-request")
             if holding is None or holding.view != note.view:
-                link.missed.add(note.push)  # the map changed while it came
+                link.miss(note.push)  # the map changed while it came
             else:
                 holding.staging.arrived(note)
             return
@@ -126,11 +126,11 @@ class StageDesk:
         if link.is_replaced:
             return False
         if holding is None or not self._state.is_current(note.view):
-            link.missed.add(note.push)
+            link.miss(note.push)
             return False
         link.knows(note.keys)
         if note.keys != holding.keys:
-            link.missed.add(note.push)
+            link.miss(note.push)
             return False
         self._replace(link)
         staged = holding.staging.find(note.push)

@@ -18,13 +18,14 @@ import torch
 from shoal.errors import ServerRefused
 from shoal.parameters.block_state import ALIGNMENT, BlockState, payload_bytes, unpack
 from shoal.parameters.byte_views import bytes_of, torch_type
-from shoal.parameters.memory_budget import MemoryBudget
+from shoal.parameters.memory_budget import SpaceBudget
 from shoal.parameters.part_layout import PartLayout, Unit
 from shoal.parameters.table_blocks import ITEM_BYTES
 from shoal.wire.parameter_messages import Stage, StageEnd
 from shoal.wire.tables import PushId, TableSpec
 
 SPARE_BUFFERS = 2  # kept for the next pushes: one is filled while the other is applied
+MOST_PUSHES = 16  # of one worker that nobody has decided about; a worker has at most three at once
 
 
 class BufferPool:
@@ -154,11 +155,12 @@ class StagedPush:
 class Staging:
     """All pushes that are staged by one layout."""
 
-    def __init__(self, table: TableSpec, layout: PartLayout, budget: MemoryBudget) -> None:
+    def __init__(self, table: TableSpec, layout: PartLayout, budget: SpaceBudget) -> None:
         self._table = table
         self._layout = layout
         self._budget = budget
         self.pool = BufferPool(layout.size)
+        self.most_buffers = 0  # bytes of buffers that were in use at once: the job will need as many again
         self._pushes: dict[PushId, StagedPush] = {}
 
     @property
@@ -171,7 +173,7 @@ class Staging:
         push = self._of(note.push)
         if note.is_state:
             self._check_size(size, payload_bytes(self._table, self._numbers(note), note.state))
-            self._budget.check(size, "blocks with state")
+            self._budget.check_staged(size, self.held_bytes, "blocks with state")
             memory = torch.empty(size, dtype=torch.uint8)
             push.add(_Piece(note.first, note.last, memory, note.state))
             return bytes_of(memory)
@@ -179,8 +181,10 @@ class Staging:
         self._check_size(size, stop - start)
         if push.buffer is None:
             if not self.pool.held_bytes:
-                self._budget.check(self._layout.size, "a push")
+                self._budget.check_staged(self._layout.size, self.held_bytes, "a push")
             push.buffer = self.pool.take()
+            buffers = sum(each.buffer is not None for each in self._pushes.values())
+            self.most_buffers = max(self.most_buffers, buffers * self._layout.size)
         memory = push.buffer[start:stop]
         push.add(_Piece(note.first, note.last, memory))
         return bytes_of(memory)
@@ -233,6 +237,10 @@ class Staging:
 
     def _of(self, push: PushId) -> StagedPush:
         if push not in self._pushes:
+            if len(self.of_worker(push.worker)) >= MOST_PUSHES:
+                raise _bad(
+                    f"worker {push.worker} has {MOST_PUSHES} pushes staged: propose or discard some of them first"
+                )
             self._pushes[push] = StagedPush(self._table, self._layout)
         return self._pushes[push]
 

@@ -1,6 +1,8 @@
 """Turns all connections of one thread: sends what is queued, waits, hands over what came.
 
-Other files can be watched too. Not here: what a connection does with its bytes (`connection`).
+In one turn a connection has a slice of time, and so have all connections of one *party* (a job) together: who says more
+than that waits for the next turn, and the others do not wait for it. Other files can be watched too. Not here: what a
+connection does with its bytes (`connection`).
 """
 
 from __future__ import annotations
@@ -13,11 +15,17 @@ from collections.abc import Callable
 
 from shoal.parameters.connection import Connection
 
+SLICE_SECONDS = 0.02  # of a turn, for one connection; a single note may take longer
+PARTY_SECONDS = 0.1  # the same for all connections of one party
+
 
 class Switchboard:
     """All connections of one thread, and what else it waits for."""
 
-    def __init__(self) -> None:
+    def __init__(self, between: Callable[[], None] = lambda: None) -> None:
+        """`between` is called after each connection's turn: for what must not wait until all have had theirs."""
+        self._between = between
+        self._eager: dict[Connection, None] = {}  # that have notes lying here, besides what the selector knows of
         self._selector = selectors.DefaultSelector()
         self._masks: dict[Connection, int] = {}  # what the selector waits for; 0: it does not know the connection
         self._touched: dict[Connection, None] = {}
@@ -27,6 +35,7 @@ class Switchboard:
     def add(self, connection: Connection) -> None:
         self._masks[connection] = 0
         connection.touched = self._touch
+        connection.slice_seconds = SLICE_SECONDS
         self._touch(connection)
 
     def watch(self, file: socket.socket | int, call: Callable[[], None]) -> None:
@@ -49,17 +58,31 @@ class Switchboard:
         """Send what is queued, wait for something to happen (None: for ever), hear it. Whether anything did."""
         self._settle()
         start = time.monotonic()
-        ready = self._selector.select(timeout)
+        ready = self._selector.select(0.0 if self._eager else timeout)
         self.idle_seconds += time.monotonic() - start
+        due = dict.fromkeys(self._eager, selectors.EVENT_READ)
         for key, events in ready:
             if isinstance(key.data, Connection):
-                if not key.data.is_closed:
-                    key.data.ready(events)
-                    self._touch(key.data)
+                due[key.data] = due.get(key.data, 0) | events
             else:
                 key.data()
+        self._hear(due)
         self._settle()
-        return bool(ready)
+        return bool(due) or bool(ready)
+
+    def _hear(self, due: dict[Connection, int]) -> None:
+        """Let connections have their say, by what the selector says of each; a party no more than its time."""
+        spent: dict[object, float] = {}
+        now = time.monotonic()
+        for connection, events in due.items():
+            party = connection.party
+            if connection.is_closed or (party is not None and spent.get(party, 0.0) > PARTY_SECONDS):
+                continue  # the selector, or its being eager, brings it up again
+            connection.ready(events)
+            self._touch(connection)
+            self._between()
+            started, now = now, time.monotonic()
+            spent[party] = spent.get(party, 0.0) + now - started
 
     def close(self) -> None:
         """All connections too."""
@@ -84,6 +107,10 @@ class Switchboard:
         known = self._masks.get(connection)
         if known is None:
             return
+        if connection.is_eager:
+            self._eager[connection] = None
+        else:
+            self._eager.pop(connection, None)
         mask = 0 if connection.is_closed else connection.mask
         if mask != known:
             if not mask:

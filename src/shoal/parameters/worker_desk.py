@@ -14,12 +14,13 @@ from shoal.errors import ServerRefused
 from shoal.parameters.connection import Connection
 from shoal.parameters.job_state import JobState
 from shoal.parameters.placement import keys_digest
+from shoal.parameters.proposals import objection
 from shoal.parameters.pull_desk import PullDesk
 from shoal.parameters.relay_desk import RelayDesk
 from shoal.parameters.stage_desk import StageDesk
 from shoal.parameters.update_rules import check_terms
 from shoal.parameters.worker_link import WorkerLink, refuse, send_elsewhere
-from shoal.wire.ledger_entries import AnyAnswer, AnyEntry, Assign, Begin, Push
+from shoal.wire.ledger_entries import AnyAnswer, AnyEntry, Assign, Begin, Proposal, Push
 from shoal.wire.parameter_messages import (
     Answered,
     AnyNote,
@@ -36,12 +37,15 @@ from shoal.wire.parameter_messages import (
 )
 from shoal.wire.tables import PushId, TableSpec
 
+MOST_PENDING = 4096  # entries that some server lacks, or that wait for a view: who proposes more is held
+PROPOSING = "proposing"  # why a connection is held
+
 
 @dataclass(frozen=True)
 class Orders:
     """What the desk has the space do."""
 
-    define: Callable[[TableSpec], None]  # may refuse
+    define: Callable[[TableSpec], bool]  # may refuse; False: it is being laid out, so ask again
     propose: Callable[[AnyEntry, int], None]  # an entry, by a version of the map
     discard: Callable[[PushId], None]  # what will never be proposed
 
@@ -56,6 +60,7 @@ class WorkerDesk:
         self._relay = RelayDesk()
         self._defines: list[tuple[WorkerLink, Define]] = []  # until the map has begun
         self._proposers: dict[int, WorkerLink] = {}  # by worker: who proposed last
+        self._hasty: set[WorkerLink] = set()  # who propose faster than servers record, and are held
 
     # From the server
 
@@ -99,6 +104,7 @@ class WorkerDesk:
         link = self.links.pop(connection, None)
         if link is None:
             return
+        self._hasty.discard(link)
         self._relay.left(link, reason)
         self._pulls.forget(link)
         self._defines = [(other, note) for other, note in self._defines if other is not link]
@@ -141,11 +147,17 @@ class WorkerDesk:
         self._pulls.look_at(unit)
 
     def relieve(self) -> None:
+        """Others may have caught up: let those go on that were held for them."""
         self._relay.relieve()
+        self._pulls.relieve()
+        if self._hasty and self._state.sequencer.pending <= MOST_PENDING // 2:
+            hasty, self._hasty = self._hasty, set()
+            for link in hasty:
+                link.connection.go_on(PROPOSING)
 
     def _check_room(self) -> None:
-        if self._state.refusal:
-            raise ServerRefused(self._state.refusal, kind="memory")
+        if self._state.end is not None:
+            raise ServerRefused(self._state.end.reason, kind=self._state.end.kind)
 
     # Tables and lists
 
@@ -155,7 +167,9 @@ class WorkerDesk:
         defines, self._defines = self._defines, []
         for link, note in defines:
             try:
-                self._orders.define(note.table)
+                if not self._orders.define(note.table):
+                    self._defines.append((link, note))
+                    continue
             except ServerRefused as refusal:
                 refuse(link, refusal, note.request)
                 continue
@@ -177,22 +191,39 @@ class WorkerDesk:
     # Proposals and values
 
     def _take_proposal(self, link: WorkerLink, note: Propose) -> None:
-        entry, table = note.entry, self._state.table
+        entry = note.entry
         if isinstance(entry, Begin) or entry.worker != link.worker:
             raise ServerRefused(f"worker {link.worker} proposes what is not its to propose", kind="bad-request")
         self._proposers[link.worker] = link
         if not self._is_known(link.worker, entry.request):
-            if isinstance(entry, Push) and table is not None:
-                try:
-                    check_terms(table, entry.terms)
-                except ServerRefused as refusal:
-                    refuse(link, refusal, entry.request)
-                    return
-            if isinstance(entry, Push | Assign) and self.staging.lacks(entry):
-                reason = f"push {entry.push.number} of worker {link.worker} is not staged: stage it before proposing it"
-                refuse(link, ServerRefused(reason, kind="bad-request"), entry.request)
+            try:
+                self._check_proposal(entry)
+            except ServerRefused as refusal:
+                refuse(link, refusal, entry.request)
                 return
         self._orders.propose(entry, note.view)
+        if self._state.sequencer.pending > MOST_PENDING and link not in self._hasty:
+            self._hasty.add(link)
+            link.connection.hold(PROPOSING)
+
+    def _check_proposal(self, entry: Proposal) -> None:
+        """Before it is numbered: what is in the ledger is every server's to apply."""
+        table = self._state.table
+        if reason := objection(entry):  # type: ignore[arg-type]  # every proposal is an entry
+            raise ServerRefused(f"worker {entry.worker} cannot propose this: {reason}", kind="bad-request")
+        if not isinstance(entry, Push | Assign):
+            return
+        if entry.push.worker != entry.worker:
+            raise ServerRefused(
+                f"worker {entry.worker} proposes a push of worker {entry.push.worker}", kind="bad-request"
+            )
+        if table is None:
+            raise ServerRefused(f"job {self._state.job} has no table yet: define it first", kind="bad-request")
+        if isinstance(entry, Push):
+            check_terms(table, entry.terms)
+        if self.staging.lacks(entry):
+            reason = f"push {entry.push.number} of worker {entry.worker} is not staged: stage it before proposing it"
+            raise ServerRefused(reason, kind="bad-request")
 
     def _is_known(self, worker: int, request: int) -> bool:
         ledger = self._state.sequencer.ledger

@@ -15,6 +15,7 @@ from shoal.wire.parameter_messages import Hello, KeyList, Moved, Refusal
 from shoal.wire.tables import PushId
 
 MOST_LISTS = 65_536  # of keys, of which digests are kept; each version of the map has one
+MOST_MISSED = 1024  # pushes of which something was not taken
 
 
 class WorkerLink:
@@ -34,6 +35,12 @@ class WorkerLink:
         if len(self._lists) >= MOST_LISTS:
             raise ServerRefused(f"{MOST_LISTS} lists of keys on one connection are enough", kind="bad-request")
         self._lists.add(note.digest)
+
+    def miss(self, push: PushId) -> None:
+        """Something of it was not taken."""
+        if len(self.missed) >= MOST_MISSED:
+            raise ServerRefused(f"{MOST_MISSED} pushes are staged by another map and never ended", kind="bad-request")
+        self.missed.add(push)
 
     def knows(self, keys: bytes) -> None:
         if keys not in self._lists:

@@ -24,13 +24,20 @@ class ServerJoin(Note, frozen=True, tag="server-join"):
     process: Ordinal
 
 
+class SpaceEnd(msgspec.Struct, frozen=True):
+    """Why a group does nothing for a job any more: what its workers are refused with."""
+
+    reason: Text
+    kind: Name = "failed"  # as in `Refusal`
+
+
 class SealedSpace(msgspec.Struct, frozen=True):
     """A job that may use the group, as it is told over a connection: `parameters.space_terms`."""
 
     job: Name
     key: Annotated[bytes, Meta(max_length=NONCE_BYTES + MOST_SEALED + TAG_BYTES)]  # sealed: see `derived_keys`
     quota: Size  # bytes of parameters and state over all servers; 0: no limit
-    ended: Text = ""  # why the group does nothing for the job any more; empty: it does
+    end: SpaceEnd | None = None  # None: the group serves it
 
 
 class GroupNews(Note, frozen=True, tag="group-news"):
@@ -61,6 +68,13 @@ class Lost(Note, frozen=True, tag="lost"):
     job: Name
     blocks: Ordinal
     size: Size  # bytes
+
+
+class SpaceFailed(Note, frozen=True, tag="space-failed"):
+    """The sender cannot go on with a job, and so nobody can: the keeper ends its space on all servers."""
+
+    job: Name
+    end: SpaceEnd
 
 
 class ServerFigures(msgspec.Struct, frozen=True):

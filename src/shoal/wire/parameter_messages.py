@@ -35,6 +35,7 @@ from shoal.wire.keeper_messages import (
     OpenSpace,
     ServerBeat,
     ServerJoin,
+    SpaceFailed,
     StopGroup,
     WatchGroup,
 )
@@ -72,7 +73,7 @@ class Welcome(Note, frozen=True, tag="welcome"):
 class Refusal(Note, frozen=True, tag="refusal"):
     """A request will not be met."""
 
-    kind: Name  # version, token, unknown-job, quota, memory, rule, table or bad-request
+    kind: Name  # version, token, unknown-job, quota, memory, rule, table, failed or bad-request
     reason: Text  # a whole sentence for the user, with figures and what to do next
     request: Count = 0  # which one, where it had a number
 
@@ -297,6 +298,6 @@ AnyNote = (
     | Relay | RelayJoin | RelayLost
     | Defined | StageDone | Released | Answered | Part | Held | Moved
     | Record | Recorded | ViewState | LedgerCopy | Fetch | Fetched | PartialNorm | TotalNorm
-    | ServerJoin | GroupNews | WatchGroup | Filled | Lost | ServerBeat
+    | ServerJoin | GroupNews | WatchGroup | Filled | Lost | SpaceFailed | ServerBeat
     | OpenSpace | CloseSpace | ChangeServers | StopGroup | Agreed | GroupStatus
 )  # fmt: skip  # one line per kind would fill a page

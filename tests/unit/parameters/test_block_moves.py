@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from shoal.parameters.background import Background
 from shoal.parameters.block_moves import BlockMoves
 from shoal.parameters.block_state import BlockState, pack
 from shoal.parameters.effects import Update
-from shoal.parameters.holding import Holding
+from shoal.parameters.holding import Holding, plan_of
 from shoal.parameters.job_state import JobState
 from shoal.parameters.ledger import Ledger
 from shoal.parameters.memory_budget import MemoryBudget
@@ -17,6 +18,7 @@ from shoal.wire.note import Note
 from shoal.wire.parameter_messages import Fetch, Fetched
 from shoal.wire.tables import TensorSpec
 from support.model_tables import server_map, table_of
+from support.shards import no_limit
 
 TABLE = table_of([TensorSpec(name="t", shape=(8000,), dtype="float32")])
 
@@ -26,6 +28,7 @@ class Site:
 
     number = 1
     budget = MemoryBudget(1, 0, lambda: 0)
+    background = Background(lambda: None)  # which has no thread before it has something to do
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, Note, bytes]] = []
@@ -47,7 +50,7 @@ def begun(living: list[int], entries: int) -> tuple[JobState, BlockMoves, Site]:
     state.map = server_map(living, before=[0], after=living)
     state.table = TABLE
     state.sequencer.ledger = Ledger(number=entries, view=1, has_values=True)
-    state.holding = Holding(TABLE, state.map, 1, site.budget)
+    state.holding = Holding(plan_of(TABLE, state.map, 1), no_limit())
     moves = BlockMoves(state, site)
     moves.begin(state.holding)
     return state, moves, site
@@ -137,7 +140,7 @@ def test_blocks_that_nobody_has_are_reported() -> None:
 def test_a_block_that_nobody_has_is_told_of_once_whatever_the_replicas() -> None:
     table = table_of([TensorSpec(name="t", shape=(80_000,), dtype="float32")])
     made = server_map([1, 2, 3], before=[0], after=[1, 2, 3], replicas=2)
-    holdings = [Holding(table, made, number, MemoryBudget(number, 0, lambda: 0)) for number in (1, 2, 3)]
+    holdings = [Holding(plan_of(table, made, number), no_limit()) for number in (1, 2, 3)]
     told = [block for holding in holdings for block in holding.lost()]
     assert sorted(told) == list(range(len(blocks_of(table))))
     for holding in holdings:

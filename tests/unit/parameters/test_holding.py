@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.parameters.holding import Holding
-from shoal.parameters.memory_budget import MemoryBudget
+from shoal.parameters.holding import Holding, plan_of
 from shoal.parameters.table_blocks import blocks_of
 from shoal.wire.tables import TensorSpec
 from support.model_tables import server_map, table_of
+from support.shards import no_limit
 
 TABLE = table_of([TensorSpec(name="t", shape=(100_000,), dtype="float32")])
 
@@ -26,7 +26,7 @@ def test_each_gradient_is_in_one_servers_squares_whoever_has_left_since(
     newer = server_map(list(living), list(living), list(living), replicas=2)
     found: list[int] = []
     for me in living:
-        holding = Holding(TABLE, servers, me, MemoryBudget(me, 0, lambda: 0))
+        holding = Holding(plan_of(TABLE, servers, me), no_limit())
         found += holding.answers_for(newer)
         holding.close()
     assert sorted(found) == list(range(len(blocks_of(TABLE))))

@@ -9,16 +9,16 @@ import pytest
 
 from shoal.errors import ServerRefused
 from shoal.parameters.connection import Connection
-from shoal.parameters.holding import Holding
+from shoal.parameters.holding import Holding, plan_of
 from shoal.parameters.job_state import JobState
 from shoal.parameters.ledger import Ledger
-from shoal.parameters.memory_budget import MemoryBudget
 from shoal.parameters.stage_desk import StageDesk
 from shoal.parameters.worker_link import WorkerLink
 from shoal.wire.note import PARAMETER_VERSION, Note
 from shoal.wire.parameter_messages import Hello, KeyList, Stage, StageDone, StageEnd
 from shoal.wire.tables import PushId, TensorSpec
 from support.model_tables import server_map, table_of
+from support.shards import no_limit
 
 TABLE = table_of(
     [TensorSpec(name="t", shape=(2000,), dtype="float32"), TensorSpec(name="d", shape=(9,), dtype="float64")]
@@ -41,7 +41,7 @@ def state() -> Iterator[JobState]:
     made = JobState("job", 0)
     made.map, made.table = server_map([0], [0], [0]), TABLE
     made.sequencer.ledger = Ledger(number=1, view=1)
-    made.holding = Holding(TABLE, made.map, 0, MemoryBudget(0, 0, lambda: 0))
+    made.holding = Holding(plan_of(TABLE, made.map, 0), no_limit())
     yield made
     made.holding.close()
 

@@ -7,14 +7,14 @@ import torch
 
 from shoal.errors import ServerRefused
 from shoal.parameters.byte_views import bytes_of, tensor_over
-from shoal.parameters.memory_budget import MemoryBudget
+from shoal.parameters.memory_budget import MemoryBudget, SpaceBudget
 from shoal.parameters.part_layout import PartLayout, part_order
 from shoal.parameters.staging import Staging
 from shoal.parameters.table_blocks import blocks_of
 from shoal.transport.arena import RESERVED, Arena, PeerArena
 from shoal.wire.parameter_messages import Stage, StageEnd
 from shoal.wire.tables import PushId, TableSpec
-from support.shards import no_limit, table_of
+from support.shards import Using, no_limit, table_of
 
 ONE, TWO = PushId(1, 1), PushId(2, 1)
 TABLE = table_of([(2500,), (100,)], [("SGD", [{"lr": 0.1}, {"lr": 0.1}])], owners=[(0, 0), (0, 1)])  # 3 and 1 blocks
@@ -25,8 +25,8 @@ def layout_of(table: TableSpec = TABLE) -> PartLayout:
     return PartLayout(table, part_order(table, range(len(blocks_of(table)))))
 
 
-def staging_of(budget: MemoryBudget | None = None) -> Staging:
-    return Staging(TABLE, layout_of(), budget or no_limit())
+def staging_of(budget: MemoryBudget | None = None, quota: int = 0) -> Staging:
+    return Staging(TABLE, layout_of(), no_limit() if budget is None else SpaceBudget(budget, "job", quota, Using()))
 
 
 def stage(push: PushId, first: int, last: int, **more: object) -> Stage:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from shoal.errors import Refused, ServerRefused, WireError
+from shoal.errors import Refused, ServerRefused, ShoalError, WireError
 from shoal.parameters.background import Background
 from shoal.parameters.connection import Connection
 from shoal.parameters.doorway import Doorway
@@ -160,7 +160,8 @@ class Server:
             space.fail(SpaceEnd(str(refusal), refusal.kind or "failed"))
         except Exception as error:
             traceback.print_exc()  # into this server's log
-            what = f"server {self.number} could not go on with job {space.job}: {type(error).__name__}: {error}"
+            why = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
+            what = f"server {self.number} cannot go on with job {space.job}: {why}"
             space.fail(SpaceEnd(f"{what[:LONGEST_REASON]}; other jobs go on"))
 
     def _close(self) -> None:
@@ -380,6 +381,6 @@ class Server:
         elif isinstance(note, Fetched):
             self._within(space, space.fetched, sender, note, payload)
         elif isinstance(note, PartialNorm | TotalNorm):
-            self._within(space, space.heard_norm, sender, note)
+            self._within(space, space.updates.heard, sender, note)
         else:
             self._within(space, space.recorded, sender, note, payload)

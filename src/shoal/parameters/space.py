@@ -16,25 +16,24 @@ from functools import partial
 
 import msgspec
 
-from shoal.errors import ServerRefused, ShoalError
+from shoal.errors import ServerRefused
 from shoal.parameters.block_moves import BlockMoves
+from shoal.parameters.block_updates import BlockUpdates, pushes_of
 from shoal.parameters.effects import Begun, Drop, Ended, Replace, Update
 from shoal.parameters.holding import Holding, Plan
 from shoal.parameters.job_state import JobState
 from shoal.parameters.laying_out import LayingOut
 from shoal.parameters.memory_budget import SpaceBudget
-from shoal.parameters.norms import NormExchange, Tell
 from shoal.parameters.sequencer import Answer, AnyRecord, Installed, Instruction, Redirect, Send
 from shoal.parameters.site import ServerUnfit, Site
 from shoal.parameters.space_terms import SpaceTerms
 from shoal.parameters.update_rules import check_table, whole_bytes
-from shoal.parameters.updating import Updating
 from shoal.parameters.worker_desk import Orders, WorkerDesk
 from shoal.values import ServerMap
 from shoal.wire import parameter_messages as wire
 from shoal.wire.keeper_messages import SpaceEnd, SpaceFailed
 from shoal.wire.ledger_entries import AnyEntry
-from shoal.wire.parameter_messages import Fetched, LedgerCopy, PartialNorm, TotalNorm
+from shoal.wire.parameter_messages import Fetched, LedgerCopy
 from shoal.wire.tables import PushId, TableSpec
 
 KEPT_MAPS = 8  # versions; a server hears of each, and begins them soon
@@ -52,8 +51,7 @@ class Space:
         self.applied_updates = 0  # since this server has the space
         self._refused_tables: dict[bytes, SpaceEnd] = {}  # the last that there was no room for, by its digest
         self._maps: dict[int, ServerMap] = {}
-        self._norms = NormExchange(site.number)
-        self._updating: Updating | None = None
+        self.updates = BlockUpdates(self.state, site, self.desk)
         self.moves = BlockMoves(self.state, site)
         self._members: tuple[int, ...] = ()  # of the newest generation that was looked at
 
@@ -63,14 +61,12 @@ class Space:
 
     @property
     def held_bytes(self) -> int:
-        updating = 0 if self._updating is None else self._updating.held_bytes
-        return updating + (0 if self.state.holding is None else self.state.holding.held_bytes)
+        return self.updates.held_bytes + (0 if self.state.holding is None else self.state.holding.held_bytes)
 
     @property
     def claimed_bytes(self) -> int:
         """What it holds, or has been promised; no other job gets these."""
-        updating = 0 if self._updating is None else self._updating.held_bytes
-        return updating + (0 if self.state.holding is None else self.state.holding.claimed_bytes)
+        return self.updates.held_bytes + (0 if self.state.holding is None else self.state.holding.claimed_bytes)
 
     @property
     def has_ended(self) -> bool:
@@ -129,7 +125,7 @@ class Space:
         self._maps[servers.version] = servers
         for old in [version for version in self._maps if version <= servers.version - KEPT_MAPS]:
             del self._maps[old]
-        self._norms.new_view(servers.version, (server.number for server in servers.servers))
+        self.updates.new_map(servers)
         self._carry_out(self.state.sequencer.new_map(servers))
 
     def connected(self, server: int) -> None:
@@ -137,7 +133,7 @@ class Space:
         if self.has_ended:
             return
         self._carry_out(self.state.sequencer.connected(server))
-        self._norms.repeat()
+        self.updates.connected()
         self.moves.connected(server)
 
     def recorded(self, sender: int, note: AnyRecord, payload: memoryview | None) -> None:
@@ -206,7 +202,9 @@ class Space:
         """It will not be proposed. If the ledger has it all the same, that counts."""
         ledger = self.state.sequencer.ledger
         waiting = () if ledger is None else (entry.push for entry in ledger.open_pushes.values())
-        if push not in waiting and not any(push in _pushes(work) for work in self.state.queue):
+        if push not in waiting and not any(
+            push in pushes_of(work) for work in self.state.queue if not isinstance(work, Begun)
+        ):
             self.release(push)
 
     # Work on blocks
@@ -216,9 +214,7 @@ class Space:
         if self._laying is not None:
             return self._laying.has_work
         head = self.state.queue.head
-        if head is None or isinstance(head, Begun) or self._updating is None or not self._updating.needs_norms:
-            return head is not None
-        return self._norms.needs_part(head.number) or self._norms.total(head.number) is not None
+        return head is not None and (isinstance(head, Begun) or self.updates.has_work(head))
 
     def work(self) -> None:
         """A little of it: one unit."""
@@ -227,66 +223,19 @@ class Space:
             self._lay_out(self._laying)
         elif isinstance(head, Begun):
             self._begin(head)
-        elif head is not None:
-            if self._updating is None:
-                if self.state.holding is None:
-                    raise ShoalError(f"entry {head.number} of job {self.job} changes blocks, and there are none here")
-                self._updating = Updating(self.state.holding, head)
-            if self._updating.needs_norms:
-                self._agree_on_norm(head.number, self._updating)
-            else:
-                self._apply(self._updating)
-
-    def _agree_on_norm(self, number: int, updating: Updating) -> None:
-        total = self._norms.total(number)
-        if total is not None:
-            updating.clip(total)
-        elif self._norms.needs_part(number):
-            assert self.state.holding is not None and self.state.map is not None, "an update is under way"
-            squares = updating.square_unit(self.state.holding.answers_for(self.state.map))
-            if squares is not None:
-                contributors = [server.number for server in self.state.holding.map.servers]
-                self._tell(self._norms.offer(number, squares, contributors))
-
-    def _apply(self, updating: Updating) -> None:
-        unit = self.state.queue.done
-        if unit < updating.units:
-            self.desk.detach(unit)
-            updating.apply_unit(unit)
-            self.state.queue.done += 1
-            self._site.crash_at("unit")
-        if self.state.queue.done >= updating.units:
-            updating.close()
-            self._updating = None
+        elif head is not None and (applied := self.updates.work(head)) is not None:
             self.state.queue.finish()
             self.applied_updates += 1
-            for push in updating.pushes:
+            for push in applied:
                 self.release(push)
             self._site.crash_at("applied")
             self._advance()
-        else:
-            self.desk.look_at(unit)
 
     def release(self, push: PushId) -> None:
         """It is applied, or never will be."""
         if self.state.holding is not None:
             staged = self.state.holding.staging.drop(push)
             self.desk.staging.decided(push, tell=staged is not None and staged.uses_arena)
-
-    # Norms
-
-    def _tell(self, tells: Sequence[Tell]) -> None:
-        for tell in tells:
-            kind = TotalNorm if tell.is_total else PartialNorm
-            note = kind(job=self.job, view=tell.view, number=tell.number, squares=tell.squares)
-            for server in tell.servers:
-                self._site.to_server(server, note)
-
-    def heard_norm(self, sender: int, note: PartialNorm | TotalNorm) -> None:
-        if isinstance(note, TotalNorm):
-            self._tell(self._norms.heard_total(note.view, note.number, note.squares))
-        else:
-            self._tell(self._norms.heard_part(sender, note.view, note.number, note.squares))
 
     # Moving blocks
 
@@ -379,14 +328,7 @@ class Space:
         """Of all memory."""
         if self._laying is not None:
             self._laying.cancel()
-        if self._updating is not None:
-            self._updating.close()
+        self.updates.close()
         if self.state.holding is not None:
             self._site.background.dispose(self.state.holding.close)
-        self._laying = self._updating = self.state.holding = None
-
-
-def _pushes(work: Update | Replace | Begun) -> tuple[PushId, ...]:
-    if isinstance(work, Update):
-        return work.pushes
-    return (work.push,) if isinstance(work, Replace) else ()
+        self._laying = self.state.holding = None

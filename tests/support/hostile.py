@@ -1,0 +1,79 @@
+"""A worker that says what it likes: a tenant with a valid key of its own, and no manners."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import Self
+
+from shoal.errors import Refused, WireError
+from shoal.parameters.proving import ConnectorProof, Key, job_purpose
+from shoal.values import Address
+from shoal.wire.note import PARAMETER_VERSION, Note
+from shoal.wire.note_frames import HEAD_BYTES, decode_body, decode_head, encode_note
+from shoal.wire.parameter_messages import AnyNote, Hello
+
+PATIENCE = 60.0  # seconds
+
+
+class HostileWorker:
+    """One connection to one server; blocking."""
+
+    def __init__(self, server: Address, job: str, key: str) -> None:
+        self._job = job
+        self._socket = socket.create_connection((server.host, server.port), PATIENCE)
+        proof = ConnectorProof(Key(job_purpose(job), key))
+        while not (outcome := proof.take(self._read(proof.wanted))).is_proved:
+            self._socket.sendall(outcome.answer)
+
+    def hello(self, worker: int = 0, arena: bytes = b"") -> Self:
+        self.say(Hello(version=PARAMETER_VERSION, job=self._job, worker=worker, arena=arena))
+        return self
+
+    def say(self, *notes: Note, payload: bytes = b"") -> None:
+        """The payload is the last one's."""
+        for note in notes[:-1]:
+            self._socket.sendall(encode_note(note))
+        self._socket.sendall(encode_note(notes[-1], len(payload)) + payload)
+
+    def say_bytes(self, data: bytes) -> None:
+        """A server that has had enough may have closed the connection."""
+        with contextlib.suppress(ConnectionError):
+            self._socket.sendall(data)
+
+    def hear(self) -> AnyNote | None:
+        """The next note; None: the server has closed the connection."""
+        try:
+            body, payload = decode_head(self._read(HEAD_BYTES))
+            note = decode_body(self._read(body))
+            self._read(payload)
+        except (ConnectionError, WireError, Refused):
+            return None
+        return note
+
+    def hear_all(self) -> list[AnyNote]:
+        """Until the server closes the connection, which it does when this end has said all."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        found = []
+        while (note := self.hear()) is not None:
+            found.append(note)
+        return found
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            more = self._socket.recv(min(size - len(data), 1 << 20))
+            if not more:
+                raise ConnectionResetError("it closed the connection")
+            data += more
+        return bytes(data)

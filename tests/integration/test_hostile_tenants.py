@@ -277,7 +277,7 @@ def a_push_that_is_staged_on_one_server_only(group: Group) -> str:
     ("attack", "cause"),
     [
         (values_that_raise_in_the_optimizer, "OverflowError"),
-        (a_push_that_is_staged_on_one_server_only, "which is not staged here"),
+        (a_push_that_is_staged_on_one_server_only, "is not staged here"),
     ],
 )
 def test_what_cannot_be_applied_ends_that_job_alone_and_names_the_cause(

@@ -14,15 +14,18 @@ import pytest
 import torch
 
 from shoal.errors import ParametersLost, Refused, ServerRefused
-from shoal.parameters import keeper_link, server_peers
+from shoal.parameters import keeper_link, laying_out, server_peers
 from shoal.parameters.client import EnrolTerms, ParameterClient
 from shoal.parameters.connection import Connection, Hearer
 from shoal.parameters.group_events import BlocksLost, MapMade
+from shoal.parameters.holding import Plan, plan_of
 from shoal.parameters.keeper_client import KeeperClient
 from shoal.parameters.proving import Key
 from shoal.parameters.server import Server, ServerConfig
+from shoal.parameters.shard import Shard
 from shoal.parameters.space_terms import SpaceTerms
 from shoal.parameters.table_blocks import table_bytes
+from shoal.transport.name_lookup import Place
 from shoal.values import Address, ServerMap
 from shoal.values import Server as ServerAt
 from shoal.wire.keeper_messages import GroupNews, ServerBeat, ServerFigures
@@ -455,8 +458,8 @@ def test_of_two_servers_that_cannot_reach_each_other_one_goes_and_the_job_goes_o
 
         class CutOff(Connection):
             @classmethod
-            def connecting(cls, address: Address, key: Key, hearer: Hearer) -> Connection:
-                if address == there:
+            def connecting(cls, address: Address | Place, key: Key, hearer: Hearer) -> Connection:
+                if isinstance(address, Place) and address.place[1] == there.port:
                     raise OSError(errno.EHOSTUNREACH, "No route to host")
                 return Connection.connecting(address, key, hearer)
 
@@ -469,6 +472,52 @@ def test_of_two_servers_that_cannot_reach_each_other_one_goes_and_the_job_goes_o
         wait_until(lambda: group.holders() == (0,), "the keeper hears that all of it is there")
         wait_until(lambda: group.has_died(1), "the other has ended")
         assert "cannot reach each other" in str(group.failures.pop(1))
+
+
+# Nothing keeps a server from serving the others
+
+
+def test_a_table_that_takes_long_to_lay_out_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    large, may_go_on = table_for(sizes=(9000,)), threading.Event()
+
+    def slow(table: TableSpec, servers: ServerMap, server: int) -> Plan:
+        if table.digest == large.digest:
+            may_go_on.wait(PATIENCE)
+        return plan_of(table, servers, server)
+
+    monkeypatch.setattr(laying_out, "plan_of", slow)
+    table = table_for()
+    with group_of(2, 2) as group, ThreadPoolExecutor(1) as other:
+        client = begin(group, table)
+        with KeeperClient(group.keeper.address, TOKEN, timeout=5.0) as administrator:
+            administrator.open_space(SpaceTerms(job="large", key="its own"))
+        defining = other.submit(group.client(0, job="large", key="its own").define, large)
+        for number in (1, 2, 3):
+            answer = commit(client, table, number)
+        check(client, table, pushes=3, at_least=answer.number)
+        assert not defining.done()
+        may_go_on.set()
+        assert not defining.result(PATIENCE), "it has no values yet"
+
+
+def test_memory_is_given_back_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    close = Shard.close
+
+    def noting(shard: Shard) -> None:
+        threads.append(threading.current_thread().name)
+        close(shard)
+
+    monkeypatch.setattr(Shard, "close", noting)
+    with group_of(1) as group:
+        client = begin(group, table_for())
+        group.start(1)
+        wait_until(lambda: group.holders() == (0, 1), "there is another layout")
+        client.close()
+        with KeeperClient(group.keeper.address, TOKEN, timeout=5.0) as administrator:
+            administrator.close_space(JOB)
+        wait_until(lambda: len(threads) == 3, "two layouts of one server and one of the other are gone")
+    assert all(name.startswith("shoal-background") for name in threads)
 
 
 # Real processes

@@ -49,7 +49,8 @@ class BlockUpdates:
         except Exception as error:
             pushes = ", ".join(f"{push.number} of worker {push.worker}" for push in pushes_of(head)[:MOST_NAMED])
             what = f"entry {head.number} of its ledger (push {pushes}) cannot be applied"
-            raise ShoalError(f"{what}: {type(error).__name__}: {error}") from error
+            why = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
+            raise ShoalError(f"{what}: {why}") from error
 
     def _work(self, head: Update | Replace) -> tuple[PushId, ...] | None:
         if self._updating is None:

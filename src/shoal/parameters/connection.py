@@ -23,7 +23,8 @@ from typing import Protocol
 from shoal.errors import Refused, WireError
 from shoal.parameters.note_reader import NoteReader
 from shoal.parameters.proving import AnyProof, ConnectorProof, Key, ListenerProof
-from shoal.transport import near_link
+from shoal.transport import name_lookup, near_link
+from shoal.transport.name_lookup import Place
 from shoal.values import Address
 from shoal.wire.note import Note
 from shoal.wire.note_frames import encode_note
@@ -104,14 +105,14 @@ class Connection:
         return cls(endpoint, ListenerProof(keys), hearer, is_connected=True)
 
     @classmethod
-    def connecting(cls, address: Address, key: Key, hearer: Hearer) -> Connection:
-        """To whoever listens there. `OSError`: it cannot even be tried."""
-        family, kind, protocol, _, place = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
-        endpoint = socket.socket(family, kind, protocol)
+    def connecting(cls, address: Address | Place, key: Key, hearer: Hearer) -> Connection:
+        """To whoever listens there. `OSError`: it cannot even be tried. An address by name may take long to find."""
+        there = name_lookup.find(address) if isinstance(address, Address) else address
+        endpoint = socket.socket(there.family, socket.SOCK_STREAM)
         try:
             _prepare(endpoint)
             endpoint.setblocking(False)
-            code = endpoint.connect_ex(place)
+            code = endpoint.connect_ex(there.place)
             if code not in (0, errno.EINPROGRESS):
                 raise OSError(code, os.strerror(code))
             return cls(endpoint, ConnectorProof(key), hearer, is_connected=False)

@@ -9,12 +9,13 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shoal.errors import Refused
 from shoal.parameters.connection import Connection, Hearer
 from shoal.parameters.proving import KEEPER_PURPOSE, Key
 from shoal.parameters.switchboard import Switchboard
+from shoal.transport.name_lookup import NameLookup
 from shoal.values import Address
 from shoal.wire.keeper_messages import ServerBeat, ServerJoin
 from shoal.wire.note import PARAMETER_VERSION, Note
@@ -29,7 +30,7 @@ class KeeperAt:
     """Where the keeper is, and who this server is."""
 
     address: Address
-    token: str  # of the group
+    token: str = field(repr=False)  # of the group
     number: int  # of this server
 
 
@@ -46,6 +47,7 @@ class KeeperLink:
         self._next_try = 0.0
         self._lost_since: float | None = None
         self._trouble = ""
+        self._names = NameLookup()
 
     def send(self, note: Note) -> None:
         """To a keeper that is away nothing is sent: it will know this server no more."""
@@ -88,7 +90,10 @@ class KeeperLink:
 
     def _connect(self, board: Switchboard, now: float) -> None:
         try:
-            connection = Connection.connecting(self._at.address, Key(KEEPER_PURPOSE, self._at.token), self._hearer)
+            if (place := self._names.find(self._at.address)) is None:
+                self._next_try = now + RETRY_SECONDS
+                return
+            connection = Connection.connecting(place, Key(KEEPER_PURPOSE, self._at.token), self._hearer)
         except OSError as error:
             self.lost(error.strerror or str(error))
             return

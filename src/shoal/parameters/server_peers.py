@@ -12,6 +12,7 @@ from collections.abc import Callable
 from shoal.parameters.connection import Connection, Hearer
 from shoal.parameters.proving import SERVER_PURPOSE, Key
 from shoal.parameters.switchboard import Switchboard
+from shoal.transport.name_lookup import NameLookup
 from shoal.values import Server, ServerMap
 from shoal.wire.note import PARAMETER_VERSION, Note
 from shoal.wire.parameter_messages import Hello, Welcome
@@ -39,6 +40,7 @@ class ServerPeers:
         self._hearer = hearer
         self._on_connected = on_connected
         self._peers: dict[int, ServerPeer] = {}
+        self._names = NameLookup()
 
     def adopt(self, servers: ServerMap) -> None:
         """Connections to servers that have left the map are closed."""
@@ -102,7 +104,10 @@ class ServerPeers:
     def _connect(self, peer: ServerPeer, board: Switchboard) -> None:
         assert peer.server is not None, "only servers of the map are connected to"
         try:
-            connection = Connection.connecting(peer.server.address, Key(SERVER_PURPOSE, self._token), self._hearer)
+            if (place := self._names.find(peer.server.address)) is None:
+                peer.next_try = time.monotonic() + RETRY_SECONDS
+                return
+            connection = Connection.connecting(place, Key(SERVER_PURPOSE, self._token), self._hearer)
         except OSError:
             peer.next_try = time.monotonic() + RETRY_SECONDS
             return

@@ -75,7 +75,7 @@ def _staged(holding: Holding, push: PushId, number: int) -> StagedPush:
     found = holding.staging.find(push)
     if found is None or not found.is_complete:
         raise ShoalError(
-            f"entry {number} applies push {push.number} of worker {push.worker}, which is not staged here: "
-            "this server has missed something and must not go on"
+            f"push {push.number} of worker {push.worker} of entry {number} is not staged here: workers stage a push on "
+            "all servers before they propose it"
         )
     return found

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import WireError
 from shoal.parameters import connection as module
+from shoal.parameters import switchboard
 from shoal.parameters.connection import Connection
 from shoal.parameters.note_reader import BUFFER_BYTES, NoteReader
 from shoal.parameters.proving import SERVER_PURPOSE, Key, job_purpose
@@ -287,3 +288,52 @@ def test_memory_of_another_size_than_announced_is_an_error() -> None:
     reader.target()[: len(data)] = data
     with pytest.raises(WireError, match="11 bytes"):
         reader.took(len(data))
+
+
+def test_a_reader_whose_time_is_up_hands_over_one_note_at_a_time() -> None:
+    heard: list[AnyNote] = []
+    reader = NoteReader(lambda _, size: memoryview(bytearray(size)), lambda note, _: heard.append(note))
+    stream = b"".join(encode_note(Relay(generation=1, peer=number)) for number in range(3))
+    reader.target()[: len(stream)] = stream
+    reader.took(len(stream), until=0.0)
+    for count in (1, 2, 3):
+        assert (len(heard), reader.is_paused) == (count, True)
+        reader.go_on(until=0.0)
+    assert (len(heard), reader.is_paused) == (3, False)
+    assert [note.peer for note in heard if isinstance(note, Relay)] == [0, 1, 2]
+
+
+def said(pair: Pair, generation: int) -> int:
+    """Notes that were heard of a connection that speaks of this generation."""
+    return sum(isinstance(note, Relay) and note.generation == generation for note, _ in pair.there.notes)
+
+
+def test_who_says_very_much_does_not_keep_others_from_being_heard(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switchboard, "SLICE_SECONDS", 0.0)
+    talker, other = pair.connect(), pair.connect()
+    pair.until(lambda: len(pair.there.connections) == 2 and len(pair.here.connections) == 2)
+    for number in range(500):
+        talker.send(Relay(generation=1, peer=number))
+    other.send(Relay(generation=2, peer=0))
+    pair.until(lambda: said(pair, 2))
+    assert said(pair, 1) < 400
+    pair.until(lambda: said(pair, 1) == 500)
+
+
+def test_a_party_of_many_has_no_more_time_than_one_of_few(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switchboard, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(switchboard, "PARTY_SECONDS", 0.0)  # each has one connection's say in a turn
+    crowd = [pair.connect() for _ in range(8)]
+    pair.until(lambda: len(pair.there.connections) == 8 and len(pair.here.connections) == 8)
+    for connection in pair.there.connections:
+        connection.party = "crowd"
+    one = pair.connect()
+    pair.until(lambda: len(pair.there.connections) == 9 and len(pair.here.connections) == 9)
+    pair.there.connections[-1].party = "one"
+    for number in range(50):
+        for talker in crowd:
+            talker.send(Relay(generation=1, peer=number))
+        one.send(Relay(generation=2, peer=number))
+    pair.until(lambda: said(pair, 2) == 50)
+    assert said(pair, 1) < 300
+    pair.until(lambda: said(pair, 1) == 400)

@@ -1,0 +1,69 @@
+"""Where hosts are that are known by name, found out without keeping anybody waiting.
+
+Numbers need no asking. A name is asked for in a thread of its own, as the system may take half a minute to answer;
+whoever wants to connect there tries again a little later. What was found is asked for anew after a while.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from dataclasses import dataclass
+
+from shoal.values import Address
+
+KEPT_SECONDS = 60.0  # that an answer counts
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a socket needs to connect."""
+
+    family: int
+    place: tuple[object, ...]
+
+
+def find(address: Address, flags: int = 0) -> Place:
+    """May take long for a name. `OSError`: nobody knows it."""
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
+    return Place(found[0][0], found[0][4])
+
+
+class NameLookup:
+    """For one thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._answers: dict[Address, tuple[Place | OSError, float]] = {}  # with when it came, by time.monotonic
+        self._asked: set[Address] = set()
+
+    def find(self, address: Address) -> Place | None:
+        """None: it is not known yet, so try again a little later. `OSError`: nobody knows it."""
+        try:
+            return find(address, socket.AI_NUMERICHOST)
+        except socket.gaierror:
+            pass  # a name
+        with self._lock:
+            answer, came = self._answers.get(address, (None, 0.0))
+            if answer is None or time.monotonic() - came > KEPT_SECONDS:
+                self._ask(address)
+            elif isinstance(answer, OSError):
+                del self._answers[address]  # the next try asks again
+                raise answer
+        return answer if isinstance(answer, Place) else None
+
+    def _ask(self, address: Address) -> None:
+        if address not in self._asked:
+            self._asked.add(address)
+            threading.Thread(target=self._look_up, args=(address,), name="shoal-names", daemon=True).start()
+
+    def _look_up(self, address: Address) -> None:
+        answer: Place | OSError
+        try:
+            answer = find(address)
+        except OSError as error:
+            answer = error
+        with self._lock:
+            self._asked.discard(address)
+            self._answers[address] = (answer, time.monotonic())

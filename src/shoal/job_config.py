@@ -95,6 +95,9 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     server_memory: Annotated[
         str, Meta(description="what each server may hold, such as 2GB; default 90% of what is free, divided evenly")
     ] = ""
+    server_limit: Annotated[
+        float, Meta(description="seconds of silence after which a parameter server counts as lost")
+    ] = 1.5
     server_quota: Annotated[
         str,
         Meta(description="what the job may hold on all servers, parameters and state, such as 4GB; default no limit"),
@@ -185,6 +188,8 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
             )
         if not 0 <= self.noise <= 1e6:  # nan is not either
             raise UsageError(f"--noise is {self.noise}; it should be a standard deviation of 0 (none) or more")
+        if not 1 <= self.server_limit <= 3600:
+            raise UsageError(f"--server-limit is {self.server_limit}; it should be from 1 to 3600 seconds")
         size_of(self.server_memory or "1B", named="--server-memory")
         size_of(self.server_quota or "1B", named="--server-quota")
 

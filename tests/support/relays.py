@@ -14,7 +14,7 @@ from shoal.parameters.relay import Delivery, RelayHub
 from shoal.parameters.relay_mesh import RelayConfig, RelayMesh
 from shoal.parameters.switchboard import Switchboard
 from shoal.values import Address, Server
-from shoal.wire.parameter_messages import AnyNote, Hello, Relay, RelayJoin, Welcome
+from shoal.wire.parameter_messages import AnyNote, Echo, Hello, Relay, RelayJoin, Welcome
 
 TOKEN = "a token for relays"
 JOB = "relayed"
@@ -23,7 +23,10 @@ JOB = "relayed"
 class RelayServer:
     """What a home server does for meshes, and nothing else."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_silent: bool = False) -> None:
+        """A silent one keeps connections and says no more on them, as one that is stopped."""
+        self.echoes = 0  # signs of life that it was asked for
+        self._is_silent = is_silent
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.setblocking(False)
         self._hub = RelayHub()
@@ -73,6 +76,10 @@ class RelayServer:
         elif isinstance(note, RelayJoin):
             assert isinstance(connection.label, int)
             self._deliver(self._hub.join(connection, connection.label, note))
+        elif isinstance(note, Echo):
+            self.echoes += 1
+            if not self._is_silent:
+                connection.send(note)
         elif isinstance(note, Relay):
             assert payload is not None
             self._deliver(self._hub.frame(connection, note, payload))

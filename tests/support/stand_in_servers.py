@@ -30,6 +30,7 @@ from shoal.parameters.table_blocks import blocks_of
 from shoal.transport.arena import Offer, PeerArena
 from shoal.values import Address, Server, ServerMap
 from shoal.wire import parameter_messages as wire
+from shoal.wire.keeper_messages import GroupNews, WatchGroup
 from shoal.wire.ledger_entries import AnyEntry, Begin
 from shoal.wire.tables import PushId, TableSpec
 
@@ -66,6 +67,7 @@ class StandIns:
         self.table: TableSpec | None = None
         self.heard: list[wire.AnyNote] = []  # of servers, in order
         self.answers_pulls = True
+        self.is_silent = False  # says nothing more, as one that is stopped
         self.says_released = True  # False: these words are lost
         self.on_part: Callable[[StandInServer, wire.Part], None] = lambda *_: None
         self.replicas = replicas
@@ -159,7 +161,7 @@ class StandIns:
             each.layout = None
         self._apply(Begin(view=self.map.version))
         for watcher in self._watchers:
-            watcher.send(wire.GroupNews(map=self.map))
+            watcher.send(GroupNews(map=self.map))
         waiting, self._waiting = self._waiting, []
         for each, connection, note in waiting:
             self._pull(each, connection, note)
@@ -190,10 +192,11 @@ class StandIns:
         each = connection.label
         if isinstance(each, StandInServer):
             self.heard.append(note)
-            self._heard(each, connection, note, payload)
-        elif isinstance(note, wire.WatchGroup):
+            if not self.is_silent:
+                self._heard(each, connection, note, payload)
+        elif isinstance(note, WatchGroup):
             self._watchers.append(connection)
-            connection.send(wire.GroupNews(map=self.map))
+            connection.send(GroupNews(map=self.map))
 
     def _heard(
         self, each: StandInServer, connection: Connection, note: wire.AnyNote, payload: memoryview | None
@@ -211,6 +214,8 @@ class StandIns:
             self.table = note.table
             has_values, origin = self.ledger.has_values, self.ledger.origin
             connection.send(wire.Defined(request=note.request, has_values=has_values, origin=origin))
+        elif isinstance(note, wire.Echo):
+            connection.send(note)
         elif isinstance(note, wire.KeyList):
             assert note.digest == keys_digest(self._table.digest, note.blocks)
         elif isinstance(note, wire.Stage):

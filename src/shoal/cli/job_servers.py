@@ -67,6 +67,7 @@ def open_servers(job: Job, engine: Engine, token: str, stack: contextlib.ExitSta
                 expected=config.server_count,
                 replicas=config.replicas,
                 spaces=(SpaceTerms(job.space, space_key(token, job.space)),),
+                silence_limit=config.server_limit,
             ),
             token_file=job.group_key_file,
             logs=job.run_dir / "logs",

@@ -24,7 +24,7 @@ from shoal.engines.local import LocalEngine
 from shoal.environment import parse_address
 from shoal.errors import ServersLost, UsageError
 from shoal.events import AnyEvent
-from shoal.job_config import MOST_LOCAL, size_of
+from shoal.job_config import MOST_LOCAL, JobConfig, size_of
 from shoal.parameters.keeper import KeeperConfig
 from shoal.transport.strangers import raise_descriptor_limit
 from shoal.watch.server_words import notice
@@ -52,6 +52,14 @@ def parser() -> Parser:
     made.add_argument(
         "--memory", default="", metavar="SIZE", help="what each may hold, such as 2GB; default 90%% of free"
     )
+    made.add_argument(
+        "--server-limit",
+        dest="server_limit",
+        type=float,
+        default=JobConfig().server_limit,
+        metavar="SECONDS",
+        help="of silence after which a server counts as lost (default: 1.5)",
+    )
     made.add_argument("--logs", default="", metavar="FOLDER", help="where what servers print is kept; default nowhere")
     return made
 
@@ -66,6 +74,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     if parsed.memory:
         size_of(parsed.memory, named="--memory")
+    JobConfig(server_limit=parsed.server_limit).validate()
     address = parse_address(parsed.address, named="--address")
     logs = _folder(parsed.logs)
     raise_descriptor_limit()
@@ -78,6 +87,7 @@ def main(arguments: Sequence[str]) -> int:
             token=read_group_token(file, named="--token-file"),
             expected=parsed.count,
             replicas=parsed.replicas,
+            silence_limit=parsed.server_limit,
         )
         servers = OwnServers(OwnServersConfig(keeper, file, logs, memory=parsed.memory), engine)
         stack.callback(servers.close)

@@ -17,7 +17,7 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "all-reduce": ("schedule", "carrier"),
     "parameter-server": (
         *("servers", "servers-token", "replicas", "consistency", "staleness", "staleness-scaling"),
-        *("noise", "normalize", "server-memory", "server-quota"),
+        *("noise", "normalize", "server-memory", "server-limit", "server-quota"),
     ),
 }
 

@@ -138,6 +138,10 @@ class ClientCore:
 
     # What connections tell (`client_servers.Owner`)
 
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._activities)
+
     def map_changed(self) -> None:
         if self.links.map is None:
             return

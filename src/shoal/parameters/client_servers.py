@@ -17,11 +17,12 @@ from shoal.errors import Refused, ServerRefused, ShoalError
 from shoal.parameters.client_thread import ClientThread
 from shoal.parameters.connection import Connection
 from shoal.parameters.proving import Key, job_purpose, keeper_job_purpose
+from shoal.parameters.silence import INTERVAL, Listening, Silence
 from shoal.transport.arena import Offer, PeerArena
 from shoal.values import Address, Server, ServerMap
 from shoal.wire.keeper_messages import GroupNews, WatchGroup
 from shoal.wire.note import PARAMETER_VERSION
-from shoal.wire.parameter_messages import AnyNote, Define, Defined, Hello, Moved, Refusal, Welcome
+from shoal.wire.parameter_messages import AnyNote, Define, Defined, Echo, Hello, Moved, Refusal, Welcome
 from shoal.wire.tables import TableSpec
 
 RETRY_SECONDS = 0.02  # before a lost connection is made again, growing with every try
@@ -39,6 +40,8 @@ class ClientConfig:
     worker: int  # number in the job
     on_event: Callable[[ServersChanged], None] | None = None  # called in the client's thread: must be quick
     lost_after: float = 30.0  # seconds without a whole set of servers after which the job has lost them
+    silence_limit: float = 30.0  # seconds that a server may say nothing while it is waited for
+    on_map: Callable[[ServerMap], None] | None = None  # called in the client's thread with each newer map
     shares_memory: bool = True  # where a server is on this machine; False: all bytes are sent
 
 
@@ -72,6 +75,10 @@ class Owner(Protocol):
 
     def heard(self, link: Link, note: AnyNote, payload: memoryview | None) -> None: ...
 
+    @property
+    def is_waiting(self) -> bool:
+        """Somebody waits for what servers say."""
+
 
 @dataclass
 class Link:
@@ -85,6 +92,7 @@ class Link:
     key_lists: set[bytes] = field(default_factory=set)  # digests that were sent on this connection
     tries: int = 0  # that failed in a row
     shared: int = 0  # bytes that the server was told the place of instead of being sent them
+    listening: Listening | None = None  # while there is a connection
 
     def send(self, note: msgspec.Struct, payload: memoryview | bytes | None = None) -> None:
         assert self.connection is not None
@@ -116,6 +124,7 @@ class ServerLinks:
 
     def start(self) -> None:
         self._connect_keeper()
+        self._look_for_silence()
 
     def serve(self, table: TableSpec, offer: bytes) -> None:
         """From now on every server is connected to, told this table and offered this arena."""
@@ -155,6 +164,8 @@ class ServerLinks:
         self._owner.map_changed()
         self._mend()
         self._thread.changed.notify_all()
+        if self._config.on_map is not None:
+            self._config.on_map(new)
 
     def cease(self) -> None:
         """From any thread: no connection is made any more. Those that there are belong to the thread, which ends."""
@@ -204,6 +215,7 @@ class ServerLinks:
             self._lost(link, error.strerror or str(error))
             return
         link.connection.label = link
+        link.listening = Listening(self._config.silence_limit, time.monotonic())
         link.send(
             Hello(
                 version=PARAMETER_VERSION,
@@ -221,12 +233,29 @@ class ServerLinks:
         link.tries += 1
         self._thread.later(min(LONGEST_RETRY, RETRY_SECONDS * link.tries), lambda: self._connect(link))
 
+    def _look_for_silence(self) -> None:
+        """Servers that are waited for must say something now and then; a connection that nobody answers, too."""
+        if self._is_closed:
+            return
+        now = time.monotonic()
+        for link in tuple(self.links.values()):
+            if link.connection is None or link.listening is None:
+                continue
+            if link.is_ready and not self._owner.is_waiting:
+                link.listening.heard(now)
+            state = link.listening.look(now)
+            if state is Silence.ASK and link.is_ready:
+                link.send(Echo())
+            elif state is Silence.LOST:
+                self._lost(link, f"it has said nothing for {link.listening.limit:g} s")
+        self._thread.later(min(INTERVAL, self._config.silence_limit / 4), self._look_for_silence)
+
     def _forget(self, link: Link) -> None:
         gone, before = 0 if link.connection is None else link.connection.bytes_out, self._sent_before
         self._sent_before = Sent(before.over_network + gone, before.by_memory + link.shared)
         if link.connection is not None:
             link.connection.close()
-        link.connection, link.shared = None, 0
+        link.connection, link.listening, link.shared = None, None, 0
         link.is_ready = link.sees_arena = False
         link.key_lists.clear()
 
@@ -258,7 +287,8 @@ class ServerLinks:
         with self._thread.changed:
             link = connection.label
             if isinstance(link, Link):
-                if link.connection is connection:
+                if link.connection is connection and link.listening is not None:
+                    link.listening.heard(time.monotonic())
                     self._heard(link, note, payload)
             elif isinstance(note, GroupNews):
                 self.adopt(note.map)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from shoal.errors import Aborted, ExchangeFailed, PeerLost
 from shoal.parameters.connection import Connection
 from shoal.parameters.proving import Key, job_purpose
+from shoal.parameters.silence import Listening, Silence
 from shoal.transport.ending import (
     ENDING_BYTES,
     FINISHED,
@@ -31,14 +32,13 @@ from shoal.transport.ending import (
     unpack_ending,
 )
 from shoal.transport.mesh import STALL_SECONDS, Mesh
-from shoal.values import Server
+from shoal.values import Server, ServerMap
 from shoal.wire.frames import HEADER_BYTES
 from shoal.wire.note import PARAMETER_VERSION
-from shoal.wire.parameter_messages import AnyNote, Hello, Refusal, Relay, RelayJoin, RelayLost, Welcome
+from shoal.wire.parameter_messages import AnyNote, Echo, Hello, Refusal, Relay, RelayJoin, RelayLost, Welcome
 
 JOINED_BYTES = 64 * 1024  # a header and payloads up to this go as one message, copied
 PIECE_BYTES = 4 * 1024 * 1024  # larger payloads are cut, so that the server passes them on while they come
-JOIN_SECONDS = 10.0  # a server that does not take the connection for so long is as good as gone
 LEAVE_SECONDS = 2.0  # that a server may take to hear the last words
 IDLE_FROM = 0.001  # seconds; a shorter wait is bytes moving
 _NOTHING = memoryview(b"")
@@ -53,6 +53,7 @@ class RelayConfig:
     key: str = field(repr=False)  # of the space
     generation: int
     workers: tuple[int, ...]  # numbers, by rank
+    silence_limit: float = 30.0  # seconds that the server may say nothing while it is waited for
 
 
 @dataclass
@@ -71,8 +72,9 @@ class _Stream:
 class RelayMesh(Mesh):
     """One rank's end."""
 
-    def __init__(self, config: RelayConfig, rank: int, timeout: float = JOIN_SECONDS) -> None:
-        """Joins; `PeerLost` names a server that does not take the connection within `timeout` seconds."""
+    def __init__(self, config: RelayConfig, rank: int, timeout: float | None = None) -> None:
+        """Joins; `PeerLost` names a server that does not take the connection within `timeout` seconds (default: the
+        limit of its silence)."""
         self.rank = rank
         self.size = len(config.workers)
         self.bytes_sent = 0
@@ -90,9 +92,10 @@ class RelayMesh(Mesh):
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
         self._connection = self._connect()
+        self._listening = Listening(config.silence_limit, time.monotonic())
         _open_meshes.add(self)
         try:
-            self._await_welcome(time.monotonic() + timeout)
+            self._await_welcome(time.monotonic() + (config.silence_limit if timeout is None else timeout))
         except BaseException:
             self.close()
             raise
@@ -176,6 +179,13 @@ class RelayMesh(Mesh):
             self._raise_failure()
             self._lose(awaited=None)
 
+    def map_changed(self, servers: ServerMap) -> None:
+        """From any thread: a server that is not in the map any more passes nothing on, though it may keep its
+        connections: it may be stopped, or cut off."""
+        with self._guard:
+            if servers.server(self._config.server.number) is None:
+                self._leave(self._server_lost(f"it is not in the group any more ({servers.reason})"))
+
     def abort(self, reason: str, *, blamed: int | None = None) -> None:
         with self._guard:
             self._leave(Aborted(reason), blamed)
@@ -220,6 +230,7 @@ class RelayMesh(Mesh):
 
     def arrived(self, connection: Connection, note: AnyNote, payload: memoryview | None) -> None:
         del connection
+        self._listening.heard(time.monotonic())
         if isinstance(note, Welcome):
             self._is_welcome = True
         elif isinstance(note, Refusal):
@@ -254,12 +265,22 @@ class RelayMesh(Mesh):
         with self._guard:
             self._raise_failure()
             self._handle(ready)
+            self._look_for_silence(now)
             self._raise_failure()
             if awaited is None or not (self._direct_filled or self._streams[awaited].pieces):
                 self._lose(awaited=None)
             heads = {} if ready else self._heads(besides=awaited)
         if not ready and self.on_stall is not None:
             self.on_stall(heads)  # without the guard: it may post
+
+    def _look_for_silence(self, now: float) -> None:
+        """A server that is stopped keeps its connections, and those of all peers."""
+        state = self._listening.look(now)
+        if state is Silence.ASK and self._is_welcome:
+            self._connection.send(Echo())
+            self._connection.flush()
+        elif state is Silence.LOST:
+            self._leave(self._server_lost(f"it has said nothing for {self._listening.limit:g} s"))
 
     def _turn(self, timeout: float = 0.0) -> None:
         """What can be done now, or within so many seconds."""

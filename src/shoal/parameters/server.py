@@ -36,6 +36,7 @@ from shoal.wire.keeper_messages import Filled, GroupNews, ServerBeat, SpaceEnd
 from shoal.wire.note import PARAMETER_VERSION, Note
 from shoal.wire.parameter_messages import (
     AnyNote,
+    Echo,
     Fetch,
     Fetched,
     Hello,
@@ -207,7 +208,10 @@ class Server:
     def arrived(self, connection: Connection, note: AnyNote, payload: memoryview | None) -> None:
         label = connection.label
         if isinstance(label, WorkerLink):
-            self._heard_worker(connection, label, note, payload)
+            if isinstance(note, Echo):
+                connection.send(note)
+            else:
+                self._heard_worker(connection, label, note, payload)
         elif connection is self._keeper.connection:
             self._heard_keeper(note, connection.session)
         elif isinstance(label, ServerPeer):

@@ -25,6 +25,7 @@ class Switchboard:
     def __init__(self, between: Callable[[], None] = lambda: None) -> None:
         """`between` is called after each connection's turn: for what must not wait until all have had theirs."""
         self._between = between
+        self._late: dict[Connection, None] = {}  # that had no turn, because their party had had its time
         self._eager: dict[Connection, None] = {}  # that have notes lying here, besides what the selector knows of
         self._selector = selectors.DefaultSelector()
         self._masks: dict[Connection, int] = {}  # what the selector waits for; 0: it does not know the connection
@@ -71,14 +72,22 @@ class Switchboard:
         return bool(due) or bool(ready)
 
     def _hear(self, due: dict[Connection, int]) -> None:
-        """Let connections have their say, by what the selector says of each; a party no more than its time."""
+        """Let connections have their say, by what the selector says of each; a party no more than its time.
+
+        Those that had none in the turn before, because their party's time was up, come first.
+        """
         spent: dict[object, float] = {}
+        late, self._late = self._late, {}
         now = time.monotonic()
-        for connection, events in due.items():
+        for connection in (*(each for each in late if each in due), *(each for each in due if each not in late)):
             party = connection.party
-            if connection.is_closed or (party is not None and spent.get(party, 0.0) > PARTY_SECONDS):
-                continue  # the selector, or its being eager, brings it up again
-            connection.ready(events)
+            if connection.is_closed:
+                continue
+            if party is not None and spent.get(party, 0.0) > PARTY_SECONDS:
+                self._late[connection] = None  # the selector, or its being eager, brings it up again
+                continue
+            self._eager.pop(connection, None)  # to the end, if it is so again
+            connection.ready(due[connection])
             self._touch(connection)
             self._between()
             started, now = now, time.monotonic()

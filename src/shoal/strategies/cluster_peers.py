@@ -35,7 +35,7 @@ from shoal.transport.mesh_exchange import exchange_over
 from shoal.transport.neighbours import form
 from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
 from shoal.transport.team import Team, TeamLimits
-from shoal.values import Address, Generation, Member, Server, Unreached
+from shoal.values import Address, Generation, Member, Server, ServerMap, Unreached
 from shoal.wire.derived_keys import space_key
 from shoal.wire.messages import PROTOCOL_VERSION, ExchangeBroken, Inject, Join, PartFailed, PartWritten, Ready
 from shoal.wire.token_file import TokenFileError, read_token
@@ -43,6 +43,7 @@ from shoal.wire.token_file import TokenFileError, read_token
 LEAST_CONNECT_SECONDS = 2.0  # for all peers of a generation to connect; more where the heartbeat limit is longer
 HOME_SECONDS = 30.0  # for a server to be there through which workers talk: the next one may have to be started
 HOME_RETRY = 0.05  # seconds between two tries
+SILENCE_FACTOR, SILENCE_SECONDS = 2.0, 2.0  # of a server: longer than its keeper waits for it
 COORDINATOR_SECONDS = 300.0  # for the coordinator to answer; it may have a slow store to look at first
 
 
@@ -55,6 +56,7 @@ class ClusterPeers(Peers):
         self._lock = threading.Lock()
         self._current: ThreadedGroup | None = None
         self._mesh: TcpMesh | None = None  # of the newest group, or of the one that is being put together
+        self._relay: RelayMesh | None = None  # the newest, where workers talk through a server
         self._team: Team | None = None  # of a group that is being put together
         self._told_to_leave: str | None = None  # this process was, by a signal
         self._interrupt: Callable[[str], None] | None = None  # ends what the script waits for besides the group
@@ -88,8 +90,28 @@ class ClusterPeers(Peers):
         if not welcome.servers:
             return None
         keeper = parse_address(welcome.servers, named="the address of the servers' keeper")
-        key = space_key(self._token, welcome.space)
-        return ParameterClient(ClientConfig(keeper=keeper, key=key, job=welcome.space, worker=self.worker))
+        return ParameterClient(
+            ClientConfig(
+                keeper=keeper,
+                key=space_key(self._token, welcome.space),
+                job=welcome.space,
+                worker=self.worker,
+                silence_limit=self._server_silence,
+                on_map=self._servers_changed,
+            )
+        )
+
+    @property
+    def _server_silence(self) -> float:
+        """Seconds: longer than the keeper of the servers waits, which tells of a new map then, if it can."""
+        return SILENCE_FACTOR * self.client.settings.server_limit + SILENCE_SECONDS
+
+    def _servers_changed(self, servers: ServerMap) -> None:
+        """From the thread of the servers' client: the one that workers talk through may be gone."""
+        with self._lock:
+            relay = self._relay
+        if relay is not None:
+            relay.map_changed(servers)
 
     def _stand_in(self, current: Generation | None) -> None:
         rank = 0 if current is None else current.size
@@ -176,8 +198,13 @@ class ClusterPeers(Peers):
                 key=space_key(self._token, self.client.welcome.space),
                 generation=generation.number,
                 workers=tuple(member.worker for member in generation.members),
+                silence_limit=self._server_silence,
             )
             mesh = RelayMesh(relay, rank)
+            with self._lock:
+                self._relay = mesh
+            if (servers := self.servers.server_map) is not None:
+                mesh.map_changed(servers)  # it may have come while this worker joined
         return ThreadedGroup.over(mesh, generation.number, generation.schedule, codec_by_name(generation.codec))
 
     def _living_home(self, servers: ParameterClient) -> Server:

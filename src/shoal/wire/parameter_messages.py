@@ -78,6 +78,10 @@ class Refusal(Note, frozen=True, tag="refusal"):
     request: Count = 0  # which one, where it had a number
 
 
+class Echo(Note, frozen=True, tag="echo"):
+    """A worker that hears nothing of a server it waits for: is it there? The server says the same."""
+
+
 # Worker to server
 
 
@@ -294,7 +298,7 @@ class TotalNorm(Note, frozen=True, tag="total-norm"):
 
 
 AnyNote = (
-    Hello | Welcome | Refusal | Define | KeyList | Stage | StageEnd | Discard | Propose | Pull
+    Hello | Welcome | Echo | Refusal | Define | KeyList | Stage | StageEnd | Discard | Propose | Pull
     | Relay | RelayJoin | RelayLost
     | Defined | StageDone | Released | Answered | Part | Held | Moved
     | Record | Recorded | ViewState | LedgerCopy | Fetch | Fetched | PartialNorm | TotalNorm

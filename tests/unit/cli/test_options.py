@@ -39,6 +39,7 @@ OPTIONS: list[tuple[tuple[str, ...], object]] = [
     (("--noise",), 0.0),
     (("--normalize", "--no-normalize"), False),
     (("--server-memory",), ""),
+    (("--server-limit",), 1.5),
     (("--server-quota",), ""),
     (("--address",), "127.0.0.1:0"),
     (("--heartbeat-limit",), 5.0),

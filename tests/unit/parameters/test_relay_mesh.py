@@ -14,7 +14,7 @@ from shoal.codecs.identity import Identity
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import PeerLost
 from shoal.parameters.relay_mesh import RelayConfig, RelayMesh
-from shoal.values import Address, Server
+from shoal.values import Address, Server, ServerMap
 from support.collectives import in_threads, succeed
 from support.relays import JOB, TOKEN, RelayServer, relay_meshes
 
@@ -45,6 +45,57 @@ def test_a_lost_server_is_named() -> None:
             assert "server 7 at 127.0.0.1" in str(error)
         for mesh in meshes:
             mesh.close()
+    finally:
+        server.close()
+
+
+def test_a_server_that_keeps_its_connections_and_says_nothing_is_lost() -> None:
+    server = RelayServer(is_silent=True)
+    try:
+        mesh = RelayMesh(dataclasses.replace(config_of(server.server), silence_limit=1.0), 0)
+        with pytest.raises(PeerLost, match=r"server 7 .* is gone: it has said nothing for 1 s"):
+            receive(mesh, 1, 64)
+        mesh.close()
+        assert server.echoes
+    finally:
+        server.close()
+
+
+def test_a_peer_that_is_slow_is_waited_for_as_long_as_the_server_is_there() -> None:
+    server = RelayServer()
+    try:
+        config = dataclasses.replace(config_of(server.server), silence_limit=1.0)
+        first, second = RelayMesh(config, 0), RelayMesh(config, 1)
+
+        def late() -> bytes:
+            limit = time.monotonic() + 30
+            while server.echoes < 4:  # half of the limit is over each time
+                assert time.monotonic() < limit
+                time.sleep(0.01)
+            second.post(0, b"late")
+            second.drain()
+            return b""
+
+        assert succeed(lambda: receive(first, 1, 4), late)[0] == b"late"
+        first.close()
+        second.close()
+    finally:
+        server.close()
+
+
+def test_a_server_that_has_left_the_map_passes_nothing_on() -> None:
+    server = RelayServer()
+    try:
+        mesh = RelayMesh(config_of(server.server), 0)
+        mesh.map_changed(ServerMap(2, (server.server, NOBODY), (4, 7), (4, 7), 1, "server 4 joined"))
+        timer = threading.Timer(
+            0.05, lambda: mesh.map_changed(ServerMap(3, (NOBODY,), (4,), (4,), 1, "server 7 was lost"))
+        )
+        timer.start()
+        with pytest.raises(PeerLost, match=r"it is not in the group any more \(server 7 was lost\)"):
+            receive(mesh, 1, 64)
+        timer.join()
+        mesh.close()
     finally:
         server.close()
 

@@ -1,0 +1,57 @@
+"""A worker's client and servers that are stopped: they keep their connections, and are lost by their silence alone."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from shoal.errors import ServersLost
+from shoal.parameters.client import ClientConfig, EnrolTerms, ParameterClient
+from shoal.wire.parameter_messages import Echo
+from shoal.wire.tables import RuleSpec, TableSpec, TensorSpec
+from support.stand_in_servers import JOB, TOKEN, StandIns
+
+TABLE = TableSpec(
+    kind="dense",
+    tensors=(TensorSpec("weight", (2000, 17), "float32"),),
+    rules=(RuleSpec(name="SGD", groups=({"lr": 0.5},)),),
+    block_bytes=4096,
+)
+VALUES = {"weight": torch.arange(34_000.0).reshape(2000, 17)}
+
+
+@contextlib.contextmanager
+def begun() -> Iterator[tuple[StandIns, ParameterClient, int]]:
+    """Servers that answer no pull for now, a client that has assigned values, and the number of that entry."""
+    with contextlib.closing(StandIns(2, 1)) as servers:
+        servers.answers_pulls = False
+        config = ClientConfig(keeper=servers.keeper, key=TOKEN, job=JOB, worker=0, lost_after=0.5, silence_limit=1.0)
+        with contextlib.closing(ParameterClient(config)) as client:
+            client.define(TABLE)
+            client.enrol(EnrolTerms(1, (0,), "asynchronous"))
+            yield servers, client, client.assign(VALUES, None, 0)
+
+
+def test_servers_that_say_nothing_are_lost() -> None:
+    with begun() as (servers, client, number):
+        servers.is_silent = True
+        with pytest.raises(ServersLost, match="it has said nothing for 1 s"):
+            client.pull(number, ()).wait_all({"weight": torch.empty_like(VALUES["weight"])})
+
+
+def test_servers_that_are_slow_and_say_that_they_are_there_are_waited_for() -> None:
+    with begun() as (servers, client, number):
+        pull = client.pull(number, ())
+        limit = time.monotonic() + 30
+        while sum(isinstance(note, Echo) for note in tuple(servers.heard)) < 6:  # for three times half of the limit
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+        servers.answers_pulls = True
+        client.call("servers look at what waits")
+        found = {"weight": torch.empty_like(VALUES["weight"])}
+        pull.wait_all(found)
+        assert torch.equal(found["weight"], VALUES["weight"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -111,6 +113,7 @@ def loop(**terms: object) -> PlanLoop:
 
 
 def an_epoch_beyond_64_bits(group: Group) -> None:
+    """The leases of such a loop would come to an epoch that no message can hold."""
     with worker(group) as hostile:
         propose(hostile, enrolled(), loop(first_epoch=2**64 - 2))
         told = hostile.hear_all()
@@ -155,8 +158,11 @@ def an_optimizer_that_torch_would_not_make(group: Group) -> None:
 
 
 def memory_that_is_a_pipe_without_a_writer(group: Group) -> None:
-    descriptor, writer = os.pipe()
-    os.close(writer)
+    """Whoever opens it for reading waits for one."""
+    with tempfile.TemporaryDirectory() as folder:
+        pipe = Path(folder) / "pipe"
+        os.mkfifo(pipe)
+        descriptor = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
         offer = Offer(process=os.getpid(), descriptor=descriptor, size=1 << 20, nonce=bytes(32))
         with worker(group, arena=msgspec.msgpack.encode(offer)):

@@ -60,13 +60,15 @@ def wait_for_steps(folder: Path, process: subprocess.Popen[str], more_than: int)
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("more", [(), ("--consistency", "asynchronous", "--staleness-scaling", "none")])
+@pytest.mark.parametrize(
+    "more", [(), pytest.param(("--consistency", "asynchronous", "--staleness-scaling", "none"), marks=pytest.mark.long)]
+)
 def test_a_job_goes_on_without_a_home_server_that_is_stopped(tmp_path: Path, more: tuple[str, ...]) -> None:
-    served_script.write(tmp_path, pause=0.05)
+    served_script.write(tmp_path, pause=0.03)
     with lent_group(tmp_path, silence_limit=1.5) as group:
         options = ("--servers", str(group.keeper.address), "--servers-token", str(group.file), "--run-dir", "run")
-        command = ("run", "-n", "2", "--strategy", "parameter-server", *options, *more, "script.py")
-        with started(tmp_path, *command) as process:
+        command = ("run", "-n", "2", "--strategy", "parameter-server", "--server-limit", "1.5", *options, *more)
+        with started(tmp_path, *command, "script.py") as process:
             wait_for_steps(tmp_path, process, more_than=3)
             group.servers[0].process.send_signal(signal.SIGSTOP)
             wait_until(lambda: any(isinstance(event, ServerLost) for event in group.events), "the keeper notices")

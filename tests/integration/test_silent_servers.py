@@ -59,10 +59,9 @@ def wait_for_steps(folder: Path, process: subprocess.Popen[str], more_than: int)
         time.sleep(0.05)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize(
-    "more", [(), pytest.param(("--consistency", "asynchronous", "--staleness-scaling", "none"), marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("more", [(), ("--consistency", "asynchronous", "--staleness-scaling", "none")])
 def test_a_job_goes_on_without_a_home_server_that_is_stopped(tmp_path: Path, more: tuple[str, ...]) -> None:
     served_script.write(tmp_path, pause=0.03)
     with lent_group(tmp_path, silence_limit=1.5) as group:

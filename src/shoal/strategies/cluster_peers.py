@@ -20,30 +20,25 @@ from shoal.collectives.assembly import GroupConfig, group_over
 from shoal.collectives.carriers.making import make_engine
 from shoal.collectives.group import Group
 from shoal.collectives.threaded_group import ThreadedGroup
-from shoal.environment import WorkerEnvironment, parse_address
+from shoal.environment import WorkerEnvironment
 from shoal.errors import Aborted, ExchangeFailed, PeerLost, Refused, ShoalError
 from shoal.events import AnyEvent
 from shoal.links.survey import survey, told
 from shoal.membership.client import CoordinatorClient
-from shoal.parameters.client import ClientConfig, ParameterClient
-from shoal.parameters.relay_mesh import RelayConfig, RelayMesh
 from shoal.strategies.brake import Brake
 from shoal.strategies.peers import JobOver, Peers, Traffic
 from shoal.strategies.reaching import by_worker, tell_from_outside
+from shoal.strategies.server_ways import ServerWays
 from shoal.strategies.stand_in_group import StandInGroup, stand_in_generation
 from shoal.transport.mesh_exchange import exchange_over
 from shoal.transport.neighbours import form
 from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
 from shoal.transport.team import Team, TeamLimits
-from shoal.values import Address, Generation, Member, Server, ServerMap, Unreached
-from shoal.wire.derived_keys import space_key
+from shoal.values import Address, Generation, Member, Unreached
 from shoal.wire.messages import PROTOCOL_VERSION, ExchangeBroken, Inject, Join, PartFailed, PartWritten, Ready
 from shoal.wire.token_file import TokenFileError, read_token
 
 LEAST_CONNECT_SECONDS = 2.0  # for all peers of a generation to connect; more where the heartbeat limit is longer
-HOME_SECONDS = 30.0  # for a server to be there through which workers talk: the next one may have to be started
-HOME_RETRY = 0.05  # seconds between two tries
-SILENCE_FACTOR, SILENCE_SECONDS = 2.0, 2.0  # of a server: longer than its keeper waits for it
 COORDINATOR_SECONDS = 300.0  # for the coordinator to answer; it may have a slow store to look at first
 
 
@@ -56,7 +51,6 @@ class ClusterPeers(Peers):
         self._lock = threading.Lock()
         self._current: ThreadedGroup | None = None
         self._mesh: TcpMesh | None = None  # of the newest group, or of the one that is being put together
-        self._relay: RelayMesh | None = None  # the newest, where workers talk through a server
         self._team: Team | None = None  # of a group that is being put together
         self._told_to_leave: str | None = None  # this process was, by a signal
         self._interrupt: Callable[[str], None] | None = None  # ends what the script waits for besides the group
@@ -83,35 +77,8 @@ class ClusterPeers(Peers):
         self.client.stalled = self._stalled
         self.client.on_fault = self._suffer
         self.client.on_interrupt = self.abandon
-        self.servers = self._connect_servers()
-
-    def _connect_servers(self) -> ParameterClient | None:
-        welcome = self.client.welcome
-        if not welcome.servers:
-            return None
-        keeper = parse_address(welcome.servers, named="the address of the servers' keeper")
-        return ParameterClient(
-            ClientConfig(
-                keeper=keeper,
-                key=space_key(self._token, welcome.space),
-                job=welcome.space,
-                worker=self.worker,
-                silence_limit=self._server_silence,
-                on_map=self._servers_changed,
-            )
-        )
-
-    @property
-    def _server_silence(self) -> float:
-        """Seconds: longer than the keeper of the servers waits, which tells of a new map then, if it can."""
-        return SILENCE_FACTOR * self.client.settings.server_limit + SILENCE_SECONDS
-
-    def _servers_changed(self, servers: ServerMap) -> None:
-        """From the thread of the servers' client: the one that workers talk through may be gone."""
-        with self._lock:
-            relay = self._relay
-        if relay is not None:
-            relay.map_changed(servers)
+        self._ways = ServerWays(self.client, self._token, self.worker) if self.client.welcome.servers else None
+        self.servers = None if self._ways is None else self._ways.client
 
     def _stand_in(self, current: Generation | None) -> None:
         rank = 0 if current is None else current.size
@@ -188,40 +155,9 @@ class ClusterPeers(Peers):
             raise
 
     def _relayed_group(self, generation: Generation, rank: int) -> ThreadedGroup:
-        """Workers that have servers talk to nobody else: the first server passes on what they say to each other."""
-        assert self.servers is not None
-        mesh = None
-        if generation.size > 1:
-            relay = RelayConfig(
-                server=self._living_home(self.servers),
-                job=self.client.welcome.space,
-                key=space_key(self._token, self.client.welcome.space),
-                generation=generation.number,
-                workers=tuple(member.worker for member in generation.members),
-                silence_limit=self._server_silence,
-            )
-            mesh = RelayMesh(relay, rank)
-            with self._lock:
-                self._relay = mesh
-            if (servers := self.servers.server_map) is not None:
-                mesh.map_changed(servers)  # it may have come while this worker joined
+        assert self._ways is not None
+        mesh = self._ways.relay(generation, rank) if generation.size > 1 else None
         return ThreadedGroup.over(mesh, generation.number, generation.schedule, codec_by_name(generation.codec))
-
-    def _living_home(self, servers: ParameterClient) -> Server:
-        """The first server of the newest map, as soon as there is one that can be reached."""
-        limit = time.monotonic() + HOME_SECONDS
-        while True:
-            home = servers.await_map().home
-            try:
-                socket.create_connection((home.address.host, home.address.port), timeout=1.0).close()
-                return home
-            except OSError as error:
-                if (news := self.client.interruption(self._connecting)) is not None:
-                    raise Aborted(news) from None
-                if time.monotonic() > limit:
-                    reason = f"no server was reachable for {HOME_SECONDS:g} s: {error.strerror or error}"
-                    raise Aborted(reason) from None
-            time.sleep(HOME_RETRY)
 
     def _put_together(self, mesh: TcpMesh, generation: Generation) -> ThreadedGroup:
         if (news := self.client.interruption(generation.number)) is not None:

@@ -14,6 +14,7 @@
     │   └── ServerRefused                  a parameter server: no room, over its quota, a table it cannot hold
     ├── CheckpointUnusable       exit 9    no checkpoint can be used: none there, damaged, or of another model
     ├── ServersLost              exit 10   no parameter server can be reached any more
+    ├── ServerUnfit              exit 70   a parameter server has lost track of a job that others serve well: it ends
     ├── Interrupted              exit 130  Ctrl-C
     ├── WireError                exit 8    bytes from outside that are not what the protocol allows
     └── ExchangeFailed           never reaches user code: it makes the step void
@@ -97,6 +98,10 @@ class CheckpointUnusable(ShoalError):
 
 class ServersLost(ShoalError):
     exit_code = 10
+
+
+class ServerUnfit(ShoalError):
+    exit_code = 70
 
 
 class Interrupted(ShoalError):

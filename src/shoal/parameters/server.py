@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from shoal.errors import Refused, ServerRefused, ShoalError, WireError
+from shoal.errors import Refused, ServerRefused, ServerUnfit, ShoalError, WireError
 from shoal.parameters.background import Background
 from shoal.parameters.connection import Connection
 from shoal.parameters.doorway import Doorway
@@ -26,7 +26,6 @@ from shoal.parameters.memory_budget import MemoryBudget
 from shoal.parameters.proving import SERVER_PURPOSE, Key, job_purpose
 from shoal.parameters.server_figures import Figures
 from shoal.parameters.server_peers import ServerPeer, ServerPeers
-from shoal.parameters.site import ServerUnfit
 from shoal.parameters.space import Space
 from shoal.parameters.space_terms import SpaceTerms
 from shoal.parameters.switchboard import Switchboard

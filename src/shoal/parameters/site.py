@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from shoal.errors import ShoalError
 from shoal.parameters.background import Background
 from shoal.parameters.memory_budget import MemoryBudget
 from shoal.wire.note import Note
-
-
-class ServerUnfit(ShoalError):
-    """This server has lost track of a job that others serve well: it ends, and what it held comes from them."""
 
 
 class Site(Protocol):

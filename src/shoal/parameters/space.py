@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from shoal.errors import ServerRefused
+from shoal.errors import ServerRefused, ServerUnfit
 from shoal.parameters.block_moves import BlockMoves
 from shoal.parameters.block_updates import BlockUpdates, pushes_of
 from shoal.parameters.effects import Begun, Drop, Ended, Replace, Update
@@ -25,7 +25,7 @@ from shoal.parameters.job_state import JobState
 from shoal.parameters.laying_out import LayingOut
 from shoal.parameters.memory_budget import SpaceBudget
 from shoal.parameters.sequencer import Answer, AnyRecord, Installed, Instruction, Redirect, Send
-from shoal.parameters.site import ServerUnfit, Site
+from shoal.parameters.site import Site
 from shoal.parameters.space_terms import SpaceTerms
 from shoal.parameters.update_rules import check_table, whole_bytes
 from shoal.parameters.worker_desk import Orders, WorkerDesk

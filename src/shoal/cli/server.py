@@ -7,6 +7,7 @@ kills itself when it passes that point for the Nth time: chaos on purpose, for t
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -61,6 +62,8 @@ def main(arguments: Sequence[str]) -> int:
 
     torch.set_num_threads(1)
     spare_compiler()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each worker has two connections, of each job
     server = Server(
         ServerConfig(
             keeper=keeper,

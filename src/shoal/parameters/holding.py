@@ -6,6 +6,7 @@ here: what is done with it (`space`), and when it is made (`laying_out`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -15,10 +16,12 @@ from shoal.parameters.part_layout import PartLayout
 from shoal.parameters.placement import Placement, keys_digest
 from shoal.parameters.shard import Shard
 from shoal.parameters.staging import Staging
-from shoal.parameters.table_blocks import blocks_of
+from shoal.parameters.table_blocks import blocks_of, table_bytes
 from shoal.parameters.update_rules import needed_bytes
 from shoal.values import ServerMap
 from shoal.wire.tables import TableSpec
+
+ARENA_TABLES, ARENA_SLACK = 16, 1 << 28  # of memory that a worker may share: times the table, and bytes besides
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,25 @@ class Plan:
     layout: PartLayout
     keys: bytes  # digest of the key list
     needed: int  # bytes of its blocks with all of their state
+    fetches: Mapping[int, tuple[int, ...]]  # blocks that come from other servers, by who has them
+    lost: tuple[int, ...]  # blocks that should be here and that nobody has
 
 
 def plan_of(table: TableSpec, servers: ServerMap, server: int) -> Plan:
     """Takes seconds for the largest tables, and no memory for blocks."""
     placement = Placement(table, servers)
     layout = PartLayout(table, placement.keys(server))
-    keys = keys_digest(table.digest, layout.blocks)
-    return Plan(table, servers, server, placement, layout, keys, needed_bytes(table, layout.blocks))
+    return Plan(
+        table=table,
+        map=servers,
+        server=server,
+        placement=placement,
+        layout=layout,
+        keys=keys_digest(table.digest, layout.blocks),
+        needed=needed_bytes(table, layout.blocks),
+        fetches=placement.fetches(server),
+        lost=placement.lost_to(server),
+    )
 
 
 class Holding:
@@ -52,7 +66,10 @@ class Holding:
         self.shard: Shard
         self.keys = plan.keys
         self.needed = plan.needed  # bytes of its blocks with all of their state
+        # Workers share a few pushes' worth. Reading memory that nobody has written takes some: of this process's own.
+        self.largest_arena = ARENA_SLACK + ARENA_TABLES * plan.map.replicas * table_bytes(plan.table.tensors)
         self._me = plan.server
+        self._fetches, self._lost = plan.fetches, plan.lost
         self._answers_for: tuple[int, frozenset[int]] | None = None  # by which version of the map
         self._older: Holding | None = None  # that something is still to be taken over from
         self._taken = 0  # units that are
@@ -95,8 +112,7 @@ class Holding:
     def fetches(self) -> dict[int, tuple[int, ...]]:
         """Blocks that have to come from other servers, by who has them."""
         absent = set(self.shard.absent())
-        every = self.placement.fetches(self._me)
-        found = {source: tuple(each for each in blocks if each in absent) for source, blocks in every.items()}
+        found = {source: tuple(each for each in blocks if each in absent) for source, blocks in self._fetches.items()}
         return {source: blocks for source, blocks in found.items() if blocks}
 
     def present(self, blocks: tuple[int, ...]) -> tuple[int, ...]:
@@ -107,7 +123,7 @@ class Holding:
     def lost(self) -> tuple[int, ...]:
         """Blocks that nobody has, and that this server is the first to hold: each is one server's to tell of."""
         absent = set(self.shard.absent())
-        return tuple(block for block in self.placement.lost_to(self._me) if block in absent and self._is_reader(block))
+        return tuple(block for block in self._lost if block in absent and self._is_reader(block))
 
     def size_of(self, blocks: tuple[int, ...]) -> int:
         """Bytes of their values."""

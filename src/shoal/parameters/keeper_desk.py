@@ -6,6 +6,7 @@ and the listening socket (`keeper`), decisions about the map (`server_group`).
 
 from __future__ import annotations
 
+import resource
 import time
 import traceback
 from collections.abc import Callable
@@ -40,6 +41,8 @@ from shoal.wire.keeper_messages import (
 from shoal.wire.note import PARAMETER_VERSION
 from shoal.wire.parameter_messages import AnyNote, Refusal
 
+WATCHERS_SHARE, FEWEST_WATCHERS = 4, 32  # a job's connections: one in so many of the files that may be open
+
 Request = OpenSpace | CloseSpace | ChangeServers | StopGroup | GroupStatus  # an administrator's
 
 
@@ -63,6 +66,7 @@ class KeeperDesk:
         self.settled: Callable[[Connection], None] = lambda _: None  # the keeper's: it is no stranger any more, or gone
         self._seats: dict[Connection, _Seat] = {}
         self._cuts = CutLinks()
+        self._most_watchers = max(FEWEST_WATCHERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // WATCHERS_SHARE)
         self._watchers: dict[Connection, str] = {}  # the job whose worker it is; empty: an administrator's
         self._renew()
 
@@ -165,8 +169,11 @@ class KeeperDesk:
             return
         if note.job and connection.purpose not in (KEEPER_PURPOSE, keeper_job_purpose(note.job)):
             raise Refused(f"this connection was made with another job's token than that of {note.job}")
+        count = sum(job == note.job for job in self._watchers.values())
+        if connection.purpose != KEEPER_PURPOSE and len(self._group.spaces) > 1 and count >= self._most_watchers:
+            raise Refused(f"job {note.job} has {count} connections to the keeper of the servers: others need some too")
         self.settled(connection)
-        self._watchers[connection] = note.job
+        self._watchers[connection] = connection.party = note.job
         connection.send(GroupNews(map=self._group.map))
 
     def _meet(self, connection: Connection, note: Request, now: float) -> None:

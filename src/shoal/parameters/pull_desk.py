@@ -29,7 +29,7 @@ class _Waiting:
     is_due: bool = False  # its worker is not too far ahead
 
 
-OUTPUT_BYTES = 64 * 1024 * 1024  # unsent on one connection: what it asks for besides waits until it has read some
+OUTPUT_BYTES = 128 * 1024 * 1024  # unsent on one connection: what it asks for besides waits until it has read some
 JOB_OUTPUT_BYTES = 1024 * 1024 * 1024  # the same of all connections of a job together
 WAITING_PER_BLOCK, FEWEST_WAITING = 4, 1024  # pulls of one connection that may wait
 

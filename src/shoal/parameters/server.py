@@ -8,7 +8,9 @@ it, or when the keeper is gone for too long. Not here: what a job's messages mea
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import itertools
 import os
 import resource
 import traceback
@@ -52,6 +54,7 @@ from shoal.wire.parameter_messages import (
 LONGEST_TURN = 0.5  # seconds; beats are due as often
 MAX_EARLY = 10_000  # notes for jobs that this server has not heard of yet
 LARGEST_COPY = 1 << 30  # bytes of a ledger
+MOST_CLOCKS = 1 << 17  # of workers, over all jobs, that a beat tells
 LONGEST_REASON = 1000  # characters
 LINKS_SHARE = 4  # a job may have one in so many of the files that this process may have open
 FEWEST_LINKS = 32
@@ -262,7 +265,7 @@ class Server:
         space = self._spaces[hello.job]
         try:
             self._check_links(space)
-            link = WorkerLink(connection, hello)
+            link = WorkerLink(connection, hello, sum(link.mapped for link in space.desk.links.values()))
         except ServerRefused as refusal:
             connection.send(Refusal(kind=refusal.kind, reason=str(refusal)))
             connection.end()
@@ -305,8 +308,8 @@ class Server:
         return found[0] if found else None
 
     def _check_links(self, space: Space) -> None:
-        """One job must leave descriptors for the others."""
-        if len(space.desk.links) >= self._most_links:
+        """One job must leave descriptors for the others, where there are others."""
+        if len(self._spaces) > 1 and len(space.desk.links) >= self._most_links:
             raise ServerRefused(
                 f"job {space.job} has {len(space.desk.links)} connections to server {self.number}, a quarter of what "
                 "it may have open: start the servers with a higher limit of open files (ulimit -n)",
@@ -358,6 +361,8 @@ class Server:
     def _beat(self) -> ServerBeat:
         ledgers = [(space.job, space.state.sequencer) for space in self._spaces.values()]
         homes = [(job, order.ledger) for job, order in ledgers if order.is_home and order.ledger is not None]
+        counted = list(itertools.accumulate(len(ledger.clocks.by_worker) for _, ledger in homes))
+        homes = homes[: bisect.bisect_right(counted, MOST_CLOCKS)]  # a beat has only so much room
         return ServerBeat(
             figures=self._figures.take(self),
             staleness=tuple((job, tuple(ledger.histogram)) for job, ledger in homes),

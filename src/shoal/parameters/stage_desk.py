@@ -55,6 +55,12 @@ class StageDesk:
                 f"worker {link.worker} names a place in its memory, which this server cannot see", kind="bad-request"
             )
         assert holding is not None, "it is current"
+        if len(link.arena) > holding.largest_arena:
+            raise ServerRefused(
+                f"worker {link.worker} shares {len(link.arena)} bytes of memory; the job's table needs at most "
+                f"{holding.largest_arena}",
+                kind="bad-request",
+            )
         holding.staging.place(note, link.arena)
 
     def end(self, link: WorkerLink, note: StageEnd) -> None:

@@ -16,19 +16,26 @@ from shoal.wire.tables import PushId
 
 MOST_LISTS = 65_536  # of keys, of which digests are kept; each version of the map has one
 MOST_MISSED = 1024  # pushes of which something was not taken
+MOST_MAPPED = 1 << 44  # bytes of memory that workers of one job share with a server: of addresses, not of memory
 
 
 class WorkerLink:
-    def __init__(self, connection: Connection, hello: Hello) -> None:
+    def __init__(self, connection: Connection, hello: Hello, mapped: int = 0) -> None:
+        """`mapped`: bytes that other workers of the job share with this server."""
         self.connection = connection
         self.worker = hello.worker
         self.is_replaced = False  # its worker stages on a newer connection: what still comes on this one is not taken
         self.missed: set[PushId] = set()  # pushes of which something was not taken: they must be staged again
         self._lists: set[bytes] = set()  # digests of key lists that it has sent
-        self._peer_arena = _open(hello.arena)
+        self._peer_arena = _open(hello.arena, MOST_MAPPED - mapped)
         self.arena: torch.Tensor | None = None  # its memory, to be read; None: it is on another machine
         if self._peer_arena is not None:
             self.arena = tensor_over(self._peer_arena.memory)
+
+    @property
+    def mapped(self) -> int:
+        """Bytes of the worker's memory."""
+        return 0 if self.arena is None else len(self.arena)
 
     def learn(self, note: KeyList) -> None:
         """Whether the digest is right is the caller's to check."""
@@ -67,11 +74,11 @@ def refuse(link: WorkerLink, refusal: ServerRefused, request: int) -> None:
     link.connection.send(Refusal(kind=refusal.kind or "bad-request", reason=str(refusal), request=request))
 
 
-def _open(offer: bytes) -> PeerArena | None:
+def _open(offer: bytes, most: int) -> PeerArena | None:
     if not offer:
         return None
     try:
         found = msgspec.msgpack.decode(offer, type=Offer)
     except msgspec.MsgspecError:
         raise ServerRefused("the offer of shared memory is not one of ours", kind="bad-request") from None
-    return PeerArena.open(found) if shares_network(found.process) else None
+    return PeerArena.open(found) if found.size <= most and shares_network(found.process) else None

@@ -16,8 +16,9 @@ from shoal.engines.engine import Engine, Exited, Happening, ProcessSpec
 from shoal.errors import UsageError
 from shoal.parameters.keeper import KeeperConfig
 from shoal.parameters.keeper_client import KeeperClient
+from shoal.parameters.space_terms import SpaceTerms
 from shoal.values import Address
-from shoal.wire.keeper_messages import ServerBeat, ServerFigures
+from shoal.wire.keeper_messages import ServerBeat, ServerFigures, SpaceEnd, SpaceFailed
 from support.servers import StandInServer
 
 TOKEN = "a token"
@@ -202,3 +203,15 @@ def test_one_that_ends_by_itself_is_left_time_to_say_why() -> None:
         assert (engine.signals, servers.serving) == ([], ())
         servers.look(time.monotonic() + ENDING_SECONDS)
         assert engine.signals == [("server 0", signal.SIGKILL)]  # it hangs: its place is needed
+
+
+def test_people_are_told_of_a_job_that_the_servers_have_ended() -> None:
+    with own_servers(1, SaidToRun()) as servers, StandInServer(servers.keeper.address, TOKEN, 0) as server:
+        with KeeperClient(servers.keeper.address, TOKEN) as keeper:
+            keeper.open_space(SpaceTerms("theirs", "its key"))
+        server.send(SpaceFailed(job="theirs", end=SpaceEnd("it cannot be applied")))
+        seen, limit = Seen(), time.monotonic() + 10
+        while "the servers have ended job theirs: it cannot be applied" not in seen.lines:
+            assert time.monotonic() < limit, seen
+            seen.lines += servers.look(time.monotonic()).lines
+            time.sleep(0.01)

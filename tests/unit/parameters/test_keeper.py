@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import socket
 import threading
@@ -19,6 +20,7 @@ from shoal.parameters.group_events import (
     ServerJoined,
     ServerLost,
     ServerRemoved,
+    SpaceEnded,
     StopWanted,
 )
 from shoal.parameters.keeper import Keeper, KeeperConfig
@@ -35,6 +37,8 @@ from shoal.wire.keeper_messages import (
     ServerBeat,
     ServerFigures,
     ServerJoin,
+    SpaceEnd,
+    SpaceFailed,
     WatchGroup,
 )
 from shoal.wire.note import PARAMETER_VERSION, Note
@@ -313,6 +317,7 @@ def refused_notes() -> list[tuple[str, Callable[[Group], Peer]]]:
         ("version 77", lambda group: group.server(0, version=77)),
         ("version 77", sent(*job, WatchGroup(version=77, job="job"))),
         ("a worker may only watch", sent(*job, Filled(view=1))),
+        ("a worker may only watch", sent(*job, SpaceFailed(job="job", end=SpaceEnd("so it says")))),
         ("a worker may only watch", sent(*job, ServerJoin(version=1, number=0, address=LOCAL, host="", process=0))),
         ("another job's token", sent(*job, WatchGroup(version=PARAMETER_VERSION, job="other"))),
         ("not for the keeper", sent(KEEPER_PURPOSE, TOKEN, Filled(view=1))),
@@ -328,6 +333,28 @@ def test_what_may_not_be_said_is_refused_in_words(words: str, act: Callable[[Gro
         assert words.replace("version 77", "not 77") in refusal.reason
         assert (refusal.kind == "version") == (words == "version 77")
         assert group.keeper.status().spaces == ("job",)
+
+
+def test_a_job_that_one_server_cannot_go_on_with_is_ended_on_all() -> None:
+    end = SpaceEnd("server 0 has no room", "memory")
+    with group_of(2) as group:
+        first, second = group.server(0), group.server(1)
+        for server in (first, second):
+            while server.hear_map() is None:
+                pass
+        for _ in range(2):  # each server says it that comes to it
+            first.send(SpaceFailed(job="job", end=end))
+        first.send(SpaceFailed(job="nobody's", end=end))
+        for server in (first, second):
+            assert server.opened(server.hear())[1] == [dataclasses.replace(SPACE, end=end)]
+        assert group.await_event(SpaceEnded) == SpaceEnded("job", "server 0 has no room")
+        late = group.server(2)
+        assert late.opened(late.hear())[1] == [dataclasses.replace(SPACE, end=end)]
+        with group.client() as client:
+            client.close_space("job")
+            client.open_space(SPACE)
+        while late.opened(late.hear())[1] != [SPACE]:
+            pass
 
 
 def test_a_worker_cannot_open_spaces() -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from shoal.errors import ParametersLost, Refused, ServerRefused
-from shoal.parameters import keeper_link, laying_out, server_peers
+from shoal.parameters import keeper_link, server_peers, space
 from shoal.parameters.client import EnrolTerms, ParameterClient
 from shoal.parameters.connection import Connection, Hearer
 from shoal.parameters.group_events import BlocksLost, MapMade
@@ -485,7 +485,7 @@ def test_a_table_that_takes_long_to_lay_out_keeps_nobody_waiting(monkeypatch: py
             may_go_on.wait(PATIENCE)
         return plan_of(table, servers, server)
 
-    monkeypatch.setattr(laying_out, "plan_of", slow)
+    monkeypatch.setattr(space, "plan_of", slow)
     table = table_for()
     with group_of(2, 2) as group, ThreadPoolExecutor(1) as other:
         client = begin(group, table)
@@ -516,7 +516,7 @@ def test_memory_is_given_back_in_another_thread(monkeypatch: pytest.MonkeyPatch)
         client.close()
         with KeeperClient(group.keeper.address, TOKEN, timeout=5.0) as administrator:
             administrator.close_space(JOB)
-        wait_until(lambda: len(threads) == 3, "two layouts of one server and one of the other are gone")
+        wait_until(lambda: len(threads) >= 2, "what both servers held is gone")
     assert all(name.startswith("shoal-background") for name in threads)
 
 

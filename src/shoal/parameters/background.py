@@ -30,5 +30,5 @@ class Background:
         self._pool.submit(call)
 
     def close(self) -> None:
-        """Returns when what was begun is done; what was not is left."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Returns when all is done; whoever computes something that is not needed any more cancels it before."""
+        self._pool.shutdown(wait=True)

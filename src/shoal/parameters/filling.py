@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 PORTION_BYTES = 16 * 1024 * 1024  # of values; sources copy a portion before they send it
+PORTION_BLOCKS = 1024  # small ones cost time by their number
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def _portions(blocks: Sequence[int], sizes: Mapping[int, int]) -> list[tuple[int
     portions: list[list[int]] = []
     room = 0
     for block in blocks:
-        if not portions or sizes[block] > room:
+        if not portions or sizes[block] > room or len(portions[-1]) >= PORTION_BLOCKS:
             portions.append([])
             room = PORTION_BYTES
         portions[-1].append(block)

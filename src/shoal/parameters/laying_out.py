@@ -9,24 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 
-from shoal.parameters.holding import Holding, Plan, plan_of
+from shoal.parameters.holding import Holding, Plan
 from shoal.parameters.site import Site
-from shoal.values import ServerMap
 from shoal.wire.tables import TableSpec
 
 Make = Callable[[Plan], Holding]  # `ServerRefused`: there is no room for it
 
 
 class LayingOut:
-    def __init__(self, site: Site, table: TableSpec, servers: ServerMap, older: Holding | None, make: Make) -> None:
-        """`older` is used up when the new one, that `make` makes, is whole."""
+    def __init__(
+        self, site: Site, table: TableSpec, older: Holding | None, plan: Callable[[], Plan], make: Make
+    ) -> None:
+        """`plan` is called in the second thread; `older` is used up when the new one, that `make` makes, is whole."""
         self.table = table
         self._site = site
         self._older = older
         self._make = make
-        self._plan: Future[Plan] = site.background.compute(partial(plan_of, table, servers, site.number))
+        self._plan: Future[Plan] = site.background.compute(plan)
         self._holding: Holding | None = None
 
     @property

@@ -19,6 +19,7 @@ from shoal.parameters.table_blocks import Block, blocks_of
 from shoal.wire.tables import TableSpec
 
 UNIT_BYTES = 8 << 20  # a unit is cut when it would be larger; a message this long uses a connection well
+UNIT_BLOCKS = 1024  # or have more blocks: an optimizer takes its time for each, and nobody is served meanwhile
 
 
 class Unit(msgspec.Struct, frozen=True, gc=False):
@@ -99,7 +100,8 @@ class PartLayout:
         """Whether the block at `last` goes on the unit that starts at `first`."""
         one, other = blocks[first], blocks[last]
         is_same = (one.dtype, one.optimizer, one.group) == (other.dtype, other.optimizer, other.group)
-        return is_same and self._offsets[last + 1] - self._offsets[first] <= UNIT_BYTES
+        is_small = self._offsets[last + 1] - self._offsets[first] <= UNIT_BYTES and last - first < UNIT_BLOCKS
+        return is_same and is_small
 
     def offset(self, index: int) -> int:
         """First byte of the block at this place of the key list; for one past the last block the size of the part."""

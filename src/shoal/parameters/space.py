@@ -20,7 +20,7 @@ from shoal.errors import ServerRefused, ServerUnfit
 from shoal.parameters.block_moves import BlockMoves
 from shoal.parameters.block_updates import BlockUpdates, pushes_of
 from shoal.parameters.effects import Begun, Drop, Ended, Replace, Update
-from shoal.parameters.holding import Holding, Plan
+from shoal.parameters.holding import Holding, Plan, plan_of
 from shoal.parameters.job_state import JobState
 from shoal.parameters.laying_out import LayingOut
 from shoal.parameters.memory_budget import SpaceBudget
@@ -94,23 +94,27 @@ class Space:
         if (refused := self._refused_tables.get(table.digest)) is not None:
             raise ServerRefused(refused.reason, kind=refused.kind)
         assert self.state.map is not None and self.state.is_begun, "workers are heard when the map has begun"
-        check_table(table)
-        self._check_quota(table)
         self._is_laying_first = True
-        self._laying = LayingOut(self._site, table, self.state.map, None, self._make_first)
+        plan = partial(self._plan_first, table, self.state.map)
+        self._laying = LayingOut(self._site, table, None, plan, self._make_first)
         return False
+
+    def _plan_first(self, table: TableSpec, servers: ServerMap) -> Plan:
+        """In the second thread: what is wrong with a table, then how it is laid out."""
+        check_table(table)
+        self._check_quota(table, servers)
+        return plan_of(table, servers, self._site.number)
 
     def _make_first(self, plan: Plan) -> Holding:
         self._budget.check(plan.needed, f"its part of job {self.job}")
         return Holding(plan, self._budget)
 
-    def _check_quota(self, table: TableSpec) -> None:
-        assert self.state.map is not None, "workers come after the map"
-        needed = whole_bytes(table) * min(self.state.map.replicas, len(self.state.map.servers))
+    def _check_quota(self, table: TableSpec, servers: ServerMap) -> None:
+        needed = whole_bytes(table) * min(servers.replicas, len(servers.servers))
         if self.terms.quota and needed > self.terms.quota:
             raise ServerRefused(
                 f"job {self.job} needs {needed} bytes on the servers for parameters and optimizers' state, "
-                f"{self.state.map.replicas} replicas included; its quota is {self.terms.quota}: raise --server-quota, "
+                f"{servers.replicas} replicas included; its quota is {self.terms.quota}: raise --server-quota, "
                 "or use fewer replicas or an optimizer with less state",
                 kind="quota",
             )
@@ -140,7 +144,6 @@ class Space:
         if self.has_ended:
             return
         if isinstance(note, LedgerCopy) and note.table is not None and self.state.table is None:
-            check_table(note.table)
             self.state.table = note.table
         self._carry_out(self.state.sequencer.heard(sender, note, bytes(payload or b"")))
 
@@ -249,8 +252,9 @@ class Space:
         if servers is None or not is_here or self.state.table is None:
             self._begun()
         else:
+            plan = partial(plan_of, self.state.table, servers, self._site.number)
             make = partial(self._make_next, servers.reason)
-            self._laying = LayingOut(self._site, self.state.table, servers, self.state.holding, make)
+            self._laying = LayingOut(self._site, self.state.table, self.state.holding, plan, make)
 
     def _begun(self) -> None:
         """The version of the map at the head of the queue has its layout, if it needs one."""

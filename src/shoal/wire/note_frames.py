@@ -15,7 +15,7 @@ from shoal.wire.note import PARAMETER_VERSION, Note
 from shoal.wire.parameter_messages import AnyNote
 
 MAGIC = b"SHPM"
-MAX_BODY_BYTES = 16 * 1024 * 1024  # a table of 100,000 tensors fits
+MAX_BODY_BYTES = 16 * 1024 * 1024  # the largest table fits
 MAX_PAYLOAD_BYTES = 1 << 40
 _HEAD = struct.Struct("!4sBxxxIQ")  # magic, version, length of the body, length of the payload
 HEAD_BYTES = _HEAD.size

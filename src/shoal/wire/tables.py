@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from shoal.bounds import Count, Members, Name, Ordinal, Shape, Size, Total, Whole
 
-MOST_TENSORS = 1 << 17  # of a table
+MOST_TENSORS = 1 << 16  # of a table
 MOST_RULES = 1 << 10  # optimizers of a table
 # What an optimizer's group may hold besides its parameters.
 Number = bool | Whole | float | None | Annotated[tuple[float, ...], Meta(max_length=16)]

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import WireError
-from shoal.parameters.part_layout import UNIT_BYTES, PartLayout, part_order
+from shoal.parameters.part_layout import UNIT_BLOCKS, UNIT_BYTES, PartLayout, part_order
 from shoal.parameters.table_blocks import ITEM_BYTES, blocks_of
-from shoal.wire.tables import TableSpec, TensorSpec
+from shoal.wire.tables import RuleSpec, TableSpec, TensorSpec
 from support.model_tables import language_model, table_of
 
 tensors = st.builds(
@@ -72,3 +72,10 @@ def test_lists_out_of_order_with_repeats_or_unknown_blocks_are_refused() -> None
             PartLayout(table, wrong)
     with pytest.raises(IndexError):
         PartLayout(table, (0, 1)).unit_of(2)
+
+
+def test_very_many_small_blocks_are_in_several_units() -> None:
+    tensors = tuple(TensorSpec(name=str(number), shape=(), dtype="float32") for number in range(UNIT_BLOCKS + 5))
+    table = TableSpec(kind="dense", tensors=tensors, rules=(RuleSpec("SGD", ({"lr": 0.1},)),), block_bytes=4096)
+    layout = PartLayout(table, range(len(tensors)))
+    assert [(unit.first, unit.last) for unit in layout.units] == [(0, UNIT_BLOCKS), (UNIT_BLOCKS, UNIT_BLOCKS + 5)]

@@ -16,6 +16,7 @@ import resource
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -160,12 +161,19 @@ class Server:
         except ServerUnfit:
             raise
         except ServerRefused as refusal:
-            space.fail(SpaceEnd(str(refusal), refusal.kind or "failed"))
+            self._fail(space, SpaceEnd(str(refusal), refusal.kind or "failed"))
         except Exception as error:
             traceback.print_exc()  # into this server's log
             why = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
             what = f"server {self.number} cannot go on with job {space.job}: {why}"
-            space.fail(SpaceEnd(f"{what[:LONGEST_REASON]}; other jobs go on"))
+            self._fail(space, SpaceEnd(f"{what[:LONGEST_REASON]}; other jobs go on"))
+
+    def _fail(self, space: Space, end: SpaceEnd) -> None:
+        try:
+            space.fail(end)
+        except Exception:  # it cannot even be given up: nothing more is done with it
+            traceback.print_exc()
+            space.state.end = end
 
     def _close(self) -> None:
         for space in self._spaces.values():
@@ -199,12 +207,12 @@ class Server:
         label = connection.label
         if isinstance(label, WorkerLink):
             space = self._space_of(connection)
-            return None if space is None else self._room_of(space, label, note, size)
+            return None if space is None else self._found(space, partial(self._room_of, space, label, note, size))
         if isinstance(label, ServerPeer) and isinstance(note, LedgerCopy) and size <= LARGEST_COPY:
             return memoryview(bytearray(size))
         if isinstance(label, ServerPeer) and isinstance(note, Fetched):
             space = self._spaces.get(note.job)  # None: the job has ended meanwhile
-            return None if space is None else space.moves.room(note, size)
+            return None if space is None else self._found(space, partial(space.moves.room, note, size))
         raise WireError(f"{type(note).__name__} comes with {size} raw bytes; it should have none here")
 
     def arrived(self, connection: Connection, note: AnyNote, payload: memoryview | None) -> None:
@@ -296,15 +304,16 @@ class Server:
 
     def _room_of(self, space: Space, link: WorkerLink, note: AnyNote, size: int) -> memoryview | None:
         """Where a worker's bytes go; None: they are read and thrown away."""
+        try:
+            return space.desk.room(link, note, size)
+        except ServerRefused as refusal:
+            refuse(link, refusal, 0)
+            return None
+
+    def _found(self, space: Space, look: Callable[[], memoryview | None]) -> memoryview | None:
+        """What a look for room in one job's memory finds; None also where it raises, which ends that job."""
         found: list[memoryview | None] = []
-
-        def look() -> None:
-            try:
-                found.append(space.desk.room(link, note, size))
-            except ServerRefused as refusal:
-                refuse(link, refusal, 0)
-
-        self._within(space, look)
+        self._within(space, lambda: found.append(look()))
         return found[0] if found else None
 
     def _check_links(self, space: Space) -> None:

@@ -49,7 +49,9 @@ class Space:
         self._laying: LayingOut | None = None  # a new layout of the blocks, which is being made
         self._is_laying_first = False  # it is the first one, and no entry of the ledger waits for it
         self.applied_updates = 0  # since this server has the space
-        self._refused_tables: dict[bytes, SpaceEnd] = {}  # the last that there was no room for, by its digest
+        self._refused_tables: dict[
+            bytes, SpaceEnd
+        ] = {}  # that cannot be held, while those are told that have defined it; by digest
         self._maps: dict[int, ServerMap] = {}
         self.updates = BlockUpdates(self.state, site, self.desk)
         self.moves = BlockMoves(self.state, site)
@@ -125,7 +127,6 @@ class Space:
         self.state.map = servers
         if self.has_ended:
             return
-        self._refused_tables.clear()  # there may be room for them now
         self._maps[servers.version] = servers
         for old in [version for version in self._maps if version <= servers.version - KEPT_MAPS]:
             del self._maps[old]
@@ -283,6 +284,7 @@ class Space:
             # Whoever has defined it hears that.
             self._refused_tables = {laying.table.digest: SpaceEnd(str(refusal), refusal.kind)}
             self.desk.look()
+            self._refused_tables = {}  # who comes later may find room
             return
         if holding is None:
             return

@@ -104,6 +104,11 @@ class Sequencer:
         return NONE if self.ledger is None else self.ledger.number
 
     @property
+    def home_ledger(self) -> Ledger | None:
+        """Where this server is home, and has one."""
+        return self.ledger if self.is_home else None
+
+    @property
     def pending(self) -> int:
         """Entries that are kept: some server may lack them, or they wait for the view to begin."""
         return len(self._log) + len(self._proposals)

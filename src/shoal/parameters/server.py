@@ -8,9 +8,7 @@ it, or when the keeper is gone for too long. Not here: what a job's messages mea
 
 from __future__ import annotations
 
-import bisect
 import contextlib
-import itertools
 import os
 import resource
 import traceback
@@ -27,7 +25,7 @@ from shoal.parameters.doorway import Doorway
 from shoal.parameters.keeper_link import KeeperAt, KeeperLink
 from shoal.parameters.memory_budget import MemoryBudget
 from shoal.parameters.proving import SERVER_PURPOSE, Key, job_purpose
-from shoal.parameters.server_figures import Figures
+from shoal.parameters.server_figures import Figures, beat_of
 from shoal.parameters.server_peers import ServerPeer, ServerPeers
 from shoal.parameters.space import Space
 from shoal.parameters.space_terms import SpaceTerms
@@ -55,7 +53,6 @@ from shoal.wire.parameter_messages import (
 LONGEST_TURN = 0.5  # seconds; beats are due as often
 MAX_EARLY = 10_000  # notes for jobs that this server has not heard of yet
 LARGEST_COPY = 1 << 30  # bytes of a ledger
-MOST_CLOCKS = 1 << 17  # of workers, over all jobs, that a beat tells
 LONGEST_REASON = 1000  # characters
 LINKS_SHARE = 4  # a job may have one in so many of the files that this process may have open
 FEWEST_LINKS = 32
@@ -368,19 +365,9 @@ class Server:
         self.filled()
 
     def _beat(self) -> ServerBeat:
-        ledgers = [(space.job, space.state.sequencer) for space in self._spaces.values()]
-        homes = [(job, order.ledger) for job, order in ledgers if order.is_home and order.ledger is not None]
-        counted = list(itertools.accumulate(len(ledger.clocks.by_worker) for _, ledger in homes))
-        homes = homes[: bisect.bisect_right(counted, MOST_CLOCKS)]  # a beat has only so much room
-        return ServerBeat(
-            figures=self._figures.take(self),
-            staleness=tuple((job, tuple(ledger.histogram)) for job, ledger in homes),
-            clocks=tuple(
-                (job, tuple((worker, clock.count) for worker, clock in ledger.clocks.by_worker.items()))
-                for job, ledger in homes
-            ),
-            unreached=self._peers.unreached(),
-        )
+        homes = ((space.job, space.state.sequencer.home_ledger) for space in self._spaces.values())
+        ledgers = [(job, ledger) for job, ledger in homes if ledger is not None]
+        return beat_of(self._figures.take(self), ledgers, self._peers.unreached())
 
     # Other servers
 

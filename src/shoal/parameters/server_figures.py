@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
+from shoal.parameters.ledger_state import LedgerState
 from shoal.parameters.memory_budget import MemoryBudget
 from shoal.parameters.switchboard import Switchboard
-from shoal.wire.keeper_messages import ServerFigures
+from shoal.wire.keeper_messages import ServerBeat, ServerFigures
+
+MOST_CLOCKS = 1 << 17  # of workers, over all jobs, that a beat tells: it has only so much room
 
 
 class Counted(Protocol):
@@ -55,3 +61,20 @@ class Figures:
             held_bytes=server.held_bytes,
             limit_bytes=server.budget.limit,
         )
+
+
+def beat_of(
+    figures: ServerFigures, ledgers: Sequence[tuple[str, LedgerState]], unreached: tuple[int, ...]
+) -> ServerBeat:
+    """What the keeper is told. `ledgers`: those that this server is home of, by job; of too many workers, the first."""
+    counted = list(itertools.accumulate(len(ledger.clocks.by_worker) for _, ledger in ledgers))
+    told = ledgers[: bisect.bisect_right(counted, MOST_CLOCKS)]
+    return ServerBeat(
+        figures=figures,
+        staleness=tuple((job, tuple(ledger.histogram)) for job, ledger in told),
+        clocks=tuple(
+            (job, tuple((worker, clock.count) for worker, clock in ledger.clocks.by_worker.items()))
+            for job, ledger in told
+        ),
+        unreached=unreached,
+    )

@@ -34,7 +34,7 @@ LOOK_SECONDS = 1.0  # between two looks, when nothing happens
 SOFT_STOP = 2.0  # seconds between SIGTERM and SIGKILL
 DESCRIPTION = """\
 Runs parameter servers for jobs: `shoal run --strategy parameter-server --servers ADDRESS --servers-token FILE`. Each
-job has a name space, a quota and a token of its own there. FILE is made where it is missing; without --token-file the
+job has a name space, a quota and a key of its own there. FILE is made where it is missing; without --token-file the
 token is in a private file that is gone when the group is. Ctrl-C ends the group."""
 
 

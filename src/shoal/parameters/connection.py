@@ -21,6 +21,7 @@ from itertools import islice
 from typing import Protocol
 
 from shoal.errors import Refused, WireError
+from shoal.parameters.large_bodies import LargeBodies
 from shoal.parameters.note_reader import NoteReader
 from shoal.parameters.proving import AnyProof, ConnectorProof, Key, ListenerProof
 from shoal.transport import name_lookup, near_link
@@ -35,6 +36,8 @@ TURN_BYTES = 8 * 1024 * 1024  # read from one connection before the others have 
 LAST_BYTES = 1024 * 1024  # of a connection that is given up, which are read and thrown away
 MOST_PARTS = 64  # per call of sendmsg
 MAX_UNREAD_NOTES = 64 * 1024 * 1024  # bytes of heads and bodies that wait for an end that does not read
+FIRST_BODY_BYTES = 64 * 1024  # of whoever has not said yet who it is
+GROWING = "growing"  # why it is held
 PAUSE_BYTES = 256 * 1024 * 1024  # of output waiting: nothing more is read from an end that only asks (`pauses`)
 
 
@@ -73,6 +76,7 @@ class Connection:
         self.socket = endpoint
         self.label: object = None  # the owner's
         self.party: object = None  # whose it is, where several share a thread: see `Switchboard`
+        self.bodies: LargeBodies | None = None  # that it shares room for large bodies with others of its party
         self.is_proved = False
         self.is_closed = False
         self.was_refused = False  # the handshake ended so: another token, or a job that is not known there
@@ -93,6 +97,7 @@ class Connection:
         self._reader = NoteReader(
             lambda note, size: hearer.room(self, note, size),
             lambda note, payload: hearer.arrived(self, note, payload),
+            self,
         )
         self.touched: Callable[[Connection], None] = lambda _: None  # the switchboard's: something to send, or closed
         if first := proof.first():
@@ -102,7 +107,9 @@ class Connection:
     def accepted(cls, endpoint: socket.socket, keys: Callable[[], Iterable[Key]], hearer: Hearer) -> Connection:
         """Of a socket that `accept` gave. `OSError`: it is gone already."""
         _prepare(endpoint)
-        return cls(endpoint, ListenerProof(keys), hearer, is_connected=True)
+        made = cls(endpoint, ListenerProof(keys), hearer, is_connected=True)
+        made.expect(FIRST_BODY_BYTES)
+        return made
 
     @classmethod
     def connecting(cls, address: Address | Place, key: Key, hearer: Hearer) -> Connection:
@@ -269,6 +276,26 @@ class Connection:
                 self.socket.recv(LAST_BYTES)
         self._fail(reason)
 
+    # Large bodies (`note_reader.Sizes`, `large_bodies.Asking`)
+
+    def expect(self, most_body: int) -> None:
+        """Refuse bodies that are longer."""
+        self._reader.most_body = most_body
+
+    def may_grow(self, size: int) -> bool:
+        may = self.bodies is None or self.bodies.ask(self, size)
+        if not may:
+            self.hold(GROWING)
+        return may
+
+    def shrunk(self) -> None:
+        if self.bodies is not None:
+            self.bodies.done(self)
+
+    def let_grow(self) -> None:
+        self._reader.grow()
+        self.go_on(GROWING)
+
     # Its life
 
     def hold(self, reason: str) -> None:
@@ -314,6 +341,7 @@ class Connection:
         if self.is_closed:
             return
         self.is_closed = True
+        self.shrunk()
         self._reader.stop()
         self._parts.clear()
         self._held.clear()

@@ -39,6 +39,7 @@ from shoal.wire.keeper_messages import (
     WatchGroup,
 )
 from shoal.wire.note import PARAMETER_VERSION
+from shoal.wire.note_frames import MAX_BODY_BYTES
 from shoal.wire.parameter_messages import AnyNote, Refusal
 
 WATCHERS_SHARE, FEWEST_WATCHERS = 4, 32  # a job's connections: one in so many of the files that may be open
@@ -139,6 +140,7 @@ class KeeperDesk:
         server = Server(number=note.number, address=note.address, host=note.host, process=note.process)
         events = self._group.join(server, now)
         self.settled(connection)
+        connection.expect(MAX_BODY_BYTES)
         self._seats[connection] = _Seat(note.number, now, ServerBeat(figures=ServerFigures()))
         if not _has_new_map(events):
             connection.send(self._news_for_server(connection))
@@ -167,7 +169,7 @@ class KeeperDesk:
     def _seat_watcher(self, connection: Connection, note: WatchGroup) -> None:
         if not self._has_version(connection, note.version):
             return
-        if note.job and connection.purpose not in (KEEPER_PURPOSE, keeper_job_purpose(note.job)):
+        if connection.purpose not in (KEEPER_PURPOSE, keeper_job_purpose(note.job)):
             raise Refused(f"this connection was made with another job's token than that of {note.job}")
         count = sum(job == note.job for job in self._watchers.values())
         if connection.purpose != KEEPER_PURPOSE and len(self._group.spaces) > 1 and count >= self._most_watchers:

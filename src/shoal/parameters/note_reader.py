@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from shoal.errors import WireError
-from shoal.wire.note_frames import HEAD_BYTES, decode_body, decode_head
+from shoal.wire.note_frames import HEAD_BYTES, MAX_BODY_BYTES, decode_body, decode_head
 from shoal.wire.parameter_messages import AnyNote
 
 BUFFER_BYTES = 64 * 1024  # many small notes arrive in one read; of a large payload at most this much is copied once
@@ -21,12 +22,24 @@ Room = Callable[[AnyNote, int], memoryview | None]
 Arrived = Callable[[AnyNote, memoryview | None], None]
 
 
+class Sizes(Protocol):
+    def may_grow(self, size: int) -> bool:
+        """Whether there are so many bytes for a body. False: `grow` is called when there are."""
+
+    def shrunk(self) -> None:
+        """The body is over."""
+
+
 class NoteReader:
     """One stream. `room` gives the memory for a payload of so many bytes, or None: then it is read and thrown away."""
 
-    def __init__(self, room: Room, arrived: Arrived) -> None:
+    def __init__(self, room: Room, arrived: Arrived, sizes: Sizes | None = None) -> None:
+        """`sizes` is asked before memory is taken for a large body, and told when that is given back."""
         self._room = room
         self._arrived = arrived
+        self._sizes = sizes
+        self.most_body = MAX_BODY_BYTES  # bytes
+        self._is_starved = False  # a large body has begun, and there is no memory for it yet
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = 0  # of what is unread in the buffer
@@ -83,6 +96,8 @@ class NoteReader:
         if self._end - self._start < HEAD_BYTES:
             return False
         body, payload = decode_head(self._view[self._start : self._start + HEAD_BYTES])
+        if body > self.most_body:
+            raise WireError(f"a message of {body} bytes; here at most {self.most_body} are expected")
         begin = self._start + HEAD_BYTES
         if self._end - begin < body:
             self._make_room(HEAD_BYTES + body)
@@ -117,11 +132,24 @@ class NoteReader:
         self._arrived(note, payload)
 
     def _make_room(self, size: int) -> None:
-        if size > len(self._buffer):
-            grown = bytearray(size + BUFFER_BYTES)
-            grown[: self._end - self._start] = self._view[self._start : self._end]
-            self._buffer, self._view = grown, memoryview(grown)
-            self._start, self._end = 0, self._end - self._start
+        if size <= len(self._buffer) or self._is_starved:
+            return
+        if self._sizes is not None and not self._sizes.may_grow(size):
+            self._is_starved = True
+            return
+        self._grow(size)
+
+    def grow(self) -> None:
+        """There is memory for the body that has begun."""
+        self._is_starved = False
+        body, _ = decode_head(self._view[self._start : self._start + HEAD_BYTES])
+        self._grow(HEAD_BYTES + body)
+
+    def _grow(self, size: int) -> None:
+        grown = bytearray(size + BUFFER_BYTES)
+        grown[: self._end - self._start] = self._view[self._start : self._end]
+        self._buffer, self._view = grown, memoryview(grown)
+        self._start, self._end = 0, self._end - self._start
 
     def _compact(self) -> None:
         """What is unread moves to the front; a buffer that one large body needed is given back."""
@@ -130,6 +158,8 @@ class NoteReader:
             if len(self._buffer) > BUFFER_BYTES and self._note is None:
                 self._buffer = bytearray(BUFFER_BYTES)
                 self._view = memoryview(self._buffer)
+                if self._sizes is not None:
+                    self._sizes.shrunk()
         elif self._start:
             rest = bytes(self._view[self._start : self._end])
             self._view[: len(rest)] = rest

@@ -34,6 +34,7 @@ from shoal.parameters.worker_link import WorkerLink, refuse
 from shoal.values import Address, ServerMap
 from shoal.wire.keeper_messages import Filled, GroupNews, ServerBeat, SpaceEnd
 from shoal.wire.note import PARAMETER_VERSION, Note
+from shoal.wire.note_frames import MAX_BODY_BYTES
 from shoal.wire.parameter_messages import (
     AnyNote,
     Echo,
@@ -258,6 +259,7 @@ class Server:
             connection.end()
         elif connection.purpose == SERVER_PURPOSE and hello.server >= 0:
             self._door.settled(connection)
+            connection.expect(MAX_BODY_BYTES)
             self._peers.came(connection, hello)
         elif hello.job in self._spaces and connection.purpose == job_purpose(hello.job):
             self._door.settled(connection)
@@ -276,7 +278,8 @@ class Server:
             connection.end()
             return
         connection.label = link
-        connection.party = space.job
+        connection.party, connection.bodies = space.job, space.desk.bodies
+        connection.expect(MAX_BODY_BYTES)
         connection.pauses = True
         space.desk.links[connection] = link
         view = 0 if self._map is None else self._map.version

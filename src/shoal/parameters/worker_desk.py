@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from shoal.errors import ServerRefused
 from shoal.parameters.connection import Connection
 from shoal.parameters.job_state import JobState
+from shoal.parameters.large_bodies import LargeBodies
 from shoal.parameters.placement import keys_digest
 from shoal.parameters.proposals import objection
 from shoal.parameters.pull_desk import PullDesk
@@ -53,6 +54,7 @@ class Orders:
 class WorkerDesk:
     def __init__(self, state: JobState, orders: Orders) -> None:
         self.links: dict[Connection, WorkerLink] = {}
+        self.bodies = LargeBodies()
         self._state = state
         self._orders = orders
         self.staging = StageDesk(state, orders.discard)

@@ -17,6 +17,7 @@ from shoal.errors import WireError
 from shoal.parameters import connection as module
 from shoal.parameters import switchboard
 from shoal.parameters.connection import Connection
+from shoal.parameters.large_bodies import LargeBodies
 from shoal.parameters.note_reader import BUFFER_BYTES, NoteReader
 from shoal.parameters.proving import SERVER_PURPOSE, Key, job_purpose
 from shoal.parameters.switchboard import Switchboard
@@ -337,3 +338,26 @@ def test_a_party_of_many_has_no_more_time_than_one_of_few(pair: Pair, monkeypatc
     pair.until(lambda: said(pair, 2) == 50)
     assert said(pair, 1) < 300
     pair.until(lambda: said(pair, 1) == 400)
+
+
+def test_large_bodies_of_one_job_take_turns_in_memory(pair: Pair) -> None:
+    bodies = LargeBodies(300_000)
+    talkers = [pair.connect() for _ in range(5)]
+    pair.until(lambda: len(pair.there.connections) == 5 and len(pair.here.connections) == 5)
+    for connection in pair.there.connections:
+        connection.bodies = bodies
+        connection.expect(1 << 20)
+    large = KeyList(digest=b"d", blocks=tuple(range(2**20, 2**20 + 40_000)))  # 200 kB each
+    for talker in talkers:
+        talker.send(large)
+        talker.send(Relay(generation=1, peer=0))
+    pair.until(lambda: len(pair.there.notes) == 10)
+    assert sum(note == large for note, _ in pair.there.notes) == 5
+    assert not pair.there.reasons
+
+
+def test_whoever_has_not_said_who_it_is_says_nothing_long(pair: Pair) -> None:
+    mine = pair.connect()
+    mine.send(KeyList(digest=b"d", blocks=tuple(range(2**20, 2**20 + 40_000))))
+    pair.until(lambda: mine.is_closed)
+    assert any(isinstance(note, Refusal) and "at most 65536 are expected" in note.reason for note, _ in pair.here.notes)

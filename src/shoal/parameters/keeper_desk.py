@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import resource
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
 from shoal.errors import Refused, WireError
+from shoal.parameters import trouble_log
 from shoal.parameters.connection import Connection
 from shoal.parameters.cut_links import CutLinks
 from shoal.parameters.group_events import BlocksLost, GroupEvent, MapMade, MoreWanted, SpaceEnded, StopWanted
@@ -128,7 +128,7 @@ class KeeperDesk:
         except WireError:
             raise  # the connection tells its other end, and ends
         except Exception:  # a fault of ours: whoever brought it about goes, and the group does not
-            traceback.print_exc()
+            trouble_log.write_exception()
             if connection not in self._seats:
                 self._refuse(connection, "bad-request", f"the keeper could not make sense of {type(note).__name__}")
 

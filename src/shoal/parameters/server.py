@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +18,7 @@ from functools import partial
 import torch
 
 from shoal.errors import Refused, ServerRefused, ServerUnfit, ShoalError, WireError
+from shoal.parameters import trouble_log
 from shoal.parameters.background import Background
 from shoal.parameters.connection import Connection
 from shoal.parameters.doorway import Doorway
@@ -161,7 +161,7 @@ class Server:
         except ServerRefused as refusal:
             self._fail(space, SpaceEnd(str(refusal), refusal.kind or "failed"))
         except Exception as error:
-            traceback.print_exc()  # into this server's log
+            trouble_log.write_exception()
             why = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
             what = f"server {self.number} cannot go on with job {space.job}: {why}"
             self._fail(space, SpaceEnd(f"{what[:LONGEST_REASON]}; other jobs go on"))
@@ -170,7 +170,7 @@ class Server:
         try:
             space.fail(end)
         except Exception:  # it cannot even be given up: nothing more is done with it
-            traceback.print_exc()
+            trouble_log.write_exception()
             space.state.end = end
 
     def _close(self) -> None:

@@ -48,7 +48,7 @@ class Strangers(Generic[Stranger]):
             self._others, self._others_at = others, now
         limit = self._limit()
         room = limit - min(RESERVE, limit // 4) - self._others
-        too_many = len(self._came) - max(FEWEST, min(MOST, room))
+        too_many = len(self._came) - min(MOST, max(FEWEST, room))
         return [self._oldest() for _ in range(too_many)]
 
     def settle(self, stranger: Stranger) -> None:

@@ -23,6 +23,7 @@ from shoal.wire.ledger_entries import Push
 from shoal.wire.note_frames import encode_note
 from shoal.wire.tables import PushId, PushTerms, RuleSpec, TensorSpec
 from support.hostile import HostileWorker
+from support.launcher import write_token
 from support.random_messages import FLOATS, NAN, RandomValues, mutated
 from support.server_groups import (
     LR,
@@ -208,7 +209,7 @@ def test_whatever_a_tenant_says_another_job_is_served() -> None:
 @contextlib.contextmanager
 def real_processes(folder: Path) -> Iterator[tuple[Group, list[ServerProcess]]]:
     token_file = folder / "token"
-    token_file.write_text(TOKEN)
+    write_token(token_file, TOKEN)
     with group_of(0, 2, expected=2) as group, contextlib.ExitStack() as stack:
         processes = [ServerProcess(group.keeper.address, token_file, number) for number in range(2)]
         for process in processes:

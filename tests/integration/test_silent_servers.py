@@ -15,7 +15,7 @@ from shoal.parameters.group_events import ServerLost
 from shoal.parameters.keeper import Keeper, KeeperConfig
 from shoal.values import Address
 from support import served_script
-from support.launcher import PATIENCE, started
+from support.launcher import PATIENCE, started, write_token
 from support.served_script import assert_each_sample_once, events_of, result
 from support.server_groups import ServerProcess, wait_until
 
@@ -27,7 +27,7 @@ class LentGroup:
 
     def __init__(self, folder: Path, silence_limit: float) -> None:
         self.file = folder / "group-token"
-        self.file.write_text(TOKEN)
+        write_token(self.file, TOKEN)
         self.events: list[object] = []
         config = KeeperConfig(Address("127.0.0.1", 0), TOKEN, expected=3, replicas=2, silence_limit=silence_limit)
         self.keeper = Keeper(config, self.events.append)

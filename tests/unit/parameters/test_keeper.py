@@ -248,7 +248,7 @@ def test_a_server_that_is_taken_out_hears_a_map_without_it_and_is_not_lost() -> 
 def test_lost_blocks_are_reported() -> None:
     with group_of(1) as group:
         group.server(0).send(Lost(view=1, job="job", blocks=3, size=70))
-        assert group.await_event(BlocksLost) == BlocksLost(0, "job", 3, 70)
+        assert group.await_event(BlocksLost) == BlocksLost(0, "job", 3, 70, version=1)
 
 
 def test_figures_of_servers_and_of_jobs_are_in_the_status() -> None:

@@ -11,6 +11,7 @@
     ├── AddressUnavailable       exit 6    a port is in use or an address cannot be listened on or reached
     ├── RunDirectoryExists       exit 7    the run directory is already there
     ├── Refused                  exit 8    the other side turned us away: wrong token, version, generation
+    │   ├── TermsDiffer                    a newcomer's script says something else than the job's
     │   └── ServerRefused                  a parameter server: no room, over its quota, a table it cannot hold
     ├── CheckpointUnusable       exit 9    no checkpoint can be used: none there, damaged, or of another model
     ├── ServersLost              exit 10   no parameter server can be reached any more
@@ -78,6 +79,10 @@ class RunDirectoryExists(ShoalError):
 
 class Refused(ShoalError):
     exit_code = 8
+
+
+class TermsDiffer(Refused):
+    pass
 
 
 class ServerRefused(Refused):

@@ -61,7 +61,7 @@ class Launcher:
         self._line = equipment.line
         self._coordinator = equipment.coordinator
         self._servers = equipment.servers
-        self._supervisor = Supervisor(job.config.workers)
+        self._supervisor = Supervisor(job.config.workers, job.config.max_failures)
         self._spares = Spares(job, self._engine)
         self._has_steps = False  # spares are started then: they must not slow the start down
         self._laboratory = Laboratory(

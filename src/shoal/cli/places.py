@@ -19,6 +19,7 @@ class _State(enum.Enum):
     DONE = enum.auto()  # its script was done
     VACANT = enum.auto()
     ASKED = enum.auto()  # a number for the next process has been asked for
+    GIVEN_UP = enum.auto()  # the job turned away every process that was started for it
 
 
 @dataclass
@@ -28,6 +29,7 @@ class _Place:
     due: float = 0.0  # while vacant: when it is to be filled
     since: float = 0.0  # while asked: since when
     why: str = ""  # it is vacant: how its last process ended
+    refusals: int = 0  # processes in a row that the job turned away
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,9 @@ class Filled:
 
 
 class Places:
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, most_refusals: int = 3) -> None:
+        """A place is given up after so many processes in a row that the job turned away: the next would be too."""
+        self._most_refusals = most_refusals
         self._first = workers
         self._places = [_Place(worker) for worker in range(workers)]
         self._left: set[int] = set()  # their scripts were done
@@ -103,8 +107,23 @@ class Places:
         if place is not None and place.state is _State.ENDED:
             self._vacate(place, now)
 
+    def was_turned_away(self, worker: int) -> str:
+        """The coordinator says so, before or after the process was seen to end. What to say of a place given up."""
+        place = self._of(worker)
+        if place is None:
+            return ""
+        place.refusals += 1
+        if place.refusals < self._most_refusals:
+            return ""
+        if place.state is _State.VACANT:
+            place.state = _State.GIVEN_UP
+        count = "the process" if place.refusals == 1 else f"each of {place.refusals} processes"
+        return f"{count} started in the place of a lost worker was turned away; no other is started there"
+
     def has_stepped(self, worker: int) -> None:
         self._useful.add(worker)
+        if (place := self._of(worker)) is not None:
+            place.refusals = 0
         if worker >= self._first:
             self._fruitless = 0
 
@@ -132,7 +151,7 @@ class Places:
         for index, place in enumerate(self._places):
             if place.state is _State.ASKED:
                 reason = place.why
-                self._places[index] = _Place(worker)
+                self._places[index] = _Place(worker, refusals=place.refusals)
                 return Filled(worker, index, reason)
         return None
 
@@ -142,5 +161,5 @@ class Places:
     def _vacate(self, place: _Place, now: float) -> None:
         if place.worker >= self._first and place.worker not in self._useful:
             self._fruitless += 1
-        place.state = _State.VACANT
+        place.state = _State.VACANT if place.refusals < self._most_refusals else _State.GIVEN_UP
         place.due = now + PAUSES[min(self._fruitless, len(PAUSES) - 1)]

@@ -19,7 +19,7 @@ from shoal.checkpoint.store import Store
 from shoal.checkpoint.stores import store_for
 from shoal.cli.signals import heed_sigterm
 from shoal.environment import WorkerEnvironment, likely_typos, worker_environment
-from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError
+from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError, TermsDiffer
 from shoal.events import AnyEvent, JobEnded
 from shoal.job_config import JobConfig, from_mapping, from_toml
 from shoal.strategies.cluster_peers import ClusterPeers
@@ -141,7 +141,7 @@ def _in_job(peers: ClusterPeers) -> tuple[Session, Store | None]:
         store = FullDiskStore(store, peers.disk_is_full)
     session = start_session(peers, config, store)
     if past is not None:
-        session.past, session.holds = past, 0
+        session.go_through(past)
     elif not peers.is_new:
         begin_anew(session, store)
     return session, store
@@ -192,6 +192,8 @@ def _fail(peers: ClusterPeers, error: BaseException, *, step: int) -> NoReturn:
     text = str(known).encode("utf-8", "backslashreplace").decode()
     peers.client.failed(step=step, error=type(known).__name__, text=text)
     peers.abandon("this worker failed")
+    if isinstance(known, TermsDiffer):
+        raise known from None  # the job goes on, and whoever joined it wants to know why this worker does not
     sys.exit(known.exit_code)
 
 

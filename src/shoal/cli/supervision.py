@@ -31,7 +31,7 @@ from shoal.cli.orders import (
 )
 from shoal.cli.places import Places
 from shoal.engines.engine import describe_exit
-from shoal.errors import Interrupted, ScriptFailed, ServersLost, ShoalError, WorkerLost
+from shoal.errors import Interrupted, ScriptFailed, ServersLost, ShoalError, TermsDiffer, WorkerLost
 from shoal.events import (
     CheckpointLost,
     CheckpointPublished,
@@ -70,8 +70,8 @@ STOP_WORDS = {
 class Supervisor:
     """Decides. One instance per job; after `Finish` nothing more comes out."""
 
-    def __init__(self, workers: int) -> None:
-        self._places = Places(workers)
+    def __init__(self, workers: int, max_failures: int = 3) -> None:
+        self._places = Places(workers, max_failures)
         self._codes: dict[int, int] = {}  # exit codes by worker
         self._told: dict[int, int] = {}  # those of them that are the coordinator's business
         self._joined: set[int] = set()
@@ -157,12 +157,12 @@ class Supervisor:
                 self._places.wait_anew(now)
                 self._word_by = self._word_by if self._word_by == math.inf else now + self._last_word
             case Event():
-                self._note(fact, now)
+                return self._note(fact, now)
             case _:
                 pass
         return []
 
-    def _note(self, event: Event, now: float) -> None:
+    def _note(self, event: Event, now: float) -> list[Instruction]:
         """What the coordinator says about workers."""
         match event:
             case WorkerJoined():
@@ -174,6 +174,8 @@ class Supervisor:
                 self._places.has_left(event.worker, is_handover=event.is_handover, now=now)
             case WorkerFailed():
                 self._in_job.discard(event.worker)
+                if event.error == TermsDiffer.__name__ and (said := self._places.was_turned_away(event.worker)):
+                    return [Say(said)]
             case WorkerDied():
                 self._died = event.worker
                 self._in_job.discard(event.worker)
@@ -186,6 +188,7 @@ class Supervisor:
                 self._is_closing = False  # those who were to bring it to its end are lost
             case _:
                 pass
+        return []
 
     def _exited(self, fact: WorkerExited, now: float) -> list[Instruction]:
         self._codes[fact.worker] = fact.code

@@ -39,6 +39,7 @@ class Batch:
 class Feed(ABC):
     samples: int | None  # per epoch; None: a stream of unknown length. A stream's end counts, not what it announced.
     batch_size: int  # per worker
+    order: str  # of the samples of an epoch, for people: two feeds with another one give other samples to a position
     drop_last: bool  # an incomplete last batch over all workers is left out
     loads_ahead = 0  # batches that are being loaded before they are asked for
 

@@ -98,6 +98,7 @@ class MapFeed(Feed):
     def __init__(self, source: Any, settings: LoadSettings, *, batch_size: int, seed: int, shuffle: bool) -> None:
         self.samples: int = len(source)
         self.batch_size = batch_size
+        self.order = f"shuffled with seed {seed}" if shuffle else "as they stand"
         self.drop_last = settings.drop_last
         self._seed = seed
         self._shuffle = shuffle

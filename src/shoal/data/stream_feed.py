@@ -107,6 +107,7 @@ class StreamFeed(Feed):
             )
         self.samples = _announced_length(stream.source)
         self.batch_size = batch_size
+        self.order = f"{stream.order}, with seed {seed}"  # what a stream draws while it is read comes from that
         self.drop_last = settings.drop_last
         self._assembler = StreamAssembler(stream, settings, seed=seed)
         self._loader = Loader(self._assembler, settings)

@@ -52,6 +52,7 @@ class Stream(ABC):
 
     source: Any  # the user's object
     is_one_shot: bool = False  # can be read once in its life
+    order: str = "as they come"  # for people
 
     @abstractmethod
     def open(self, epoch: int) -> Iterator[Any]:
@@ -74,6 +75,7 @@ class FileStream(Stream):
 
     def __init__(self, files: Files, *, seed: int, shuffle: bool) -> None:
         self.source = files
+        self.order = f"{len(files.paths)} files, {'shuffled' if shuffle else 'as they stand'}"
         self._seed = seed
         self._shuffle = shuffle
 

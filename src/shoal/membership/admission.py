@@ -5,7 +5,7 @@ Holding the job's token has been proved before this is asked (`coordinator`).
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from shoal import events
 from shoal.job_config import JobConfig
@@ -63,6 +63,21 @@ def objection_to_worker(join: Join, highest: int, joined: Mapping[int, Worker], 
     if not 1 <= join.address.port <= 65535:
         return f"worker {number} says that its peers reach it at {join.address}, which is no address"
     return ""
+
+
+def unlike(join: Join, others: Iterable[Worker]) -> str:
+    """What a worker runs that is not what the job's workers run; empty where it is the same, or nobody says."""
+    own = _versions(join)
+    for worker in others:
+        for name, version in _versions(worker.join).items():
+            if worker.is_here and own.get(name, version) != version:
+                return reasons.other_version(name, (worker.number, version), (join.worker, own[name]))
+    return ""
+
+
+def _versions(join: Join) -> dict[str, str]:
+    """Those that it says."""
+    return {name: version for name, version in (("shoal", join.shoal), ("torch", join.torch)) if version}
 
 
 def is_same_process(one: Join, other: Join) -> bool:

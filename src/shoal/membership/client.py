@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Self
 
 import msgspec
@@ -18,17 +18,22 @@ from shoal.errors import AddressUnavailable, WireError, by_name
 from shoal.events import AnyEvent
 from shoal.job_config import JobConfig, from_toml
 from shoal.membership import channel, reasons
+from shoal.membership.call_book import CallBook
 from shoal.membership.heard import Heard, Interruption
 from shoal.membership.line import Line, LineConfig
 from shoal.membership.outbox import Notice
+from shoal.terms import Made
 from shoal.values import Address, Generation
 from shoal.wire.messages import (
+    Briefing,
+    Calls,
     CheckpointSettled,
     CoordinatorMessage,
     Ended,
     ExchangeBroken,
     Expelled,
     Failed,
+    Formed,
     Heartbeat,
     Inject,
     Join,
@@ -62,6 +67,7 @@ class CoordinatorClient:
         self._heard_at = time.monotonic()
         self._answered: Expelled | None = None  # the expulsion that this worker's newest notice came after
         self._position = (0, "start-up")
+        self._book = CallBook(join.worker)
         self._line: Line  # set by `connect`
 
     @classmethod
@@ -125,8 +131,8 @@ class CoordinatorClient:
                     return generation
                 self._news.wait()
 
-    def wait_for_word(self, after: int) -> Generation | Expelled:
-        """The same, but an expulsion that came since the last notice ends the wait too."""
+    def wait_for_word(self, after: int) -> Generation | Expelled | Briefing:
+        """The same, but an expulsion that came since the last notice ends the wait too, and so does a briefing."""
         with self._news:
             while True:
                 self._raise_if_over()
@@ -135,12 +141,19 @@ class CoordinatorClient:
                     return generation
                 if expulsion is not None and expulsion is not self._answered:
                     return expulsion
+                if (briefing := self._heard.briefing) is not None:
+                    self._heard.briefing = None
+                    return briefing
                 self._news.wait()
 
     def wait_for_news(self, of: Generation, timeout: float) -> bool:
-        """Whether, within so many seconds, the job ended or a newer generation formed."""
+        """Whether, within so many seconds, the job ended, a newer generation formed or a briefing came."""
+
+        def is_there() -> bool:
+            return self.is_over or self._heard.number > of.number or self._heard.briefing is not None
+
         with self._news:
-            return self._news.wait_for(lambda: self.is_over or self._heard.number > of.number, timeout)
+            return self._news.wait_for(is_there, timeout)
 
     def wait_heard(self, within: float) -> None:
         """Block until something was heard within so many seconds before now. Raises the job's error as above."""
@@ -191,6 +204,15 @@ class CoordinatorClient:
             self._answered = self._heard.expulsion
         self._line.send(notice)
 
+    def call_made(self, index: int, made: Made) -> None:
+        """This worker's script has made a call, or the call gave its result. Told where this worker was asked to."""
+        with self._news:  # what is told later must be newer
+            self._tell_calls(self._book.made(index, made))
+
+    def _tell_calls(self, messages: Iterable[Calls]) -> None:
+        for message in messages:
+            self._line.send(message)
+
     def part_written(self, part: PartWritten) -> None:
         """This worker's part of a checkpoint is whole and flushed."""
         self._line.send(part)
@@ -237,11 +259,15 @@ class CoordinatorClient:
         with self._news:
             interruption = self._heard.take_in(message)
             number = self._heard.number
+            if isinstance(message, Formed):
+                self._tell_calls(self._book.formed(message.generation))
             self._news.notify_all()
         with self._line.sending:
             self._line.outbox.generation_heard(number)
             if isinstance(message, CheckpointSettled):
                 self._line.outbox.settled(message.checkpoint)
+            if isinstance(message, Briefing):
+                self._line.outbox.briefed()
         self._interrupt(interruption)
 
     def all_heard(self) -> None:
@@ -259,6 +285,9 @@ class CoordinatorClient:
             interruption = self._heard.welcomed_back(welcome)
             number = self._heard.number
             self._heard_at = time.monotonic()
+            if welcome.is_member and welcome.generation is not None:
+                self._book.formed(welcome.generation)
+            self._tell_calls(self._book.connected())
             self._news.notify_all()
         with self._line.sending:
             self._line.outbox.generation_heard(number)

@@ -13,7 +13,8 @@ from shoal import events
 from shoal.job_config import JobConfig
 from shoal.membership import admission, reasons
 from shoal.membership.audience import Audience
-from shoal.membership.decisions import MemberLeft, NumberGiven, Remembered, StopDecided
+from shoal.membership.briefings import Briefings
+from shoal.membership.decisions import MemberLeft, NumberGiven, Remembered
 from shoal.membership.ending import Ending
 from shoal.membership.forming import Past
 from shoal.membership.generations import Generations
@@ -36,6 +37,7 @@ from shoal.membership.stopping import Stopping
 from shoal.membership.verdicts import Verdicts
 from shoal.wire.messages import (
     Beat,
+    Calls,
     ClientMessage,
     Enlist,
     Enlisted,
@@ -91,6 +93,7 @@ class MembershipCore:
         self._generations = Generations(config, self._audience, self._publishing, past, now)
         self._greeting = admission.greeting(config, program or Program(), heartbeat=self._generations.interval)
         self._workers = self._generations.workers
+        self._briefings = Briefings(self._generations, self._audience)
         self._verdicts = Verdicts(config, self._audience, self._generations, self._ending, self._stop)
         self._is_resumed = past.generation > 0
         self._highest = max(config.workers - 1, known.highest_worker)  # number given to a worker
@@ -98,8 +101,7 @@ class MembershipCore:
         if known.end is not None:
             self._ending.remember(known.end)
         elif known.stop is not None:
-            self._stop.reason, self._stop.exit_code = known.stop.reason, known.stop.exit_code
-            self._stop.agreed = known.stop.reason  # they may have, and will not say so again
+            self._stop.remember(known.stop)
         if known.generation is not None:
             self._go_on(known)
 
@@ -136,6 +138,7 @@ class MembershipCore:
             self._tick(now)
         if not self._ending.is_over:
             self._settle(is_tick=isinstance(happened, Tick))
+            self._briefings.follow()
         if self._ending.ended is not None:
             self._clock.go_on(now)  # the end waits for a disk only so long
         return self._audience.take()
@@ -161,6 +164,8 @@ class MembershipCore:
             objection = f"the job has ended: {ended.text}"
         if isinstance(message, Join) and not objection:
             objection = admission.objection_to_worker(message, self._highest, self._workers, self._verdicts.exits)
+            is_guest = message.worker in self._guests
+            objection = objection or self._verdicts.unlike(message, self._now, is_guest=is_guest)
         if objection:
             self._turn_away(client, objection)
         elif isinstance(message, Join):
@@ -185,6 +190,7 @@ class MembershipCore:
             self._audience.close(worker.client)
         is_return = self._generations.is_member(worker)
         is_new = worker.join is join or not worker.is_here
+        worker.join = join  # the ledger does not know what it runs
         self._generations.back(worker, client, self._now)
         self._audience.add_worker(client, join.worker)
         current = self._generations.current
@@ -236,9 +242,8 @@ class MembershipCore:
             if (busy := self._workers.get(message.worker)) is not None:
                 busy.heard = self._now
         elif isinstance(message, Enlist):
-            if self._ending.ended is not None:
-                return  # nobody needs another worker
-            self._enlist(client)
+            if self._ending.ended is None:  # else nobody needs another worker
+                self._enlist(client)
         elif isinstance(message, Inject):
             if (victim := self._workers.get(message.worker)) is not None and victim.client is not None:
                 self._audience.send((victim.client,), message)
@@ -277,11 +282,14 @@ class MembershipCore:
         elif isinstance(message, Unanswered):
             self._generations.unanswered(worker, message, self._now)
         elif isinstance(message, Ready):
-            self._generations.ready(worker, message, self._now)
+            if not self._briefings.answer(worker, message):
+                self._generations.ready(worker, message, self._now)
+        elif isinstance(message, Calls):
+            self._briefings.learn(worker, message)
         elif isinstance(message, Failed):
             self._progress(message.step)
             why = f"worker {worker.number} failed before its part was written"
-            if self._verdicts.failed(worker, message):
+            if self._verdicts.failed(worker, message, self._now):
                 self._publishing.gone(worker.number, why, self._now)
             self._audience.send((client,), Noted())
         elif isinstance(message, Leave):
@@ -347,11 +355,7 @@ class MembershipCore:
 
     def _request_stop(self, worker: int | None, request: StopRequest) -> None:
         if self._stop.reason is None and self._ending.ended is None:
-            self._stop.reason = reasons.shortened(request.reason)
-            self._stop.exit_code = request.exit_code if worker is None else 0
-            self._audience.journal(StopDecided(reason=self._stop.reason, exit_code=self._stop.exit_code))
-            self._audience.note(events.StopRequested(worker=worker, reason=self._stop.reason))
-            self._audience.send(self._audience.workers(), StopNotice(reason=self._stop.reason))
+            self._stop.ask(worker, request, self._audience)
 
     def _interrupt(self, interrupt: Interrupt) -> None:
         """Whoever signals all processes of a job wants it to stop in good order; whoever insists wants the end."""

@@ -136,11 +136,19 @@ def _choice(situation: Situation) -> _Choice | Done:
         newcomers = []
     elif not carriers:
         newcomers += _uncalled(situation, newcomers)
+        newcomers = _enough(situation, newcomers, [worker for worker in newcomers if not worker.is_strange])
     elif situation.is_stopping:
         newcomers = []
+    else:
+        newcomers = _enough(situation, newcomers, compared(newcomers), there=len(survivors))
     admitted_ones = admitted(newcomers, survivors, situation.config.workers)
     cuts = Cuts.told(situation.breakup.reports, admitted_ones)
     return _Choice(survivors, survivors + admitted_ones, carriers, uncertain, cuts)
+
+
+def _enough(situation: Situation, newcomers: list[Worker], preferred: list[Worker], *, there: int = 0) -> list[Worker]:
+    """The preferred ones, unless the job would have to wait without the others."""
+    return preferred if there + len(preferred) >= _needed(situation) else newcomers
 
 
 def _is_patient(situation: Situation) -> bool:
@@ -192,6 +200,11 @@ def waiting(workers: Collection[Worker], now: float, *, members: Collection[Work
     return [worker for worker in ready if numbers.isdisjoint(worker.unreachable)]
 
 
+def compared(newcomers: Collection[Worker]) -> list[Worker]:
+    """Those that have compared all that their scripts have called with what the members' scripts have."""
+    return [worker for worker in newcomers if not worker.is_ahead]
+
+
 def admitted(newcomers: Collection[Worker], members: Collection[Worker], limit: int) -> list[Worker]:
     """Lowest numbers first, up to the number that the job has. Guests always: somebody has asked for more."""
     room = max(0, limit - sum(not worker.is_guest for worker in members))
@@ -235,7 +248,10 @@ def _carriers(situation: Situation, survivors: Sequence[Worker]) -> tuple[tuple[
 
 
 def _uncalled(situation: Situation, newcomers: Sequence[Worker]) -> list[Worker]:
-    """At a start nobody has anything to lose: whoever is connected takes part without being asked."""
+    """At a start nobody has anything to lose: whoever is connected takes part without being asked.
+
+    A guest of a job that has begun may run another script: it says what it runs first.
+    """
     known = {worker.number for worker in newcomers}
     return [
         worker
@@ -243,6 +259,7 @@ def _uncalled(situation: Situation, newcomers: Sequence[Worker]) -> list[Worker]
         if worker.is_connected
         and worker.generation == 0
         and not worker.must_ask
+        and not (worker.is_guest and situation.generation is not None)
         and worker.number not in known
         and situation.now - worker.heard <= situation.config.heartbeat_limit
     ]

@@ -370,7 +370,7 @@ class Generations:
 
     def _wish(self) -> None:
         waiting = forming.waiting(self.workers.values(), self._now, members=self.members.values())
-        admitted = forming.admitted(waiting, self.members.values(), self._config.workers)
+        admitted = forming.admitted(forming.compared(waiting), self.members.values(), self._config.workers)
         if self.current is not None:
             newcomers = [worker.number for worker in admitted]
             self._wishes.wish(newcomers, generation=self.current.number, members=self._clients())

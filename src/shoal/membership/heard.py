@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from shoal.values import Generation
 from shoal.wire.messages import (
+    Briefing,
     CheckpointSettled,
     CoordinatorMessage,
     Ended,
@@ -39,6 +40,7 @@ class Heard:
         self.lost: str | None = None  # why nothing more will be heard
         self.settled: dict[str, bool] = {}  # checkpoints by name, oldest first: were they published?
         self.expulsion: Expelled | None = None  # since the newest generation
+        self.briefing: Briefing | None = None  # the newest since the newest generation, until somebody takes it
         self.is_noted = False  # this worker's last word is
         self._worker = worker
         self._wish: RegroupWish | None = None
@@ -67,6 +69,8 @@ class Heard:
                 return self._expelled(message)
             case RegroupWish():
                 self._wish = message
+            case Briefing():
+                self.briefing = message
             case StopNotice():
                 self.stop_reason = message.reason
             case CheckpointSettled():
@@ -106,6 +110,7 @@ class Heard:
             return None
         is_first = self.generation is None
         self.generation, self.expulsion = generation, None
+        self.briefing = None  # of calls before this one: a worker that is still outside says so again
         return None if is_first else Interruption(generation.reason, below=generation.number)
 
     def _expelled(self, message: Expelled) -> Interruption | None:

@@ -194,9 +194,9 @@ class Line:
                 self._pause(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
-            self._use(connection)
             self._ear.back(welcome)
-            with self.sending:
+            with self.sending:  # at once: nobody may send the rest of a message that the old connection cut in two
+                self._use(connection)
                 self.outbox.start_over(own_clock())
                 self._push()
             return

@@ -82,7 +82,7 @@ def regroup(worker: int, notice: Ready | ExchangeBroken, standing: Standing) -> 
         generation: Generation = yield Await(after=notice.generation)
         rank = generation.rank_of(worker)
         if rank is None:  # left out: it may come in again
-            notice = Ready(generation=generation.number)
+            notice = again(notice, generation.number)
             continue
         if worker not in generation.carriers:
             standing = msgspec.structs.replace(standing, generation=0)
@@ -103,6 +103,13 @@ def regroup(worker: int, notice: Ready | ExchangeBroken, standing: Standing) -> 
         except ExchangeFailed as failure:
             peer = None if failure.peer is None else generation.members[failure.peer].worker
             notice = _broken(generation, standing, operation, str(failure), peer)
+
+
+def again(notice: Ready | ExchangeBroken | None, generation: int) -> Ready:
+    """What a worker says that was left out after this notice. A newcomer has still to compare its script's calls."""
+    if isinstance(notice, Ready):
+        return msgspec.structs.replace(notice, generation=generation, unreachable=())
+    return Ready(generation=generation)
 
 
 def _broken(

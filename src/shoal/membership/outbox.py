@@ -65,6 +65,10 @@ class Outbox:
         """A notice that this worker waits for a later one than an earlier is answered."""
         self._kept = [kept for kept in self._kept if not (isinstance(kept, Notice) and kept.generation < number)]
 
+    def briefed(self) -> None:
+        """This worker was told of more of the job's calls: it is not ready before it has compared them."""
+        self._kept = [kept for kept in self._kept if not isinstance(kept, Ready)]
+
     def settled(self, checkpoint: str) -> None:
         self._kept = [kept for kept in self._kept if not (isinstance(kept, Part) and kept.checkpoint == checkpoint)]
 

@@ -58,6 +58,14 @@ def wrong_version(version: int) -> str:
     )
 
 
+def other_version(name: str, job: tuple[int, str], own: tuple[int, str]) -> str:
+    """`job` and `own` are the number of a worker and its version, of one that is in the job and of a newcomer."""
+    return (
+        f"the version of {name} is {job[1]} in the job (on worker {job[0]}) and {own[1]} on worker {own[0]}; "
+        f"install the same version of {name} everywhere"
+    )
+
+
 def broken_exchange(reports: Sequence[tuple[int, ExchangeBroken]], *, members: Sequence[int]) -> str:
     """Why the members form the next generation although nobody died.
 

@@ -45,6 +45,9 @@ class Worker:
     generation: int = 0  # number of the generation that it is a member of; 0: of none
     first_generation: int = 0  # the first that it was a member of; 0: it has been in none
     is_ready: bool = False  # it waits to be let in
+    seen: int | None = None  # of the job's calls, that it has compared with its own; None: it need not
+    is_ahead: bool = False  # its script waits at a call that the members' scripts have not come to
+    briefings: int = 0  # times that it was told of more of them
     must_ask: bool = False  # it was put out of a generation: it is let in only after it has said that it is ready
     is_awaited: bool = False  # this coordinator knows it from the ledger only; it has not come back yet
     cut_off: str = ""  # why this side closed the connection
@@ -72,6 +75,11 @@ class Worker:
     def is_connected(self) -> bool:
         """It takes part, or could: nothing speaks against it but silence."""
         return self.client is not None and self.fate is Fate.HERE and self.exit_code is None
+
+    @property
+    def is_strange(self) -> bool:
+        """Nobody knows whether it runs the job's script: somebody has added it, and its calls were not compared yet."""
+        return self.is_guest and self.is_ahead
 
     @property
     def is_out_for_sure(self) -> bool:
@@ -109,7 +117,8 @@ class Worker:
     def enter(self, generation: int, now: float) -> None:
         self.generation = generation
         self.first_generation = self.first_generation or generation
-        self.is_ready = self.must_ask = False
+        self.is_ready = self.must_ask = self.is_ahead = False
+        self.seen, self.briefings = None, 0
         self.unreachable = ()
         self.suspected = None
         self.moved, self.advanced, self.stalled = now, -math.inf, 0.0

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shoal import events
-from shoal.errors import Interrupted, ScriptFailed, ServersLost, WorkersDisagree, by_name
+from shoal.errors import Interrupted, ScriptFailed, ServersLost, TermsDiffer, WorkersDisagree, by_name
 from shoal.job_config import JobConfig
-from shoal.membership import reasons
+from shoal.membership import admission, reasons
 from shoal.membership.audience import Audience
 from shoal.membership.deaths import bad_exit
 from shoal.membership.decisions import FailureCounted, Remembered
@@ -19,7 +19,7 @@ from shoal.membership.failures import Failures, sameness
 from shoal.membership.generations import Generations, Verdict
 from shoal.membership.roster import Fate, Worker
 from shoal.membership.stopping import Stopping
-from shoal.wire.messages import Failed
+from shoal.wire.messages import Failed, Join
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Verdicts:
         self._failed: list[tuple[Worker, Failed]] = []  # not judged yet: a death may be behind it
         self._has_applied = False  # a step of this job
         self._last_failure: Failure | None = None  # after which no step was applied
+        self._turned_away: set[int] = set()  # newcomers that run something else than the job; that is on record
         self._known_before = -1  # numbers up to this were given before this coordinator was started again
 
     def remember(self, known: Remembered, highest: int) -> None:
@@ -67,9 +68,12 @@ class Verdicts:
 
     # What is heard
 
-    def failed(self, worker: Worker, failed: Failed) -> bool:
+    def failed(self, worker: Worker, failed: Failed, now: float) -> bool:
         """Whether that is news: not if it only repeats why the job ended."""
         text = reasons.shortened(failed.text)
+        if failed.error == TermsDiffer.__name__:
+            self._turn_away(worker.number, text, now, is_guest=worker.is_guest)
+            return True
         self._generations.failed(worker)
         if self._ending.ended is not None and text in self._ending.ended.text:
             return False
@@ -78,14 +82,44 @@ class Verdicts:
         self._failed.append((worker, failed))
         return True
 
+    def unlike(self, join: Join, now: float, *, is_guest: bool) -> str:
+        """Why a worker with other versions than the others' is turned away; empty where it has the same.
+
+        At a start nobody else can take its place, unless somebody has added it: the job ends.
+        """
+        text = admission.unlike(join, self._generations.workers.values())
+        if text and self._generations.current is None and not is_guest:
+            self._ending.end("failed", WorkersDisagree.__name__, text, now=now)
+        elif text:
+            self._turn_away(join.worker, text, now, is_guest=is_guest)
+        return text
+
+    def _turn_away(self, number: int, text: str, now: float, *, is_guest: bool) -> None:
+        """A newcomer runs something else than the job: the members go on, and it is the newcomer that ends.
+
+        A process that the launcher started in the place of another has failed to start. Where too few members are left
+        to go on, too many of these in a row end the job: the next one would be turned away too.
+        """
+        self._turned_away.add(number)
+        error = TermsDiffer.__name__
+        self._audience.note(events.WorkerFailed(worker=number, step=0, error=error, text=text))
+        if (worker := self._generations.workers.get(number)) is not None:
+            self._generations.failed(worker)
+            self._generations.out(worker, f"worker {number} was turned away ({text})", now)
+        if is_guest or self._goes_on or self._stop.reason is not None:
+            return
+        if self._failures.is_too_many(count := self._failures.start_failed()):
+            times = f"; {count} in a row were turned away" if count > 1 else ""
+            self._ending.end("failed", error, f"worker {number} was turned away: {text}{times}", now=now)
+
     def exited(self, number: int, code: int, now: float) -> None:
         """A process has ended, of a worker or of one that never became one."""
         if number in self.exits or self._ending.ended is not None:
             return
         self.exits[number] = code
         worker = self._generations.workers.get(number)
-        if worker is None and self.was_known(number):
-            return  # an earlier coordinator has heard of it
+        if worker is None and (self.was_known(number) or number in self._turned_away):
+            return  # an earlier coordinator has heard of it, or it was not let in
         if worker is not None:
             worker.exit_code = code
         if worker is not None and worker.is_here:
@@ -111,6 +145,11 @@ class Verdicts:
 
     # What follows
 
+    @property
+    def _goes_on(self) -> bool:
+        """Enough members are there, whether at work or on the way into the next generation."""
+        return sum(worker.is_connected for worker in self._generations.members.values()) >= self._config.fewest
+
     def judge(self, now: float) -> None:
         """Unless somebody may have died before it: then the failure is likely to be a consequence, and waits."""
         if not self._failed or self._generations.has_suspects:
@@ -119,6 +158,8 @@ class Verdicts:
         for worker, failed in unjudged:
             error = by_name(failed.error, failed.text)
             is_of_script = isinstance(error, ScriptFailed)
+            if not worker.first_generation and self._goes_on and (worker.is_guest or not is_of_script):
+                continue  # a newcomer could not start, which is on record; nobody at work has anything to do with it
             text = reasons.failure(worker.number, failed, of_script=is_of_script)
             if is_of_script and self._has_applied:
                 self._audience.journal(FailureCounted(sameness(failed.text)))

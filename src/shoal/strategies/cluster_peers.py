@@ -6,6 +6,7 @@ that members copy from each other (`training`).
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import socket
 import threading
@@ -14,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+
+import torch
 
 from shoal.codecs.registry import codec_by_name
 from shoal.collectives.assembly import GroupConfig, group_over
@@ -25,17 +28,28 @@ from shoal.errors import Aborted, ExchangeFailed, PeerLost, Refused, ShoalError
 from shoal.events import AnyEvent
 from shoal.links.survey import survey, told
 from shoal.membership.client import CoordinatorClient
+from shoal.membership.member import again
 from shoal.strategies.brake import Brake
-from shoal.strategies.peers import JobOver, Peers, Traffic
+from shoal.strategies.peers import Briefed, JobOver, Peers, Traffic
 from shoal.strategies.reaching import by_worker, tell_from_outside
 from shoal.strategies.server_ways import ServerWays
 from shoal.strategies.stand_in_group import StandInGroup, stand_in_generation
+from shoal.terms import Made
 from shoal.transport.mesh_exchange import exchange_over
 from shoal.transport.neighbours import form
 from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
 from shoal.transport.team import Team, TeamLimits
 from shoal.values import Address, Generation, Member, Unreached
-from shoal.wire.messages import PROTOCOL_VERSION, ExchangeBroken, Inject, Join, PartFailed, PartWritten, Ready
+from shoal.wire.messages import (
+    PROTOCOL_VERSION,
+    Briefing,
+    ExchangeBroken,
+    Inject,
+    Join,
+    PartFailed,
+    PartWritten,
+    Ready,
+)
 from shoal.wire.token_file import TokenFileError, read_token
 
 LEAST_CONNECT_SECONDS = 2.0  # for all peers of a generation to connect; more where the heartbeat limit is longer
@@ -55,6 +69,7 @@ class ClusterPeers(Peers):
         self._told_to_leave: str | None = None  # this process was, by a signal
         self._interrupt: Callable[[str], None] | None = None  # ends what the script waits for besides the group
         self._unreached = Unreached()  # members that are missed since the last try to connect
+        self._said: Ready | ExchangeBroken | None = None  # the newest notice
         self._connecting = 0  # number of the newest generation that this worker has tried to connect in
         join = Join(
             version=PROTOCOL_VERSION,
@@ -62,6 +77,8 @@ class ClusterPeers(Peers):
             host=socket.gethostname(),
             process=os.getpid(),
             address=self._listener.address,
+            shoal=importlib.metadata.version("shoal"),
+            torch=torch.__version__.partition("+")[0],  # what follows names the build, for this processor or that GPU
         )
         try:
             self.client = CoordinatorClient.connect(
@@ -107,6 +124,7 @@ class ClusterPeers(Peers):
         self._past = self._past.plus(Traffic(group.bytes_sent, group.idle_seconds))
 
     def tell(self, notice: Ready | ExchangeBroken) -> None:
+        self._said = notice
         if isinstance(notice, Ready) and self.servers is None:
             tell_from_outside(self.client, self._listener, self.worker, notice)
         else:
@@ -115,10 +133,17 @@ class ClusterPeers(Peers):
     def await_generation(self, after: int) -> Generation:
         try:
             while not isinstance(word := self.client.wait_for_word(after), Generation):
-                self.tell(Ready(generation=after))  # what was said before was about a generation that it is out of
+                if isinstance(word, Briefing):
+                    self.is_new = True  # also of one that the first generation was formed without
+                    self._stand_in(word.generation)
+                    raise Briefed(word.first, word.calls)
+                self.tell(again(self._said, after))  # that was about a generation that it is out of
             return word
         except ShoalError as error:
             raise JobOver(error) from None
+
+    def call_made(self, index: int, made: Made) -> None:
+        self.client.call_made(index, made)
 
     def connect(self, generation: Generation) -> None:
         rank = generation.rank_of(self.worker)

@@ -8,6 +8,7 @@ from torch import nn
 
 from shoal.bounds import Text
 from shoal.checkpoint.peer_copy import broadcast_bytes
+from shoal.errors import WorkersDisagree
 from shoal.strategies.buffers import BufferAverage
 from shoal.strategies.model_check import digest
 from shoal.strategies.notes import DIGEST_LIMIT, NoteBoard
@@ -25,25 +26,34 @@ class MeetingStrategy(Strategy):
         self._buffers = BufferAverage()
         self._models: dict[str, nn.Module] = {}
 
-    def agree(self, point: str, *, compare: bool = False) -> Agreement:
+    def agree(self, point: str, *, compare: bool = False, terms: int = 0) -> Agreement:
         group = self._peers.group
         self._buffers.refresh()
-        self._meet(point, self._buffers.changed())
+        if not self._meet(point, self._buffers.changed(), terms):
+            return Agreement(is_same=False)
         if compare and group.size > 1:
             note = self._board.write(0.0, [], digest(self._models.values(), with_buffers=True) % DIGEST_LIMIT)
             group.all_reduce(note.vector, label=f"{point}, comparison").wait()
-            self._board.read(note)
+            if not self._board.read(note).is_same:
+                raise WorkersDisagree(
+                    f"the replicas have come apart: worker {self._peers.worker} has other parameters or buffers; "
+                    "change them through optimizer.step() only, or in the same way on every worker"
+                )
         return Agreement(stop=self._stop_reason() if self.votes.stop_seen else None)
 
-    def _meet(self, point: str, changed: list[bool]) -> None:
-        """Exchange votes; buffers that changed since the last exchange are averaged, each worker counting once."""
+    def _meet(self, point: str, changed: list[bool], terms: int) -> bool:
+        """Exchange votes; buffers that changed since the last exchange are averaged, each worker counting once.
+
+        Returns whether all workers have the same `terms`; where they have not, no buffer is touched.
+        """
         group = self._peers.group
-        note = self._board.write(1.0, changed)
+        note = self._board.write(1.0, changed, terms)
         group.all_reduce(note.vector, label=point).wait()
         reading = self._board.read(note)
-        if group.size > 1:
+        if group.size > 1 and reading.is_same:
             with torch.no_grad():
                 self._buffers.launch(group, reading.changed, weight=1.0 / group.size, label=point).finish()
+        return reading.is_same
 
     def _stop_reason(self) -> str:
         """Some worker votes for a stop and all know it: take the reason of the lowest rank that has one."""

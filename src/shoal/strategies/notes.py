@@ -22,7 +22,7 @@ DIGEST_LIMIT = 2**40  # digests below it add up exactly in double precision for 
 class Note:
     vector: torch.Tensor  # becomes the sum over all workers
     updates: int  # this worker's own
-    digest: int  # of this worker's replica; 0 where replicas are not compared
+    digest: int  # of what all workers should have in common; 0 where nothing is compared
     slots: int = 0  # at the end of the vector, one per rank: digests of replicas, where it matters whose differ
 
 
@@ -31,6 +31,7 @@ class Reading:
     weight: float
     changed: tuple[bool, ...]
     digests: tuple[int, ...] = ()  # by rank
+    is_same: bool = True  # all workers gave the same `digest`
 
 
 class NoteBoard:
@@ -41,7 +42,7 @@ class NoteBoard:
         self._votes = votes
 
     def write(self, weight: float, changed: list[bool], digest: int = 0, *, own_digest: int | None = None) -> Note:
-        """`digest` must be equal everywhere; `own_digest` is told to all, who then know whose differ."""
+        """`digest` should be equal everywhere; `own_digest` is told to all, who then know whose differ."""
         votes, group = self._votes, self.peers.group
         wants_stop = votes.stop is not None or self.peers.stop_wish() is not None
         votes.leaving = self.peers.leave_wish() is not None
@@ -61,11 +62,6 @@ class NoteBoard:
                 f"worker {self.peers.worker} has taken {note.updates} optimizer steps and the {size} workers together "
                 f"{int(updates)}; every worker must call optimizer.step() in the same iterations"
             )
-        if digests != size * note.digest:
-            raise WorkersDisagree(
-                f"the replicas have come apart: worker {self.peers.worker} has other parameters or buffers; "
-                "change them through optimizer.step() only, or in the same way on every worker"
-            )
         self._votes.stop_seen = self._votes.stop_seen or stops > 0
         self._votes.save_seen = self._votes.save_seen or saves > 0
         self._votes.busy_seen = self._votes.busy_seen or busy > 0
@@ -76,4 +72,5 @@ class NoteBoard:
             weight=weight,
             changed=tuple(flag > 0 for flag in changed),
             digests=tuple(int(slot) for slot in flags[len(changed) :]),
+            is_same=digests == size * note.digest,
         )

@@ -301,8 +301,8 @@ class ParameterServer(MeetingStrategy):
         if self._inbox is not None:
             self._inbox.settle()
 
-    def agree(self, point: str, *, compare: bool = False) -> Agreement:
-        agreement = super().agree(point, compare=compare)
+    def agree(self, point: str, *, compare: bool = False, terms: int = 0) -> Agreement:
+        agreement = super().agree(point, compare=compare, terms=terms)
         if compare:
             self._known_digest = self.digest()
         return agreement

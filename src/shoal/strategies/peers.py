@@ -16,6 +16,7 @@ from shoal.collectives.group import Group
 from shoal.errors import ExchangeFailed, ParametersLost, ShoalError
 from shoal.events import AnyEvent
 from shoal.parameters.client import ParameterClient
+from shoal.terms import Made
 from shoal.values import Generation, Unreached
 from shoal.wire.messages import ExchangeBroken, PartFailed, PartWritten, Ready
 
@@ -27,6 +28,15 @@ class JobOver(BaseException):
         super().__init__(str(error))
         self.error = error
         self.is_news = is_news  # the coordinator does not know yet
+
+
+class Briefed(Exception):
+    """A newcomer that waits to be let in is told of calls of the job's script that it has not seen."""
+
+    def __init__(self, first: int, calls: tuple[Made, ...]) -> None:
+        super().__init__(f"{len(calls)} calls of the job's script, from call {first + 1} on")
+        self.first = first
+        self.calls = calls
 
 
 @dataclass(frozen=True)
@@ -90,11 +100,18 @@ class Peers(ABC):
 
     @abstractmethod
     def await_generation(self, after: int) -> Generation:
-        """Block until there is one with a higher number. Raises JobOver where the job has ended."""
+        """Block until there is one with a higher number. Raises JobOver where the job has ended.
+
+        Raises Briefed where this worker is a newcomer and is told of more of the job's calls; then it is not ready any
+        more.
+        """
 
     @abstractmethod
     def connect(self, generation: Generation) -> None:
         """Make `group` that of a generation which this worker is in. Raises ExchangeFailed."""
+
+    def call_made(self, index: int, made: Made) -> None:  # noqa: B027  most have no newcomers to tell
+        """This worker's script has made this call, or it gave its result: newcomers compare it with their own."""
 
     # What is wished for from outside the script, and the leave to go on
 

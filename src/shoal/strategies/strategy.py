@@ -67,6 +67,7 @@ class Agreement:
     """What all workers found out together at one point."""
 
     stop: str | None = None  # reason, if any worker wants the loops to end
+    is_same: bool = True  # all workers have the same `terms`
 
 
 @dataclass
@@ -135,10 +136,11 @@ class Strategy(ABC):
         """Whether this parameter's gradient is exchanged."""
 
     @abstractmethod
-    def agree(self, point: str, *, compare: bool = False) -> Agreement:
+    def agree(self, point: str, *, compare: bool = False, terms: int = 0) -> Agreement:
         """Meet all workers at a point of the script that all must pass. Raises ExchangeFailed or WorkersDisagree.
 
-        Changed buffers are averaged on the way. With `compare` the replicas must be equal, bit for bit.
+        Changed buffers are averaged on the way. With `compare` the replicas must be equal, bit for bit. `terms` is a
+        number below 2**40 that stands for what the script has called so far.
         """
 
     @abstractmethod

@@ -25,6 +25,8 @@ def save_after_step(session: Session, cursor: Cursor) -> None:
 
 def save_here(session: Session, mark: str, *, is_agreed: bool = False) -> None:
     """On the script's request, outside a loop: all workers make one of the state as it is."""
+    if not is_agreed:
+        session.script.make("checkpoint", [("mark", mark)])
     if is_past(session):
         return  # it was made before the script started again
     if not is_agreed:
@@ -104,6 +106,7 @@ def _begin(session: Session, cursor: Cursor, *, reason: str, mark: str = "", is_
         "keys": state_dict_keys(session),
     }
     tree["changed"] = changed_buffers(session)
+    tree["terms"] = {} if session.loop is None else session.loop.terms()
     if session.loop_end is not None:
         _wind_back(tree, session.loop_end)
     moment = Moment(

@@ -18,6 +18,7 @@ from shoal.data.dealing import Dealing
 from shoal.data.feed import Feed
 from shoal.errors import UsageError
 from shoal.events import Evaluated
+from shoal.training.call_terms import data_terms
 from shoal.training.devices import moved
 from shoal.training.meetings import gather
 from shoal.training.reporter import finite
@@ -45,7 +46,7 @@ def evaluate(session: Session, score: Callable[..., Any], feed: Feed) -> dict[st
         return scores
 
     try:
-        scores = gather(session, "evaluation", reduce, alone=None)
+        scores = gather(session, "evaluation", reduce, alone=None, terms=data_terms(feed))
     finally:
         feed.close()
     # Where it failed in an iteration: a part of the data must not pass for the whole.

@@ -16,12 +16,14 @@ from shoal.errors import CheckpointUnusable, ExchangeFailed, UsageError
 from shoal.events import EpochEnded, LoopStarted
 from shoal.strategies.peers import Breakage
 from shoal.strategies.strategy import Iteration
+from shoal.training.call_terms import loop_terms
 from shoal.training.checkpointing import save_after_step, save_asked, save_on_handover, save_on_stop
 from shoal.training.devices import moved
 from shoal.training.loop_length import LoopLength, Place
 from shoal.training.loop_plan import LoopPlan
 from shoal.training.meetings import end_of_loop, leave_loop, meet, settle, take_past
 from shoal.training.recovery import enter, recover, tell_batch, undo_void
+from shoal.training.resume import check_place
 from shoal.training.session import HandedOver, Past, Session
 from shoal.training.state import forget_changed, load_state
 from shoal.values import Cursor, TimeShares
@@ -66,10 +68,11 @@ class Loop:
             )
         if session.stopped is not None:
             return
+        session.script.make("loop", loop_terms(self._plan))
         enter(session)
         session.loop, session.loop_end = self, None
         self._number, self.first_step, self._blocked = session.loops + 1, session.step, session.saver.blocked
-        if session.past is not None and self._is_past(session.past):
+        if session.is_catching_up and self._is_past(session.past):
             session.loops += 1
             session.points += 2  # its start and its end
             session.seed_outside()
@@ -93,11 +96,12 @@ class Loop:
         finally:
             self._plan.feed.close()
 
-    def _is_past(self, past: Past) -> bool:
-        """Whether it was over before this script started again."""
+    def _is_past(self, past: Past | None) -> bool:
+        """Whether it is over for the others, or was over before this script started again."""
         for optimizer in self._session.watched.optimizers:  # else schedulers warn that they step before the optimizer
             optimizer._opt_called = True  # type: ignore[attr-defined]  # torch.optim.lr_scheduler's own mark
-        return self._number < past.loop or (self._number == past.loop and not past.in_loop)
+        # Without a past: a newcomer that is in no generation yet, and knows that the others have passed this loop.
+        return past is None or self._number < past.loop or (self._number == past.loop and not past.in_loop)
 
     def _come_in(self) -> None:
         """Meet the others at the start, or where they are in this loop."""
@@ -138,6 +142,7 @@ class Loop:
 
     def _catch_up(self, past: Past) -> None:
         """A resumed script has reached the loop that its checkpoint is in."""
+        check_place(self._session, past, self.terms())
         try:
             self.cursor = load_state(self._session, past.state)
         except CheckpointUnusable as error:
@@ -194,6 +199,10 @@ class Loop:
                         "run.model, so workers would not agree on it; write model = run.model(model) first"
                     )
 
+    def terms(self) -> dict[str, str]:
+        """What the script has said of it."""
+        return {name: str(value) for name, value in loop_terms(self._plan)}
+
     def length(self) -> int:
         """Batches over all epochs, while the number of workers stays what it is."""
         return LoopLength(self._plan, self.dealing()).batches()
@@ -203,7 +212,7 @@ class Loop:
 
     def _start(self, point: str) -> None:
         session, length = self._session, LoopLength(self._plan, self.dealing())
-        session.agree(point)
+        session.agree(point, with_terms=True)
         self._prepare(holds_state=True)
         if session.peers.group.rank == 0:
             session.peers.report(

@@ -8,14 +8,15 @@ the others have passed without meeting anybody.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
 from shoal.collectives.group import Group
-from shoal.errors import CheckpointUnusable, ExchangeFailed, UsageError
+from shoal.errors import CheckpointUnusable, ExchangeFailed, TermsDiffer, UsageError
 from shoal.events import LoopEnded
 from shoal.strategies.peers import Breakage
 from shoal.training.recovery import enter, recover, take_place
+from shoal.training.script_calls import ADVICE
 from shoal.training.session import Session, StartAgain, is_step
 from shoal.training.state import load_state
 from shoal.values import Cursor
@@ -40,16 +41,17 @@ def meet(session: Session, label: str, action: Callable[[str], T]) -> T:
         return value
 
 
-def is_past(session: Session) -> bool:
+def is_past(session: Session, *, gives: bool = False) -> bool:
     """Whether the members have passed the meeting that this script has come to. Counts it, if so.
 
     A newcomer finds out here where they are; a script that has gone through all that they have passed takes the state.
+    `gives`: the meeting has a result.
     """
-    enter(session)
+    enter(session, gives=gives)
     past = session.past
-    if past is None:
+    if past is None and not session.peers.is_new:
         return False
-    if past.is_resumed or session.points < past.points:
+    if past is None or past.is_resumed or session.points < past.points:
         session.points += 1
         return True
     take_past(session)
@@ -60,7 +62,11 @@ def take_past(session: Session) -> Cursor:
     """The script is where the others are: from now on it has their state."""
     past = session.past
     assert past is not None
-    cursor = load_state(session, past.state)
+    session.script.arrive()
+    try:
+        cursor = load_state(session, past.state)
+    except CheckpointUnusable as misfit:
+        raise TermsDiffer(f"the state of the job does not fit this worker's script: {misfit}; {ADVICE}") from None
     session.past = None
     take_place(session, past.state)
     session.holds = session.reporter.generation = session.peers.generation.number
@@ -68,8 +74,18 @@ def take_past(session: Session) -> Cursor:
     return cursor
 
 
-def gather(session: Session, operation: str, action: Callable[[Group, str], T], *, alone: T) -> T:
-    """A collective of the script: in an iteration, where a failure makes it void, or as a meeting with a result."""
+def gather(
+    session: Session,
+    operation: str,
+    action: Callable[[Group, str], T],
+    *,
+    alone: T,
+    terms: Iterable[tuple[str, object]] = (),
+) -> T:
+    """A collective of the script: in an iteration, where a failure makes it void, or as a meeting with a result.
+
+    `terms` is what all workers must have in common besides the operation.
+    """
     if session.iteration is not None:
         if session.strategy.is_free:
             call = "run.evaluate" if operation == "evaluation" else "run.mean"
@@ -78,26 +94,36 @@ def gather(session: Session, operation: str, action: Callable[[Group, str], T], 
                 "loop (for every epoch: run.epochs), or use --consistency synchronous"
             )
         return session.collective(operation, action, alone=alone)
-    if is_past(session):
+    session.script.make(operation, terms)
+    if is_past(session, gives=True):
         return cast(T, recorded(session))
     named = f"{operation}, meeting {session.points + 1}"
     result = meet(session, named, lambda label: action(session.peers.group, f"step {session.step}, {label}"))
     session.results.append(copy.deepcopy(result))  # the script may change its own
+    session.script.gave(result)
     return result
 
 
 def recorded(session: Session) -> Any:
-    """What this collective gave before the script started again."""
+    """What this collective gave the others, or gave before the script started again."""
     past = session.past
-    assert past is not None
-    if len(session.results) >= len(past.results):
+    if past is None:
+        result = session.script.result
+    elif len(session.results) < len(past.results):
+        result = past.results[len(session.results)]
+    else:
         text = (
             f"the script calls run.mean or run.evaluate {len(session.results) + 1} times before loop {past.loop} "
-            f"and the state is of one that called them {len(past.results)} times; resume the same script"
+            f"and the state is of one that called them {len(past.results)} times"
         )
-        raise CheckpointUnusable(text)
-    session.results.append(past.results[len(session.results)])
-    return copy.deepcopy(session.results[-1])
+        raise (
+            CheckpointUnusable(f"{text}; resume the same script")
+            if past.is_resumed
+            else TermsDiffer(f"{text}; {ADVICE}")
+        )
+    session.results.append(result)
+    session.script.gave(result)
+    return copy.deepcopy(result)
 
 
 def cursor_of(session: Session) -> Cursor:
@@ -148,6 +174,12 @@ def finish(session: Session) -> None:
     session.was_left = session.was_left or session.iteration is not None
     settle(session)
     past = session.past
+    if past is not None and not past.is_resumed:
+        if past.in_loop or session.points < past.points:
+            session.script.end()
+            raise TermsDiffer(f"the script came to its end before it was where the job is; {ADVICE}")
+        take_past(session)  # the others are in a meeting after the last loop
+    session.script.end()
     if past is not None and past.is_resumed and session.saver.last_step > 0:
         text = (
             f"the script came to its end after {session.loops} of its loops over data, before loop {past.loop}, "

@@ -13,10 +13,12 @@ from typing import Any
 from shoal.checkpoint.state_tree import Tree
 from shoal.events import Advised, ParametersGone, StepVoided
 from shoal.membership.alignment import Taking
-from shoal.strategies.peers import Breakage, Peers
+from shoal.strategies.peers import Breakage, Briefed, Peers
 from shoal.strategies.strategy import Iteration
+from shoal.training.call_results import encode_result
 from shoal.training.devices import own_device
 from shoal.training.regrouping import Regrouped, Regrouping
+from shoal.training.script_calls import decode_calls, encode_calls
 from shoal.training.session import Past, Session, StartAgain
 from shoal.training.state import load_buffers, load_state, state_of
 from shoal.values import Cursor, Standing
@@ -69,25 +71,49 @@ def recover(session: Session, breakage: Breakage, cursor: Cursor, *, in_place: b
     return recovered
 
 
-def enter(session: Session) -> None:
-    """A newcomer's script needs the others for the first time: get in, and learn where they are."""
-    if not session.peers.is_new:
-        return
-    peers = session.peers
-    peers.set_position(0, "waiting to be let in")
-    regrouping = Regrouping(peers, lambda: _payload(session, Cursor()))
-    done = regrouping.run(Ready(generation=peers.generation.number), session.standing())
-    if done.taking is Taking.PAST and done.payload is not None:
-        session.past = past_from(done.payload)
-        return
-    raise StartAgain("the job starts from its newest checkpoint", is_settled=True)
+def enter(session: Session, *, gives: bool = False) -> None:
+    """A newcomer's script has come to a call that needs the others: get in, unless they have passed that call.
+
+    While the newcomer waits it is told what their scripts have called, and compares: see `script_calls`. A call that
+    they have passed needs nobody, and the script goes on without being in a generation. `gives`: the call has a result.
+    Raises TermsDiffer.
+    """
+    peers, script = session.peers, session.script
+    while peers.is_new and not script.is_over(gives=gives):
+        peers.set_position(0, "waiting to be let in")
+        ready = Ready(generation=peers.generation.number, seen=script.seen, is_ahead=script.is_ahead)
+        try:
+            done = Regrouping(peers, lambda: _payload(session, Cursor())).run(ready, session.standing())
+        except Briefed as briefed:
+            script.learn(briefed.first, briefed.calls)
+            continue
+        if done.taking is not Taking.PAST or done.payload is None:
+            raise StartAgain("the job starts from its newest checkpoint", is_settled=True)
+        past = past_from(done.payload)
+        if not _has_gone_through(session, past):
+            raise StartAgain("the others are elsewhere in the script", past, is_settled=True)
+        session.go_through(past)
+
+
+def _has_gone_through(session: Session, past: Past) -> bool:
+    """Whether all that this script has passed on its own is over for the others too, with the same results.
+
+    It is not where they have begun anew since this worker was told of their calls.
+    """
+    over = past.loop - past.in_loop
+    known = [encode_result(result) for result in past.results[: len(session.results)]]
+    is_same = known == [encode_result(result) for result in session.results]
+    return is_same and session.loops <= over and session.points <= past.points
 
 
 def join_first(peers: Peers) -> Past | None:
     """Before the script runs: wait for the first generation. What its members have done, if they did anything."""
     own_device()  # what carries tensors between GPUs asks torch which one is this process's
-    # Whoever is in it from the start has nothing to give and nothing to take.
-    done = Regrouping(peers, dict).run(Ready(generation=0), Standing(is_new=True))
+    # Whoever is in it from the start has nothing to give and nothing to take. Whoever is left out of it is a newcomer.
+    try:
+        done = Regrouping(peers, dict).run(Ready(generation=0, seen=0, is_ahead=True), Standing(is_new=True))
+    except Briefed:
+        return None
     return None if done.payload is None else past_from(done.payload)
 
 
@@ -100,6 +126,7 @@ def past_from(payload: Tree) -> Past:
         results=tuple(payload["results"]),
         points=place["points"],
         in_loop=place["in_loop"],
+        calls=tuple(decode_calls(payload["calls"])),
     )
 
 
@@ -153,6 +180,7 @@ def _payload(session: Session, cursor: Cursor) -> Tree:
     return {
         **state_of(session, cursor),
         "results": list(session.results),
+        "calls": encode_calls(session.script.own),
         "place": {
             "loop": session.loops,
             "first_step": 0 if session.loop is None else session.loop.first_step,

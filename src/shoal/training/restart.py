@@ -62,9 +62,8 @@ def begin_anew(session: Session, store: Store | None, *, trusted: int | None = N
             try:
                 recover(session, breakage, Cursor())
             except StartAgain as again:
-                session.past = again.past
                 if again.past is not None:
-                    session.holds = 0
+                    session.go_through(again.past)
                     return
 
 
@@ -102,7 +101,7 @@ def _start_again(session: Session, again: StartAgain, fresh: Callable[[], Sessio
     newcomer.strategy.votes.stop = session.strategy.votes.stop
     session.close()
     if again.past is not None:
-        newcomer.past, newcomer.holds = again.past, 0
+        newcomer.go_through(again.past)
     else:
         newcomer.saver.start_over()
         begin_anew(newcomer, store, trusted=again.trusted)

@@ -6,6 +6,8 @@ out again, and the loop that was going on gets the state and goes on at its plac
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 import torch
 
@@ -18,7 +20,9 @@ from shoal.checkpoint.state_tree import Tree
 from shoal.checkpoint.store import Store
 from shoal.errors import CheckpointUnusable
 from shoal.events import CheckpointRefused, Resumed
+from shoal.training.call_terms import resume_difference
 from shoal.training.session import Past, Session
+from shoal.values import Cursor
 
 
 def resume(session: Session, store: Store, *, must_find: bool = True, trusted: int | None = None) -> None:
@@ -101,6 +105,24 @@ def _take_up(session: Session, manifest: Manifest, state: Tree) -> None:
         reason = about.cursor.text if about.kind == "full" else "imported weights"
         workers = about.generation.size
         session.peers.report(Resumed(checkpoint=manifest.checkpoint, step=about.step, workers=workers, reason=reason))
+
+
+def check_place(session: Session, past: Past, terms: Mapping[str, str]) -> None:
+    """Whether a place in the data of the checkpoint's loop is one in the script's loop, which has these terms.
+
+    Raises CheckpointUnusable: some samples would be used twice, and others never.
+    """
+    epoch, position = past.state["cursor"]
+    then = past.state.get("terms", {})
+    found = resume_difference(then, terms, is_inside=bool(position or past.state.get("gaps")))
+    if found is not None:
+        name, before, now = found
+        place = Cursor(epoch=epoch, position=position).text
+        raise CheckpointUnusable(
+            f"{session.saver.last_name} does not fit the script: {name} of loop {past.loop} was {before} when it was "
+            f"made, at {place}, and is {now} now; resume with the data set, the loops and the --seed that it was made "
+            "with, or start a new job"
+        )
 
 
 def _leave_out_later(state: Tree) -> None:

@@ -17,6 +17,7 @@ from shoal.data.sources import FeedOptions, feed_for
 from shoal.errors import UsageError
 from shoal.job_config import nearest
 from shoal.training.batches import Batches, epoch_numbers
+from shoal.training.call_terms import kept_terms, model_terms, optimizer_terms
 from shoal.training.checkpointing import save_here
 from shoal.training.devices import placed
 from shoal.training.evaluation import evaluate
@@ -26,7 +27,7 @@ from shoal.training.loop_plan import LoopPlan
 from shoal.training.meetings import gather, is_past, meet, settle
 from shoal.training.session import Session
 from shoal.training.snapshot import Kept
-from shoal.training.state import load_weights
+from shoal.training.state import load_weights, parameter_names
 from shoal.training.sync_batchnorm import Statistics, convert
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -106,6 +107,7 @@ class Run:
         name = f"model {len(self._session.watched.models) + 1}"
         self._session.strategy.attach(built, name)
         self._session.watched.models[name] = built
+        self._session.script.make("model", model_terms(built))
         if self._session.peers.is_new:  # it will get a state that all have agreed on
             self._session.points += 1
         elif not is_past(self._session):
@@ -125,6 +127,9 @@ class Run:
             raise UsageError("run.optimizer was given the same optimizer twice; hand it over once, before the loop")
         self._session.steps.watch(optimizer, clip_norm=clip_norm)
         self._session.watched.optimizers.append(optimizer)
+        if self._session.is_between:
+            terms = optimizer_terms(optimizer, clip_norm, parameter_names(self._session))
+            self._session.script.make("optimizer", terms)
         return optimizer
 
     def batches(
@@ -186,7 +191,7 @@ class Run:
         iteration = self._session.iteration
         if iteration is None:
             self._session.seed_outside()  # `score` may have drawn; a resumed script does not call it again
-        if self._session.past is None and (iteration is None or iteration.breakage is None):
+        if not self._session.is_catching_up and (iteration is None or iteration.breakage is None):
             self._session.reporter.scored(scores, step=self._session.step, is_open=iteration is not None)
         return scores
 
@@ -241,7 +246,7 @@ class Run:
         """Numbers for the progress display and the job's record, by name. Dropped if the step turns out void."""
         if self._session.iteration is not None:
             self._session.reporter.log(values)
-        elif self._session.past is None:  # a script that starts again from the top has logged them before
+        elif not self._session.is_catching_up:  # the script, or the others' scripts, have logged them before
             self._session.reporter.log_outside(values, step=self._session.step)
 
     def log_to(self, writer: object) -> None:
@@ -261,6 +266,8 @@ class Run:
             self._session.watched.kept[name] = thing
             if (before := self._session.kept_before.pop(name, None)) is not None:
                 thing.load_state_dict(before)  # a resumed script that hands it over inside its loop
+        if self._session.is_between:
+            self._session.script.make("kept objects", kept_terms(things))
 
     def save(self, *, mark: str = "") -> None:
         """Make a checkpoint, after this step or, outside loops, of the state as it is. Every worker must call it.

@@ -23,16 +23,19 @@ from shoal.events import Advised, StopAgreed, StopRequested, UndoKept
 from shoal.job_config import JobConfig
 from shoal.strategies.peers import Peers
 from shoal.strategies.strategy import Iteration, Strategy, waiting
+from shoal.terms import Call
 from shoal.training import devices
 from shoal.training.optimizers import OptimizerSteps
 from shoal.training.progress import Progress
 from shoal.training.reporter import Reporter
 from shoal.training.saving import Saver
+from shoal.training.script_calls import ScriptCalls, disagreement
 from shoal.training.snapshot import Kept, StepSnapshot
 from shoal.values import Cursor, Standing
 from shoal.wire.tables import Range
 
 T = TypeVar("T")
+TERMS_BYTES = 5  # of the digest of the script's calls that travel in a note, which has room for 40 bits
 OUTSIDE_KEY = 6  # see `data.order`: keys for different uses start from different numbers
 
 
@@ -74,6 +77,8 @@ class RunningLoop(Protocol):
 
     def dealing(self) -> Dealing: ...
 
+    def terms(self) -> dict[str, str]: ...
+
 
 @dataclass(frozen=True)
 class Past:
@@ -86,6 +91,7 @@ class Past:
     is_resumed: bool = False  # from a checkpoint, all workers together
     points: int = 0  # of members that are running: meetings outside loops that they have passed
     in_loop: bool = True  # that loop is not over
+    calls: tuple[Call, ...] = ()  # that members which are running have made, for this script's own to be compared with
 
 
 @dataclass(frozen=True)
@@ -131,12 +137,30 @@ class Session:
         self.loop: RunningLoop | None = None
         self.loop_end: LoopEnd | None = None  # of the last loop that is over; None inside loops and before the first
         self.results: list[Any] = []  # of collectives outside loops, for a script that starts again from the top
+        self.script = ScriptCalls(peers)
         self.past: Past | None = None  # set while a script that started again has not reached its current loop
         self.weights: dict[str, Any] | None = None  # by model: what training starts from, where that is imported
         self.kept_before: dict[str, Any] = {}  # states of objects that a resumed script has not handed over yet
         self.save_here: Callable[..., None] | None = None  # makes a checkpoint outside loops; set by `Run`
         self._undo_told = False
         self._compares = False  # the present step's exchange compares the replicas
+
+    # Where the script is
+
+    def go_through(self, past: Past) -> None:
+        """Everything up to where the others are is over for this script. Raises TermsDiffer."""
+        self.past, self.holds = past, 0
+        self.script.learn_all(past.calls)
+
+    @property
+    def is_catching_up(self) -> bool:
+        """What the script calls now was called before, by the others or by itself."""
+        return self.past is not None or self.peers.is_new
+
+    @property
+    def is_between(self) -> bool:
+        """The script is in no iteration; it may have left its last one by `break`."""
+        return self.iteration is None or self.was_left
 
     # The contract of a step
 
@@ -239,10 +263,16 @@ class Session:
 
     # Agreement outside of gradients
 
-    def agree(self, point: str, *, compare: bool = False) -> None:
-        """Meet all workers outside an iteration; learn here whether all loops end. Raises ExchangeFailed."""
+    def agree(self, point: str, *, compare: bool = False, with_terms: bool = False) -> None:
+        """Meet all workers outside an iteration; learn here whether all loops end. Raises ExchangeFailed.
+
+        With `with_terms` their scripts must have made the same calls so far.
+        """
         self.peers.set_position(self.step, point)
-        agreement = self.strategy.agree(point, compare=compare)
+        terms = int.from_bytes(self.script.digest[:TERMS_BYTES], "big") if with_terms else 0
+        agreement = self.strategy.agree(point, compare=compare, terms=terms)
+        if not agreement.is_same:
+            raise disagreement(self.script, self.peers)
         if agreement.stop is not None and self.stopped is None:
             self.stopped = self.strategy.votes.stop = agreement.stop
             if self.peers.group.rank == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shoal import events
+from shoal.errors import TermsDiffer
 from shoal.watch import server_words
 from shoal.watch.board import CALM_KINDS, Board, void_of
 from shoal.watch.wording import (
@@ -107,6 +108,8 @@ def _notice_of_members(board: Board, event: events.Event) -> str | None:
     match event:
         case events.WorkerDied():
             return shortly(event.reason)
+        case events.WorkerFailed(error=TermsDiffer.__name__):
+            return f"worker {event.worker} was turned away: {shortly(event.text)}"
         case events.WorkerFailed() if board.step > board.first_step:  # else the job's end says it at once
             return f"worker {event.worker} failed in step {event.step}: {shortly(event.text)}"
         case events.WorkerExpelled():

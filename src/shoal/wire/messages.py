@@ -11,9 +11,10 @@ import msgspec
 from shoal.bounds import Count, ExitCode, Items, Members, Name, Ordinal, Size, Text
 from shoal.errors import WireError
 from shoal.events import AnyEvent
+from shoal.terms import Made
 from shoal.values import Address, Generation, Unreached
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # a generation of 10,000 members fits; anything longer is refused unread
 
 
@@ -31,6 +32,8 @@ class Join(Message, frozen=True, tag="join"):
     process: Ordinal
     address: Address  # where its peers reach it
     generation: Ordinal = 0  # of a worker that comes back: the one it is in
+    shoal: Name = ""  # versions of what it runs; empty: it does not say
+    torch: Name = ""
 
 
 class Watch(Message, frozen=True, tag="watch"):
@@ -59,6 +62,17 @@ class Ready(Message, frozen=True, tag="ready"):
 
     generation: Ordinal  # the newest one that it knows of
     unreachable: Members[Ordinal] = ()  # members of it that do not answer the sender; it says so again when they do
+    # Of a worker that has been in none: how many of the job's calls it has compared with those of its own script. None:
+    # there is nothing to compare, since it was a member before.
+    seen: Ordinal | None = None
+    is_ahead: bool = False  # its script has come to a call that is not among those
+
+
+class Calls(Message, frozen=True, tag="calls"):
+    """What the sender's script has called, told by one member of a generation; newcomers compare it with their own."""
+
+    first: Ordinal  # index of the first of these; whatever was told before of this index and later ones is void
+    calls: Items[Made]
 
 
 class Report(Message, frozen=True, tag="report"):
@@ -207,6 +221,17 @@ class Formed(Message, frozen=True, tag="formed"):
     generation: Generation
 
 
+class Briefing(Message, frozen=True, tag="briefing"):
+    """To a newcomer that is ready: calls that it has not seen. It compares them and says again when it is ready.
+
+    Every call but the last one that it knows of is over.
+    """
+
+    generation: Generation  # the current one
+    first: Ordinal  # index of the first of these
+    calls: Items[Made]
+
+
 class StopNotice(Message, frozen=True, tag="stop-notice"):
     """Vote for stopping at the next agreement."""
 
@@ -257,6 +282,7 @@ ClientMessage = (
     | PartFailed
     | Enlist
     | Ready
+    | Calls
     | Inject
 )
 CoordinatorMessage = (
@@ -267,6 +293,7 @@ CoordinatorMessage = (
     | Formed
     | RegroupWish
     | Expelled
+    | Briefing
     | StopNotice
     | CheckpointSettled
     | Inject

@@ -1,0 +1,145 @@
+"""What a worker's script says in its calls of `run`, as text, and the first difference between two scripts. Pure.
+
+Every worker runs the same script: its calls outside iterations come in the same order and say the same. A newcomer
+compares its calls with those of the job's members before it is let in; the first workers compare theirs with each other
+when a loop starts. Not here: what a call says (`training.call_terms`), and how calls travel (`wire.messages`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import Annotated, Self
+
+import msgspec
+from msgspec import Meta
+
+from shoal.bounds import Items, Name
+from shoal.errors import WireError
+
+Terms = Items[tuple[Name, Name]]  # names and values, in an order of their own
+
+LONGEST_TEXT = 200  # characters of a name or a value; of a longer one the beginning and a digest count
+MOST_PACKED = 256 * 1024  # bytes of one call's terms as they travel: tens of thousands of tensors
+MOST_RESULT = 1024 * 1024  # bytes of one result; `training.call_results` keeps to much less
+DIGEST_BYTES = 16
+MOST_UNPACKED = 32 * 1024 * 1024
+MOST_CALLS = 20_000  # of a script that are kept and compared
+CHUNK_BYTES = 1024 * 1024  # of calls in one message, about
+_decoder: msgspec.msgpack.Decoder[Terms] = msgspec.msgpack.Decoder(Terms)
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """One call. Two calls are alike where `what` and `digest` are; the terms tell how others differ."""
+
+    what: Name  # model, optimizer, kept objects, loop, mean, evaluation, checkpoint
+    digest: Annotated[bytes, Meta(max_length=DIGEST_BYTES)]  # of the terms
+    packed: Annotated[bytes, Meta(max_length=MOST_PACKED)]  # the terms, compressed; empty where that is over the limit
+
+    @classmethod
+    def of(cls, what: str, terms: Iterable[tuple[str, object]] = ()) -> Self:
+        plain = tuple((_clipped(name), _clipped(str(value))) for name, value in terms)
+        data = msgspec.msgpack.encode(plain)
+        packed = zlib.compress(data)
+        travels = len(packed) <= MOST_PACKED and len(data) <= MOST_UNPACKED
+        return cls(what, _digest(data), packed if travels else b"")
+
+    def is_like(self, other: Call) -> bool:
+        return (self.what, self.digest) == (other.what, other.digest)
+
+    @property
+    def terms(self) -> Terms | None:
+        """None where they are too many to travel. WireError for bytes that are no terms."""
+        if not self.packed:
+            return None
+        try:
+            unpacking = zlib.decompressobj()
+            data = unpacking.decompress(self.packed, MOST_UNPACKED)
+            return _decoder.decode(data)
+        except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise WireError(f"the terms of a call ({self.what!r}) cannot be read: {error}") from None
+
+
+class Made(msgspec.Struct, frozen=True, array_like=True):
+    """A call that the members' scripts have made, with what it gave them."""
+
+    call: Call
+    # Encoded; None: it gives nothing, is under way, or gave more than travels this way.
+    result: Annotated[bytes, Meta(max_length=MOST_RESULT)] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return len(self.call.packed) + len(self.result or b"") + 64
+
+
+class Difference(msgspec.Struct, frozen=True):
+    subject: str  # "loop 2: batch size"
+    first: str  # the value in the first of two scripts
+    second: str
+
+    def text(self, first: str, second: str) -> str:
+        """`first` and `second` say where each value is: "in the job", "on worker 3"."""
+        return f"{self.subject} is {self.first} {first} and {self.second} {second}"
+
+
+def difference(first: Sequence[Call], second: Sequence[Call], start: int = 0) -> Difference | None:
+    """Between calls that both scripts have made, from the one with index `start` on."""
+    for index in range(start, min(len(first), len(second))):
+        if not first[index].is_like(second[index]):
+            return _difference(first, second, index)
+    return None
+
+
+def _difference(first: Sequence[Call], second: Sequence[Call], index: int) -> Difference:
+    one, other = first[index], second[index]
+    if one.what != other.what:
+        return Difference(f"call {index + 1} of the script", named(first, index), named(second, index))
+    where = named(first, index)
+    terms, others = one.terms, other.terms
+    if terms is None or others is None:
+        return Difference(f"{where}: the digest of its terms", one.digest.hex(), other.digest.hex())
+    for left, right in zip_longest(terms, others):
+        if left == right:
+            continue
+        if left is not None and right is not None and left[0] == right[0]:
+            return Difference(f"{where}: {left[0]}", left[1], right[1])
+        return Difference(f"{where}: what comes first that differs", _text(left), _text(right))
+    raise WireError(f"the digests of {where} differ and its terms do not: the digest does not belong to the terms")
+
+
+def named(calls: Sequence[Call], index: int) -> str:
+    """What people call it: its kind, and which one of that kind it is in the script."""
+    what = calls[index].what
+    return f"{what} {sum(call.what == what for call in calls[: index + 1])}"
+
+
+def chunk(calls: Sequence[Made], start: int) -> tuple[Made, ...]:
+    """As many of the calls from `start` on as go into one message; one at least, where there is one."""
+    size, stop = 0, start
+    while stop < len(calls) and (stop == start or size + calls[stop].size <= CHUNK_BYTES):
+        size += calls[stop].size
+        stop += 1
+    return tuple(calls[start:stop])
+
+
+def combined(digest: bytes, call: Call) -> bytes:
+    """The digest of a script's calls so far, with one more."""
+    return _digest(digest + call.what.encode() + call.digest)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def _clipped(text: str) -> str:
+    plain = text.encode("utf-8", "backslashreplace")
+    if len(text) <= LONGEST_TEXT:
+        return plain.decode()
+    return f"{plain.decode()[:LONGEST_TEXT]}... ({len(text)} characters, digest {_digest(plain).hex()[:12]})"
+
+
+def _text(term: tuple[str, str] | None) -> str:
+    return "nothing more" if term is None else f"{term[0]} {term[1]}"

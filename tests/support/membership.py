@@ -2,12 +2,14 @@
 
 A scenario is a list of commands, each followed by `----` and the instructions that the core answers with:
 
-    join WORKER [client=NAME] [version=N] [port=N] [process=N]   a worker connects; its client is worker-N if not named
+    join WORKER [client=NAME] [version=N] [port=N] [process=N] [shoal=TEXT] [torch=TEXT]
+                                                        a worker connects; its client is worker-N if not named
     back WORKER [generation=N]                          it connects again, after its connection was closed
     watch [client=NAME] [launcher=0]                    a watcher connects; called launcher if not named
     beat WORKER step=N operation=TEXT                   a heartbeat
     broken WORKER peer=N step=N operation=TEXT generation=N reason=TEXT [holds=N] [is_planned=1] [must_restore=1]
-    ready WORKER [generation=N]                         it is in no group and wants to be let in
+    ready WORKER [generation=N] [seen=N] [is_ahead=1]   it is in no group and wants to be let in
+    calls WORKER first=N WHAT...                        what its script has called, from the call with that index on
     enlist [CLIENT]                                     a watcher asks for one more number
     failed WORKER step=N error=NAME text=TEXT
     leave WORKER step=N reason=TEXT [is_handover=1]
@@ -28,8 +30,8 @@ A scenario is a list of commands, each followed by `----` and the instructions t
     idle SECONDS WORKER...                              the same, but their steps do not go up
     restart                                             the coordinator is started again, with what it had journalled
 
-Decisions are shown as `journal`; beats are not shown. The first command, `job`, takes settings such as workers=4, and
-of a job that goes on past=N (its last generation) and shares=[2,1].
+Decisions are shown as `journal`; beats are not shown. The first command, `job`, takes
+settings such as workers=4, and of a job that goes on past=N (its last generation) and shares=[2,1].
 """
 
 from __future__ import annotations
@@ -75,6 +77,7 @@ from shoal.membership.protocol import (
     Tick,
 )
 from shoal.membership.publisher import PublishOutcome
+from shoal.terms import Call, Made
 from shoal.values import Address, Generation, Unreached
 from shoal.wire import messages
 from shoal.wire.messages import PROTOCOL_VERSION, ClientMessage, Join
@@ -83,17 +86,10 @@ SEPARATOR = "----"
 MISSING = {"step": 0, "operation": "all-reduce of gradients", "generation": 1, "peer": None, "reason": "reset by peer"}
 
 
-def join(
-    worker: int, *, version: int = PROTOCOL_VERSION, port: int = 7000, generation: int = 0, process: int | None = None
-) -> Join:
-    return Join(
-        version=version,
-        worker=worker,
-        host=f"host-{worker}",
-        process=100 + worker if process is None else process,
-        address=Address("127.0.0.1", port),
-        generation=generation,
-    )
+def join(worker: int, *, port: int = 7000, **fields: Any) -> Join:
+    """As a worker's own code says it, where nothing else is given."""
+    said = {"version": PROTOCOL_VERSION, "host": f"host-{worker}", "process": 100 + worker, "generation": 0}
+    return Join(worker=worker, address=Address("127.0.0.1", port), **said | fields)
 
 
 def broken(*, step: int, generation: int = 1, peer: int | None = None) -> messages.ExchangeBroken:
@@ -213,10 +209,10 @@ class Scenario:
         name = options.pop("client", f"worker-{plain[0]}" if plain else "launcher")
         self.count += 1
         self.clients[name] = self.count
-        numbers = {key: int(value) for key, value in options.items()}
+        fields: dict[str, Any] = {key: _value(text) for key, text in options.items()}
         if plain:
-            return self.count, join(int(plain[0]), **numbers)
-        is_launcher = bool(numbers.get("launcher", 1))
+            return self.count, join(int(plain[0]), **fields)
+        is_launcher = bool(fields.get("launcher", 1))
         return self.count, messages.Watch(version=PROTOCOL_VERSION, is_launcher=is_launcher)
 
     def _message(self, verb: str, plain: list[str], options: dict[str, str]) -> ClientMessage:
@@ -226,6 +222,8 @@ class Scenario:
         if verb == "report":
             event = msgspec.convert({"kind": plain[1], **fields}, AnyEvent, strict=False)
             return messages.Report(events=(event,))
+        if verb == "calls":
+            return messages.Calls(first=fields["first"], calls=tuple(Made(Call.of(what)) for what in plain[1:]))
         if verb == "exit":
             return messages.ProcessExited(worker=int(plain[0]), reason="", **fields)
         if verb == "enlist":
@@ -294,6 +292,8 @@ def as_text(value: msgspec.Struct) -> str:
         field = getattr(value, name)
         if isinstance(field, Generation):
             shown.append(generation_text(field, in_full=not isinstance(value, messages.Welcome)))
+        elif name == "calls":
+            shown.append(f"calls={json.dumps([made.call.what for made in field])}")
         elif name == "seconds":
             shown.append(f"seconds={field:.1f}")
         elif isinstance(value, messages.Welcome) and not field:

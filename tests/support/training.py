@@ -13,12 +13,13 @@ from shoal.codecs.identity import Identity
 from shoal.collectives.group import Group, Pending
 from shoal.collectives.operations import Operations
 from shoal.collectives.threaded_group import ThreadedGroup, _Here
-from shoal.errors import Aborted, ShoalError
+from shoal.errors import Aborted, ShoalError, TermsDiffer
 from shoal.events import AnyEvent
 from shoal.job_config import JobConfig
 from shoal.membership.publisher import Publisher, PublishRequest
-from shoal.strategies.peers import JobOver, Peers, Traffic
+from shoal.strategies.peers import Briefed, JobOver, Peers, Traffic
 from shoal.strategies.stand_in_group import StandInGroup
+from shoal.terms import Made
 from shoal.training.recovery import join_first
 from shoal.training.restart import begin_anew, train_through
 from shoal.training.run import Run
@@ -71,6 +72,8 @@ class Hub:
         self.expelled: set[int] = set()  # out of the current generation, and may come back
         self.leaving: dict[int, str] = {}  # workers that are told to hand over, and why
         self.meshes: list[InProcessMesh] = []
+        self.calls: dict[int, list[Made]] = {}  # by worker: of its script
+        self.briefed: dict[int, Briefed] = {}  # newcomers that are to compare more calls with their own
 
     def generation(self) -> Generation:
         members = tuple(
@@ -88,11 +91,32 @@ class Hub:
 
     def tell(self, worker: int, notice: Ready | ExchangeBroken) -> None:
         with self.condition:
+            told = self._calls_for(worker, notice)
+            if told is not None:
+                self.briefed[worker] = told
+                return
             self.waiting[worker] = notice
             self._form_if_due()
+            self.condition.notify_all()
+
+    def _calls_for(self, worker: int, notice: Ready | ExchangeBroken) -> Briefed | None:
+        """What a newcomer has not seen of the members' calls."""
+        if not isinstance(notice, Ready) or notice.seen is None or not self.members or worker in self.members:
+            return None
+        calls = self.calls.get(min(self.carriers or self.members), [])
+        first = max(0, notice.seen - 1)
+        return Briefed(first, tuple(calls[first:])) if notice.seen < len(calls) else None
+
+    def call_made(self, worker: int, index: int, made: Made) -> None:
+        with self.condition:
+            calls = self.calls.setdefault(worker, [])
+            if index <= len(calls):  # else of a run of its script that was given up
+                calls[index:] = [made]
 
     def await_generation(self, worker: int, after: int) -> Generation:
         with self.condition:
+            if worker in self.briefed:
+                raise self.briefed.pop(worker)
             reached = self.condition.wait_for(
                 lambda: (self.number > after and worker in self.members) or self.failed is not None or self.is_finished,
                 timeout=60,
@@ -145,6 +169,8 @@ class Hub:
             if isinstance(notice := asked[worker], ExchangeBroken) and notice.holds and not restore
         )
         self.carriers = tuple(holders)
+        if not self.carriers:
+            self.calls.clear()
         self.members = sorted(asked)
         self.waiting.clear()
         self.expelled.clear()
@@ -249,6 +275,9 @@ class ThreadPeers(Peers):
     def await_generation(self, after: int) -> Generation:
         return self._hub.await_generation(self.worker, after)
 
+    def call_made(self, index: int, made: Made) -> None:
+        self._hub.call_made(self.worker, index, made)
+
     def connect(self, generation: Generation) -> None:
         rank = generation.rank_of(self.worker)
         assert rank is not None
@@ -304,6 +333,7 @@ class Crew:
         self.hub = hub
         self.results: dict[int, Any] = {}
         self.errors: list[BaseException] = []
+        self.turned_away: dict[int, TermsDiffer] = {}  # by worker
         self._train = train
         self._config = JobConfig(**{"workers": hub.size, **options})
         self._threads: list[threading.Thread] = []
@@ -330,7 +360,7 @@ class Crew:
             past = None if peers.is_new else join_first(peers)
             session = start_session(peers, self._config, hub.store)
             if past is not None:
-                session.past, session.holds = past, 0
+                session.go_through(past)
             elif not peers.is_new:
                 begin_anew(session, hub.store if hub.is_resumed or hub.number > 1 else None)
             fresh = partial(start_session, peers, self._config)
@@ -341,6 +371,10 @@ class Crew:
             pass
         except HandedOver:
             hub.gone(worker, hub.left)
+        except TermsDiffer as error:
+            self.turned_away[worker] = error
+            hub.gone(worker, hub.dead)
+            peers.leave_group("this worker is turned away")
         except Killed:
             hub.gone(worker, hub.dead)
             peers.leave_group("this worker is dead")

@@ -19,6 +19,7 @@ HOUSE = [
     {"files"},
     {"steps"},
     {"events"},
+    {"terms"},
     {"environment"},
     {"job_config"},
     {"wire"},

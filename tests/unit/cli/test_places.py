@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from shoal.cli.places import PAUSES, Filled, Places
 
 
@@ -53,3 +55,45 @@ def test_many_places_are_filled_at_once_each_with_its_own_number() -> None:
     filled = [places.give(worker) for worker in (4, 5, 6)]
     assert [(one.worker, one.place) for one in filled if one is not None] == [(4, 0), (5, 2), (6, 3)]
     assert places.running == {1, 4, 5, 6}
+
+
+@pytest.mark.parametrize("is_said_first", [True, False])
+def test_a_place_whose_processes_are_all_turned_away_is_given_up(is_said_first: bool) -> None:
+    """What the coordinator says and what the engine sees come in either order."""
+    places = Places(2, most_refusals=3)
+    replaced(places, 1, by=2, now=0.0)
+    for worker in (2, 3, 4):
+        before = places.was_turned_away(worker) if is_said_first else ""
+        places.exited(worker, 8, "exited with code 8", 10.0 * worker)
+        said = before or ("" if is_said_first else places.was_turned_away(worker))
+        assert bool(said) == (worker == 4)
+        if worker < 4:
+            assert places.take_due(10.0 * worker + PAUSES[-1]) == 1
+            assert places.give(worker + 1) is not None
+    assert "each of 3 processes started in the place of a lost worker was turned away" in said
+    assert not places.is_filling
+    assert places.take_due(1000.0) == 0
+    # The next place that is vacant gets as many tries.
+    places.exited(0, -9, "was killed by SIGKILL", 1000.0)
+    assert places.is_filling
+
+
+def test_a_process_that_steps_gives_its_place_as_many_tries_as_before() -> None:
+    places = Places(1, most_refusals=2)
+    places.exited(0, -9, "was killed by SIGKILL", 0.0)
+    for worker in (1, 3):
+        assert places.take_due(1000.0 * worker) == 1
+        assert places.give(worker) is not None
+        assert places.was_turned_away(worker) == ""
+        places.exited(worker, 8, "exited with code 8", 1000.0 * worker)
+        assert places.take_due(1500.0 * worker) == 1
+        assert places.give(worker + 1) is not None
+        places.has_stepped(worker + 1)
+        places.exited(worker + 1, -9, "was killed by SIGKILL", 1500.0 * worker)
+    assert places.is_filling
+
+
+def test_a_worker_that_somebody_else_started_has_no_place_to_give_up() -> None:
+    places = Places(1, most_refusals=1)
+    assert places.was_turned_away(7) == ""
+    assert places.running == {0}

@@ -229,3 +229,23 @@ def test_workers_that_are_lost_while_they_stop_are_replaced_if_nobody_is_left_to
     assert AskForNumber() not in play(facts, workers=1)
     facts.append(Waiting(workers=0, needed=1, reason="worker 0 was killed by SIGKILL"))
     assert AskForNumber() in play(facts, workers=1)
+
+
+def test_processes_that_the_job_turns_away_are_not_started_for_ever() -> None:
+    """The script was changed while the job runs: the job goes on with those that are there, and says so once."""
+    supervisor = Supervisor(2, max_failures=2)
+    assert supervisor.handle(BACK, 0.0) == ()
+    out = [*supervisor.handle(joined(0), 0.0), *supervisor.handle(joined(1), 0.0)]
+    out += supervisor.handle(WorkerExited(1, -9), 1.0)
+    for worker in (2, 3):
+        out += supervisor.handle(Enlisted(worker), 10.0 * worker)
+        out += supervisor.handle(joined(worker), 10.0 * worker)
+        out += supervisor.handle(WorkerFailed(worker=worker, step=0, error="TermsDiffer", text="batch"), 10.0 * worker)
+        out += supervisor.handle(WorkerExited(worker, 8), 10.0 * worker)
+        out += supervisor.handle(Tick(), 10.0 * worker + 9.0)
+    assert [order.worker for order in out if isinstance(order, StartWorker)] == [2, 3]
+    assert sum(isinstance(order, AskForNumber) for order in out) == 2
+    [said] = [order.text for order in out if isinstance(order, Say)]
+    assert "each of 2 processes" in said and "turned away" in said
+    assert not any(isinstance(order, Finish) for order in out)
+    assert supervisor.handle(Tick(), 10_000.0) == ()

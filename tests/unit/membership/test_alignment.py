@@ -129,3 +129,10 @@ def test_the_way_in_starts_over_when_the_group_breaks_and_forgets_what_it_held_w
         assert done.value.generation == fourth
     else:
         raise AssertionError("it should be in")
+
+
+def test_a_newcomer_that_was_left_out_has_still_to_compare_its_calls() -> None:
+    way = member.regroup(2, Ready(generation=1, unreachable=(1,), seen=3, is_ahead=True), NEW)
+    next(way)
+    assert way.send(None) == member.Await(after=1)
+    assert way.send(generation(2, [0, 1], (0, 1))) == member.Tell(Ready(generation=2, seen=3, is_ahead=True))

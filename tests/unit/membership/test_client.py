@@ -14,8 +14,11 @@ from shoal.errors import AddressUnavailable, ScriptFailed
 from shoal.events import Advised
 from shoal.membership import client as client_module
 from shoal.membership.client import CoordinatorClient
+from shoal.terms import Call, Made
 from shoal.wire.messages import (
     Beat,
+    Briefing,
+    Calls,
     CheckpointSettled,
     Ended,
     ExchangeBroken,
@@ -145,6 +148,60 @@ def test_who_waits_for_a_generation_says_so_again_on_every_connection(pair: Pair
     for _ in range(2):
         pair.break_off(current=generation(1, 0, 1), is_member=True)
         assert pair.conversation.expect(ExchangeBroken) == BROKEN
+
+
+MADE = Made(Call.of("loop", [("batch size", 4)]))
+GAVE = Made(Call.of("mean"), b"result")
+
+
+def test_the_member_that_tells_calls_tells_all_of_them_on_every_connection(pair: Pair) -> None:
+    """Worker 0 tells in the first generation, is told off in the second, and tells again in the third."""
+    pair.tell(Formed(generation=generation(1, 0, 1)))
+    pair.client.wait_for_generation(0)
+    pair.client.call_made(0, MADE)
+    assert pair.conversation.expect(Calls) == Calls(first=0, calls=(MADE,))
+    pair.client.call_made(1, GAVE)
+    assert pair.conversation.expect(Calls) == Calls(first=1, calls=(GAVE,))
+    pair.break_off(current=generation(1, 0, 1), is_member=True)
+    assert pair.conversation.expect(Calls) == Calls(first=0, calls=(MADE, GAVE))
+    pair.tell(Formed(generation=generation(2, 0, 1, carriers=(1,))))
+    pair.client.wait_for_generation(1)
+    pair.client.call_made(2, MADE)
+    pair.tell(Formed(generation=generation(3, 0, 1, carriers=(0, 1))))
+    assert pair.conversation.expect(Calls) == Calls(first=0, calls=(MADE, GAVE, MADE))
+    # All start anew: what was called before is void.
+    pair.tell(Formed(generation=generation(4, 0, 1)))
+    pair.client.wait_for_generation(3)
+    pair.client.call_made(3, GAVE)
+    pair.client.call_made(0, GAVE)
+    assert pair.conversation.expect(Calls) == Calls(first=0, calls=(GAVE,))
+
+
+def test_a_message_that_a_broken_connection_cut_in_two_does_not_spoil_what_is_told_on_the_next(pair: Pair) -> None:
+    pair.tell(Formed(generation=generation(1, 0, 1)))
+    pair.client.wait_for_generation(0)
+    pair.client.call_made(0, MADE)
+    pair.conversation.expect(Calls)
+    filling = [Advised(worker=0, text=f"{number} " + "x" * 400_000) for number in range(40)]
+    for event in filling:  # more than the socket takes while nobody reads
+        pair.client.report(event)
+    pair.break_off(current=generation(1, 0, 1), is_member=True)
+    pair.client.part_written(PART)
+    awaited: list[object] = [PART, Calls(first=0, calls=(MADE,))]
+    while awaited:  # everything that comes can be read
+        message = pair.conversation.next()
+        awaited = [one for one in awaited if one != message]
+
+
+def test_a_newcomer_is_briefed_in_place_of_a_generation_and_is_not_ready_then(pair: Pair) -> None:
+    pair.client.tell(Ready(generation=0, seen=0))
+    pair.conversation.expect(Ready)
+    briefing = Briefing(generation=generation(3, 1, 2), first=0, calls=(MADE,))
+    pair.tell(briefing)
+    assert pair.client.wait_for_word(0) == briefing
+    pair.break_off(current=generation(3, 1, 2))
+    pair.client.tell(Ready(generation=0, seen=1))
+    assert pair.conversation.expect(Ready).seen == 1, "what it said before is not said again"
 
 
 def test_a_part_of_a_checkpoint_is_said_again_until_it_is_settled(pair: Pair) -> None:

@@ -32,10 +32,12 @@ from shoal.membership.protocol import (
     Tick,
 )
 from shoal.membership.publisher import PublishOutcome
+from shoal.terms import Call, Made
 from shoal.values import Generation, TimeShares
 from shoal.wire.messages import (
     PROTOCOL_VERSION,
     Beat,
+    Calls,
     CheckpointSettled,
     ClientMessage,
     Ended,
@@ -59,14 +61,20 @@ from support.membership import Scenario, join, part
 
 WORKERS = 3
 
+ERRORS = ("ScriptFailed", "Interrupted", "TermsDiffer", "", "what")
 small = st.integers(-1, WORKERS)
 texts = st.sampled_from(["", "a reason"])
 messages: st.SearchStrategy[ClientMessage] = st.one_of(
-    st.builds(join, small, version=st.sampled_from([2, 2, 2, 3]), port=st.sampled_from([7000, 7000, 0])),
-    st.builds(join, st.integers(0, WORKERS + 1), generation=st.integers(0, 3)),
+    st.builds(
+        join, small, version=st.sampled_from([PROTOCOL_VERSION] * 3 + [1]), port=st.sampled_from([7000, 7000, 0])
+    ),
+    st.builds(
+        join, st.integers(0, WORKERS + 1), generation=st.integers(0, 3), torch=st.sampled_from(["", "2.13.0", "2"])
+    ),
     st.builds(Watch, version=st.just(PROTOCOL_VERSION), is_launcher=st.booleans()),
     st.builds(Heartbeat, generation=small, step=small, operation=texts, stalled=st.sampled_from([0.0, 700.0])),
-    st.builds(Ready, generation=st.integers(0, 4)),
+    st.builds(Ready, generation=st.integers(0, 4), seen=st.none() | st.integers(-1, 4), is_ahead=st.booleans()),
+    st.builds(Calls, first=st.integers(-1, 4), calls=st.lists(st.just(Made(Call.of("mean"))), max_size=3).map(tuple)),
     st.just(Enlist()),
     st.builds(Inject, worker=small, fault=st.just("cut"), seconds=st.just(1.0)),
     st.builds(
@@ -93,7 +101,7 @@ messages: st.SearchStrategy[ClientMessage] = st.one_of(
         is_planned=st.booleans(),
         must_restore=st.sampled_from([False, False, True]),
     ),
-    st.builds(Failed, step=small, error=st.sampled_from(["ScriptFailed", "Interrupted", "", "what"]), text=texts),
+    st.builds(Failed, step=small, error=st.sampled_from(ERRORS), text=texts),
     st.builds(Leave, step=small, reason=texts, is_handover=st.booleans()),
     st.builds(StopRequest, reason=texts),
     st.builds(ProcessExited, worker=small, code=st.sampled_from([0, 0, 1, -9, -99]), reason=texts),

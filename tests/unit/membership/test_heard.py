@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from shoal.membership.heard import SETTLED_KEPT, Heard
-from shoal.wire.messages import CheckpointSettled, Expelled, Formed, RegroupWish, Welcome
+from shoal.wire.messages import Briefing, CheckpointSettled, Expelled, Formed, RegroupWish, Welcome
 from support.fake_coordinator import generation
 
 ME = 0
@@ -52,6 +52,15 @@ def test_a_wish_from_before_the_current_generation_is_past() -> None:
     assert heard.regroup_wish is None
     heard.take_in(RegroupWish(generation=3, reason="worker 4 waits"))
     assert heard.regroup_wish == "worker 4 waits"
+
+
+def test_a_briefing_from_before_the_current_generation_is_past() -> None:
+    heard = Heard(ME)
+    briefing = Briefing(generation=generation(3, 1), first=0, calls=())
+    heard.take_in(briefing)
+    assert heard.briefing == briefing
+    heard.take_in(Formed(generation=generation(4, ME, 1)))
+    assert heard.briefing is None
 
 
 def test_only_the_newest_outcomes_of_checkpoints_are_kept() -> None:

@@ -17,9 +17,10 @@ from shoal.errors import Aborted, ExchangeFailed, PeerLost, ScriptFailed, ShoalE
 from shoal.parameters.client_servers import Sent
 from shoal.strategies import cluster_peers, reaching
 from shoal.strategies.cluster_peers import ClusterPeers
-from shoal.strategies.peers import JobOver
+from shoal.strategies.peers import Briefed, JobOver
+from shoal.terms import Call, Made
 from shoal.values import Generation, Member, Unreached
-from shoal.wire.messages import Beat, Ended, ExchangeBroken, Expelled, Formed, Inject, Ready, Unanswered
+from shoal.wire.messages import Beat, Briefing, Ended, ExchangeBroken, Expelled, Formed, Inject, Ready, Unanswered
 from support.collectives import in_threads, succeed
 from support.fake_coordinator import PATIENCE, TOKEN, Conversation, FakeCoordinator, generation, meanwhile
 from support.launcher import write_token
@@ -242,6 +243,50 @@ def test_a_worker_that_was_left_out_says_whom_it_cannot_reach_and_again_when_it_
     assert cluster.conversations[0].expect(Ready) == Ready(generation=1)
     cluster.form(2, 0, 1, 2)
     waiting.join(PATIENCE)
+
+
+CALLS = (Made(Call.of("model")),)
+
+
+def test_a_newcomer_that_was_put_out_has_still_to_compare(cluster: Cluster) -> None:
+    cluster.join()
+    members = cluster.form(1, 0)
+    newcomer = cluster.join(current=members)
+    ready = Ready(generation=0, seen=2, is_ahead=True)
+    newcomer.tell(ready)
+    assert cluster.conversations[1].expect(Ready) == ready
+    waiting = meanwhile(lambda: newcomer.await_generation(0))
+    cluster.conversations[1].send(Expelled(generation=1, reason="it cannot reach worker 0"))
+    assert cluster.conversations[1].expect(Ready) == ready
+    cluster.form(2, 0, 1)
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()
+
+
+def test_a_newcomer_that_cannot_reach_everybody_is_briefed_all_the_same(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reaching, "PROBES", 1)
+    monkeypatch.setattr(reaching, "PROBE_SECONDS", 0.1)
+    cluster.join()
+    members = cluster.form(1, 0)
+    newcomer = cluster.join(current=members)
+    newcomer._listener.faults.cut(0, 3600.0)
+    cluster.conversations[1].send(Formed(generation=members))
+    newcomer.client.wait_for_generation(0)
+    briefings: list[Briefed] = []
+
+    def wait() -> None:
+        newcomer.tell(Ready(generation=1, seen=0))
+        with pytest.raises(Briefed) as raised:
+            newcomer.await_generation(1)
+        briefings.append(raised.value)
+
+    waiting = meanwhile(wait)
+    assert cluster.conversations[1].expect(Ready) == Ready(generation=1, seen=0, unreachable=(0,))
+    cluster.conversations[1].send(Briefing(generation=members, first=0, calls=CALLS))
+    waiting.join(PATIENCE)
+    assert [(briefed.first, briefed.calls) for briefed in briefings] == [(0, CALLS)]
 
 
 def test_a_silence_is_told_when_it_is_noticed(cluster: Cluster) -> None:

@@ -40,6 +40,12 @@ TOLD: list[tuple[events.Event, str]] = [
         "worker 1 failed in step 30: ValueError: no",
     ),
     (
+        events.WorkerFailed(
+            worker=3, step=0, error="TermsDiffer", text="loop 1: batch size is 4 in the job and 2 here"
+        ),
+        "worker 3 was turned away: loop 1: batch size is 4 in the job and 2 here",
+    ),
+    (
         events.WorkerExpelled(worker=1, step=9, reason="it was silent for 5 s"),
         "worker 1 was expelled at step 9: it was silent for 5 s",
     ),

@@ -29,7 +29,7 @@ A scenario is a list of commands, each followed by `----` and the instructions t
     restart                                             the coordinator is started again, with what it had journalled
 
 Decisions are shown as `journal`; beats are not shown. The first command, `job`, takes settings such as workers=4, and
-of a job that goes on past=N (its last generation) and shares=[2,1].
+of a job that goes on past=N (its last generation) and shares=[2,1]; joins=true: its script is known to join.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ from shoal.membership.protocol import (
     Interrupt,
     Journal,
     Note,
+    Program,
     Publish,
     Published,
     PublishFailed,
@@ -155,8 +156,9 @@ class Scenario:
     def _new_core(self) -> MembershipCore:
         settings = dict(self.settings)
         past = Past(generation=settings.pop("past", 0), shares=tuple(settings.pop("shares", ())))
+        program = Program(joins=settings.pop("joins", False))
         config = from_mapping(settings, origin="scenario")
-        return MembershipCore(config, now=self.now, past=past, remembered=add_up(self.decisions))
+        return MembershipCore(config, now=self.now, past=past, remembered=add_up(self.decisions), program=program)
 
     def _alive(self, seconds: float, workers: list[int], *, pace: int) -> list[str]:
         lines = []

@@ -92,6 +92,7 @@ class MembershipCore:
         self._greeting = admission.greeting(config, program or Program(), heartbeat=self._generations.interval)
         self._workers = self._generations.workers
         self._verdicts = Verdicts(config, self._audience, self._generations, self._ending, self._stop)
+        self._verdicts.expects_workers = self._program.joins
         self._is_resumed = past.generation > 0
         self._highest = max(config.workers - 1, known.highest_worker)  # number given to a worker
         self._guests = set(known.guests)  # numbers that were given to workers beyond those that the launcher starts
@@ -231,7 +232,7 @@ class MembershipCore:
             self._request_stop(None, message)
         elif isinstance(message, ProcessExited):
             if 0 <= message.worker <= self._highest:
-                self._verdicts.exited(message.worker, message.code, self._now)
+                self._verdicts.exited(message.worker, message.code, self._now, newest=self._highest)
         elif isinstance(message, ProcessWorking):
             if (busy := self._workers.get(message.worker)) is not None:
                 busy.heard = self._now

@@ -12,7 +12,7 @@ from shoal.errors import Interrupted, ScriptFailed, ServersLost, WorkersDisagree
 from shoal.job_config import JobConfig
 from shoal.membership import reasons
 from shoal.membership.audience import Audience
-from shoal.membership.deaths import bad_exit
+from shoal.membership.deaths import BadExit, bad_exit
 from shoal.membership.decisions import FailureCounted, Remembered
 from shoal.membership.ending import Ending
 from shoal.membership.failures import Failures, sameness
@@ -35,6 +35,7 @@ class Verdicts:
     def __init__(
         self, config: JobConfig, audience: Audience, generations: Generations, ending: Ending, stop: Stopping
     ) -> None:
+        self.expects_workers = False  # the script is one that joins; False: nobody knows before somebody has
         self.exits: dict[int, int] = {}  # exit codes by worker number, joined or not
         self._config = config
         self._audience = audience
@@ -78,8 +79,8 @@ class Verdicts:
         self._failed.append((worker, failed))
         return True
 
-    def exited(self, number: int, code: int, now: float) -> None:
-        """A process has ended, of a worker or of one that never became one."""
+    def exited(self, number: int, code: int, now: float, *, newest: int) -> None:
+        """A process has ended, of a worker or of one that never became one. `newest`: the highest number given."""
         if number in self.exits or self._ending.ended is not None:
             return
         self.exits[number] = code
@@ -93,21 +94,30 @@ class Verdicts:
             if worker.first_generation:
                 return
         if code != 0 and (worker is None or worker.fate in (Fate.HERE, Fate.FINISHED)):
-            self._bad_exit(number, worker, code, now)
+            self._bad_exit(bad_exit(number, worker, code), worker, now, newest=newest)
 
-    def _bad_exit(self, number: int, worker: Worker | None, code: int, now: float) -> None:
+    def _bad_exit(self, found: BadExit, worker: Worker | None, now: float, *, newest: int) -> None:
         """In no step: before it was in a generation, which may happen, or after its script was done."""
-        found = bad_exit(number, worker, code)
         self._audience.note(found.event)
         if worker is not None and worker.is_here:
             worker.fate = Fate.DEAD
-        if not self._generations.workers or (worker is not None and worker.fate is Fate.FINISHED):
+        if self._is_hopeless_start(found, newest) or (worker is not None and worker.fate is Fate.FINISHED):
             self._ending.end("failed", found.error, found.text, now=now)
         elif any(member.is_connected for member in self._generations.members.values()):
             return  # they hold the job's state, and go on or wait for somebody who starts better
-        elif self._stop.reason is None and self._failures.is_too_many(count := self._failures.start_failed()):
-            times = f"; {count} in a row ended before they were in a generation" if count > 1 else ""
-            self._ending.end("failed", found.error, found.text + times, now=now)
+        elif self._stop.reason is None:
+            count = self._failures.start_failed(found.event.worker, newest=newest)
+            if self._failures.is_too_many(count):
+                rounds = f"; {count} rounds of processes in a row ended before they were in a generation"
+                self._ending.end("failed", found.error, found.text + (rounds if count > 1 else ""), now=now)
+
+    def _is_hopeless_start(self, found: BadExit, newest: int) -> bool:
+        """Nobody has joined or was replaced yet. A script that fails then fails everywhere, and a plain one that is
+        killed cannot be replaced: the others may be in the middle of something with it.
+        """
+        if self._generations.workers or newest >= self._config.workers:
+            return False
+        return found.error == ScriptFailed.__name__ or not self.expects_workers
 
     # What follows
 

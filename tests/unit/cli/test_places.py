@@ -53,3 +53,14 @@ def test_many_places_are_filled_at_once_each_with_its_own_number() -> None:
     filled = [places.give(worker) for worker in (4, 5, 6)]
     assert [(one.worker, one.place) for one in filled if one is not None] == [(4, 0), (5, 2), (6, 3)]
     assert places.running == {1, 4, 5, 6}
+
+
+def test_a_blow_to_several_replacements_makes_the_pause_longer_once() -> None:
+    places = Places(3)
+    for blow in range(3):
+        now, numbers = 10.0 * blow, range(3 * blow, 3 * blow + 3)
+        for worker in numbers:
+            places.exited(worker, -9, "was killed by SIGKILL", now)
+        assert places.next_due == now + PAUSES[blow]
+        assert places.take_due(now + PAUSES[blow]) == 3
+        assert all(places.give(worker + 3) is not None for worker in numbers)

@@ -13,8 +13,9 @@ from shoal import events
 from shoal.job_config import JobConfig
 from shoal.membership import admission, reasons
 from shoal.membership.audience import Audience
-from shoal.membership.decisions import MemberLeft, NumberGiven, Remembered, StopDecided
+from shoal.membership.decisions import NumberGiven, Remembered, StopDecided
 from shoal.membership.ending import Ending
+from shoal.membership.finishing import Finishing
 from shoal.membership.forming import Past
 from shoal.membership.generations import Generations
 from shoal.membership.job_clock import JobClock
@@ -37,6 +38,7 @@ from shoal.membership.verdicts import Verdicts
 from shoal.wire.messages import (
     Beat,
     ClientMessage,
+    Done,
     Enlist,
     Enlisted,
     ExchangeBroken,
@@ -91,7 +93,8 @@ class MembershipCore:
         self._generations = Generations(config, self._audience, self._publishing, past, now)
         self._greeting = admission.greeting(config, program or Program(), heartbeat=self._generations.interval)
         self._workers = self._generations.workers
-        self._verdicts = Verdicts(config, self._audience, self._generations, self._ending, self._stop)
+        self._finishing = Finishing(config, self._audience, self._generations, self._publishing)
+        self._verdicts = Verdicts(config, self._audience, self._finishing, self._ending, self._stop)
         self._verdicts.expects_workers = self._program.joins
         self._is_resumed = past.generation > 0
         self._highest = max(config.workers - 1, known.highest_worker)  # number given to a worker
@@ -108,6 +111,7 @@ class MembershipCore:
         assert known.generation is not None
         self._generations.remember(known, self._now)
         self._workers = self._generations.workers
+        self._finishing.remember(known)
         self._verdicts.remember(known, self._highest)
         if known.end is None:
             number = known.generation.number
@@ -185,7 +189,7 @@ class MembershipCore:
             self._audience.remove(worker.client)
             self._audience.close(worker.client)
         is_return = self._generations.is_member(worker)
-        is_new = worker.join is join or not worker.is_here
+        is_new = worker.join is join or worker.fate is Fate.DEAD
         self._generations.back(worker, client, self._now)
         self._audience.add_worker(client, join.worker)
         current = self._generations.current
@@ -204,6 +208,7 @@ class MembershipCore:
         if self._stop.reason is not None:
             self._audience.send((client,), StopNotice(reason=self._stop.reason))
         self._generations.remind(worker)
+        self._finishing.tell_released(worker)
 
     def _welcome(self, client: int, *, is_member: bool = False) -> None:
         """A watcher needs no generation, and so can be welcomed while decisions wait for a disk."""
@@ -285,8 +290,10 @@ class MembershipCore:
             if self._verdicts.failed(worker, message):
                 self._publishing.gone(worker.number, why, self._now)
             self._audience.send((client,), Noted())
+        elif isinstance(message, Done):
+            self._finishing.done(worker, message, self._now)
         elif isinstance(message, Leave):
-            self._leave(worker, message)
+            self._finishing.leave(worker, message, self._now)
             self._audience.send((client,), Noted())
         elif isinstance(message, PartWritten | PartFailed):
             self._part(client, worker, message)
@@ -315,26 +322,12 @@ class MembershipCore:
                     # have taken in counts, whoever sent it.
                     continue
                 self._progress(event.step, is_applied=True)
+                self._generations.losses.stepped(
+                    max((row.generation for row in event.rows if not row.is_outside), default=0)
+                )
             self._audience.note(event)
-
-    def _leave(self, worker: Worker, leave: Leave) -> None:
-        if not worker.is_here:
-            return
-        worker.step = leave.step
-        # Whoever was put out and finishes has a result of its own, which is not the job's.
-        is_outside = self._generations.current is not None and not self._generations.is_member(worker)
-        is_handover = leave.is_handover or is_outside
-        worker.fate = Fate.HANDED_OVER if is_handover else Fate.FINISHED
-        if self._generations.is_member(worker):
-            self._audience.journal(MemberLeft(worker=worker.number, is_handover=is_handover))
-        self._audience.note(
-            events.WorkerLeft(worker=worker.number, step=leave.step, reason=leave.reason, is_handover=is_handover)
-        )
-        self._publishing.gone(worker.number, f"worker {worker.number} left before its part was written", self._now)
-        if is_handover:
-            self._generations.out(worker, reasons.handed_over(worker.number, leave.reason), self._now)
-        else:
-            self._generations.finished(worker)
+            if isinstance(event, events.WentBack):
+                self._verdicts.went_back(event.step, self._now)
 
     def _part(self, client: int, worker: Worker, part: PartWritten | PartFailed) -> None:
         generation = self._generations.current
@@ -387,6 +380,7 @@ class MembershipCore:
     def _settle(self, *, is_tick: bool) -> None:
         if self._ending.ended is None:
             self._verdicts.judge(self._now)
+            self._finishing.settle(self._now)
         if self._ending.ended is None:
             verdict = self._generations.settle(self._now, is_stopping=self._stop.reason is not None, is_tick=is_tick)
             if verdict is not None:

@@ -27,6 +27,8 @@ class Failures:
         self._limit = limit
         self._scripts = Counter(counted)
         self._rounds = 0
+        self._repeats = 0
+        self._repeated = -1  # the step after which that was
         self._newest = -1  # number of the newest process when a round was last counted
 
     def script_failed(self, text: str) -> int:
@@ -45,6 +47,12 @@ class Failures:
             self._rounds += 1
             self._newest = newest
         return self._rounds
+
+    def went_back(self, step: int) -> int:
+        """How often in a row workers were lost in code behind a loop, after this step, so that all ran it again."""
+        self._repeats = self._repeats + 1 if step <= self._repeated else 1
+        self._repeated = max(step, self._repeated)
+        return self._repeats
 
     def progressed(self) -> None:
         """A step was applied."""

@@ -16,6 +16,7 @@ from shoal.wire.messages import (
     Formed,
     Noted,
     RegroupWish,
+    Released,
     StopNotice,
     Welcome,
 )
@@ -40,6 +41,7 @@ class Heard:
         self.settled: dict[str, bool] = {}  # checkpoints by name, oldest first: were they published?
         self.expulsion: Expelled | None = None  # since the newest generation
         self.is_noted = False  # this worker's last word is
+        self.is_released = False  # its script is done, and it need not wait for the others any more
         self._worker = worker
         self._wish: RegroupWish | None = None
 
@@ -75,6 +77,8 @@ class Heard:
                     del self.settled[next(iter(self.settled))]
             case Noted():
                 self.is_noted = True
+            case Released():
+                self.is_released = True
             case Ended():
                 self.ended = message
                 return Interruption(message.text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shoal import events
-from shoal.errors import Interrupted, ScriptFailed, ServersLost, WorkersDisagree, by_name
+from shoal.errors import Interrupted, ScriptFailed, ServersLost, WorkerLost, WorkersDisagree, by_name
 from shoal.job_config import JobConfig
 from shoal.membership import reasons
 from shoal.membership.audience import Audience
@@ -16,7 +16,8 @@ from shoal.membership.deaths import BadExit, bad_exit
 from shoal.membership.decisions import FailureCounted, Remembered
 from shoal.membership.ending import Ending
 from shoal.membership.failures import Failures, sameness
-from shoal.membership.generations import Generations, Verdict
+from shoal.membership.finishing import Finishing
+from shoal.membership.generations import Verdict
 from shoal.membership.roster import Fate, Worker
 from shoal.membership.stopping import Stopping
 from shoal.wire.messages import Failed
@@ -33,13 +34,14 @@ class Failure:
 
 class Verdicts:
     def __init__(
-        self, config: JobConfig, audience: Audience, generations: Generations, ending: Ending, stop: Stopping
+        self, config: JobConfig, audience: Audience, finishing: Finishing, ending: Ending, stop: Stopping
     ) -> None:
         self.expects_workers = False  # the script is one that joins; False: nobody knows before somebody has
         self.exits: dict[int, int] = {}  # exit codes by worker number, joined or not
         self._config = config
         self._audience = audience
-        self._generations = generations
+        self._finishing = finishing
+        self._generations = finishing.generations
         self._ending = ending
         self._stop = stop
         self._failures = Failures(config.max_failures)
@@ -93,15 +95,20 @@ class Verdicts:
             self._generations.exited(worker, now)
             if worker.first_generation:
                 return
-        if code != 0 and (worker is None or worker.fate in (Fate.HERE, Fate.FINISHED)):
+        if code == 0:
+            if worker is not None and worker.fate is Fate.RELEASED:
+                self._finishing.ended_well(worker, now)
+        elif worker is None or worker.fate in (Fate.HERE, Fate.RELEASED) or (worker.fate is Fate.FINISHED and code > 0):
+            # A process that is killed after its script's last line changes nothing.
             self._bad_exit(bad_exit(number, worker, code), worker, now, newest=newest)
 
     def _bad_exit(self, found: BadExit, worker: Worker | None, now: float, *, newest: int) -> None:
-        """In no step: before it was in a generation, which may happen, or after its script was done."""
+        """In no step: before it was in a generation, which may happen, or after its function had returned."""
         self._audience.note(found.event)
-        if worker is not None and worker.is_here:
+        is_at_end = worker is not None and worker.fate in (Fate.RELEASED, Fate.FINISHED)
+        if worker is not None and not is_at_end:
             worker.fate = Fate.DEAD
-        if self._is_hopeless_start(found, newest) or (worker is not None and worker.fate is Fate.FINISHED):
+        if self._is_hopeless_start(found, newest) or is_at_end:
             self._ending.end("failed", found.error, found.text, now=now)
         elif any(member.is_connected for member in self._generations.members.values()):
             return  # they hold the job's state, and go on or wait for somebody who starts better
@@ -135,12 +142,12 @@ class Verdicts:
                 count = self._failures.script_failed(failed.text)
                 self._last_failure = Failure(failed.step, type(error).__name__, text)
                 if not self._failures.is_too_many(count):
-                    self._generations.out(worker, reasons.script_failed(worker.number, failed.step), now)
+                    self._generations.lose(worker, reasons.script_failed(worker.number, failed.step), now)
                     continue
                 text += f"\nIt failed in this way {count} times." if count > 1 else ""
             elif isinstance(error, ServersLost) and self._has_others(worker):
                 # The link between it and the servers may be cut. Where the servers are gone, the others fail too.
-                self._generations.out(worker, reasons.lost_its_servers(worker.number), now)
+                self._generations.lose(worker, reasons.lost_its_servers(worker.number), now)
                 continue
             outcome = "interrupted" if isinstance(error, Interrupted) else "failed"
             self._ending.end(outcome, type(error).__name__, text, now=now)
@@ -155,9 +162,8 @@ class Verdicts:
         if self._generations.current is None:
             self._finish_without_generation(now)
         elif not self._generations.members:
-            if self._generations.has_result:
-                finished = sum(worker.fate is Fate.FINISHED for worker in self._generations.workers.values())
-                self._end_finished(f"{reasons.all_of(finished, 'worker', 'workers')} finished", now)
+            if self._generations.has_result and self._generations.is_fine:
+                self._finish_scripts(now)
             elif self._stop.reason is not None:
                 self._ending.end(self._stop.outcome, "", self._stop.reason, exit_code=self._stop.exit_code, now=now)
         if is_tick and self._ending.ended is None:
@@ -165,11 +171,23 @@ class Verdicts:
             if verdict is not None:
                 self.carry_out(verdict, now)
 
+    def _finish_scripts(self, now: float) -> None:
+        """All members have come to the end of their functions; what stands behind may still run."""
+        if (lost := self._finishing.vanished(now)) is not None:
+            self._ending.end("failed", WorkerLost.__name__, reasons.lost_at_the_end(lost.name), now=now)
+        elif not self._finishing.is_open:
+            finished = sum(worker.fate is Fate.FINISHED for worker in self._generations.workers.values())
+            self._end_finished(f"{reasons.all_of(finished, 'worker', 'workers')} finished", now)
+
     def carry_out(self, verdict: Verdict, now: float) -> None:
-        if verdict.error:
-            self._ending.end("failed", verdict.error, verdict.text, now=now)
-        else:
-            self._end_finished(verdict.text, now)
+        self._ending.end("failed", verdict.error, verdict.text, now=now)
+
+    def went_back(self, step: int, now: float) -> None:
+        """All run the code behind a loop again, after this step, since a worker was lost in it."""
+        count = self._failures.went_back(step)
+        if self._failures.is_too_many(count):
+            text = reasons.lost_behind_the_loop(self._generations.loss, count)
+            self._ending.end("failed", WorkerLost.__name__, text, now=now)
 
     def _finish_without_generation(self, now: float) -> None:
         """Plain scripts never join. Of others, all do, or none."""

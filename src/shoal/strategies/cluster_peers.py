@@ -35,7 +35,7 @@ from shoal.transport.neighbours import form
 from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
 from shoal.transport.team import Team, TeamLimits
 from shoal.values import Address, Generation, Member, Unreached
-from shoal.wire.messages import PROTOCOL_VERSION, ExchangeBroken, Inject, Join, PartFailed, PartWritten, Ready
+from shoal.wire.messages import PROTOCOL_VERSION, Done, ExchangeBroken, Inject, Join, PartFailed, PartWritten, Ready
 from shoal.wire.token_file import TokenFileError, read_token
 
 LEAST_CONNECT_SECONDS = 2.0  # for all peers of a generation to connect; more where the heartbeat limit is longer
@@ -107,8 +107,14 @@ class ClusterPeers(Peers):
         self._past = self._past.plus(Traffic(group.bytes_sent, group.idle_seconds))
 
     def tell(self, notice: Ready | ExchangeBroken) -> None:
-        if isinstance(notice, Ready) and self.servers is None:
-            tell_from_outside(self.client, self._listener, self.worker, notice)
+        if isinstance(notice, Ready):
+            self._wait_outside(notice, lambda: False)
+        else:
+            self.client.tell(notice)
+
+    def _wait_outside(self, notice: Ready, may_go: Callable[[], bool]) -> None:
+        if self.servers is None:
+            tell_from_outside(self.client, self._listener, self.worker, notice, may_go)
         else:
             self.client.tell(notice)
 
@@ -119,6 +125,18 @@ class ClusterPeers(Peers):
             return word
         except ShoalError as error:
             raise JobOver(error) from None
+
+    def finish(self, notice: Done) -> Generation | None:
+        self.leave_group("its script is done")
+        try:
+            return self.client.finish(
+                notice, self.leave_wish, lambda ready: self._wait_outside(ready, lambda: self.leave_wish() is not None)
+            )
+        except ShoalError as error:
+            raise JobOver(error) from None
+
+    def reach(self, point: int) -> None:
+        self.client.reach(point)
 
     def connect(self, generation: Generation) -> None:
         rank = generation.rank_of(self.worker)
@@ -291,14 +309,17 @@ class ClusterPeers(Peers):
             found = found.plus(Traffic(sent.over_network, bytes_shared=sent.by_memory))
         return found
 
-    def close(self) -> None:
+    def close(self, *, keeps_line: bool = False) -> None:
+        """`keeps_line`: the client of the coordinator stays, for whoever closes it later."""
         with self._lock:
             group, self._current = self._current, None
         if group is not None:
             group.close()
         if self.servers is not None:
             self.servers.close()
-        self.client.close()
+        self.client.on_interrupt = self.client.on_fault = None  # there is nothing to interrupt any more
+        if not keeps_line:
+            self.client.close()
         self._listener.close()
 
     def _suffer(self, fault: Inject) -> None:

@@ -32,12 +32,13 @@ from shoal.membership.protocol import (
     Tick,
 )
 from shoal.membership.publisher import PublishOutcome
-from shoal.values import Generation, TimeShares
+from shoal.values import THROUGH, Generation, TimeShares
 from shoal.wire.messages import (
     PROTOCOL_VERSION,
     Beat,
     CheckpointSettled,
     ClientMessage,
+    Done,
     Ended,
     Enlist,
     Enlisted,
@@ -62,10 +63,20 @@ WORKERS = 3
 small = st.integers(-1, WORKERS)
 texts = st.sampled_from(["", "a reason"])
 messages: st.SearchStrategy[ClientMessage] = st.one_of(
-    st.builds(join, small, version=st.sampled_from([2, 2, 2, 3]), port=st.sampled_from([7000, 7000, 0])),
+    st.builds(join, small, version=st.sampled_from([3, 3, 3, 2]), port=st.sampled_from([7000, 7000, 0])),
     st.builds(join, st.integers(0, WORKERS + 1), generation=st.integers(0, 3)),
     st.builds(Watch, version=st.just(PROTOCOL_VERSION), is_launcher=st.booleans()),
     st.builds(Heartbeat, generation=small, step=small, operation=texts, stalled=st.sampled_from([0.0, 700.0])),
+    st.builds(Heartbeat, generation=st.just(1), step=small, operation=texts, point=st.sampled_from([0, 3, THROUGH])),
+    st.builds(
+        Done,
+        generation=st.sampled_from([1, 1, 2]),
+        step=small,
+        reason=texts,
+        points=small,
+        is_through=st.booleans(),
+        is_leaving=st.sampled_from([False, False, True]),
+    ),
     st.builds(Ready, generation=st.integers(0, 4)),
     st.just(Enlist()),
     st.builds(Inject, worker=small, fault=st.just("cut"), seconds=st.just(1.0)),

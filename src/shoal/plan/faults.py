@@ -75,8 +75,8 @@ class Schedule:
     task: Task
     pace: Pace
     faults: tuple[Fault, ...]
-    late: tuple[Fault, ...] = ()  # in the code behind the loop
     hosts: tuple[int, ...] = ()  # of the workers by number; those beyond, and all where there are none, have one each
+    late: tuple[Fault, ...] = ()  # in the code behind the loop
 
     def host_of(self, endpoint: int) -> int:
         """Of a worker, or of the coordinator or the launcher, whose numbers are negative."""
@@ -106,7 +106,7 @@ def random_schedule(seed: int, kinds: Sequence[Kind] = ALL_KINDS) -> Schedule:
     faults = _random_faults(random, kinds, random.randint(0, MOST_FAULTS), FAULT_SECONDS)
     late = _random_faults(random, kinds, random.randint(0, MOST_LATE), LATE_SECONDS)
     hosts = tuple(random.randrange(1 + workers) for _ in range(2 * workers))  # replacements are on one of them too
-    return Schedule(seed, config, task, pace, faults, late, hosts)
+    return Schedule(seed, config, task, pace, faults, hosts, late)
 
 
 def _random_faults(random: Random, kinds: Sequence[Kind], count: int, within: float) -> tuple[Fault, ...]:

@@ -95,7 +95,7 @@ class MembershipCore:
         self._workers = self._generations.workers
         self._finishing = Finishing(config, self._audience, self._generations, self._publishing)
         self._verdicts = Verdicts(config, self._audience, self._finishing, self._ending, self._stop)
-        self._verdicts.expects_workers = self._program.joins
+        self._verdicts.expects_workers = program is not None and program.joins
         self._is_resumed = past.generation > 0
         self._highest = max(config.workers - 1, known.highest_worker)  # number given to a worker
         self._guests = set(known.guests)  # numbers that were given to workers beyond those that the launcher starts

@@ -63,7 +63,9 @@ WORKERS = 3
 small = st.integers(-1, WORKERS)
 texts = st.sampled_from(["", "a reason"])
 messages: st.SearchStrategy[ClientMessage] = st.one_of(
-    st.builds(join, small, version=st.sampled_from([3, 3, 3, 2]), port=st.sampled_from([7000, 7000, 0])),
+    st.builds(
+        join, small, version=st.sampled_from([PROTOCOL_VERSION] * 3 + [1]), port=st.sampled_from([7000, 7000, 0])
+    ),
     st.builds(join, st.integers(0, WORKERS + 1), generation=st.integers(0, 3)),
     st.builds(Watch, version=st.just(PROTOCOL_VERSION), is_launcher=st.booleans()),
     st.builds(Heartbeat, generation=small, step=small, operation=texts, stalled=st.sampled_from([0.0, 700.0])),

@@ -156,11 +156,11 @@ class StateCopied(Event, frozen=True, tag="state-copied"):
 class WentBack(Event, frozen=True, tag="went-back"):
     """A worker was lost in code behind a loop, which nobody else has run for it: all run that code again."""
 
-    worker: int  # who says so
-    lost: tuple[int, ...]  # workers
-    loop: int  # number, in program order
-    step: int
-    reason: str
+    worker: Ordinal  # who says so
+    lost: Members[Ordinal]  # workers
+    loop: Ordinal  # number, in program order
+    step: Count
+    reason: Text
 
 
 class EpochEnded(Event, frozen=True, tag="epoch-ended"):

@@ -47,7 +47,8 @@ class MemberLeft(msgspec.Struct, frozen=True, tag="member-left"):
 class MembersReleased(msgspec.Struct, frozen=True, tag="members-released"):
     """All members of the current generation are done: nobody waits for anybody any more, and none is formed again."""
 
-    finished: Members[Ordinal]  # workers of which nothing is left to run; the others' scripts run on to their last lines
+    # Workers of which nothing is left to run; the others' scripts run on to their last lines.
+    finished: Members[Ordinal]
 
 
 class StopDecided(msgspec.Struct, frozen=True, tag="stop-decided"):

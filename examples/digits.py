@@ -2,12 +2,13 @@
 
 python examples/digits.py                    one process
 shoal run -n 4 examples/digits.py            four workers
-shoal run -n 4 examples/digits.py --epochs 2 --batch 8
+shoal run -n 4 examples/digits.py --epochs 2 --batch 8 --save digits.pt
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -52,6 +53,7 @@ def train(run: shoal.Run) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch", type=int, default=8, help="samples per worker and step")
+    parser.add_argument("--save", type=Path, help="file for the trained weights")
     arguments = parser.parse_args()
     train_set, held_out = digits()
     model = run.model(Net())
@@ -71,6 +73,11 @@ def train(run: shoal.Run) -> None:
         scores = run.evaluate(score, held_out, batch_size=64)
         if run.is_first:
             print(f"epoch {epoch.number + 1}: held-out accuracy {scores['accuracy']:.1%}")
+    # If the worker that saves is killed here, another one does it again: exit code 0 means that the file is there.
+    if run.is_first and arguments.save:
+        aside = arguments.save.with_suffix(".part")
+        torch.save(model.state_dict(), aside)
+        aside.replace(arguments.save)  # whole or not at all
 
 
 if __name__ == "__main__":

@@ -153,6 +153,16 @@ class StateCopied(Event, frozen=True, tag="state-copied"):
     reason: Text
 
 
+class WentBack(Event, frozen=True, tag="went-back"):
+    """A worker was lost in code behind a loop, which nobody else has run for it: all run that code again."""
+
+    worker: Ordinal  # who says so
+    lost: Members[Ordinal]  # workers
+    loop: Ordinal  # number, in program order
+    step: Count
+    reason: Text
+
+
 class EpochEnded(Event, frozen=True, tag="epoch-ended"):
     epoch: Count  # counts from 0
     step: Count
@@ -389,7 +399,7 @@ class JobEnded(Event, frozen=True, tag="job-ended"):
 
 AnyEvent = (
     JobStarted | WorkerJoined | GenerationFormed | ScheduleChosen | LoopStarted | LoopEnded | StepsApplied | StepVoided
-    | BatchChosen | ProgressResumed | ReplicaDiffered | UndoKept | StateCopied | EpochEnded | Evaluated
+    | BatchChosen | ProgressResumed | ReplicaDiffered | UndoKept | StateCopied | WentBack | EpochEnded | Evaluated
     | StopRequested | StopAgreed
     | CheckpointStarted | CheckpointDeferred | CheckpointPublished | CheckpointLost | CheckpointRefused | Resumed
     | WorkerReturned | WorkerExpelled | WorkerStarted | Waiting | CoordinatorReturned | FaultInjected

@@ -36,6 +36,17 @@ class Member(msgspec.Struct, frozen=True):
     share: Ordinal = 1  # relative part of a global batch; all equal until machines are measured
 
 
+THROUGH = 2**31 - 1  # in place of a meeting's number: the script has run all there is to run
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """A member that was lost, and how far its script is known to have got outside loops."""
+
+    worker: Ordinal
+    generation: Ordinal  # the last that it was in
+    point: Count  # meeting outside loops, counted from 1 in program order, that it had come to; 0: nothing is known
+
+
 class Generation(msgspec.Struct, frozen=True):
     """A numbered membership. Every change makes the next one; every message between workers carries its number."""
 
@@ -47,6 +58,9 @@ class Generation(msgspec.Struct, frozen=True):
     # Workers that bring the job's state from the last generation; only they may be copied from. None: everybody starts
     # from the newest checkpoint, or from the top where there is none.
     carriers: Members[Ordinal] = ()
+    # Members of earlier generations that were lost since a step was last applied: what they should have done behind a
+    # loop is to be done again (`membership.alignment`).
+    lost: Members[Lost] = ()
 
     @property
     def size(self) -> int:
@@ -139,6 +153,8 @@ class Standing(msgspec.Struct, frozen=True):
     points: Count = 0  # meetings of all workers outside loops that it has passed, in program order
     loop: Ordinal = 0  # number of its current or last loop over data
     in_loop: bool = False  # that loop's start was passed, and its end was not
+    end_points: Count = 0  # meetings that it had passed when it came to the end of its last loop
+    is_changed: bool = False  # behind that loop its script has changed parameters: it cannot go back to that end
     is_doubtful: bool = False  # its script saw a collective fail that gave others a result
     is_stopped: bool = False  # it knows of an agreement to end all loops
     is_new: bool = False  # it has not been in a generation yet, and waits where it first needs the others

@@ -30,6 +30,7 @@ SAYS = {
     "gpt.py": r"held-out loss \d\.\d+ nats per byte after 4 steps",
     "torch_ddp.py": r"loss \d\.\d+ after 4 steps on \d rank",
 }
+SAVES = {"digits.py": "digits.pt"}  # where it is asked to
 PLAIN = {"torch_ddp.py"}  # of torch alone: there are no steps of ours to sum up
 
 
@@ -44,8 +45,10 @@ def test_every_example_is_tried_here() -> None:
 
 @pytest.mark.parametrize("name", examples_but("early_stopping.py"))  # which is looked at more closely below
 def test_example_on_two_workers(tmp_path: Path, name: str) -> None:
-    outcome = shoal(tmp_path, "run", "-n", "2", str(EXAMPLES / name), *SMALL[name])
+    saves = ("--save", SAVES[name]) if name in SAVES else ()
+    outcome = shoal(tmp_path, "run", "-n", "2", str(EXAMPLES / name), *SMALL[name], *saves)
     assert outcome.code == 0, outcome.stderr
+    assert {path.name for path in tmp_path.glob("*.p*t")} == set(saves[1:])
     assert len(re.findall(SAYS[name], outcome.stdout)) == 1
     assert ("finished" in outcome.stdout) is (name not in PLAIN)
 

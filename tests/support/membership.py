@@ -6,12 +6,13 @@ A scenario is a list of commands, each followed by `----` and the instructions t
                                                         a worker connects; its client is worker-N if not named
     back WORKER [generation=N]                          it connects again, after its connection was closed
     watch [client=NAME] [launcher=0]                    a watcher connects; called launcher if not named
-    beat WORKER step=N operation=TEXT                   a heartbeat
+    beat WORKER step=N operation=TEXT [point=N]         a heartbeat
     broken WORKER peer=N step=N operation=TEXT generation=N reason=TEXT [holds=N] [is_planned=1] [must_restore=1]
     ready WORKER [generation=N] [seen=N] [is_ahead=1]   it is in no group and wants to be let in
     calls WORKER first=N WHAT...                        what its script has called, from the call with that index on
     enlist [CLIENT]                                     a watcher asks for one more number
     failed WORKER step=N error=NAME text=TEXT
+    done WORKER step=N [generation=N] [points=N] [is_through=1] [is_leaving=1]   its function has returned, and it waits
     leave WORKER step=N reason=TEXT [is_handover=1]
     report WORKER KIND FIELD=VALUE...                   an event of a worker
     part WORKER step=N [generation=N] [FIELD=VALUE...]  its part of a checkpoint is written; [not=TEXT] it could not be
@@ -30,8 +31,8 @@ A scenario is a list of commands, each followed by `----` and the instructions t
     idle SECONDS WORKER...                              the same, but their steps do not go up
     restart                                             the coordinator is started again, with what it had journalled
 
-Decisions are shown as `journal`; beats are not shown. The first command, `job`, takes
-settings such as workers=4, and of a job that goes on past=N (its last generation) and shares=[2,1].
+Decisions are shown as `journal`; beats are not shown. The first command, `job`, takes settings such as workers=4, and
+of a job that goes on past=N (its last generation) and shares=[2,1]; joins=true: its script is known to join.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ from shoal.membership.decisions import (
     FailureCounted,
     GenerationDecided,
     MemberLeft,
+    MembersReleased,
     NumberGiven,
     StopDecided,
     add_up,
@@ -69,6 +71,7 @@ from shoal.membership.protocol import (
     Interrupt,
     Journal,
     Note,
+    Program,
     Publish,
     Published,
     PublishFailed,
@@ -151,8 +154,9 @@ class Scenario:
     def _new_core(self) -> MembershipCore:
         settings = dict(self.settings)
         past = Past(generation=settings.pop("past", 0), shares=tuple(settings.pop("shares", ())))
+        program = Program(joins=settings.pop("joins", False))
         config = from_mapping(settings, origin="scenario")
-        return MembershipCore(config, now=self.now, past=past, remembered=add_up(self.decisions))
+        return MembershipCore(config, now=self.now, past=past, remembered=add_up(self.decisions), program=program)
 
     def _alive(self, seconds: float, workers: list[int], *, pace: int) -> list[str]:
         lines = []
@@ -235,6 +239,7 @@ class Scenario:
         kind: type[Any] = {
             "beat": messages.Heartbeat,
             "broken": messages.ExchangeBroken,
+            "done": messages.Done,
             "failed": messages.Failed,
             "leave": messages.Leave,
             "ready": messages.Ready,
@@ -243,12 +248,15 @@ class Scenario:
         }[verb]
         names = kind.__struct_fields__
         lists = {name: _numbers(options[name]) for name in ("unreachable", "late") if name in options}
+        fields = {name: bool(value) if name.startswith("is_") else value for name, value in fields.items()}
+        if verb == "done":
+            fields.setdefault("reason", "the script is done")
         if verb == "broken":
             fields.setdefault("holds", fields.get("generation", 1))
             fields = {name: fields[name] for name in fields if name not in lists} | {"unreached": Unreached(**lists)}
         else:
             fields |= lists
-        return kind(**{name: MISSING[name] for name in names if name in MISSING} | fields)  # type: ignore[no-any-return]  # one of the seven above
+        return kind(**{name: MISSING[name] for name in names if name in MISSING} | fields)  # type: ignore[no-any-return]  # one of those above
 
     def _text(self, instruction: Instruction) -> str:
         names = {number: name for name, number in self.clients.items()}
@@ -276,7 +284,9 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in text.split(","))
 
 
-def _value(text: str) -> int | float | str:
+def _value(text: str) -> int | float | str | list[Any]:
+    if text.startswith("["):
+        return list(json.loads(text))
     for kind in (int, float):
         try:
             return kind(text)
@@ -316,6 +326,8 @@ def decision_text(decision: Decision) -> str:
             return f"failure {json.dumps(text)}"
         case MemberLeft(worker, is_handover):
             return f"worker {worker} {'handed over' if is_handover else 'finished'}"
+        case MembersReleased(finished):
+            return f"all are released, finished {list(finished)}"
         case StopDecided():
             return "stop"
         case EndDecided(exit_code):
@@ -330,7 +342,9 @@ def generation_text(generation: Generation, *, in_full: bool) -> str:
         for member in generation.members
     )
     carriers = f" carriers {list(generation.carriers)}" if generation.carriers else ""
-    return f"{generation.number} ranks [{members}]{carriers} {json.dumps(generation.reason)}"
+    lost = ", ".join(f"{one.worker} of {one.generation} at {one.point}" for one in generation.lost if one.point)
+    losses = f" lost [{lost}]" if lost else ""
+    return f"{generation.number} ranks [{members}]{carriers}{losses} {json.dumps(generation.reason)}"
 
 
 def replay(text: str) -> str:

@@ -11,6 +11,7 @@ from shoal.events import (
     CheckpointLost,
     CheckpointPublished,
     CheckpointStarted,
+    StopRequested,
     StorageFailed,
     StorageRestored,
     WorkerDied,
@@ -24,6 +25,7 @@ KILLED = CoordinatorExited("was killed by SIGKILL")
 GOOD = Ended(exit_code=0, error="", text="all 2 workers finished")
 LOST = Ended(exit_code=3, error="WorkerLost", text="worker 1 was killed by SIGKILL in step 4")
 CTRL_C = Signalled(signal.SIGINT)
+STOP_NOTED = StopRequested(worker=None, reason="interrupted by Ctrl-C")
 
 
 def joined(worker: int) -> WorkerJoined:

@@ -26,8 +26,8 @@ from shoal.training.run import Run
 from shoal.training.session import HandedOver, Session
 from shoal.training.start import start_session
 from shoal.transport.in_process import InProcessMesh, in_process_meshes
-from shoal.values import Address, Generation, Member
-from shoal.wire.messages import ExchangeBroken, PartFailed, PartWritten, Ready
+from shoal.values import THROUGH, Address, Generation, Lost, Member
+from shoal.wire.messages import Done, ExchangeBroken, PartFailed, PartWritten, Ready
 
 
 class Killed(BaseException):
@@ -64,7 +64,9 @@ class Hub:
         self.number = 0
         self.members: list[int] = []  # workers of the current generation, by rank
         self.carriers: tuple[int, ...] = ()
-        self.waiting: dict[int, Ready | ExchangeBroken] = {}  # workers that wait for the next generation
+        self.waiting: dict[int, Ready | ExchangeBroken | Done] = {}  # workers that wait for the next generation
+        self.points: dict[int, int] = {}  # how far scripts are known to have got outside loops, by worker
+        self.lost: list[Lost] = []  # members that died
         self.awaited = self.size  # workers that the first generation waits for
         self.dead: set[int] = set()
         self.left: set[int] = set()  # they handed over
@@ -87,9 +89,10 @@ class Hub:
             codec="identity",
             reason="test",
             carriers=self.carriers,
+            lost=tuple(self.lost),
         )
 
-    def tell(self, worker: int, notice: Ready | ExchangeBroken) -> None:
+    def tell(self, worker: int, notice: Ready | ExchangeBroken | Done) -> None:
         with self.condition:
             told = self._calls_for(worker, notice)
             if told is not None:
@@ -127,8 +130,21 @@ class Hub:
                 raise JobOver(ShoalError(self.failed or "not all members asked for the next generation"))
             return self.generation()
 
+    def finish(self, worker: int, notice: Done) -> Generation | None:
+        with self.condition:
+            self.tell(worker, notice)
+            reached = self.condition.wait_for(
+                lambda: self.number > notice.generation or worker in self.done or self.failed is not None, timeout=60
+            )
+            if not reached or self.failed is not None:
+                raise JobOver(ShoalError(self.failed or "the others did not come to their end"))
+            return None if worker in self.done else self.generation()
+
     def gone(self, worker: int, among: set[int]) -> None:
         with self.condition:
+            point = self.points.get(worker, 0)
+            if among is self.dead and worker in self.members and point < THROUGH:
+                self.lost.append(Lost(worker, self.number, point))
             among.add(worker)
             self.waiting.pop(worker, None)
             self._form_if_due()
@@ -161,12 +177,17 @@ class Hub:
             is_due = len(self.waiting) >= self.awaited
         if not is_due:
             return
+        is_whole = alive and not set(self.members) & (self.dead | self.expelled)
+        if is_whole and all(isinstance(self.waiting[worker], Done) for worker in alive):
+            self.done.update(alive)
+            self.condition.notify_all()
+            return
         asked = dict(self.waiting)
         restore = any(isinstance(notice, ExchangeBroken) and notice.must_restore for notice in asked.values())
         holders = (
             worker
             for worker in alive
-            if isinstance(notice := asked[worker], ExchangeBroken) and notice.holds and not restore
+            if (isinstance(notice := asked[worker], Done) or getattr(notice, "holds", 0)) and not restore
         )
         self.carriers = tuple(holders)
         if not self.carriers:
@@ -278,6 +299,13 @@ class ThreadPeers(Peers):
     def call_made(self, index: int, made: Made) -> None:
         self._hub.call_made(self.worker, index, made)
 
+    def finish(self, notice: Done) -> Generation | None:
+        self.leave_group("it is done")
+        return self._hub.finish(self.worker, notice)
+
+    def reach(self, point: int) -> None:
+        self._hub.points[self.worker] = point
+
     def connect(self, generation: Generation) -> None:
         rank = generation.rank_of(self.worker)
         assert rank is not None
@@ -334,6 +362,7 @@ class Crew:
         self.results: dict[int, Any] = {}
         self.errors: list[BaseException] = []
         self.turned_away: dict[int, TermsDiffer] = {}  # by worker
+        self.is_last_line = True  # nothing of the script comes after `train`
         self._train = train
         self._config = JobConfig(**{"workers": hub.size, **options})
         self._threads: list[threading.Thread] = []
@@ -364,7 +393,9 @@ class Crew:
             elif not peers.is_new:
                 begin_anew(session, hub.store if hub.is_resumed or hub.number > 1 else None)
             fresh = partial(start_session, peers, self._config)
-            self.results[worker], last = train_through(self._train, session, fresh, hub.store)
+            self.results[worker], last = train_through(
+                self._train, session, fresh, hub.store, is_last_line=self.is_last_line
+            )
             hub.gone(worker, hub.done)
             last.close()
         except Finished:

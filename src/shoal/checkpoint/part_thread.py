@@ -51,6 +51,7 @@ class Writing:
         self.started = time.perf_counter()
         self.blocked = 0.0  # seconds that the script was held up; counted by whoever is held up
         self.over = threading.Event()  # published, lost or given up
+        self.is_published = False  # once it is over
 
 
 class PartThread:
@@ -76,7 +77,7 @@ class PartThread:
         while (writing := self._waiting.get()) is not None:
             try:
                 self._answers.tell(self._made(writing))
-                self._await_settlement(writing.part.checkpoint)
+                writing.is_published = self._await_settlement(writing.part.checkpoint)
             finally:
                 writing.over.set()
                 del writing  # or its copy would live until the next one comes
@@ -101,10 +102,12 @@ class PartThread:
         except Exception as error:  # a mistake of ours costs this checkpoint, not the job
             return _failed(part, f"{type(error).__name__}: {error}")
 
-    def _await_settlement(self, checkpoint: str) -> None:
+    def _await_settlement(self, checkpoint: str) -> bool:
+        """Whether it was published."""
         while not self._given_up.is_set():
-            if self._answers.settlement(checkpoint, LOOK_SECONDS) is not None:
-                return
+            if (is_published := self._answers.settlement(checkpoint, LOOK_SECONDS)) is not None:
+                return is_published
+        return False
 
     def _written(self, writing: Writing) -> PartWritten:
         part = writing.part

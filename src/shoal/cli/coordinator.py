@@ -15,6 +15,7 @@ import msgspec
 from shoal.cli import run_directory
 from shoal.cli.checkpoint_place import keeping
 from shoal.cli.options import Once, Parser, add_settings, config_from
+from shoal.cli.script_kind import imports_shoal
 from shoal.cli.token_file import read_token
 from shoal.environment import parse_address
 from shoal.errors import UsageError
@@ -96,6 +97,7 @@ def main(arguments: Sequence[str]) -> int:
                 servers=given.get("servers-at", ""),
                 space=given.get("servers-space", ""),
                 launcher=os.getppid() if "listen-fd" in given else 0,
+                joins=bool(parsed.script) and imports_shoal(Path(parsed.script)),
             )
         )
 

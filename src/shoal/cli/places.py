@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0)  # seconds before the next try, by how many in a row came to nothing
+PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0)  # seconds before the next try, by how many rounds in a row came to nothing
 
 
 class _State(enum.Enum):
@@ -50,7 +50,11 @@ class Places:
         self._left: set[int] = set()  # their scripts were done
         self._handed_over: set[int] = set()
         self._useful: set[int] = set()  # have applied a step
-        self._fruitless = 0  # processes in a row that were started later and ended without having applied a step
+        # Rounds in a row of processes that were started later and ended without having applied a step. Those that ran
+        # already when the last round was counted belong to it: one blow may hit them all.
+        self._fruitless = 0
+        self._newest = workers - 1  # number of the newest process
+        self._counted = workers - 1  # what that was when a round was last counted
 
     @property
     def running(self) -> set[int]:
@@ -152,6 +156,7 @@ class Places:
             if place.state is _State.ASKED:
                 reason = place.why
                 self._places[index] = _Place(worker, refusals=place.refusals)
+                self._newest = max(self._newest, worker)
                 return Filled(worker, index, reason)
         return None
 
@@ -159,7 +164,8 @@ class Places:
         return next((place for place in self._places if place.worker == worker), None)
 
     def _vacate(self, place: _Place, now: float) -> None:
-        if place.worker >= self._first and place.worker not in self._useful:
+        if place.worker > self._counted and place.worker not in self._useful:
             self._fruitless += 1
+            self._counted = self._newest
         place.state = _State.VACANT if place.refusals < self._most_refusals else _State.GIVEN_UP
         place.due = now + PAUSES[min(self._fruitless, len(PAUSES) - 1)]

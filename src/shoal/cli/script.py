@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 from shoal.checkpoint.full_disk import FullDiskStore
 from shoal.checkpoint.store import Store
 from shoal.checkpoint.stores import store_for
+from shoal.cli.last_line import ends_with, tell_last_line
 from shoal.cli.signals import heed_sigterm
 from shoal.environment import WorkerEnvironment, likely_typos, worker_environment
 from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError, TermsDiffer
@@ -51,7 +52,7 @@ def main(train: Callable[[Run], T], **options: Any) -> T:
                 f"process {os.getpid()}, started by worker {environment.worker}, calls shoal.main; under `shoal run` "
                 "every worker is a process already: start none in the script, or run it with plain python"
             )
-        return _as_worker(train, environment)
+        return _as_worker(train, environment, is_last_line=ends_with(sys._getframe(1)))
     except Interrupted as interruption:
         sys.stderr.write(f"shoal: {interruption}\n")
         sys.exit(interruption.exit_code)
@@ -99,7 +100,8 @@ def _alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
         display.summarize()
 
 
-def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment) -> T:
+def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment, *, is_last_line: bool) -> T:
+    """`is_last_line`: nothing of the script comes after this."""
     global is_worker  # noqa: PLW0603  one worker per process
     peers = ClusterPeers(environment)
     session: Session | None = None
@@ -107,7 +109,11 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment) -> T:
     heed_sigterm(peers)
     try:
         session, store = _in_job(peers)
-        return _trained(train, session, store)
+        result = _to_its_end(train, session, store, is_last_line=is_last_line)
+        session.in_job = False
+        if isinstance(result, SystemExit):
+            raise result
+        return result
     except HandedOver as gone:
         step = session.step if session is not None else 0
         peers.client.leave(step=step, reason=str(gone), is_handover=True)
@@ -127,9 +133,12 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment) -> T:
     finally:
         is_worker = False
         if os.getpid() == process:
+            runs_on = session is not None and not session.in_job and not is_last_line
             if session is not None:
                 session.close()
-            peers.close()
+            peers.close(keeps_line=runs_on)
+            if session is not None and runs_on:
+                tell_last_line(peers.client, step=session.step)
 
 
 def _in_job(peers: ClusterPeers) -> tuple[Session, Store | None]:
@@ -154,19 +163,12 @@ def _store(config: JobConfig) -> Store | None:
     return store_for(Path(config.run_dir), config.checkpoint_to)
 
 
-def _trained(train: Callable[[Run], T], session: Session, store: Store | None) -> T:
-    """Run the script to its end and take leave of the job."""
-    result = _to_its_end(train, session, store)
-    assert isinstance(session.peers, ClusterPeers)
-    session.peers.client.leave(step=session.step, reason=session.stopped or "the script is done")
-    session.in_job = False
-    if isinstance(result, SystemExit):
-        raise result
-    return result
-
-
-def _to_its_end(train: Callable[[Run], T], session: Session, store: Store | None = None) -> T | SystemExit:
-    """What `train` returns. `sys.exit()` without a code is a good end too, and is handed back to be raised."""
+def _to_its_end(
+    train: Callable[[Run], T], session: Session, store: Store | None = None, *, is_last_line: bool = False
+) -> T | SystemExit:
+    """What `train` returns, once it has on all workers. `sys.exit()` without a code is a good end too, and is handed
+    back to be raised.
+    """
     process = os.getpid()
 
     def to_its_end(run: Run) -> T | SystemExit:
@@ -178,7 +180,7 @@ def _to_its_end(train: Callable[[Run], T], session: Session, store: Store | None
             return left
 
     fresh = partial(start_session, session.peers, session.config)
-    result, last = train_through(to_its_end, session, fresh, store)
+    result, last = train_through(to_its_end, session, fresh, store, is_last_line=is_last_line)
     if last is not session:  # the script started again from the top, in a session of its own
         session.step, session.stopped = last.step, last.stopped
         last.close()

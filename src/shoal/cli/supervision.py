@@ -52,6 +52,7 @@ from shoal.wire.messages import Ended, Enlisted
 
 CLEAN_STOP = 10.0  # seconds that a job may take to stop after Ctrl-C, and after its checkpoint
 SAVING_STOP = 600.0  # seconds from Ctrl-C on that it may take with a checkpoint
+ECHO = 2.0  # seconds that the coordinator may take to confirm a stop: until then nobody knows who has joined
 SOFT_STOP = 0.5  # seconds between SIGTERM and SIGKILL
 LAST_WORD = 2.0  # seconds that the coordinator may take to end a job whose processes are all gone
 SAVING_WORD = 32.0  # the same while a checkpoint is open: it waits 30 s for a publication
@@ -89,13 +90,15 @@ class Supervisor:
         self._word_by = math.inf  # when the coordinator has had its time for the last word
         self._is_closing = False  # the workers stop by themselves
         self._interrupted_workers = False
+        # While stopping: when it is taken for granted that no worker has joined; None: it is known whether one has.
+        self._echo_by: float | None = None
         self._insisted = False  # a second signal came
         self._finished = False
 
     @property
     def deadline(self) -> float | None:
         """When a `Tick` is due at the latest."""
-        due = min(self._stop_by, self._word_by)
+        due = min(self._stop_by, self._word_by, math.inf if self._echo_by is None else self._echo_by)
         if self._replaces:
             due = min(due, self._places.next_due or math.inf, self._answer_by)
         return None if due == math.inf else due
@@ -124,6 +127,8 @@ class Supervisor:
             self._finished = True
             return (Finish(ServersLost.exit_code, SOFT_STOP, ServersLost.__name__, fact.text),)
         out = self._take_in(fact, now)
+        if self._echo_by is not None and (isinstance(fact, StopRequested) or now >= self._echo_by):
+            out += self._stop_gently()
         out += self._conclude(fact, now)
         self._finished = any(isinstance(instruction, Finish) for instruction in out)
         return tuple(out) if self._finished else (*out, *self._replace(now))
@@ -206,6 +211,7 @@ class Supervisor:
         out: list[Instruction] = [TellExit(worker, code) for worker, code in self._told.items()]
         if self._stopping is not None and self._ended is None:
             out.append(AskToStop(STOP_WORDS[self._stopping], _code_of(self._stopping)))
+            self._echo_by = None if self._echo_by is None else now + ECHO
         return out
 
     def _checkpoint(
@@ -228,14 +234,25 @@ class Supervisor:
         self._stopping = number
         self._stop_limit = now + SAVING_STOP
         self._stop_by = self._stop_limit if self._saving else now + CLEAN_STOP
-        asked: list[Instruction] = [AskToStop(STOP_WORDS[number], _code_of(number))] if self._ended is None else []
-        if asked and self._in_job and self._waits_for_disk:
-            why = "the coordinator waits for the disk and can tell the workers nothing"
-            return [*asked, Say(f"stopping within {CLEAN_STOP:g} s: {why} (Ctrl-C again to stop now)")]
-        if asked and self._in_job:
-            return [*asked, Say("stopping after this step (Ctrl-C again to stop now)")]
+        if self._ended is not None:
+            return self._stop_gently()
+        asked = AskToStop(STOP_WORDS[number], _code_of(number))
+        if self._in_job or self._waits_for_disk:
+            return [asked, *self._stop_gently()]
+        # Some may have joined, and the news be on its way: it comes before the coordinator's word on this stop.
+        self._echo_by = now + ECHO if self._is_connected else math.inf
+        return [asked]
+
+    def _stop_gently(self) -> list[Instruction]:
+        """Workers that have joined stop after a step, once they have agreed on it; others are interrupted."""
+        self._echo_by = None
+        if self._ended is None and self._in_job:
+            if self._waits_for_disk:
+                why = "the coordinator waits for the disk and can tell the workers nothing"
+                return [Say(f"stopping within {CLEAN_STOP:g} s: {why} (Ctrl-C again to stop now)")]
+            return [Say("stopping after this step (Ctrl-C again to stop now)")]
         self._interrupted_workers = True
-        return [*asked, InterruptWorkers(), Say("stopping (Ctrl-C again to stop now)")]
+        return [InterruptWorkers(), Say("stopping (Ctrl-C again to stop now)")]
 
     # Going on
 

@@ -58,7 +58,7 @@ def objection_to_worker(join: Join, highest: int, joined: Mapping[int, Worker], 
     if number in joined and not is_same_process(join, joined[number].join):
         other = joined[number].join
         return f"worker number {number} is in use by process {other.process} on {other.host}"
-    if number in joined and joined[number].fate not in (Fate.HERE, Fate.DEAD):
+    if number in joined and joined[number].fate in (Fate.HANDED_OVER, Fate.FAILED):
         return f"worker {number} has left the job"
     if not 1 <= join.address.port <= 65535:
         return f"worker {number} says that its peers reach it at {join.address}, which is no address"

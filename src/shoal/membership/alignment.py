@@ -2,6 +2,10 @@
 
 Members that were in the last generation differ by one applied step or one meeting at most, because both need all of
 them; newcomers and workers that come back may be anywhere. Everybody decides this by itself from the same standings.
+
+Behind a loop each worker runs code of its own: the first one may write files there. Where a member was lost before it
+had come to the meeting that the others are at, nobody knows what it had done: all go back to the end of that loop and
+run what lies behind it again, as members of the new generation.
 """
 
 from __future__ import annotations
@@ -11,7 +15,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shoal.values import Generation, Standing
+import msgspec
+
+from shoal.values import Generation, Lost, Standing
 
 
 class Taking(enum.Enum):
@@ -32,6 +38,7 @@ class Alignment:
     keepers: tuple[int, ...] = ()  # ranks whose state is the source's, with the source: each may send a part
     differing: tuple[int, ...] = ()  # ranks that should have had the source's parameters, and had others
     is_hopeless: bool = False  # parameters differ and no majority tells which are right
+    missed: tuple[int, ...] = ()  # workers that were lost behind a loop: all go back to its end
 
     @property
     def needs_copy(self) -> bool:
@@ -45,14 +52,21 @@ def align(standings: Sequence[Standing], generation: Generation) -> Alignment:
     holders = [rank for rank in carriers if standings[rank].generation > 0]
     if not holders:
         return Alignment(takings=(Taking.START,) * generation.size)
-    source = max(holders, key=lambda rank: (*_progress(standings[rank]), not standings[rank].is_doubtful, -rank))
+    source = _furthest(standings, holders)
     if standings[source].loop == 0:  # no loop has begun: nothing is lost by beginning together
         return Alignment(takings=(Taking.START,) * generation.size)
+    if missed := missed_behind(standings[source], generation.lost):
+        standings = [at_loop_end(standing) for standing in standings]
+        holders = [rank for rank in holders if not standings[rank].is_changed]
+        if not holders:
+            return Alignment(takings=(Taking.START,) * generation.size, missed=missed)
+        source = _furthest(standings, holders)
     keepers = [rank for rank in holders if rank == source or _is_there(standings[rank], standings[source])]
     digests = Counter(standings[rank].digest for rank in keepers)
     right, count = digests.most_common(1)[0]
     if 2 * count <= len(keepers):
-        return Alignment(takings=(Taking.START,) * generation.size, differing=tuple(keepers), is_hopeless=True)
+        starts = (Taking.START,) * generation.size
+        return Alignment(takings=starts, differing=tuple(keepers), is_hopeless=True, missed=missed)
     differing = tuple(rank for rank in keepers if standings[rank].digest != right)
     keepers = [rank for rank in keepers if standings[rank].digest == right]
     source = source if source in keepers else keepers[0]
@@ -60,7 +74,28 @@ def align(standings: Sequence[Standing], generation: Generation) -> Alignment:
         Taking.KEEP if rank in keepers else _taking(standing, standings[source], is_holder=rank in holders)
         for rank, standing in enumerate(standings)
     )
-    return Alignment(takings=takings, source=source, keepers=tuple(keepers), differing=differing)
+    return Alignment(takings=takings, source=source, keepers=tuple(keepers), differing=differing, missed=missed)
+
+
+def missed_behind(source: Standing, lost: Sequence[Lost]) -> tuple[int, ...]:
+    """Workers that were lost in code which the source has run, behind a loop, and they may not have.
+
+    Losses from before the generation that the source was last in were settled on the way into that.
+    """
+    if source.in_loop:
+        return ()
+    return tuple(one.worker for one in lost if one.generation >= source.generation and one.point <= source.points)
+
+
+def at_loop_end(standing: Standing) -> Standing:
+    """Where a worker that goes back to the end of its last loop is; the same where it is in a loop."""
+    if standing.in_loop or standing.loop == 0:
+        return standing
+    return msgspec.structs.replace(standing, points=standing.end_points, in_loop=True)
+
+
+def _furthest(standings: Sequence[Standing], ranks: Sequence[int]) -> int:
+    return max(ranks, key=lambda rank: (*_progress(standings[rank]), not standings[rank].is_doubtful, -rank))
 
 
 def _progress(standing: Standing) -> tuple[int, int]:

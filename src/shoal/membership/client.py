@@ -29,6 +29,7 @@ from shoal.wire.messages import (
     Calls,
     CheckpointSettled,
     CoordinatorMessage,
+    Done,
     Ended,
     ExchangeBroken,
     Expelled,
@@ -40,6 +41,7 @@ from shoal.wire.messages import (
     Leave,
     PartFailed,
     PartWritten,
+    Ready,
     Report,
     Turned,
     Unanswered,
@@ -47,6 +49,7 @@ from shoal.wire.messages import (
 )
 
 LAST_WORD_SECONDS = 30.0  # how long a last word (Leave, Failed) waits for a coordinator that is away
+LOOK_SECONDS = 0.5  # between two looks, of a worker that is done, whether it should go before the others
 AWAY_SECONDS = 600.0  # beyond the lease; a coordinator that has been away for so long is lost
 
 
@@ -68,6 +71,7 @@ class CoordinatorClient:
         self._answered: Expelled | None = None  # the expulsion that this worker's newest notice came after
         self._position = (0, "start-up")
         self._book = CallBook(join.worker)
+        self._point = 0  # the last meeting outside loops that the script has come to
         self._line: Line  # set by `connect`
 
     @classmethod
@@ -134,17 +138,28 @@ class CoordinatorClient:
     def wait_for_word(self, after: int) -> Generation | Expelled | Briefing:
         """The same, but an expulsion that came since the last notice ends the wait too, and so does a briefing."""
         with self._news:
-            while True:
-                self._raise_if_over()
-                generation, expulsion = self._heard.generation, self._heard.expulsion
-                if generation is not None and generation.number > after:
-                    return generation
-                if expulsion is not None and expulsion is not self._answered:
-                    return expulsion
+            while (word := self._word(after)) is None:
                 if (briefing := self._heard.briefing) is not None:
                     self._heard.briefing = None
                     return briefing
                 self._news.wait()
+            return word
+
+    def _await_word(self, after: int, timeout: float) -> Generation | Expelled | None:
+        """The same; None when this worker is released, or nothing comes for so long."""
+        with self._news:
+            limit = time.monotonic() + timeout
+            while not self._heard.is_released and (word := self._word(after)) is None:
+                if not self._news.wait(limit - time.monotonic()):
+                    return None
+            return None if self._heard.is_released else word
+
+    def _word(self, after: int) -> Generation | Expelled | None:
+        self._raise_if_over()
+        generation, expulsion = self._heard.generation, self._heard.expulsion
+        if generation is not None and generation.number > after:
+            return generation
+        return expulsion if expulsion is not self._answered else None
 
     def wait_for_news(self, of: Generation, timeout: float) -> bool:
         """Whether, within so many seconds, the job ended, a newer generation formed or a briefing came."""
@@ -188,6 +203,11 @@ class CoordinatorClient:
         """Where the script is; the next heartbeat carries it. No I/O."""
         self._position = (step, operation)
 
+    def reach(self, point: int) -> None:
+        """How far the script has got outside loops: said at once, since it counts if this process is killed now."""
+        self._point = point
+        self._line.send(self.beat())
+
     def report(self, *events: AnyEvent) -> None:
         if events:
             self._line.send(Report(events=events))
@@ -197,7 +217,7 @@ class CoordinatorClient:
         self._line.send(Unanswered(generation=generation, peer=peer))
 
     def tell(self, notice: Notice) -> None:
-        """This worker waits for a generation. Said again on every new connection until there is one."""
+        """This worker waits for a generation, or is done. Said again on every new connection until there is one."""
         if isinstance(notice, ExchangeBroken):
             notice = msgspec.structs.replace(notice, reason=reasons.shortened(notice.reason))
         with self._news:
@@ -225,8 +245,38 @@ class CoordinatorClient:
         """This worker cannot go on. `error` is a class name from `errors`."""
         self._say_last(Failed(step=step, error=error, text=reasons.shortened(text)))
 
+    def finish(
+        self, notice: Done, leave_wish: Callable[[], str | None], wait_outside: Callable[[Ready], None]
+    ) -> Generation | None:
+        """This worker's script is done: wait until it may go, or until there is a generation that needs it again.
+
+        Raises the job's error as above. `leave_wish`: why it should go before the others, once it should.
+        `wait_outside`: say that this worker, which was put out, waits to be let in.
+        """
+        self.tell(notice)
+        is_out = False
+        while not self._heard.is_released:
+            try:
+                word = self._await_word(notice.generation, LOOK_SECONDS)
+            except AddressUnavailable:
+                if notice.is_through:  # nobody is there to want more of it, and it has nothing left to do
+                    return None
+                raise
+            if isinstance(word, Generation):
+                return word
+            if isinstance(word, Expelled):
+                is_out = True
+                wait_outside(Ready(generation=notice.generation))
+            elif (reason := leave_wish()) is not None and is_out:
+                self.leave(step=notice.step, reason=reason, is_handover=True)
+                return None
+            elif reason is not None and not notice.is_leaving:
+                notice = msgspec.structs.replace(notice, is_leaving=True, reason=reason)
+                self.tell(notice)
+        return None
+
     def leave(self, *, step: int, reason: str, is_handover: bool = False) -> None:
-        """This worker's script is done, or it hands its place over."""
+        """This worker's script has come to its last line, or it hands its place over."""
         self._say_last(Leave(step=step, reason=reason, is_handover=is_handover))
 
     def _say_last(self, word: Leave | Failed) -> None:
@@ -249,7 +299,9 @@ class CoordinatorClient:
 
     def beat(self) -> Heartbeat:
         step, operation = self._position
-        return Heartbeat(generation=self._heard.number, step=step, operation=operation, stalled=self.stalled())
+        return Heartbeat(
+            generation=self._heard.number, step=step, operation=operation, stalled=self.stalled(), point=self._point
+        )
 
     def take_in(self, message: CoordinatorMessage) -> None:
         if isinstance(message, Turned):

@@ -77,6 +77,7 @@ class CoordinatorSettings:
     servers: str = ""  # HOST:PORT of the keeper of the job's parameter servers, for workers
     space: str = ""  # the job's name there
     launcher: int = 0  # process that started this one and sees to the job's processes; 0: none
+    joins: bool = False  # the script's workers are expected to join
 
 
 def open_listener(address: Address, token: str) -> socket.socket:
@@ -158,7 +159,7 @@ class _Coordinator:
             now=self._loop.time(),
             past=Past(generation=settings.after_generation, shares=settings.shares),
             remembered=remembered,
-            program=Program(started.script, started.arguments, self._settings.servers, self._settings.space),
+            program=Program(started.script, started.arguments, settings.servers, settings.space, joins=settings.joins),
         )
 
     async def _serve(self) -> None:

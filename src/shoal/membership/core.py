@@ -14,8 +14,9 @@ from shoal.job_config import JobConfig
 from shoal.membership import admission, reasons
 from shoal.membership.audience import Audience
 from shoal.membership.briefings import Briefings
-from shoal.membership.decisions import MemberLeft, NumberGiven, Remembered
+from shoal.membership.decisions import NumberGiven, Remembered
 from shoal.membership.ending import Ending
+from shoal.membership.finishing import Finishing
 from shoal.membership.forming import Past
 from shoal.membership.generations import Generations
 from shoal.membership.job_clock import JobClock
@@ -39,6 +40,7 @@ from shoal.wire.messages import (
     Beat,
     Calls,
     ClientMessage,
+    Done,
     Enlist,
     Enlisted,
     ExchangeBroken,
@@ -94,7 +96,9 @@ class MembershipCore:
         self._greeting = admission.greeting(config, program or Program(), heartbeat=self._generations.interval)
         self._workers = self._generations.workers
         self._briefings = Briefings(self._generations, self._audience)
-        self._verdicts = Verdicts(config, self._audience, self._generations, self._ending, self._stop)
+        self._finishing = Finishing(config, self._audience, self._generations, self._publishing)
+        self._verdicts = Verdicts(config, self._audience, self._finishing, self._ending, self._stop)
+        self._verdicts.expects_workers = program is not None and program.joins
         self._is_resumed = past.generation > 0
         self._highest = max(config.workers - 1, known.highest_worker)  # number given to a worker
         self._guests = set(known.guests)  # numbers that were given to workers beyond those that the launcher starts
@@ -109,6 +113,7 @@ class MembershipCore:
         assert known.generation is not None
         self._generations.remember(known, self._now)
         self._workers = self._generations.workers
+        self._finishing.remember(known)
         self._verdicts.remember(known, self._highest)
         if known.end is None:
             number = known.generation.number
@@ -164,8 +169,8 @@ class MembershipCore:
             objection = f"the job has ended: {ended.text}"
         if isinstance(message, Join) and not objection:
             objection = admission.objection_to_worker(message, self._highest, self._workers, self._verdicts.exits)
-            is_guest = message.worker in self._guests
-            objection = objection or self._verdicts.unlike(message, self._now, is_guest=is_guest)
+            is_guest, newest = message.worker in self._guests, self._highest
+            objection = objection or self._verdicts.unlike(message, self._now, is_guest=is_guest, newest=newest)
         if objection:
             self._turn_away(client, objection)
         elif isinstance(message, Join):
@@ -189,7 +194,7 @@ class MembershipCore:
             self._audience.remove(worker.client)
             self._audience.close(worker.client)
         is_return = self._generations.is_member(worker)
-        is_new = worker.join is join or not worker.is_here
+        is_new = worker.join is join or worker.fate is Fate.DEAD
         worker.join = join  # the ledger does not know what it runs
         self._generations.back(worker, client, self._now)
         self._audience.add_worker(client, join.worker)
@@ -209,6 +214,7 @@ class MembershipCore:
         if self._stop.reason is not None:
             self._audience.send((client,), StopNotice(reason=self._stop.reason))
         self._generations.remind(worker)
+        self._finishing.tell_released(worker)
 
     def _welcome(self, client: int, *, is_member: bool = False) -> None:
         """A watcher needs no generation, and so can be welcomed while decisions wait for a disk."""
@@ -237,7 +243,7 @@ class MembershipCore:
             self._request_stop(None, message)
         elif isinstance(message, ProcessExited):
             if 0 <= message.worker <= self._highest:
-                self._verdicts.exited(message.worker, message.code, self._now)
+                self._verdicts.exited(message.worker, message.code, self._now, newest=self._highest)
         elif isinstance(message, ProcessWorking):
             if (busy := self._workers.get(message.worker)) is not None:
                 busy.heard = self._now
@@ -286,21 +292,26 @@ class MembershipCore:
                 self._generations.ready(worker, message, self._now)
         elif isinstance(message, Calls):
             self._briefings.learn(worker, message)
-        elif isinstance(message, Failed):
-            self._progress(message.step)
-            why = f"worker {worker.number} failed before its part was written"
-            if self._verdicts.failed(worker, message, self._now):
-                self._publishing.gone(worker.number, why, self._now)
-            self._audience.send((client,), Noted())
-        elif isinstance(message, Leave):
-            self._leave(worker, message)
-            self._audience.send((client,), Noted())
+        elif isinstance(message, Done):
+            self._finishing.done(worker, message, self._now)
+        elif isinstance(message, Failed | Leave):
+            self._last_word(client, worker, message)
         elif isinstance(message, PartWritten | PartFailed):
             self._part(client, worker, message)
         elif isinstance(message, StopRequest):
             self._request_stop(worker.number, message)
         else:
             self._turn_away(client, f"worker {worker.number} may not send {reasons.name_of(message)}")
+
+    def _last_word(self, client: int, worker: Worker, message: Failed | Leave) -> None:
+        if isinstance(message, Leave):
+            self._finishing.leave(worker, message, self._now)
+        else:
+            self._progress(message.step)
+            why = f"worker {worker.number} failed before its part was written"
+            if self._verdicts.failed(worker, message, self._now, newest=self._highest):
+                self._publishing.gone(worker.number, why, self._now)
+        self._audience.send((client,), Noted())
 
     def _progress(self, step: int, *, is_applied: bool = False) -> None:
         """Of a job that goes on from a checkpoint, a step above 0 alone proves nothing."""
@@ -322,26 +333,12 @@ class MembershipCore:
                     # have taken in counts, whoever sent it.
                     continue
                 self._progress(event.step, is_applied=True)
+                self._generations.losses.stepped(
+                    max((row.generation for row in event.rows if not row.is_outside), default=0)
+                )
             self._audience.note(event)
-
-    def _leave(self, worker: Worker, leave: Leave) -> None:
-        if not worker.is_here:
-            return
-        worker.step = leave.step
-        # Whoever was put out and finishes has a result of its own, which is not the job's.
-        is_outside = self._generations.current is not None and not self._generations.is_member(worker)
-        is_handover = leave.is_handover or is_outside
-        worker.fate = Fate.HANDED_OVER if is_handover else Fate.FINISHED
-        if self._generations.is_member(worker):
-            self._audience.journal(MemberLeft(worker=worker.number, is_handover=is_handover))
-        self._audience.note(
-            events.WorkerLeft(worker=worker.number, step=leave.step, reason=leave.reason, is_handover=is_handover)
-        )
-        self._publishing.gone(worker.number, f"worker {worker.number} left before its part was written", self._now)
-        if is_handover:
-            self._generations.out(worker, reasons.handed_over(worker.number, leave.reason), self._now)
-        else:
-            self._generations.finished(worker)
+            if isinstance(event, events.WentBack):
+                self._verdicts.went_back(event.step, self._now)
 
     def _part(self, client: int, worker: Worker, part: PartWritten | PartFailed) -> None:
         generation = self._generations.current
@@ -390,6 +387,7 @@ class MembershipCore:
     def _settle(self, *, is_tick: bool) -> None:
         if self._ending.ended is None:
             self._verdicts.judge(self._now)
+            self._finishing.settle(self._now)
         if self._ending.ended is None:
             verdict = self._generations.settle(self._now, is_stopping=self._stop.reason is not None, is_tick=is_tick)
             if verdict is not None:

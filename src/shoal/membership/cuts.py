@@ -42,18 +42,18 @@ class Cuts:
         return cls(_those_that_name(unreachable), _those_that_name(late))
 
     def staying(
-        self, candidates: Collection[int], holders: Collection[int], reporters: Collection[int]
+        self, candidates: Collection[int], holders: Collection[int], waiters: Collection[int]
     ) -> frozenset[int]:
         """The largest set of candidates that all reach each other.
 
         Those who hold the job's state come first: a newcomer never costs the job one of them. Of several such sets, the
-        one stays that has most workers, then most who have reported and so are known to be waiting for the others.
+        one stays that has most workers, then most `waiters`: they have reported or are done, and so are known to wait.
         """
         named = {
             worker: (*self.unreachable.get(worker, ()), *self.late.get(worker, ()))
             for worker in self.unreachable.keys() | self.late.keys()
         }
-        return connected_set(candidates, named, (holders, candidates, reporters))
+        return connected_set(candidates, named, (holders, candidates, waiters))
 
     def name_any(self, workers: Collection[int]) -> bool:
         """Whether somebody names one of these."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shoal.errors import ScriptFailed, WorkerLost
 from shoal.events import WorkerDied, WorkerFailed
 from shoal.membership import reasons
-from shoal.membership.roster import Worker
+from shoal.membership.roster import Fate, Worker
 from shoal.wire.messages import ExchangeBroken
 
 
@@ -32,9 +32,9 @@ class LastSeen:
         witness = self._by_peer.get(worker.number)  # whoever waited for it knows best
         if witness is None:
             witness = next((report for number, report in self._first if number != worker.number), None)
-        if witness is not None:
-            return witness.step, witness.operation
         own = (worker.step, worker.operation)
+        if witness is not None and not 0 < worker.point < witness.point:  # else it had not come to where they waited
+            return witness.step, witness.operation
         return self._furthest if self._furthest[0] > worker.step else own
 
 
@@ -52,6 +52,8 @@ def bad_exit(number: int, worker: Worker | None, code: int) -> BadExit:
     name = f"worker {number}" if worker is None else worker.name
     when = _when(worker)
     text = f"{name} {reasons.how_it_exited(code)} {when}"
+    if worker is not None and worker.fate is Fate.RELEASED:
+        text = reasons.lost_at_the_end(name, reasons.how_it_exited(code))
     step = 0 if worker is None else worker.step
     if code > 0:
         failed = WorkerFailed(worker=number, step=step, error=ScriptFailed.__name__, text=text)
@@ -70,4 +72,6 @@ def bad_exit(number: int, worker: Worker | None, code: int) -> BadExit:
 def _when(worker: Worker | None) -> str:
     if worker is None:
         return "before it joined the job"
+    if worker.fate is Fate.RELEASED:
+        return "behind shoal.main"
     return "after it had left the job" if worker.first_generation else "before it was in a generation"

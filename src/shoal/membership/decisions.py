@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from shoal.bounds import ExitCode, Name, Ordinal, Text
+from shoal.bounds import ExitCode, Members, Name, Ordinal, Text
 from shoal.values import Generation
 
 
@@ -44,6 +44,13 @@ class MemberLeft(msgspec.Struct, frozen=True, tag="member-left"):
     is_handover: bool  # its script is not done
 
 
+class MembersReleased(msgspec.Struct, frozen=True, tag="members-released"):
+    """All members of the current generation are done: nobody waits for anybody any more, and none is formed again."""
+
+    # Workers of which nothing is left to run; the others' scripts run on to their last lines.
+    finished: Members[Ordinal]
+
+
 class StopDecided(msgspec.Struct, frozen=True, tag="stop-decided"):
     reason: Text
     exit_code: ExitCode
@@ -57,7 +64,16 @@ class EndDecided(msgspec.Struct, frozen=True, tag="end-decided"):
     text: Text
 
 
-Decision = NumberGiven | GenerationDecided | CheckpointDecided | FailureCounted | MemberLeft | StopDecided | EndDecided
+Decision = (
+    NumberGiven
+    | GenerationDecided
+    | CheckpointDecided
+    | FailureCounted
+    | MemberLeft
+    | MembersReleased
+    | StopDecided
+    | EndDecided
+)
 
 
 def may_wait(decision: Decision) -> bool:
@@ -76,6 +92,7 @@ class Remembered:
     failures: tuple[str, ...] = ()
     left: tuple[tuple[int, bool], ...] = ()  # members of the generation that left, and whether they handed over
     has_result: bool = False  # a member's script is done
+    is_released: bool = False  # all members of the generation were done
     stop: StopDecided | None = None
     end: EndDecided | None = None
 
@@ -96,6 +113,9 @@ def add_up(decisions: Iterable[Decision]) -> Remembered:
             case MemberLeft():
                 left = (*known.left, (decision.worker, decision.is_handover))
                 known = replace(known, left=left, has_result=known.has_result or not decision.is_handover)
+            case MembersReleased():
+                left = (*known.left, *((worker, False) for worker in decision.finished))
+                known = replace(known, left=left, has_result=True, is_released=True)
             case StopDecided():
                 known = replace(known, stop=decision)
             case EndDecided():

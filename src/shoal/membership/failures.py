@@ -1,6 +1,7 @@
 """Counting failures of the script, and of processes that do not get as far as a generation. Pure.
 
-One failure costs one worker; the same failure again and again is the script's, and ends the job.
+One failure costs one worker; the same failure again and again is the script's, and ends the job. Of processes that die
+at their start, those of one round count once.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ class Failures:
         """`counted` are the samenesses of failures before this coordinator."""
         self._limit = limit
         self._scripts = Counter(counted)
-        self._starts = 0
+        self._rounds = 0
+        self._repeats = 0
+        self._repeated = -1  # the step after which that was
+        self._newest = -1  # number of the newest process when a round was last counted
 
     def script_failed(self, text: str) -> int:
         """How often the script has failed in this way."""
@@ -33,14 +37,26 @@ class Failures:
         self._scripts[same] += 1
         return self._scripts[same]
 
-    def start_failed(self) -> int:
-        """How many processes in a row have ended badly before they were in a generation."""
-        self._starts += 1
-        return self._starts
+    def start_failed(self, worker: int, *, newest: int) -> int:
+        """How many rounds of processes in a row have ended badly before they were in a generation.
+
+        Processes that were there already when the last round was counted belong to it: one blow may hit them all.
+        `newest` is the highest number that any process has.
+        """
+        if worker > self._newest:
+            self._rounds += 1
+            self._newest = newest
+        return self._rounds
+
+    def went_back(self, step: int) -> int:
+        """How often in a row workers were lost in code behind a loop, after this step, so that all ran it again."""
+        self._repeats = self._repeats + 1 if step <= self._repeated else 1
+        self._repeated = max(step, self._repeated)
+        return self._repeats
 
     def progressed(self) -> None:
         """A step was applied."""
-        self._starts = 0
+        self._rounds = 0
 
     def is_too_many(self, count: int) -> bool:
         return count >= self._limit

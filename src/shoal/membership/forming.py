@@ -15,7 +15,7 @@ from shoal.membership import reasons
 from shoal.membership.cuts import Cuts, LeftOut
 from shoal.membership.regrouping import Breakup
 from shoal.membership.roster import Worker
-from shoal.values import Generation
+from shoal.values import Generation, Lost
 
 COMING_WAIT = 2.0  # seconds in which no worker came, after which a start does not wait for the rest
 PAIRS_HOLD = 5.0  # seconds before a job that is too small without a pair that was cut tries again; doubles each time
@@ -39,7 +39,7 @@ class Situation:
     generation: Generation | None  # the last one
     breakup: Breakup
     is_stopping: bool  # a stop was asked for: nobody is let in who is not needed
-    has_result: bool  # a member has finished its script: others come to the same end, or to none
+    has_result: bool  # a member has come to its last line, and nobody takes its place
     last_join: float  # when the last worker came
     despite: int  # generations in a row that were formed although some of their members may not reach each other
     now: float
@@ -66,11 +66,6 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Done:
-    """No generation any more: the job has its result, and nobody is left who could come to the same."""
-
-
-@dataclass(frozen=True)
 class _Choice:
     """Who could be in the next generation."""
 
@@ -80,15 +75,13 @@ class _Choice:
     uncertain: tuple[int, ...]  # they may hold the job's state
     cuts: Cuts
 
-    def staying(self, reporters: Collection[int]) -> frozenset[int]:
+    def staying(self, waiters: Collection[int]) -> frozenset[int]:
         holders = frozenset((*self.carriers, *self.uncertain))
-        return self.cuts.staying([worker.number for worker in self.candidates], holders, reporters)
+        return self.cuts.staying([worker.number for worker in self.candidates], holders, waiters)
 
 
-def plan(situation: Situation) -> Plan | Wait | Done:
+def plan(situation: Situation) -> Plan | Wait:
     choice = _choice(situation)
-    if isinstance(choice, Done):
-        return choice
     survivors, uncertain = choice.survivors, choice.uncertain
     staying, is_despite_pairs = _staying(situation, choice)
     carriers = tuple(number for number in choice.carriers if number in staying)
@@ -117,24 +110,24 @@ def awaits_reports(situation: Situation) -> bool:
     if situation.config.strategy == "parameter-server" or breakup.is_planned or age >= limit:
         return False  # workers with servers connect to nobody else
     choice = _choice(situation)
-    if isinstance(choice, Done):
-        return False
-    reporters = breakup.reports.keys()
+    waiters = _waiters(situation)
     living = {worker.number for worker in choice.survivors if situation.now - worker.heard <= limit}
     if breakup.silence is None and not choice.cuts.name_any(living):
         return False
-    return not living.isdisjoint(choice.staying(reporters) - reporters)
+    return not living.isdisjoint(choice.staying(waiters) - waiters)
 
 
-def _choice(situation: Situation) -> _Choice | Done:
+def _waiters(situation: Situation) -> frozenset[int]:
+    """Members that are known to wait for the others and have nothing more to say: those who are done report nothing."""
+    done = {worker.number for worker in situation.workers if worker.is_done}
+    return frozenset(done | situation.breakup.reports.keys())
+
+
+def _choice(situation: Situation) -> _Choice:
     survivors = _survivors(situation)
     carriers, uncertain = _carriers(situation, survivors)
     newcomers = waiting(situation.workers, situation.now, members=survivors)
-    if situation.has_result:
-        if not carriers and not (uncertain and _is_patient(situation)):
-            return Done()
-        newcomers = []
-    elif not carriers:
+    if not carriers:
         newcomers += _uncalled(situation, newcomers)
         newcomers = _enough(situation, newcomers, [worker for worker in newcomers if not worker.is_strange])
     elif situation.is_stopping:
@@ -157,7 +150,7 @@ def _is_patient(situation: Situation) -> bool:
 
 def _staying(situation: Situation, choice: _Choice) -> tuple[frozenset[int], bool]:
     """Who reaches everybody else; all, where too few do, and the cut may have healed since it was reported."""
-    staying = choice.staying(situation.breakup.reports.keys())
+    staying = choice.staying(_waiters(situation))
     hold = min(PAIRS_HOLD_MOST, PAIRS_HOLD * 2**situation.despite)
     is_old = situation.breakup.age(situation.now) >= hold
     if len(staying) < len(choice.candidates) and len(staying) < _needed(situation) and is_old:
@@ -168,12 +161,12 @@ def _staying(situation: Situation, choice: _Choice) -> tuple[frozenset[int], boo
 def has_state(planned: Plan, situation: Situation) -> bool:
     """Somebody is known to bring the job's state; else all may have to start from the newest checkpoint."""
     known = {number for number, report in situation.breakup.reports.items() if report.holds}
-    known.update(worker.number for worker in planned.workers if worker.advanced > -math.inf)
+    known.update(worker.number for worker in planned.workers if worker.advanced > -math.inf or worker.is_done)
     known.update(() if situation.generation is None else situation.generation.carriers)
     return not known.isdisjoint(planned.carriers)
 
 
-def as_generation(number: int, chosen: Plan, config: JobConfig, past: Past) -> Generation:
+def as_generation(number: int, chosen: Plan, config: JobConfig, past: Past, lost: tuple[Lost, ...] = ()) -> Generation:
     """Recorded shares count where the number of workers is the same."""
     size = len(chosen.workers)
     shares = past.shares if len(past.shares) == size else (1,) * size
@@ -184,6 +177,7 @@ def as_generation(number: int, chosen: Plan, config: JobConfig, past: Past) -> G
         codec=config.codec,
         reason=chosen.reason,
         carriers=chosen.carriers,
+        lost=lost if chosen.carriers else (),  # who starts from the top does all of it
     )
 
 
@@ -237,7 +231,7 @@ def _carriers(situation: Situation, survivors: Sequence[Worker]) -> tuple[tuple[
         report = breakup.reports.get(worker.number)
         if report is not None and report.holds == 0:
             continue
-        is_in_step = worker.advanced > -math.inf or worker.first_generation == last.number
+        is_in_step = worker.advanced > -math.inf or worker.is_done or worker.first_generation == last.number
         if worker.number in carried or (report is None and is_in_step):
             found.append(worker.number)
         elif report is None:

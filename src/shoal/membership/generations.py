@@ -16,7 +16,8 @@ from shoal.membership import deaths, forming, liveness, reasons
 from shoal.membership.audience import Audience
 from shoal.membership.cuts import LeftOut
 from shoal.membership.decisions import GenerationDecided, Remembered
-from shoal.membership.forming import Done, Past, Plan, Situation, Wait
+from shoal.membership.forming import Past, Plan, Situation, Wait
+from shoal.membership.losses import Losses
 from shoal.membership.missing import MissingNotice
 from shoal.membership.publishing import MEMBERS_CHANGED, Publishing
 from shoal.membership.regrouping import Breakup, Futility, is_clear
@@ -32,7 +33,7 @@ RETURN_WAIT = 5.0  # seconds, at least, in which members come back to a coordina
 class Verdict:
     """What ends the job."""
 
-    error: str  # class name; empty where it has come to its end
+    error: str  # class name
     text: str
 
 
@@ -52,19 +53,19 @@ class Generations:
         self._despite = 0  # generations in a row that were formed although some members may not reach each other
         self._wishes = RegroupWishes(audience)
         self._missing = MissingNotice(now=now)
-        self._absent: set[int] = set()  # members that are away, or have failed: they will report nothing
+        self._absent: set[int] = set()  # members that are away, done or have failed: they will report nothing
         self._has_news = False  # something that the next generation may depend on
-        self.has_result = False  # a member has finished its script
-        self._loss = ""  # the last loss of a member, for a job that ends by it
+        self.has_result = False  # a member has come to its last line
+        self.losses = Losses()
+        self.loss = ""  # the last loss of a member, for a job that ends by it
         self._restarted: float | None = None
         self._now = now
 
     def remember(self, known: Remembered, now: float) -> None:
         """Go on with a generation that an earlier coordinator formed; its members will come back."""
-        generation = known.generation
-        if generation is None:
-            return
-        self.current = generation
+        generation = self.current = known.generation
+        assert generation is not None
+        self.losses = Losses(generation.lost)
         self.workers = {member.worker: remembered(member, generation.number, now) for member in generation.members}
         self.members = dict(self.workers)
         self._absent = set(self.workers)
@@ -111,7 +112,7 @@ class Generations:
         if self.is_member(worker) and self.current is not None:
             if notice.generation < self.current.number:
                 return
-            self.out(worker, f"worker {worker.number} is no more in generation {notice.generation}", now)
+            self.lose(worker, f"worker {worker.number} is no more in generation {notice.generation}", now)
         worker.is_ready = worker.is_here
         worker.unreachable = notice.unreachable
 
@@ -143,6 +144,17 @@ class Generations:
         if self.is_member(worker):
             self._breakup.sign(worker.number, now, has_witnesses=True)
 
+    def done(self, worker: Worker) -> None:
+        """It waits, with its state, for the others to come to the end of their scripts."""
+        self._has_news = worker.is_done = True
+        self._absent.add(worker.number)
+
+    def lose(self, worker: Worker, why: str, now: float) -> None:
+        """A member is out that has not said that it goes: what it had to do may not be done."""
+        if self.current is not None and self.is_member(worker):
+            self.losses.add((worker,), self.current.number)
+        self.out(worker, why, now)
+
     def out(self, worker: Worker, why: str, now: float) -> None:
         """A member that is gone, or put out: the others go on without it. Nothing for others than members."""
         waits = False
@@ -152,7 +164,7 @@ class Generations:
             self._breakup.sign(worker.number, now, has_witnesses=False)
             self._breakup.gone.append(why)
             waits = self._breakup.reports.pop(worker.number, None) is not None
-            self._loss = why
+            self.loss = why
         worker.put_out()
         worker.is_ready = waits and worker.is_here  # it has said that it is in no group, and will not say so again
 
@@ -168,7 +180,7 @@ class Generations:
         self._audience.note(events.WorkerExpelled(worker=worker.number, step=worker.step, reason=why + hint))
         if worker.client is not None and self.current is not None:
             self._audience.send((worker.client,), Expelled(generation=self.current.number, reason=why + hint))
-        self.out(worker, why, now)
+        self.lose(worker, why, now)
 
     # Time
 
@@ -243,18 +255,7 @@ class Generations:
 
     def _bury(self, hearing: liveness.Hearing) -> None:
         """Say who is dead, or put out, now that all is known that will be."""
-        silent = {number for number, worker in hearing.silent.items() if worker.suspected is not None}
-        lost = [
-            worker
-            for worker in self.members.values()
-            if worker.is_here
-            and (
-                worker.exit_code is not None
-                or worker.cut_off
-                or worker.number in silent
-                or (worker.client is None and not worker.is_awaited and hearing.has_live)
-            )
-        ]
+        lost = liveness.lost(self.members.values(), hearing)
         lost.sort(key=lambda worker: (worker.suspected or self._now, worker.number))
         seen = deaths.LastSeen(self.members.values(), self._breakup.reports)
         for worker in lost:
@@ -270,18 +271,18 @@ class Generations:
         worker.fate = Fate.DEAD
         self._audience.note(death)
         hint = worker.hint
-        self.out(worker, death.reason, now)
-        self._loss = death.reason + hint
+        self.lose(worker, death.reason, now)
+        self.loss = death.reason + hint
         self._publishing.gone(worker.number, f"worker {worker.number} died before its part was written", now)
 
     def _disagreement(self) -> Verdict | None:
         """Some had finished their scripts when others were still in a collective with them."""
         if self.current is None:
             return None
-        finished = [
-            worker for member in self.current.members if (worker := self.workers[member.worker]).fate is Fate.FINISHED
-        ]
-        text = self._breakup.disagreement({worker.number: worker.step for worker in finished})
+        known = [self.workers[member.worker] for member in self.current.members if member.worker in self.workers]
+        text = self._breakup.disagreement(
+            [worker for worker in known if worker.is_done or worker.fate is Fate.FINISHED]
+        )
         return None if text is None else Verdict(WorkersDisagree.__name__, text)
 
     def situation(self, now: float, *, is_stopping: bool) -> Situation:
@@ -302,8 +303,6 @@ class Generations:
         planned = forming.plan(situation)
         if isinstance(planned, Plan) and self._publishing.is_publishing and not forming.has_state(planned, situation):
             planned = Wait(len(planned.workers), self._config.fewest, reasons.STILL_PUBLISHING)
-        if isinstance(planned, Done):
-            return Verdict("", reasons.lost_after_the_end(self._loss))
         if isinstance(planned, Wait):
             if self._missing.is_due(planned, at_once=self.current is not None, now=self._now):
                 self._note_waiting(planned)
@@ -318,17 +317,19 @@ class Generations:
     def _futile(self, planned: Plan) -> Verdict:
         text = f"{planned.reason}, but no generation gets beyond that step"
         if self._breakup.gone:
-            return Verdict(WorkerLost.__name__, f"{self._loss}; no generation gets beyond that step")
+            return Verdict(WorkerLost.__name__, f"{self.loss}; no generation gets beyond that step")
         return Verdict(AddressUnavailable.__name__, f"{text}; check the network between the workers")
 
     def _enter(self, planned: Plan) -> None:
         previous = max(self._past.generation, 0 if self.current is None else self.current.number)
-        generation = forming.as_generation(previous + 1, planned, self._config, self._past)
+        chosen = {worker.number: worker for worker in planned.workers}
+        missing = [worker for number, worker in self.members.items() if number not in chosen]
+        self.losses.add(missing, previous)  # before they are told: those who go on need to know
+        generation = forming.as_generation(previous + 1, planned, self._config, self._past, self.losses.open)
         self._audience.journal(GenerationDecided(generation))
         for left_out in planned.left_out:
             self._leave_out(left_out)
-        chosen = {worker.number: worker for worker in planned.workers}
-        for worker in [worker for number, worker in self.members.items() if number not in chosen]:
+        for worker in (worker for worker in missing if self.is_member(worker)):
             self.expel(worker, f"worker {worker.number} was away when the next generation formed", "", self._now)
         self._publishing.abandon(MEMBERS_CHANGED)
         self.current = generation
@@ -389,7 +390,7 @@ class Generations:
             return None
         for worker in tuple(self.members.values()):
             self.died(worker, worker.death(worker.step, worker.operation, now), now)
-        return Verdict(WorkerLost.__name__, self._loss or "no worker is left, and nobody is there to start new ones")
+        return Verdict(WorkerLost.__name__, self.loss or "no worker is left, and nobody is there to start new ones")
 
     def _note_waiting(self, wait: Wait) -> None:
         self._audience.note(events.Waiting(workers=wait.workers, needed=wait.needed, reason=wait.reason))

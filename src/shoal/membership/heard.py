@@ -17,6 +17,7 @@ from shoal.wire.messages import (
     Formed,
     Noted,
     RegroupWish,
+    Released,
     StopNotice,
     Welcome,
 )
@@ -42,6 +43,7 @@ class Heard:
         self.expulsion: Expelled | None = None  # since the newest generation
         self.briefing: Briefing | None = None  # the newest since the newest generation, until somebody takes it
         self.is_noted = False  # this worker's last word is
+        self.is_released = False  # its script is done, and it need not wait for the others any more
         self._worker = worker
         self._wish: RegroupWish | None = None
 
@@ -79,6 +81,8 @@ class Heard:
                     del self.settled[next(iter(self.settled))]
             case Noted():
                 self.is_noted = True
+            case Released():
+                self.is_released = True
             case Ended():
                 self.ended = message
                 return Interruption(message.text)

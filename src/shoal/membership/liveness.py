@@ -76,10 +76,28 @@ def heard_again(members: Collection[Worker], hearing: Hearing) -> list[Worker]:
     ]
 
 
+def lost(members: Collection[Worker], hearing: Hearing) -> list[Worker]:
+    """Members that the others go on without, once all is known that will be: dead, cut off or silent for too long."""
+    silent = {number for number, worker in hearing.silent.items() if worker.suspected is not None}
+    return [
+        worker
+        for worker in members
+        if worker.is_here
+        and (
+            worker.exit_code is not None
+            or worker.cut_off
+            or worker.number in silent
+            or (worker.client is None and not worker.is_awaited and hearing.has_live)
+        )
+    ]
+
+
 def hung(members: Collection[Worker], now: float, limit: float) -> tuple[Worker, ...]:
     """Members in the script's own code that have not moved for `limit` seconds while others wait that long."""
     if not any(worker.stalled >= limit and worker.is_connected for worker in members):
         return ()
     return tuple(
-        worker for worker in members if worker.is_connected and worker.stalled == 0 and now - worker.moved >= limit
+        worker
+        for worker in members
+        if worker.is_connected and not worker.is_done and worker.stalled == 0 and now - worker.moved >= limit
     )

@@ -2,6 +2,7 @@
 
 `regroup` is a generator: it yields what is to be done; whoever drives it does that and sends back what came of it, and
 throws in an `ExchangeFailed` where the group broke. Training drives it with sockets, the simulator with virtual time.
+A worker whose script is done waits in it too: for its release, or for a generation that needs it again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 from shoal.errors import ExchangeFailed
 from shoal.membership.alignment import Alignment, align
 from shoal.values import Generation, Standing, Unreached
-from shoal.wire.messages import ExchangeBroken, Ready
+from shoal.wire.messages import Done, ExchangeBroken, Ready
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,15 @@ class Await:
     """Wait for a generation with a higher number. The answer is that generation."""
 
     after: int
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Tell the coordinator that this worker is done, and wait. The answer is a generation with a higher number, or None
+    where this worker may go.
+    """
+
+    notice: Done
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,7 @@ class Copy:
     alignment: Alignment
 
 
-Effect = Look | Tell | Await | Connect | Compare | Copy
+Effect = Look | Tell | Await | Finish | Connect | Compare | Copy
 
 
 @dataclass(frozen=True)
@@ -69,17 +79,28 @@ class Entered:
     alignment: Alignment
 
 
-def regroup(worker: int, notice: Ready | ExchangeBroken, standing: Standing) -> Generator[Effect, Any, Entered]:
-    """`notice` says why this worker is in no group; `standing` is where it is, in none of the last group's steps."""
+def regroup(
+    worker: int, notice: Ready | ExchangeBroken | Done, standing: Standing
+) -> Generator[Effect, Any, Entered | None]:
+    """`notice` says why this worker is in no group; `standing` is where it is, in none of the last group's steps.
+
+    None where the worker was done, and may go.
+    """
     while True:
         if isinstance(notice, Ready):  # in no generation now: what it holds may be of another chain by the next
             standing = msgspec.structs.replace(standing, generation=0)
-        elif not notice.is_planned:
+        elif isinstance(notice, ExchangeBroken) and not notice.is_planned:
             # Whoever is blamed for the failure may only have been the first to give up: all are looked at.
             unreached: Unreached = yield Look()
             notice = msgspec.structs.replace(notice, unreached=unreached)
-        yield Tell(notice)
-        generation: Generation = yield Await(after=notice.generation)
+        generation: Generation | None
+        if isinstance(notice, Done):
+            generation = yield Finish(notice)
+        else:
+            yield Tell(notice)
+            generation = yield Await(after=notice.generation)
+        if generation is None:
+            return None
         rank = generation.rank_of(worker)
         if rank is None:  # left out: it may come in again
             notice = again(notice, generation.number)
@@ -105,7 +126,7 @@ def regroup(worker: int, notice: Ready | ExchangeBroken, standing: Standing) -> 
             notice = _broken(generation, standing, operation, str(failure), peer)
 
 
-def again(notice: Ready | ExchangeBroken | None, generation: int) -> Ready:
+def again(notice: Ready | ExchangeBroken | Done | None, generation: int) -> Ready:
     """What a worker says that was left out after this notice. A newcomer has still to compare its script's calls."""
     if isinstance(notice, Ready):
         return msgspec.structs.replace(notice, generation=generation, unreachable=())

@@ -2,8 +2,8 @@
 
 Bytes leave in order. When a connection breaks, the message that was cut in two is sent whole on the next one, and so
 are those whose effect has not been seen yet: the reports of the last steps, for a coordinator that may have died with
-them, then that this worker waits for a generation, parts of checkpoints that are not settled, a last word. Other
-messages that the old connection took are lost if it lost them.
+them, then that this worker waits for a generation or is done, parts of checkpoints that are not settled, a last word.
+Other messages that the old connection took are lost if it lost them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 from shoal.events import StepsApplied
 from shoal.values import Unreached
 from shoal.wire.messages import (
+    Done,
     ExchangeBroken,
     Failed,
     Heartbeat,
@@ -33,7 +34,7 @@ MAX_WAITING = 16 * 1024 * 1024  # bytes; beyond, the oldest reports of events go
 RECENT_REPORTS, RECENT_ROWS = 240, 3000
 MAX_PARTS = 64  # parts of checkpoints that are remembered; a worker asks about its last one
 
-Notice = Ready | ExchangeBroken
+Notice = Ready | ExchangeBroken | Done
 Part = PartWritten | PartFailed
 
 

@@ -139,3 +139,4 @@ class Program:
     arguments: tuple[str, ...] = ()
     servers: str = ""  # HOST:PORT of the keeper of its parameter servers
     space: str = ""  # its name there
+    joins: bool = False  # its workers are expected to join, as far as its source tells; False: nobody knows

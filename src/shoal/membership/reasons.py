@@ -153,8 +153,18 @@ def handed_over(worker: int, reason: str) -> str:
     return f"worker {worker} handed its place over ({shortened(reason)})"
 
 
-def lost_after_the_end(loss: str) -> str:
-    return "training has finished" + (f"; afterwards {loss}" if loss else "")
+def lost_behind_the_loop(loss: str, times: int) -> str:
+    return (
+        f"{loss}; the code behind the last loop was begun {times} times and not once run to its end by all workers, so "
+        "what it does may not be done; once the reason is gone, go on with --resume"
+    )
+
+
+def lost_at_the_end(name: str, how: str = "is not heard of any more") -> str:
+    return (
+        f"{name} {how} after the training was over and before its script had come to its last line; what stands behind "
+        "shoal.main may not be done: --resume runs the code behind the last loop again"
+    )
 
 
 def script_failed(worker: int, step: int) -> str:

@@ -8,7 +8,7 @@ longer. Not here: who is in the next one (`forming`).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from shoal.membership import reasons
 from shoal.membership.roster import Worker
@@ -89,11 +89,11 @@ class Breakup:
     def must_restore(self) -> bool:
         return any(report.must_restore for report in self.reports.values())
 
-    def disagreement(self, finished: Mapping[int, int]) -> str | None:
-        """Why members that had finished should not have; `finished` has their steps, by worker.
+    def disagreement(self, finished: Sequence[Worker]) -> str | None:
+        """Why members that are done, or have finished, should not be.
 
-        Whoever passes the meeting at the end of a loop has everybody's part in it, and may finish before another, for
-        whom it broke, has met the rest again.
+        Whoever passes a meeting has everybody's part in it, and may come to the end of its script before another, for
+        whom that meeting broke, has met the rest again.
         """
         reports = {
             worker: report
@@ -102,11 +102,12 @@ class Breakup:
         }
         if not finished or not reports or self.gone:
             return None
-        is_ending = all(report.at_end for report in reports.values())
-        if is_ending and {report.step for report in reports.values()} == set(finished.values()):
+        passed = min(worker.points for worker in finished)
+        is_ending = all(report.at_end or 0 < report.point <= passed for report in reports.values())
+        if is_ending and {report.step for report in reports.values()} == {worker.step for worker in finished}:
             return None
         reporter, report = next(iter(reports.items()))
-        return reasons.finished_before(next(iter(finished)), reporter, report)
+        return reasons.finished_before(finished[0].number, reporter, report)
 
     def reason(self, members: Sequence[int]) -> str:
         """Why the next generation forms. `members` are those that are alive."""
@@ -154,4 +155,4 @@ def is_accounted(worker: Worker, breakup: Breakup, *, has_watchers: bool) -> boo
     # An exit that is reported while the connection is open waits for it to close: a Leave may still be on its way.
     if worker.client is None:
         return worker.exit_code is not None or not (worker.is_awaited or has_watchers)
-    return worker.number in breakup.reports and worker.exit_code is None
+    return (worker.is_done or worker.number in breakup.reports) and worker.exit_code is None

@@ -23,7 +23,8 @@ class Fate(enum.Enum):
     """What became of a worker."""
 
     HERE = "it takes part, or may"
-    FINISHED = "its script is done"
+    RELEASED = "all workers are done, and its script runs on to its last line"
+    FINISHED = "its script has come to its last line"
     HANDED_OVER = "it left before its script was done, and the job goes on"
     FAILED = "it said that it cannot go on"
     DEAD = "its process ended, or is taken to have ended"
@@ -58,6 +59,10 @@ class Worker:
     unreachable: tuple[int, ...] = ()  # members that it said it cannot reach, when it last said that it is ready
     is_placed: bool = True  # False: known from the ledger only, so its first heartbeat just says where it is
     is_guest: bool = False  # somebody added it to those that the launcher starts
+    point: int = 0  # how far its script is known to have got outside loops, in its generation: see `values.Lost`
+    is_done: bool = False  # its function has returned in its generation, and it waits for the others
+    points: int = 0  # once it is done: meetings outside loops that it has passed
+    why_done: str = "the script is done"  # or why it was stopped
 
     @property
     def number(self) -> int:
@@ -89,7 +94,8 @@ class Worker:
     @property
     def may_speak(self) -> bool:
         """It may have something to say before the job is closed."""
-        return self.client is not None and self.fate is Fate.HERE and not self.must_ask
+        is_at_work = self.fate is Fate.RELEASED or (self.fate is Fate.HERE and not self.must_ask)
+        return self.client is not None and is_at_work
 
     def as_member(self, rank: int, share: int) -> Member:
         return Member(
@@ -105,6 +111,8 @@ class Worker:
         if beat.step > self.step and beat.generation == self.generation != 0 and self.is_placed:
             self.advanced = now
             self.times_left_out = 0
+        if beat.generation == self.generation:
+            self.point = beat.point
         self.is_placed = True
         if (beat.step, beat.operation) != (self.step, self.operation):
             self.step, self.operation, self.moved = beat.step, beat.operation, now
@@ -112,21 +120,22 @@ class Worker:
 
     def come_back(self, client: int, now: float) -> None:
         self.client, self.heard, self.cut_off, self.is_awaited = client, now, "", False
-        self.fate = Fate.HERE
+        self.fate = Fate.HERE if self.fate is Fate.DEAD else self.fate
 
     def enter(self, generation: int, now: float) -> None:
         self.generation = generation
         self.first_generation = self.first_generation or generation
-        self.is_ready = self.must_ask = self.is_ahead = False
+        self.is_ready = self.must_ask = self.is_ahead = self.is_done = False
         self.seen, self.briefings = None, 0
         self.unreachable = ()
+        self.point = 0
         self.suspected = None
         self.moved, self.advanced, self.stalled = now, -math.inf, 0.0
 
     def put_out(self) -> None:
         """It is no member any more. What it holds is not the job's state from now on."""
         self.generation = 0
-        self.is_ready = False
+        self.is_ready = self.is_done = False
         self.must_ask = True
         self.suspected = None
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shoal import events
-from shoal.errors import Interrupted, ScriptFailed, ServersLost, TermsDiffer, WorkersDisagree, by_name
+from shoal.errors import Interrupted, ScriptFailed, ServersLost, TermsDiffer, WorkerLost, WorkersDisagree, by_name
 from shoal.job_config import JobConfig
 from shoal.membership import admission, reasons
 from shoal.membership.audience import Audience
-from shoal.membership.deaths import bad_exit
+from shoal.membership.deaths import BadExit, bad_exit
 from shoal.membership.decisions import FailureCounted, Remembered
 from shoal.membership.ending import Ending
 from shoal.membership.failures import Failures, sameness
-from shoal.membership.generations import Generations, Verdict
+from shoal.membership.finishing import Finishing
+from shoal.membership.generations import Verdict
 from shoal.membership.roster import Fate, Worker
 from shoal.membership.stopping import Stopping
 from shoal.wire.messages import Failed, Join
@@ -33,12 +34,14 @@ class Failure:
 
 class Verdicts:
     def __init__(
-        self, config: JobConfig, audience: Audience, generations: Generations, ending: Ending, stop: Stopping
+        self, config: JobConfig, audience: Audience, finishing: Finishing, ending: Ending, stop: Stopping
     ) -> None:
+        self.expects_workers = False  # the script is one that joins; False: nobody knows before somebody has
         self.exits: dict[int, int] = {}  # exit codes by worker number, joined or not
         self._config = config
         self._audience = audience
-        self._generations = generations
+        self._finishing = finishing
+        self._generations = finishing.generations
         self._ending = ending
         self._stop = stop
         self._failures = Failures(config.max_failures)
@@ -68,11 +71,11 @@ class Verdicts:
 
     # What is heard
 
-    def failed(self, worker: Worker, failed: Failed, now: float) -> bool:
-        """Whether that is news: not if it only repeats why the job ended."""
+    def failed(self, worker: Worker, failed: Failed, now: float, *, newest: int) -> bool:
+        """Whether that is news: not if it only repeats why the job ended. `newest`: the highest number given."""
         text = reasons.shortened(failed.text)
         if failed.error == TermsDiffer.__name__:
-            self._turn_away(worker.number, text, now, is_guest=worker.is_guest)
+            self._turn_away(worker.number, text, now, is_guest=worker.is_guest, newest=newest)
             return True
         self._generations.failed(worker)
         if self._ending.ended is not None and text in self._ending.ended.text:
@@ -82,7 +85,7 @@ class Verdicts:
         self._failed.append((worker, failed))
         return True
 
-    def unlike(self, join: Join, now: float, *, is_guest: bool) -> str:
+    def unlike(self, join: Join, now: float, *, is_guest: bool, newest: int) -> str:
         """Why a worker with other versions than the others' is turned away; empty where it has the same.
 
         At a start nobody else can take its place, unless somebody has added it: the job ends.
@@ -91,10 +94,10 @@ class Verdicts:
         if text and self._generations.current is None and not is_guest:
             self._ending.end("failed", WorkersDisagree.__name__, text, now=now)
         elif text:
-            self._turn_away(join.worker, text, now, is_guest=is_guest)
+            self._turn_away(join.worker, text, now, is_guest=is_guest, newest=newest)
         return text
 
-    def _turn_away(self, number: int, text: str, now: float, *, is_guest: bool) -> None:
+    def _turn_away(self, number: int, text: str, now: float, *, is_guest: bool, newest: int) -> None:
         """A newcomer runs something else than the job: the members go on, and it is the newcomer that ends.
 
         A process that the launcher started in the place of another has failed to start. Where too few members are left
@@ -108,12 +111,12 @@ class Verdicts:
             self._generations.out(worker, f"worker {number} was turned away ({text})", now)
         if is_guest or self._goes_on or self._stop.reason is not None:
             return
-        if self._failures.is_too_many(count := self._failures.start_failed()):
-            times = f"; {count} in a row were turned away" if count > 1 else ""
+        if self._failures.is_too_many(count := self._failures.start_failed(number, newest=newest)):
+            times = f"; {count} rounds of processes in a row were turned away" if count > 1 else ""
             self._ending.end("failed", error, f"worker {number} was turned away: {text}{times}", now=now)
 
-    def exited(self, number: int, code: int, now: float) -> None:
-        """A process has ended, of a worker or of one that never became one."""
+    def exited(self, number: int, code: int, now: float, *, newest: int) -> None:
+        """A process has ended, of a worker or of one that never became one. `newest`: the highest number given."""
         if number in self.exits or self._ending.ended is not None:
             return
         self.exits[number] = code
@@ -126,22 +129,36 @@ class Verdicts:
             self._generations.exited(worker, now)
             if worker.first_generation:
                 return
-        if code != 0 and (worker is None or worker.fate in (Fate.HERE, Fate.FINISHED)):
-            self._bad_exit(number, worker, code, now)
+        if code == 0:
+            if worker is not None and worker.fate is Fate.RELEASED:
+                self._finishing.ended_well(worker, now)
+        elif worker is None or worker.fate in (Fate.HERE, Fate.RELEASED) or (worker.fate is Fate.FINISHED and code > 0):
+            # A process that is killed after its script's last line changes nothing.
+            self._bad_exit(bad_exit(number, worker, code), worker, now, newest=newest)
 
-    def _bad_exit(self, number: int, worker: Worker | None, code: int, now: float) -> None:
-        """In no step: before it was in a generation, which may happen, or after its script was done."""
-        found = bad_exit(number, worker, code)
+    def _bad_exit(self, found: BadExit, worker: Worker | None, now: float, *, newest: int) -> None:
+        """In no step: before it was in a generation, which may happen, or after its function had returned."""
         self._audience.note(found.event)
-        if worker is not None and worker.is_here:
+        is_at_end = worker is not None and worker.fate in (Fate.RELEASED, Fate.FINISHED)
+        if worker is not None and not is_at_end:
             worker.fate = Fate.DEAD
-        if not self._generations.workers or (worker is not None and worker.fate is Fate.FINISHED):
+        if self._is_hopeless_start(found, newest) or is_at_end:
             self._ending.end("failed", found.error, found.text, now=now)
         elif any(member.is_connected for member in self._generations.members.values()):
             return  # they hold the job's state, and go on or wait for somebody who starts better
-        elif self._stop.reason is None and self._failures.is_too_many(count := self._failures.start_failed()):
-            times = f"; {count} in a row ended before they were in a generation" if count > 1 else ""
-            self._ending.end("failed", found.error, found.text + times, now=now)
+        elif self._stop.reason is None:
+            count = self._failures.start_failed(found.event.worker, newest=newest)
+            if self._failures.is_too_many(count):
+                rounds = f"; {count} rounds of processes in a row ended before they were in a generation"
+                self._ending.end("failed", found.error, found.text + (rounds if count > 1 else ""), now=now)
+
+    def _is_hopeless_start(self, found: BadExit, newest: int) -> bool:
+        """Nobody has joined or was replaced yet. A script that fails then fails everywhere, and a plain one that is
+        killed cannot be replaced: the others may be in the middle of something with it.
+        """
+        if self._generations.workers or newest >= self._config.workers:
+            return False
+        return found.error == ScriptFailed.__name__ or not self.expects_workers
 
     # What follows
 
@@ -166,12 +183,12 @@ class Verdicts:
                 count = self._failures.script_failed(failed.text)
                 self._last_failure = Failure(failed.step, type(error).__name__, text)
                 if not self._failures.is_too_many(count):
-                    self._generations.out(worker, reasons.script_failed(worker.number, failed.step), now)
+                    self._generations.lose(worker, reasons.script_failed(worker.number, failed.step), now)
                     continue
                 text += f"\nIt failed in this way {count} times." if count > 1 else ""
             elif isinstance(error, ServersLost) and self._has_others(worker):
                 # The link between it and the servers may be cut. Where the servers are gone, the others fail too.
-                self._generations.out(worker, reasons.lost_its_servers(worker.number), now)
+                self._generations.lose(worker, reasons.lost_its_servers(worker.number), now)
                 continue
             outcome = "interrupted" if isinstance(error, Interrupted) else "failed"
             self._ending.end(outcome, type(error).__name__, text, now=now)
@@ -186,9 +203,8 @@ class Verdicts:
         if self._generations.current is None:
             self._finish_without_generation(now)
         elif not self._generations.members:
-            if self._generations.has_result:
-                finished = sum(worker.fate is Fate.FINISHED for worker in self._generations.workers.values())
-                self._end_finished(f"{reasons.all_of(finished, 'worker', 'workers')} finished", now)
+            if self._generations.has_result and self._generations.is_fine:
+                self._finish_scripts(now)
             elif self._stop.reason is not None:
                 self._ending.end(self._stop.outcome, "", self._stop.reason, exit_code=self._stop.exit_code, now=now)
         if is_tick and self._ending.ended is None:
@@ -196,11 +212,23 @@ class Verdicts:
             if verdict is not None:
                 self.carry_out(verdict, now)
 
+    def _finish_scripts(self, now: float) -> None:
+        """All members have come to the end of their functions; what stands behind may still run."""
+        if (lost := self._finishing.vanished(now)) is not None:
+            self._ending.end("failed", WorkerLost.__name__, reasons.lost_at_the_end(lost.name), now=now)
+        elif not self._finishing.is_open:
+            finished = sum(worker.fate is Fate.FINISHED for worker in self._generations.workers.values())
+            self._end_finished(f"{reasons.all_of(finished, 'worker', 'workers')} finished", now)
+
     def carry_out(self, verdict: Verdict, now: float) -> None:
-        if verdict.error:
-            self._ending.end("failed", verdict.error, verdict.text, now=now)
-        else:
-            self._end_finished(verdict.text, now)
+        self._ending.end("failed", verdict.error, verdict.text, now=now)
+
+    def went_back(self, step: int, now: float) -> None:
+        """All run the code behind a loop again, after this step, since a worker was lost in it."""
+        count = self._failures.went_back(step)
+        if self._failures.is_too_many(count):
+            text = reasons.lost_behind_the_loop(self._generations.loss, count)
+            self._ending.end("failed", WorkerLost.__name__, text, now=now)
 
     def _finish_without_generation(self, now: float) -> None:
         """Plain scripts never join. Of others, all do, or none."""

@@ -13,6 +13,7 @@ from functools import partial
 from shoal.events import AnyEvent, StepsApplied
 from shoal.membership.core import MembershipCore
 from shoal.membership.decisions import Decision, EndDecided, Remembered, add_up
+from shoal.membership.protocol import Program
 from shoal.plan.coordinator import Coordinator
 from shoal.plan.faults import Fault, Kind, Schedule
 from shoal.plan.invariants import PROGRESS, History, Violation
@@ -64,9 +65,11 @@ class Cluster:
         self.trainer = parts.trainer(schedule.task)
         self.ledger: list[Decision] = []
         self.events: list[tuple[float, AnyEvent]] = []
+        self.suffered: list[tuple[float, Fault]] = []
         self.workers: dict[int, Worker] = {}  # by number, the dead too
         self._schedule = schedule
         self._parts = parts
+        self._late = schedule.late
         self._exit_code: int | None = None
         self._coordinator = self._new_coordinator()
         self._launcher = Launcher(self, lambda: self._exit_code is not None)
@@ -113,6 +116,12 @@ class Cluster:
         delay = self.time.between(0.1, 4.0)
         self.time.after(delay, lambda: None if self.history.is_accepted(worker) else self._launcher.enlist())
 
+    def came_behind(self) -> None:
+        """A worker is behind its loop; late faults count from the first time on."""
+        late, self._late = self._late, ()
+        for fault in late:
+            self.time.after(fault.at, partial(self._suffer, fault))
+
     def happened(self, event: AnyEvent) -> None:
         if not isinstance(event, StepsApplied):
             self.events.append((self.time.now, event))
@@ -130,12 +139,13 @@ class Cluster:
 
     def _new_coordinator(self) -> Coordinator:
         remembered = self._parts.remember(self.ledger) if self.ledger else None
-        core = self._parts.core(self.config, now=self.time.now, remembered=remembered)
+        core = self._parts.core(self.config, now=self.time.now, remembered=remembered, program=Program(joins=True))
         return Coordinator(self, core)
 
     # What happens to them
 
     def _suffer(self, fault: Fault) -> None:  # noqa: PLR0912  one case for each kind
+        self.suffered.append((self.time.now, fault))
         alive = [worker for worker in self.workers.values() if worker.process.is_alive]
         if not alive or self._exit_code is not None:
             return

@@ -13,7 +13,7 @@ from typing import Protocol
 from shoal import events
 from shoal.job_config import JobConfig
 from shoal.membership.core import TICK, MembershipCore
-from shoal.membership.decisions import Decision, GenerationDecided, Remembered
+from shoal.membership.decisions import Decision, GenerationDecided, MembersReleased, Remembered
 from shoal.membership.protocol import (
     Arrived,
     Close,
@@ -141,6 +141,9 @@ class Coordinator:
         around.ledger.append(decision)
         if isinstance(decision, GenerationDecided):
             around.history.decided(decision.generation)
+        if isinstance(decision, MembersReleased):  # the notes that follow may be lost, and the decision stands
+            for worker in decision.finished:
+                around.history.accepted(worker)
         if self.is_doomed:
             self.crash()
 

@@ -15,9 +15,10 @@ from shoal.job_config import JobConfig
 from shoal.plan.model import Task
 from shoal.plan.script import Pace
 
-FIRST_FAULT = 0.55  # seconds: all workers have been started; the end of a process before anybody joined ends a job
+FIRST_FAULT = 0.05  # seconds: some workers have been started, and none has joined
 FAULT_SECONDS = 9.0  # faults begin within so many seconds from then on
 MOST_FAULTS = 10
+MOST_LATE, LATE_SECONDS = 3, 1.5  # faults once the first worker is behind its loop, and the seconds in which they begin
 BURST_SECONDS = 0.6  # faults of a burst come this close to each other
 MANY_HOSTS = 1000  # numbers of hosts with one endpoint start here
 GRACE = 400.0  # seconds after the last fault within which the job must have finished
@@ -55,7 +56,7 @@ ALL_KINDS = (*Kind, Kind.KILL, Kind.STOP, Kind.CUT_OFF, Kind.CRASH)  # named twi
 @dataclass(frozen=True)
 class Fault:
     kind: Kind
-    at: float  # seconds
+    at: float  # seconds; of a late fault, after the first worker came behind its loop
     seconds: float  # that it lasts, where it lasts
     first: float  # 0 to 1: which of the workers that are there
     second: float  # which other one
@@ -75,6 +76,7 @@ class Schedule:
     pace: Pace
     faults: tuple[Fault, ...]
     hosts: tuple[int, ...] = ()  # of the workers by number; those beyond, and all where there are none, have one each
+    late: tuple[Fault, ...] = ()  # in the code behind the loop
 
     def host_of(self, endpoint: int) -> int:
         """Of a worker, or of the coordinator or the launcher, whose numbers are negative."""
@@ -101,16 +103,17 @@ def random_schedule(seed: int, kinds: Sequence[Kind] = ALL_KINDS) -> Schedule:
     )
     task = Task(samples=random.randint(60, 300) * workers // 2, epochs=2, batch_size=3, seed=seed)
     pace = Pace(checkpoint_every=random.choice((3, 7, 15)))
-    faults = _random_faults(random, kinds)
+    faults = _random_faults(random, kinds, random.randint(0, MOST_FAULTS), FAULT_SECONDS)
+    late = _random_faults(random, kinds, random.randint(0, MOST_LATE), LATE_SECONDS)
     hosts = tuple(random.randrange(1 + workers) for _ in range(2 * workers))  # replacements are on one of them too
-    return Schedule(seed, config, task, pace, faults, hosts)
+    return Schedule(seed, config, task, pace, faults, hosts, late)
 
 
-def _random_faults(random: Random, kinds: Sequence[Kind]) -> tuple[Fault, ...]:
+def _random_faults(random: Random, kinds: Sequence[Kind], count: int, within: float) -> tuple[Fault, ...]:
     """Some by themselves, some in bursts: what goes wrong while something else is being mended is what hurts."""
     faults: list[Fault] = []
-    for _ in range(random.randint(0, MOST_FAULTS)):
-        at = FIRST_FAULT + random.random() * FAULT_SECONDS
+    for _ in range(count):
+        at = FIRST_FAULT + random.random() * within
         if faults and random.random() < 0.6:
             at = faults[-1].at + random.random() * BURST_SECONDS
         seconds = random.choice((0.3, 0.8, 1.5, 3.0, 6.0)) * (0.5 + random.random())

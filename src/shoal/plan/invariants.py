@@ -20,6 +20,9 @@ PROGRESS = "the job finishes once faults have stopped"
 CURRENT_ONLY = "only the current generation publishes checkpoints and results"
 FURTHEST = "nobody who brings the job's state goes back behind it, unless all go back to a checkpoint"
 ONE_GROUP = "no step begins in a generation once one without any of its members was formed"
+RUN_TO_ITS_END = (
+    "a job that finished has run the code behind its loop to its end, on every member and on one as the first"
+)
 DECIDED_ONCE = "a generation is decided once, and written down before anybody hears of it"
 
 
@@ -55,6 +58,8 @@ class History:
         self._publications: list[Publication] = []
         self._results: dict[int, State] = {}  # by worker that came to the end of its script
         self._accepted: dict[int, State] = {}  # of those, by worker whose result counts
+        # By attempt and piece: workers that ran this code behind the loop to its end, and whether as the first one.
+        self._behind: dict[tuple[int, int], dict[int, bool]] = {}
         self.generations: list[Generation] = []  # decided, in order
         self.heard = 0  # the newest one that anybody was told of
 
@@ -126,6 +131,10 @@ class History:
         self._publications.append(Publication(checkpoint, states[0], generation))
         return states[0]
 
+    def ran_behind(self, worker: int, attempt: int, piece: int, *, is_first: bool) -> None:
+        """A worker has run a piece of the code behind the loop to its end."""
+        self._behind.setdefault((attempt, piece), {})[worker] = is_first
+
     def finished(self, worker: int, state: State) -> None:
         """A worker's script is done; whether that counts is for the coordinator to say."""
         self._results[worker] = state
@@ -149,10 +158,21 @@ class History:
         if len({state.identity for state in self._accepted.values()}) != 1:
             raise Violation(ONE_CHAIN, f"workers {sorted(self._accepted)} finished with different states")
         result = next(iter(self._accepted.values()))
+        self._check_behind(result.attempt)
         chain = self._chain(result)
         self._check_samples(chain)
         self._check_publications({state.identity for state in chain})
         return result
+
+    def _check_behind(self, attempt: int) -> None:
+        for piece in (1, 2):
+            ran = self._behind.get((attempt, piece), {})
+            if not any(ran.values()):
+                raise Violation(
+                    RUN_TO_ITS_END, f"piece {piece} of attempt {attempt} was run by {sorted(ran)}, none first"
+                )
+        if left_out := set(self._accepted) - set(ran):
+            raise Violation(RUN_TO_ITS_END, f"workers {sorted(left_out)} have not run the last piece")
 
     def _chain(self, state: State) -> list[State]:
         """From the result back to the beginning."""

@@ -37,16 +37,17 @@ class State:
     generation: int = 0  # in which it was applied
     samples: tuple[tuple[int, int], ...] = ()  # epoch and index of what the last step used
     loop: int = 0  # 1: the one loop of the script has begun
-    is_past_end: bool = False  # the meeting at the end of the loop was passed
+    points: int = 0  # meetings outside the loop that were passed: the one at its end, and one in the code behind it
+    attempt: int = 0  # generation in which the worker was last sent to the loop, or back to its end
 
     def standing(self, agreed: int, *, is_new: bool) -> Standing:
         """`agreed`: the generation in which this state was last agreed on."""
         return Standing(
             generation=agreed,
             step=self.step,
-            points=int(self.is_past_end),
+            points=self.points,
             loop=self.loop,
-            in_loop=self.loop > 0 and not self.is_past_end,
+            in_loop=self.loop > 0 and self.points == 0,
             is_new=is_new,
             digest=self.identity,
         )

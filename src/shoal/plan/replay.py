@@ -23,7 +23,8 @@ def replay(schedule: Schedule, parts: Parts | None = None) -> Iterator[str]:
     hosts = ", ".join(str(schedule.host_of(worker)) for worker in range(config.workers))
     yield (
         f"schedule {schedule.seed}: {config.workers} workers on hosts {hosts}, at least {config.fewest}, "
-        f"a checkpoint every {schedule.pace.checkpoint_every} steps, {len(schedule.faults)} faults"
+        f"a checkpoint every {schedule.pace.checkpoint_every} steps, {len(schedule.faults)} faults, "
+        f"{len(schedule.late)} more behind the loop"
     )
     cluster = Cluster(schedule, parts or Parts())
     violation: Violation | None = None
@@ -36,7 +37,7 @@ def replay(schedule: Schedule, parts: Parts | None = None) -> Iterator[str]:
         )
     except Violation as found:
         violation, last = found, f"NOT TRUE: {found}"
-    happened = [(fault.at, f"fault: {fault.kind.value} ({fault.seconds:.1f} s)") for fault in schedule.faults]
+    happened = [(time, f"fault: {fault.kind.value} ({fault.seconds:.1f} s)") for time, fault in cluster.suffered]
     happened += [
         (time, f"{type(event).__struct_config__.tag}: {_text(event)}")
         for time, event in cluster.events

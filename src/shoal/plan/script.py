@@ -1,8 +1,9 @@
 """The script of a simulated worker: what it trains, and what it says and waits for on the way.
 
-Stands for `training`: one loop over data with a checkpoint now and then, a meeting at the loop's end, a last checkpoint
-and the leave. The way into a generation is live code (`membership.member`), and so are the samples of a step; the order
-in which things are said and done is that of `training.loop` and `training.recovery`. Not here: doing it (`worker`).
+Stands for `training`: one loop over data with a checkpoint now and then, a meeting at the loop's end, code behind it
+with a meeting in the middle, a last checkpoint and the end. The way into a generation is live code
+(`membership.member`), and so are the samples of a step; the order in which things are said and done is that of
+`training.loop`, `training.recovery` and `training.restart`. Not here: doing it (`worker`).
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from shoal.plan.model import State, Store, Trainer
 from shoal.plan.network import Network
 from shoal.plan.virtual_time import Process, VirtualTime
 from shoal.plan.worker_client import WorkerClient
-from shoal.values import TimeShares
-from shoal.wire.messages import ExchangeBroken, Failed, Leave, PartWritten, Ready, Report
+from shoal.steps import StepRow
+from shoal.values import THROUGH, TimeShares
+from shoal.wire.messages import Done, ExchangeBroken, Failed, Leave, PartWritten, Ready, Report
 
 SETTLE_SECONDS = 5.0  # that the last checkpoint is waited for
 REPORT_SECONDS = 0.25  # between two reports of applied steps
 WELL_BEGUN = 10  # steps
+EVALUATION = "evaluation, meeting 2"
 LAST_WORD_SECONDS = 30.0  # that a leave waits for a coordinator which is away
 
 
@@ -44,6 +47,8 @@ class Surroundings(Protocol):
 
     def process_ended(self, worker: int, code: int) -> None: ...
 
+    def came_behind(self) -> None: ...
+
 
 @dataclass(frozen=True)
 class Pace:
@@ -54,6 +59,7 @@ class Pace:
     copying: float = 0.2  # about, of the state from member to member, or from a checkpoint
     writing: float = 0.1  # about, of one part of a checkpoint
     checkpoint_every: int = 10  # steps
+    tail: float = 0.4  # about, of each half of the code behind the loop
 
 
 @dataclass(frozen=True)
@@ -98,17 +104,21 @@ class Script:
         self._agreed = 0  # generation in which the state was last agreed on; 0: it has none
         self._is_new = True
         self._reported = 0.0  # when it last said how many steps it has applied
+        self._ran: set[tuple[int, int]] = set()  # attempts and pieces of the code behind the loop that ran to their end
+        self._has_saved = False  # the last checkpoint was made
 
     def run(self) -> Effects:
         yield Sleep(self._around.pace.start * self._around.time.between(0.0, 2.0), "start-up")
-        notice: Ready | ExchangeBroken = Ready(generation=0)
+        notice: Ready | ExchangeBroken | Done = Ready(generation=0)
         while True:
             try:
-                yield from self._enter(notice)
+                if not (yield from self._enter(notice)):
+                    return  # released
                 if self.state.loop == 0:
                     yield from self._restore()
                 yield from self._loop()
-                break
+                yield from self._tail()
+                notice = self._done()
             except ExchangeFailed as failure:
                 notice = self._broken(failure)
             except _Regroup as planned:
@@ -122,15 +132,14 @@ class Script:
                 self._client.say(Failed(step=self.state.step, error=ScriptFailed.__name__, text=text))
                 yield Until(lambda: self._client.heard.is_noted, LAST_WORD_SECONDS)
                 return
-        yield from self._save(wait=True)
-        self._around.history.finished(self.number, self.state)
-        yield from self._leave("its script is done", is_handover=False)
 
-    def _enter(self, notice: Ready | ExchangeBroken) -> Effects:
-        """Into the next generation, and to where its members are."""
+    def _enter(self, notice: Ready | ExchangeBroken | Done) -> Effects:
+        """Into the next generation, and to where its members are. False: this worker was done, and is released."""
         standing = self.state.standing(self._agreed, is_new=self._is_new)
         self.taken = None
-        entered: member.Entered = yield from member.regroup(self.number, notice, standing)
+        entered: member.Entered | None = yield from member.regroup(self.number, notice, standing)
+        if entered is None:
+            return False
         self._is_new = False
         self._agreed = entered.generation.number
         rank = entered.generation.rank_of(self.number)
@@ -141,6 +150,11 @@ class Script:
             if standing.generation > 0 and self.number in entered.generation.carriers:
                 self._around.history.took(self.number, self.state, self.taken)
             self.state = self.taken
+        if entered.alignment.missed:
+            self._reach(0)
+            self.state = replace(self.state, points=0, attempt=entered.generation.number)
+            self._has_saved = False
+        return True
 
     def _restore(self) -> Effects:
         """All begin from the newest checkpoint, or from the top."""
@@ -149,16 +163,17 @@ class Script:
         newest = self._around.store.newest() if group.rank == 0 else None
         found = State() if newest is None else newest[1]
         answers = yield self.exchange("restoring", found)
-        self.state = replace(answers[0], loop=1, is_past_end=False)
+        self._reach(0)
+        self.state = replace(answers[0], loop=1, points=0, attempt=group.generation.number)
         self._around.history.restored(group.generation.number, self.state)
 
     def _loop(self) -> Effects:
         around = self._around
-        while not self.state.is_past_end:
+        while self.state.points == 0:
             if around.trainer.is_done(self.state):
                 yield Until(lambda: self._heard_within(around.config.heartbeat_limit))
                 yield self.exchange("end of loop 1", None)
-                self.state = replace(self.state, is_past_end=True)
+                self.state = replace(self.state, points=1)
                 return
             yield Until(lambda: self._heard_within(around.config.lease))
             if self.in_group.broken is None:
@@ -169,6 +184,49 @@ class Script:
             if self.is_raising and self.state.step >= WELL_BEGUN and self.in_group.broken is None:
                 raise _Raised
             yield from self._step()
+
+    def _tail(self) -> Effects:
+        """The code behind the loop: two pieces of the user's own, with a meeting between."""
+        around = self._around
+        around.came_behind()
+        if self.state.points == 1:
+            yield from self._own_code(1)
+            yield Until(lambda: self._heard_within(around.config.lease))
+            self._reach(2)
+            yield self.exchange(EVALUATION, None)
+            self.state = replace(self.state, points=2)
+        yield from self._own_code(2)
+        self._reach(THROUGH)
+        if not self._has_saved:
+            self._has_saved = True
+            yield from self._save(wait=True)
+        around.history.finished(self.number, self.state)
+
+    def _own_code(self, piece: int) -> Effects:
+        """Once in each attempt: a meeting behind it that breaks is held again, without it."""
+        attempt, rank = self.state.attempt, self.in_group.rank
+        if (attempt, piece) in self._ran:
+            return
+        self._reach(self.state.points)
+        seconds = self._around.pace.tail * self._around.time.between(0.0, 2.0)
+        yield Sleep(seconds, f"the code behind loop 1, part {piece}")
+        self._ran.add((attempt, piece))
+        self._around.history.ran_behind(self.number, attempt, piece, is_first=rank == 0)
+
+    def _reach(self, point: int) -> None:
+        """Said at once, as `membership.client` does."""
+        self._client.position.point = point
+        self._client.beat()
+
+    def _done(self) -> Done:
+        self._tell_progress(every=0.0)
+        return Done(
+            generation=self.in_group.generation.number,
+            step=self.state.step,
+            reason="its script is done",
+            points=self.state.points,
+            is_through=True,
+        )
 
     def _step(self) -> Effects:
         around, group = self._around, self.in_group
@@ -197,16 +255,18 @@ class Script:
         if now - self._reported < every:
             return
         self._reported = now
+        step, epoch, generation = self.state.step, self.state.cursor.epoch, self.state.generation
         applied = StepsApplied(
             worker=self.number,
-            generation=self.state.generation,
-            step=self.state.step,
-            epoch=self.state.cursor.epoch,
+            generation=generation,
+            step=step,
+            epoch=epoch,
             samples=self.state.step,
             seconds=now,
             shares=TimeShares(),
             bytes_sent=0,
             values={},
+            rows=(StepRow(step, epoch, self._around.pace.step, 1, {}, 1, generation, now),),
         )
         self._client.say(Report(events=(applied,)))
 
@@ -247,6 +307,7 @@ class Script:
             peer=None if failure.peer is None else generation.members[failure.peer].worker,
             reason=str(failure),
             at_end=position.operation == "end of loop 1",
+            point=2 if position.operation == EVALUATION else 0,
             holds=self._agreed,
             is_planned=is_planned,
         )

@@ -79,6 +79,12 @@ class Worker:
             case member.Await():
                 self._be_in("waiting for the next generation")
                 self._wait(Until(lambda: self._has_word(effect.after)))
+            case member.Finish():
+                self._answered = self._client.heard.expulsion
+                self._client.say(effect.notice)
+                self._be_in("waiting for the others at the end of the script")
+                after, heard = effect.notice.generation, self._client.heard
+                self._wait(Until(lambda: heard.is_released or self._has_word(after)))
             case member.Connect():
                 self._be_in("connecting")
                 self.script.group = Group(self._doorway, effect.generation)
@@ -159,7 +165,7 @@ class Worker:
         if wait is not None and wait.condition():
             self._waits = None
             heard = self._client.heard
-            self._advance(heard.generation if heard.generation is not None else None)
+            self._advance(None if heard.is_released else heard.generation)
 
     def _stop_waiting(self, number: int) -> None:
         if self._waits is not None and number == self._wait_number:

@@ -37,6 +37,7 @@ class Position:
     step: int = 0
     operation: str = "start-up"
     blocked_since: float | None = None  # in a collective
+    point: int = 0  # the last meeting outside loops that the script has come to
 
 
 class WorkerClient:
@@ -106,9 +107,8 @@ class WorkerClient:
             self._end.send(data)
             self._outbox.taken(len(data))
 
-    def _beat(self, end: End) -> None:
-        if self._is_closed or end is not self._end or not self._is_welcome:
-            return
+    def beat(self) -> None:
+        """Say where the script is, out of turn."""
         since, now = self.position.blocked_since, self._process.time.now
         self.say(
             Heartbeat(
@@ -116,8 +116,14 @@ class WorkerClient:
                 step=self.position.step,
                 operation=self.position.operation,
                 stalled=0.0 if since is None else now - since,
+                point=self.position.point,
             )
         )
+
+    def _beat(self, end: End) -> None:
+        if self._is_closed or end is not self._end or not self._is_welcome:
+            return
+        self.beat()
         assert self.welcome is not None
         self._process.after(self.welcome.heartbeat, lambda: self._beat(end))
 

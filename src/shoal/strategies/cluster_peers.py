@@ -43,6 +43,7 @@ from shoal.values import Address, Generation, Member, Unreached
 from shoal.wire.messages import (
     PROTOCOL_VERSION,
     Briefing,
+    Done,
     ExchangeBroken,
     Inject,
     Join,
@@ -125,8 +126,14 @@ class ClusterPeers(Peers):
 
     def tell(self, notice: Ready | ExchangeBroken) -> None:
         self._said = notice
-        if isinstance(notice, Ready) and self.servers is None:
-            tell_from_outside(self.client, self._listener, self.worker, notice)
+        if isinstance(notice, Ready):
+            self._wait_outside(notice, lambda: False)
+        else:
+            self.client.tell(notice)
+
+    def _wait_outside(self, notice: Ready, may_go: Callable[[], bool]) -> None:
+        if self.servers is None:
+            tell_from_outside(self.client, self._listener, self.worker, notice, may_go)
         else:
             self.client.tell(notice)
 
@@ -144,6 +151,18 @@ class ClusterPeers(Peers):
 
     def call_made(self, index: int, made: Made) -> None:
         self.client.call_made(index, made)
+
+    def finish(self, notice: Done) -> Generation | None:
+        self.leave_group("its script is done")
+        try:
+            return self.client.finish(
+                notice, self.leave_wish, lambda ready: self._wait_outside(ready, lambda: self.leave_wish() is not None)
+            )
+        except ShoalError as error:
+            raise JobOver(error) from None
+
+    def reach(self, point: int) -> None:
+        self.client.reach(point)
 
     def connect(self, generation: Generation) -> None:
         rank = generation.rank_of(self.worker)
@@ -316,14 +335,17 @@ class ClusterPeers(Peers):
             found = found.plus(Traffic(sent.over_network, bytes_shared=sent.by_memory))
         return found
 
-    def close(self) -> None:
+    def close(self, *, keeps_line: bool = False) -> None:
+        """`keeps_line`: the client of the coordinator stays, for whoever closes it later."""
         with self._lock:
             group, self._current = self._current, None
         if group is not None:
             group.close()
         if self.servers is not None:
             self.servers.close()
-        self.client.close()
+        self.client.on_interrupt = self.client.on_fault = None  # there is nothing to interrupt any more
+        if not keeps_line:
+            self.client.close()
         self._listener.close()
 
     def _suffer(self, fault: Inject) -> None:

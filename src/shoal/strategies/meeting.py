@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 import torch
 from torch import nn
@@ -28,11 +30,14 @@ class MeetingStrategy(Strategy):
 
     def agree(self, point: str, *, compare: bool = False, terms: int = 0) -> Agreement:
         group = self._peers.group
+        self.compared = None
         self._buffers.refresh()
         if not self._meet(point, self._buffers.changed(), terms):
             return Agreement(is_same=False)
         if compare and group.size > 1:
-            note = self._board.write(0.0, [], digest(self._models.values(), with_buffers=True) % DIGEST_LIMIT)
+            self.compared = self.digest()
+            buffers = digest(self._models.values(), of_buffers=True)
+            note = self._board.write(0.0, [], (self.compared * 1_000_003 + buffers) % DIGEST_LIMIT)
             group.all_reduce(note.vector, label=f"{point}, comparison").wait()
             if not self._board.read(note).is_same:
                 raise WorkersDisagree(
@@ -66,8 +71,9 @@ class MeetingStrategy(Strategy):
         data = broadcast_bytes(msgspec.msgpack.encode(mine or ""), source, group, label="reason for stopping")
         return msgspec.msgpack.decode(data, type=Text)
 
-    def digest(self) -> int:
-        return digest(self._models.values()) % DIGEST_LIMIT
+    def digest(self, names: Collection[str] | None = None) -> int:
+        chosen = [model for name, model in self._models.items() if names is None or name in names]
+        return digest(chosen) % DIGEST_LIMIT
 
     def rebind(self) -> None:
         # A vote that was seen may have come from a worker that is gone, and not all may have seen it.

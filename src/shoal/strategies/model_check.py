@@ -93,11 +93,11 @@ def broadcast_model(model: nn.Module, name: str, group: Group) -> None:
             pending.wait()
 
 
-def digest(models: Iterable[nn.Module], *, with_buffers: bool = False) -> int:
-    """A number that differs, almost surely, where any bit of any parameter (or buffer) differs."""
+def digest(models: Iterable[nn.Module], *, of_buffers: bool = False) -> int:
+    """A number that differs, almost surely, where any bit of any parameter, or of any buffer, differs."""
     total = 0
     for model in models:
-        for tensor in [*model.parameters(), *(model.buffers() if with_buffers else ())]:
+        for tensor in model.buffers() if of_buffers else model.parameters():
             total = (total * 1_000_003 + _tensor_digest(tensor.detach())) % 2**61
     return total
 

@@ -304,7 +304,7 @@ class ParameterServer(MeetingStrategy):
     def agree(self, point: str, *, compare: bool = False, terms: int = 0) -> Agreement:
         agreement = super().agree(point, compare=compare, terms=terms)
         if compare:
-            self._known_digest = self.digest()
+            self._known_digest = self.digest() if self.compared is None else self.compared
         return agreement
 
     # Where workers run free: see `training.free_loop`

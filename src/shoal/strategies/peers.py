@@ -18,7 +18,7 @@ from shoal.events import AnyEvent
 from shoal.parameters.client import ParameterClient
 from shoal.terms import Made
 from shoal.values import Generation, Unreached
-from shoal.wire.messages import ExchangeBroken, PartFailed, PartWritten, Ready
+from shoal.wire.messages import Done, ExchangeBroken, PartFailed, PartWritten, Ready
 
 
 class JobOver(BaseException):
@@ -48,6 +48,7 @@ class Breakage:
     reason: str
     peer: int | None  # rank it was waiting for, where known
     at_end: bool = False  # it was the meeting at the end of a loop, after which a script may be done
+    point: int = 0  # the number of a meeting outside loops, in program order
     is_planned: bool = False  # nothing failed: all members regroup here, as was asked for
     must_restore: bool = False  # nobody has the job's state any more: all start from the newest checkpoint
     is_total: bool = False  # because all servers that had it are lost
@@ -112,6 +113,15 @@ class Peers(ABC):
 
     def call_made(self, index: int, made: Made) -> None:  # noqa: B027  most have no newcomers to tell
         """This worker's script has made this call, or it gave its result: newcomers compare it with their own."""
+
+    def finish(self, notice: Done) -> Generation | None:  # noqa: ARG002  some have nobody to wait for
+        """The script is done here: block until it is on all workers, and say None, or until there is a generation with
+        a higher number than the notice has. Raises JobOver where the job has ended.
+        """
+        return None
+
+    def reach(self, point: int) -> None:  # noqa: B027  some have nobody to tell
+        """The script has run up to this meeting outside loops, counted from 1: others need not run that again."""
 
     # What is wished for from outside the script, and the leave to go on
 

@@ -3,6 +3,7 @@ changes, so that it is let in when it would not break the generation."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 
 import msgspec
@@ -18,9 +19,15 @@ PROBES = 10  # then it says that it waits, whether they did or not: some may be 
 LONGEST_PAUSE = 30.0  # seconds, growing from then on: the members of a large job are not to be asked all the time
 
 
-def tell_from_outside(client: CoordinatorClient, listener: PeerListener, worker: int, notice: Ready) -> None:
-    """Say that this worker waits to be let in, with those that it cannot reach. Returns when it reaches all, or when
-    there is news."""
+def tell_from_outside(
+    client: CoordinatorClient,
+    listener: PeerListener,
+    worker: int,
+    notice: Ready,
+    may_go: Callable[[], bool],
+) -> None:
+    """Say that this worker waits to be let in, with those that it cannot reach. Returns when it reaches all, when
+    there is news, or when it need not wait any longer."""
     generation = client.left_out_by
     if generation is None:
         client.tell(notice)
@@ -31,7 +38,7 @@ def tell_from_outside(client: CoordinatorClient, listener: PeerListener, worker:
     for number in count(1):
         answered = reachable(others, listener.token, PROBE_SECONDS)
         missing = tuple(sorted(other for other in others if other not in answered or listener.faults.is_cut(other)))
-        is_over = bool(missing) and client.wait_for_news(generation, pause)
+        is_over = bool(missing) and (may_go() or client.wait_for_news(generation, pause))
         if missing != said and (is_over or not missing or number >= PROBES):
             said = missing
             client.tell(msgspec.structs.replace(notice, unreachable=missing))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -114,6 +114,7 @@ class Strategy(ABC):
     is_free = False  # workers of a loop do not wait for each other: see `training.free_loop`
     updates_elsewhere = False  # `update` does what `optimizer.step()` is to do
     replaced = 0  # updates that servers had applied to values that were then replaced, whoever knew of them
+    compared: int | None = None  # digest of the parameters in the last meeting, where replicas were compared there
 
     @abstractmethod
     def attach(self, model: nn.Module, name: str) -> None:
@@ -144,8 +145,11 @@ class Strategy(ABC):
         """
 
     @abstractmethod
-    def digest(self) -> int:
-        """A number that differs, almost surely, where any bit of any parameter differs. Below 2**40."""
+    def digest(self, names: Collection[str] | None = None) -> int:
+        """A number that differs, almost surely, where any bit of any parameter differs. Below 2**40.
+
+        Of these models only, in the order in which they were attached, where `names` are given.
+        """
 
     @abstractmethod
     def rebind(self) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from shoal.errors import WorkersDisagree
 from shoal.events import Advised
+from shoal.training.loop_end import wound_back
 from shoal.training.meetings import cursor_of, is_past, meet
 from shoal.training.saving import Moment, Snapshot
-from shoal.training.session import LoopEnd, Session
+from shoal.training.session import Session
 from shoal.training.state import changed_buffers, state_dict_keys, state_of, state_size, steady_names
 from shoal.training.timetable import ASKED
 from shoal.values import Cursor
@@ -30,7 +29,9 @@ def save_here(session: Session, mark: str, *, is_agreed: bool = False) -> None:
     if is_past(session):
         return  # it was made before the script started again
     if not is_agreed:
-        meet(session, f"saving {mark!r}" if mark else "saving", session.agree)
+        is_here = meet(session, f"saving {mark!r}" if mark else "saving", lambda label: _agree(session, label))
+        if not is_here:
+            return  # those who have passed it began theirs in an earlier generation
     if session.saver.is_on:
         _save(session, mark)
 
@@ -70,33 +71,33 @@ def save_on_handover(session: Session, cursor: Cursor) -> None:
 
 
 def save_at_end(session: Session) -> None:
-    """The script is done. What it changed since its last loop, on all workers alike, is part of the result."""
-    saver = session.saver
-    is_new = saver.is_on and session.loop is not None and session.past is None and saver.last_step < session.step
-    if is_new and not is_past(session):
+    """The script is done. What it changed since its last loop, on all workers alike, is part of the result.
+
+    Called again where the members have regrouped since: whoever was lost may have taken its part with it.
+    """
+    saver, past = session.saver, session.past
+    if past is not None and not past.is_resumed and is_past(session):
+        return  # the others have been through this
+    while saver.is_on and session.loop is not None and session.past is None and saver.last_step < session.step:
         saver.wait()
         try:
-            meet(session, "end of the script", lambda label: session.agree(label, compare=True))
+            is_here = meet(session, "end of the script", lambda label: _agree(session, label, compare=True))
         except WorkersDisagree as difference:
             text = f"the last checkpoint is not made, since the workers differ after the last loop: {difference}"
             session.peers.report(Advised(worker=session.peers.worker, text=text))
-        else:
+            break
+        if is_here:  # else those who have passed it began theirs in an earlier generation
             _begin(session, cursor_of(session), reason="the script is done", is_last=True)
-            saver.fence()
+            saver.wait()
+            saver.forget_lost()
+            break
     saver.wait()
 
 
-def _wind_back(tree: dict[str, Any], end: LoopEnd) -> None:
-    """A resumed script goes on at the end of the last loop: what came after, such as `scheduler.step()`, comes again.
-
-    What was handed over since then is of no use to it (`handed`); models of then stay in the file, for exports.
-    """
-    tree["results"] = tree["results"][: end.results]
-    tree["kept"] = end.kept
-    tree["handed"] = {"models": list(end.models), "groups": [len(groups) for groups in end.groups]}
-    for optimizer, groups in zip(tree["optimizers"], end.groups, strict=False):
-        for group, settings in zip(optimizer["groups"], groups, strict=False):
-            group.update(settings)
+def _agree(session: Session, label: str, *, compare: bool = False) -> bool:
+    """True: this worker was there. Whoever takes the result of a meeting that others have passed gets None."""
+    session.agree(label, compare=compare)
+    return True
 
 
 def _begin(session: Session, cursor: Cursor, *, reason: str, mark: str = "", is_last: bool = False) -> None:
@@ -108,7 +109,7 @@ def _begin(session: Session, cursor: Cursor, *, reason: str, mark: str = "", is_
     tree["changed"] = changed_buffers(session)
     tree["terms"] = {} if session.loop is None else session.loop.terms()
     if session.loop_end is not None:
-        _wind_back(tree, session.loop_end)
+        tree = wound_back(tree, session.loop_end)
     moment = Moment(
         step=session.step,
         cursor=cursor,

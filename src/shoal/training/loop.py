@@ -21,7 +21,7 @@ from shoal.training.checkpointing import save_after_step, save_asked, save_on_ha
 from shoal.training.devices import moved
 from shoal.training.loop_length import LoopLength, Place
 from shoal.training.loop_plan import LoopPlan
-from shoal.training.meetings import end_of_loop, leave_loop, meet, settle, take_past
+from shoal.training.meetings import end_of_loop, leave_loop, load_behind, meet, settle, take_past
 from shoal.training.recovery import enter, recover, tell_batch, undo_void
 from shoal.training.resume import check_place
 from shoal.training.session import HandedOver, Past, Session
@@ -70,16 +70,17 @@ class Loop:
             return
         session.script.make("loop", loop_terms(self._plan))
         enter(session)
-        session.loop, session.loop_end = self, None
+        session.loop = self
         self._number, self.first_step, self._blocked = session.loops + 1, session.step, session.saver.blocked
         if session.is_catching_up and self._is_past(session.past):
             session.loops += 1
             session.points += 2  # its start and its end
+            load_behind(session)
             session.seed_outside()
             return
         self._check_optimizers()
         self._come_in()
-        session.loops += 1
+        session.loops, session.loop_end = self._number, None
         session.in_loop = session.has_begun = True
         tell_batch(session)
         try:
@@ -114,8 +115,8 @@ class Loop:
         elif past.in_loop:
             self.cursor = take_past(session)
             self.first_step = past.first_step
+            session.loops, session.points, session.in_loop = self._number, session.points + 1, True  # as the others are
             self._join_in()
-            session.points += 1
             session.reporter.restart_clock()
             session.saver.restart_clock()
         else:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from shoal.collectives.group import Group
 from shoal.errors import CheckpointUnusable, ExchangeFailed, TermsDiffer, UsageError
 from shoal.events import LoopEnded
 from shoal.strategies.peers import Breakage
+from shoal.training.loop_end import from_tree, without_later, wound_back
 from shoal.training.recovery import enter, recover, take_place
 from shoal.training.script_calls import ADVICE
 from shoal.training.session import Session, StartAgain, is_step
 from shoal.training.state import load_state
-from shoal.values import Cursor
+from shoal.values import THROUGH, Cursor
 
 T = TypeVar("T")
 
@@ -29,15 +31,17 @@ def meet(session: Session, label: str, action: Callable[[str], T]) -> T:
     session.peers.hold()
     while True:
         session.peers.set_position(session.step, label)
+        session.peers.reach(THROUGH if session.is_through else session.points + 1)
         try:
             value = action(label)
         except ExchangeFailed as failure:
-            breakage = Breakage.by(failure, session.step, label)
+            breakage = replace(Breakage.by(failure, session.step, label), point=session.points + 1)
             recovered = recover(session, breakage, cursor_of(session), in_place=False)
             if not recovered.has_passed:
                 continue
             value = cast(T, recovered.result)
         session.points += 1
+        session.tell_behind()
         return value
 
 
@@ -71,7 +75,17 @@ def take_past(session: Session) -> Cursor:
     take_place(session, past.state)
     session.holds = session.reporter.generation = session.peers.generation.number
     session.has_begun = True
+    end = past.state.get("end")
+    session.loop_end = None if end is None else from_tree(end)
     return cursor
+
+
+def load_behind(session: Session) -> None:
+    """The script goes through code behind a loop that the others are behind, too: it should see the trained model."""
+    past = session.past
+    if past is None or past.loop != session.loops or past.state.get("end") is None:
+        return
+    load_state(session, without_later(wound_back(past.state, from_tree(past.state["end"]))))
 
 
 def gather(

@@ -8,21 +8,23 @@ the top. This runs only between batches, or in a meeting outside loops.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from shoal.checkpoint.state_tree import Tree
-from shoal.events import Advised, ParametersGone, StepVoided
+from shoal.events import Advised, ParametersGone, StepVoided, WentBack
 from shoal.membership.alignment import Taking
 from shoal.strategies.peers import Breakage, Briefed, Peers
 from shoal.strategies.strategy import Iteration
 from shoal.training.call_results import encode_result
 from shoal.training.devices import own_device
+from shoal.training.loop_end import without_later, wound_back
 from shoal.training.regrouping import Regrouped, Regrouping
 from shoal.training.script_calls import decode_calls, encode_calls
 from shoal.training.session import Past, Session, StartAgain
 from shoal.training.state import load_buffers, load_state, state_of
 from shoal.values import Cursor, Standing
-from shoal.wire.messages import ExchangeBroken, Ready
+from shoal.wire.messages import Done, ExchangeBroken, Ready
 
 
 @dataclass(frozen=True)
@@ -61,14 +63,30 @@ def recover(session: Session, breakage: Breakage, cursor: Cursor, *, in_place: b
     if breakage.is_total:
         _tell_lost(session)
     session.strategy.rebind()
-    regrouping = Regrouping(session.peers, lambda: _payload(session, cursor))
+    regrouping = Regrouping(session.peers, partial(_payload, session, cursor))
     done = regrouping.run(_notice(session, breakage), session.standing())
-    session.strategy.rebind()
-    session.is_doubtful, session.calls = False, 0
-    tell_batch(session)
-    recovered = _take(session, done, cursor, in_place=in_place)
-    session.reporter.entered(session.holds, step=session.step)
-    return recovered
+    return take(session, done, cursor, in_place=in_place)
+
+
+def finish_together(session: Session) -> bool:
+    """The script is done here. Whether it is on all workers; else they have regrouped meanwhile, and so has this one.
+
+    Raises StartAgain where a worker was lost before it was done: all run the code behind the last loop again.
+    """
+    cursor = Cursor() if session.loop is None else session.loop.cursor
+    session.peers.set_position(session.step, "waiting for the others at the end of the script")
+    notice = Done(
+        generation=session.peers.generation.number,
+        step=session.step,
+        reason=session.stopped or "the script is done",
+        points=session.points,
+        is_through=session.is_through,
+    )
+    done = Regrouping(session.peers, partial(_payload, session, cursor)).finish(notice, session.standing())
+    if done is None:
+        return True
+    take(session, done, cursor, in_place=False)
+    return False
 
 
 def enter(session: Session, *, gives: bool = False) -> None:
@@ -83,7 +101,7 @@ def enter(session: Session, *, gives: bool = False) -> None:
         peers.set_position(0, "waiting to be let in")
         ready = Ready(generation=peers.generation.number, seen=script.seen, is_ahead=script.is_ahead)
         try:
-            done = Regrouping(peers, lambda: _payload(session, Cursor())).run(ready, session.standing())
+            done = Regrouping(peers, partial(_payload, session, Cursor())).run(ready, session.standing())
         except Briefed as briefed:
             script.learn(briefed.first, briefed.calls)
             continue
@@ -111,7 +129,7 @@ def join_first(peers: Peers) -> Past | None:
     own_device()  # what carries tensors between GPUs asks torch which one is this process's
     # Whoever is in it from the start has nothing to give and nothing to take. Whoever is left out of it is a newcomer.
     try:
-        done = Regrouping(peers, dict).run(Ready(generation=0, seen=0, is_ahead=True), Standing(is_new=True))
+        done = Regrouping(peers).run(Ready(generation=0, seen=0, is_ahead=True), Standing(is_new=True))
     except Briefed:
         return None
     return None if done.payload is None else past_from(done.payload)
@@ -170,35 +188,55 @@ def _notice(session: Session, breakage: Breakage) -> ExchangeBroken:
         reason=breakage.reason,
         at_end=breakage.at_end,
         holds=session.holds,
+        point=breakage.point,
         is_planned=breakage.is_planned,
         must_restore=breakage.must_restore,
     )
 
 
-def _payload(session: Session, cursor: Cursor) -> Tree:
-    """All that a worker needs to be where this one is."""
-    return {
-        **state_of(session, cursor),
-        "results": list(session.results),
-        "calls": encode_calls(session.script.own),
-        "place": {
-            "loop": session.loops,
-            "first_step": 0 if session.loop is None else session.loop.first_step,
-            "points": session.points,
-            "in_loop": session.in_loop,
-            "stopped": session.stopped,
-            "saved_step": session.saver.last_step,
-            "saved_name": session.saver.last_name,
-            "compared": session.compared,
-        },
+def _payload(session: Session, cursor: Cursor, *, goes_back: bool = False) -> Tree:
+    """All that a worker needs to be where this one is; `goes_back`: at the end of the loop that it is behind."""
+    end = session.loop_end
+    place = {
+        "loop": session.loops,
+        "first_step": 0 if session.loop is None else session.loop.first_step,
+        "points": session.points,
+        "in_loop": session.in_loop,
+        "stopped": session.stopped,
+        "saved_step": session.saver.last_step,
+        "saved_name": session.saver.last_name,
+        "compared": session.compared,
     }
+    script = {"results": list(session.results), "calls": encode_calls(session.script.own)}
+    if end is None or not goes_back:
+        behind = None if end is None else end.as_tree()
+        return {**state_of(session, cursor), **script, "place": place, "end": behind}
+    place |= {"loop": end.loop, "first_step": end.first_step, "points": end.points, "in_loop": True}
+    script["calls"] = encode_calls(session.script.own[: end.calls])
+    whole = {**state_of(session, end.cursor), **script}
+    return {**without_later(wound_back(whole, end)), "place": place, "end": None}
 
 
-def _take(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool) -> Recovered:
+def take(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool) -> Recovered:
+    """Go on in the new generation: with the state that its members agreed on, where it says."""
+    session.strategy.rebind()
+    session.is_doubtful, session.calls = False, 0
+    tell_batch(session)
+    if done.alignment.missed:
+        _tell_missed(session, done)
+    recovered = _taken(session, done, cursor, in_place=in_place)
+    session.reporter.entered(session.holds, step=session.step)
+    return recovered
+
+
+def _taken(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool) -> Recovered:
     payload = done.payload
     if done.taking is Taking.START:
         trusted = session.compared if done.was_hopeless else None
         raise StartAgain("the job starts from its newest checkpoint", is_settled=True, trusted=trusted)
+    if done.alignment.missed and not session.in_loop:
+        payload = _payload(session, cursor, goes_back=True) if payload is None else payload
+        raise StartAgain("a worker was lost in the code behind the last loop", past_from(payload), is_settled=True)
     if done.taking in (Taking.RESTART, Taking.PAST) or (done.taking is Taking.LOAD and not in_place):
         assert payload is not None
         session.peers.report(Advised(worker=session.peers.worker, text=f"{done.taking.value}: step {payload['step']}"))
@@ -215,3 +253,17 @@ def _take(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool) 
     results = payload["results"]
     result = results[len(session.results)] if len(results) > len(session.results) else None
     return Recovered(cursor, has_passed=True, result=result)
+
+
+def _tell_missed(session: Session, done: Regrouped) -> None:
+    """Workers were lost in code behind a loop: one says so for all."""
+    if session.peers.group.rank != (done.alignment.source or 0):
+        return
+    missed = done.alignment.missed
+    lost = " and ".join(f"worker {worker}" for worker in missed)
+    text = f"{lost} {'was' if len(missed) == 1 else 'were'} lost in the code behind loop {session.loops}; "
+    text += "all workers run it again"
+    if done.taking is Taking.START:
+        text += ", and what led there: that code has changed parameters on all of them"
+    went = WentBack(worker=session.peers.worker, lost=missed, loop=session.loops, step=session.step, reason=text)
+    session.peers.report(went)

@@ -7,9 +7,9 @@ starts it over with the generation after; only the end of the job leaves it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import torch
@@ -23,7 +23,7 @@ from shoal.membership import member
 from shoal.membership.alignment import Alignment, Taking
 from shoal.strategies.peers import Peers
 from shoal.values import Standing
-from shoal.wire.messages import ExchangeBroken, Ready
+from shoal.wire.messages import Done, ExchangeBroken, Ready
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,17 @@ class Regrouped:
     was_hopeless: bool = False  # on the way, parameters differed and no majority was right
 
 
+class State(Protocol):
+    """Makes the state that others copy. `goes_back`: as it is at the end of the loop that this worker is behind."""
+
+    def __call__(self, *, goes_back: bool) -> Tree: ...
+
+
 class Regrouping:
     """One way into one generation, through as many as break on it."""
 
-    def __init__(self, peers: Peers, state: Callable[[], Tree]) -> None:
-        """`state` is asked for where this worker is one that others copy from."""
+    def __init__(self, peers: Peers, state: State | None = None) -> None:
+        """`state` is asked for where this worker is one that others copy from; None: it has nothing to give."""
         self._peers = peers
         self._state = state
         self._payload: Tree | None = None
@@ -50,15 +56,25 @@ class Regrouping:
 
     def run(self, notice: Ready | ExchangeBroken, standing: Standing) -> Regrouped:
         """Raises JobOver where the job ends meanwhile."""
-        way = member.regroup(self._peers.worker, notice, standing)
         self._is_lost = isinstance(notice, ExchangeBroken) and notice.must_restore
+        regrouped = self._go(member.regroup(self._peers.worker, notice, standing), standing)
+        assert regrouped is not None
+        return regrouped
+
+    def finish(self, notice: Done, standing: Standing) -> Regrouped | None:
+        """This worker's script is done; None where it may go. Raises JobOver where the job ends meanwhile."""
+        return self._go(member.regroup(self._peers.worker, notice, standing), standing)
+
+    def _go(self, way: Generator[member.Effect, Any, member.Entered | None], standing: Standing) -> Regrouped | None:
         answer: Any = None
         failure: ExchangeFailed | None = None
         while True:
             try:
                 effect = way.send(answer) if failure is None else way.throw(failure)
             except StopIteration as done:
-                entered: member.Entered = done.value
+                entered: member.Entered | None = done.value
+                if entered is None:
+                    return None
                 self._peers.is_new = False
                 taking = entered.alignment.takings[self._peers.group.rank]
                 self._tell_differing(entered.alignment, standing.step)
@@ -81,6 +97,8 @@ class Regrouping:
                 self._peers.tell(effect.notice)
             case member.Await():
                 return self._peers.await_generation(effect.after)
+            case member.Finish():
+                return self._peers.finish(effect.notice)
             case member.Connect():
                 self._peers.connect(effect.generation)
             case member.Compare():
@@ -94,9 +112,10 @@ class Regrouping:
         started, group = time.perf_counter(), self._peers.group
         keepers = [alignment.source, *(rank for rank in alignment.keepers if rank != alignment.source)]
         receivers = [rank for rank, taking in enumerate(alignment.takings) if taking is not Taking.KEEP]
-        copied = copy_state(
-            self._state() if group.rank in keepers else None, keepers=keepers, receivers=receivers, group=group
-        )
+        own = None
+        if group.rank in keepers:
+            own = {} if self._state is None else self._state(goes_back=bool(alignment.missed))
+        copied = copy_state(own, keepers=keepers, receivers=receivers, group=group)
         if copied is None:
             return
         self._payload = copied.state

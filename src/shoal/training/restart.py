@@ -17,27 +17,38 @@ from shoal.events import Advised
 from shoal.strategies.peers import Breakage
 from shoal.training.checkpointing import save_at_end
 from shoal.training.meetings import finish
-from shoal.training.recovery import own_past, recover, undo_void
+from shoal.training.recovery import finish_together, own_past, recover, undo_void
 from shoal.training.resume import resume
 from shoal.training.run import Run
 from shoal.training.session import Session, StartAgain
-from shoal.values import Cursor
+from shoal.values import THROUGH, Cursor
 
 T = TypeVar("T")
 
 
 def train_through(
-    train: Callable[[Run], T], session: Session, fresh: Callable[[], Session], store: Store | None = None
+    train: Callable[[Run], T],
+    session: Session,
+    fresh: Callable[[], Session],
+    store: Store | None = None,
+    *,
+    is_last_line: bool = False,
 ) -> tuple[T, Session]:
-    """Call `train` until it gets through. Returns its result and the session it ended with, settled.
+    """Call `train` until it gets through, on all workers. Returns its result and the session it ended with, settled.
 
-    `fresh` makes a session for a script that starts from the top; `store` has the job's checkpoints.
+    `fresh` makes a session for a script that starts from the top; `store` has the job's checkpoints. `is_last_line`:
+    nothing of the script comes after `train`.
     """
     while True:
         try:
             result = train(Run(session))
             finish(session)
+            session.is_through = is_last_line
+            if is_last_line:
+                session.peers.reach(THROUGH)
             save_at_end(session)
+            while not finish_together(session):
+                save_at_end(session)
             return result, session
         except SystemExit:
             _keep_last(session)
@@ -95,6 +106,7 @@ def _keep_last(session: Session) -> None:
 
 def _start_again(session: Session, again: StartAgain, fresh: Callable[[], Session], store: Store | None) -> Session:
     newcomer = fresh()
+    newcomer.peers.reach(0)
     newcomer.reporter, newcomer.progress = session.reporter, session.progress
     # The old session is closed below; checkpoints on their way go on.
     newcomer.saver, session.saver = session.saver, newcomer.saver

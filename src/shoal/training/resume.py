@@ -21,6 +21,7 @@ from shoal.checkpoint.store import Store
 from shoal.errors import CheckpointUnusable
 from shoal.events import CheckpointRefused, Resumed
 from shoal.training.call_terms import resume_difference
+from shoal.training.loop_end import without_later
 from shoal.training.session import Past, Session
 from shoal.values import Cursor
 
@@ -89,7 +90,7 @@ def _who_lacks_it(session: Session, name: str, *, has_it: bool) -> list[int]:
 
 def _take_up(session: Session, manifest: Manifest, state: Tree) -> None:
     about = manifest.about
-    _leave_out_later(state)
+    state = without_later(state)
     if about.kind == "weights":
         session.weights = state["models"]
     else:
@@ -123,20 +124,6 @@ def check_place(session: Session, past: Past, terms: Mapping[str, str]) -> None:
             f"made, at {place}, and is {now} now; resume with the data set, the loops and the --seed that it was made "
             "with, or start a new job"
         )
-
-
-def _leave_out_later(state: Tree) -> None:
-    """What the script handed over after the loop at whose end it goes on: it will do so again."""
-    handed = state.pop("handed", None)
-    if handed is None:
-        return
-    for part in ("models", "gradients"):
-        state[part] = {name: state[part][name] for name in handed["models"]}
-    state["optimizers"] = state["optimizers"][: len(handed["groups"])]
-    for optimizer, count in zip(state["optimizers"], handed["groups"], strict=True):
-        optimizer["groups"] = optimizer["groups"][:count]
-        names = {name for group in optimizer["groups"] for name in group["params"]}
-        optimizer["state"] = {name: values for name, values in optimizer["state"].items() if name in names}
 
 
 def _file_in(reason: str, name: str) -> str:

@@ -66,8 +66,11 @@ class Run:
 
     @property
     def is_first(self) -> bool:
-        """True on one worker: for printing and writing files."""
-        return self.rank == 0
+        """True on one worker: for printing and writing files.
+
+        False on all of them in code behind a loop that was over before the script started again: it has done its work.
+        """
+        return self.rank == 0 and not self._session.is_behind_past
 
     @property
     def device(self) -> torch.device:

@@ -225,6 +225,11 @@ class Saver:
         if self._last is not None:
             self._last.over.wait()
 
+    def forget_lost(self) -> None:
+        """Where the last one is over and was lost, it is as if it had not been begun."""
+        if self._last is not None and self._last.over.is_set() and not self._last.is_published:
+            self.last_step, self.last_name = -1, ""
+
     def mark_last(self, label: str) -> str:
         """Mark the last one, which is settled; says what went wrong."""
         assert self._store is not None

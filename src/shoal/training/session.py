@@ -25,6 +25,7 @@ from shoal.strategies.peers import Peers
 from shoal.strategies.strategy import Iteration, Strategy, waiting
 from shoal.terms import Call
 from shoal.training import devices
+from shoal.training.loop_end import LoopEnd, group_settings
 from shoal.training.optimizers import OptimizerSteps
 from shoal.training.progress import Progress
 from shoal.training.reporter import Reporter
@@ -94,16 +95,6 @@ class Past:
     calls: tuple[Call, ...] = ()  # that members which are running have made, for this script's own to be compared with
 
 
-@dataclass(frozen=True)
-class LoopEnd:
-    """What code after a loop may change: a checkpoint of that point has it as it was, since that code runs again."""
-
-    kept: dict[str, Any]
-    groups: list[list[dict[str, Any]]]  # by optimizer and group: settings such as the learning rate
-    results: int  # that were recorded by then
-    models: tuple[str, ...]  # that had been handed over
-
-
 class Session:
     def __init__(self, peers: Peers, strategy: Strategy, config: JobConfig, store: Store | None = None) -> None:
         self.peers = peers
@@ -122,7 +113,8 @@ class Session:
         self.calls = 0  # collective calls of the script since the last step began, in program order
         self.is_doubtful = False  # the script got its own value from a collective that gave others another
         self.iteration: Iteration | None = None
-        self.in_job = True  # until the coordinator was told that the script is done
+        self.in_job = True  # until the script is done on all workers
+        self.is_through = False  # nothing of the script is left to run
         self.was_left = False  # a loop was left in the middle, and not settled yet
         self.compared = 0  # the last step before which all workers had the same parameters
         self.last_applied = False  # whether the last iteration of a loop counted
@@ -135,7 +127,7 @@ class Session:
             strategy, can_fail=lambda: peers.group.size > 1, average_loss=self._mean_loss, before_update=self._prepare
         )
         self.loop: RunningLoop | None = None
-        self.loop_end: LoopEnd | None = None  # of the last loop that is over; None inside loops and before the first
+        self.loop_end: LoopEnd | None = None  # of the last loop that is over; None in loops and before the first
         self.results: list[Any] = []  # of collectives outside loops, for a script that starts again from the top
         self.script = ScriptCalls(peers)
         self.past: Past | None = None  # set while a script that started again has not reached its current loop
@@ -283,20 +275,36 @@ class Session:
         devices.seed(self.device, key_of(OUTSIDE_KEY, self.config.seed, self.loops, len(self.results)))
 
     def note_loop_end(self) -> None:
+        """The meeting at the end of a loop was passed: the script's own code comes next."""
         self.seed_outside()
-        if self.saver.is_on:
-            self.loop_end = LoopEnd(
-                kept={name: copy.deepcopy(thing.state_dict()) for name, thing in self.watched.kept.items()},
-                groups=[
-                    [
-                        {name: copy.deepcopy(value) for name, value in group.items() if name != "params"}
-                        for group in each
-                    ]
-                    for each in (optimizer.param_groups for optimizer in self.watched.optimizers)
-                ],
-                results=len(self.results),
-                models=tuple(self.watched.models),
-            )
+        loop, digest = self.loop, self.strategy.compared
+        assert loop is not None
+        if digest is None and self.peers.group.size > 1:  # it took the result of that meeting from another
+            digest = self.strategy.digest()
+        self.loop_end = LoopEnd(
+            loop=self.loops,
+            points=self.points - 1,
+            first_step=loop.first_step,
+            cursor=loop.cursor,
+            kept={name: copy.deepcopy(thing.state_dict()) for name, thing in self.watched.kept.items()},
+            groups=group_settings(self.watched.optimizers),
+            results=len(self.results),
+            calls=len(self.script.own),
+            models=tuple(self.watched.models),
+            digest=digest,
+        )
+        self.tell_behind()
+        self.peers.reach(self.points)
+
+    def tell_behind(self) -> None:
+        """For heartbeats: the script is in its own code, outside loops."""
+        if self.loops and not self.in_loop:
+            self.peers.set_position(self.step, f"the code behind loop {self.loops}")
+
+    @property
+    def is_behind_past(self) -> bool:
+        """The script runs from the top again, or is a newcomer's, and is behind a loop that was over before."""
+        return self.is_catching_up and self.loops > 0
 
     def give_up_iteration(self) -> None:
         """A void iteration that the script will not come back to."""
@@ -344,11 +352,21 @@ class Session:
             points=self.points,
             loop=self.loops if self.has_begun else 0,
             in_loop=self.in_loop,
+            end_points=0 if self.loop_end is None else self.loop_end.points,
+            is_changed=self._is_changed,
             is_doubtful=self.is_doubtful,
             is_stopped=self.stopped is not None,
             is_new=self.peers.is_new,
             digest=0 if is_free else self.strategy.digest(),
         )
+
+    @property
+    def _is_changed(self) -> bool:
+        """The script's code behind its last loop has changed parameters, as far as anybody knows."""
+        end = self.loop_end
+        if self.in_loop or end is None:
+            return False
+        return end.digest is None or self.strategy.digest(end.models) != end.digest
 
     def _mean_loss(self, loss: Any) -> Any:
         """A closure's loss, weighted by samples over all workers."""

@@ -230,7 +230,7 @@ class Incidents:
             case events.StateCopied() if going_on is not None:
                 going_on.copied += event.size
                 going_on.copy_seconds = max(going_on.copy_seconds, event.seconds)
-            case events.BatchChosen() if going_on is not None:
+            case events.BatchChosen() | events.WentBack() if going_on is not None:
                 going_on.decide(first_line(event.reason))
             case events.WorkerStarted():
                 spare = ", a spare that was ready" if event.is_spare else ""

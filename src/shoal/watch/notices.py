@@ -124,6 +124,8 @@ def _notice_of_members(board: Board, event: events.Event) -> str | None:
         case events.Waiting():
             here = f"{event.workers} of {event.needed} workers are here"
             return f"waiting, {here}: {first_line(event.reason)}"
+        case events.WentBack():
+            return first_line(event.reason)
         case events.BatchChosen():
             return f"{batch_words(event)}: {first_line(event.reason)}"
         case events.ProgressResumed():

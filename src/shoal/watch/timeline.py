@@ -175,6 +175,9 @@ def _of_faults(event: events.Event, time: float) -> Entry | None:
         case events.Waiting():
             title = f"waiting: {event.workers} of {event.needed} workers are here"
             return Entry(time, "faults", title, event.reason, is_problem=True)
+        case events.WentBack():
+            title = f"the code behind loop {event.loop} is run again"
+            return Entry(time, "faults", title, event.reason, event.step, is_problem=True)
         case events.ProgressResumed():
             redone = steps_redone(event.redone, event.samples_redone)
             title = f"training went on after {span(event.seconds)}" + (f"; redone: {redone}" if redone else "")

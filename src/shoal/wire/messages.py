@@ -55,6 +55,7 @@ class Heartbeat(Message, frozen=True, tag="heartbeat"):
     step: Count
     operation: Text  # what the worker's script is in: "forward or backward", "all-reduce of gradients", ...
     stalled: float = 0.0  # seconds that it has been blocked in a collective; 0: it is in the script's own code
+    point: Count = 0  # the last meeting outside loops that its script has come to: see `values.Lost`
 
 
 class Ready(Message, frozen=True, tag="ready"):
@@ -89,7 +90,8 @@ class ExchangeBroken(Message, frozen=True, tag="exchange-broken"):
     operation: Text
     peer: Ordinal | None  # worker number it was waiting for, if known
     reason: Text
-    at_end: bool = False  # it was the meeting at the end of a loop: who passed it may have finished since
+    at_end: bool = False  # it was the meeting at the end of a loop: who passed it may be done since
+    point: Count = 0  # the number of a meeting outside loops, in program order; 0: it was in a loop
     holds: Ordinal = 0  # the generation in which the sender's state was agreed on; 0: it has none
     is_planned: bool = False  # nothing failed: the members regroup at a step's end, as they were asked to
     must_restore: bool = False  # nobody's state can be trusted: the next generation starts from the newest checkpoint
@@ -107,6 +109,17 @@ class Unanswered(Message, frozen=True, tag="unanswered"):
     peer: Ordinal  # worker number
 
 
+class Done(Message, frozen=True, tag="done"):
+    """The sender's function has returned. It waits, with its state, until all members have come so far."""
+
+    generation: Ordinal
+    step: Count
+    reason: Text
+    points: Count = 0  # meetings outside loops that it has passed
+    is_through: bool = False  # nothing of its script is left to run
+    is_leaving: bool = False  # it was told to go, and waits no longer than it must
+
+
 class Failed(Message, frozen=True, tag="failed"):
     """The sender cannot go on; the job ends."""
 
@@ -116,7 +129,7 @@ class Failed(Message, frozen=True, tag="failed"):
 
 
 class Leave(Message, frozen=True, tag="leave"):
-    """The sender's script is done, or it was told to go and hands its place over."""
+    """The sender's script has come to its last line, or it was told to go and hands its place over."""
 
     step: Count
     reason: Text
@@ -199,6 +212,10 @@ class Noted(Message, frozen=True, tag="noted"):
     """The receiver's last word (Leave or Failed) is written down: it may go."""
 
 
+class Released(Message, frozen=True, tag="released"):
+    """All members are done, or the receiver may go before the others: its script may run on to its last line."""
+
+
 class Beat(Message, frozen=True, tag="beat"):
     """The coordinator is there: a worker's lease runs from the last time it heard anything."""
 
@@ -273,6 +290,7 @@ ClientMessage = (
     | Report
     | ExchangeBroken
     | Unanswered
+    | Done
     | Failed
     | Leave
     | StopRequest
@@ -290,6 +308,7 @@ CoordinatorMessage = (
     | Enlisted
     | Beat
     | Noted
+    | Released
     | Formed
     | RegroupWish
     | Expelled

@@ -97,3 +97,14 @@ def test_a_worker_that_somebody_else_started_has_no_place_to_give_up() -> None:
     places = Places(1, most_refusals=1)
     assert places.was_turned_away(7) == ""
     assert places.running == {0}
+
+
+def test_a_blow_to_several_replacements_makes_the_pause_longer_once() -> None:
+    places = Places(3)
+    for blow in range(3):
+        now, numbers = 10.0 * blow, range(3 * blow, 3 * blow + 3)
+        for worker in numbers:
+            places.exited(worker, -9, "was killed by SIGKILL", now)
+        assert places.next_due == now + PAUSES[blow]
+        assert places.take_due(now + PAUSES[blow]) == 3
+        assert all(places.give(worker + 3) is not None for worker in numbers)

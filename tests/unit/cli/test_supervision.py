@@ -26,6 +26,7 @@ from shoal.cli.orders import (
 )
 from shoal.cli.supervision import (
     CLEAN_STOP,
+    ECHO,
     LAST_WORD,
     SAVING_STOP,
     SAVING_WORD,
@@ -41,6 +42,7 @@ from support.supervision import (
     CTRL_C,
     GOOD,
     LOST,
+    STOP_NOTED,
     connected,
     died,
     finishes,
@@ -98,9 +100,25 @@ def test_ctrl_c_asks_a_joined_job_to_stop_and_waits_for_it() -> None:
 
 
 def test_ctrl_c_interrupts_scripts_that_have_not_joined_and_their_exits_are_no_failure() -> None:
-    out = play([CTRL_C, WorkerExited(0, 1), WorkerExited(1, -2)])
+    out = play([CTRL_C, STOP_NOTED, WorkerExited(0, 1), WorkerExited(1, -2)])
     assert [type(instruction) for instruction in out] == [AskToStop, InterruptWorkers, Say, Finish]
     assert out[-1] == Finish(130, 0.5, text="interrupted by Ctrl-C")
+
+
+def test_ctrl_c_in_the_first_moments_waits_to_know_whether_anybody_has_joined() -> None:
+    """What has joined is to stop with a last checkpoint; the news of it may be on its way to the launcher."""
+    supervisor = Supervisor(2)
+    assert [type(one) for one in supervisor.handle(CTRL_C, 0.0)] == [AskToStop]
+    assert [type(one) for one in supervisor.handle(BACK, 1.0)] == [AskToStop]
+    assert supervisor.handle(joined(0), 1.1) == ()
+    assert supervisor.handle(STOP_NOTED, 1.2) == (Say("stopping after this step (Ctrl-C again to stop now)"),)
+
+
+def test_ctrl_c_does_not_wait_long_for_a_coordinator_that_says_nothing_to_it() -> None:
+    supervisor = connected(1)
+    supervisor.handle(CTRL_C, 1.0)
+    assert supervisor.deadline == 1.0 + ECHO
+    assert [type(one) for one in supervisor.handle(Tick(), 1.0 + ECHO)] == [InterruptWorkers, Say]
 
 
 def test_loss_while_stopping_lets_the_others_finish() -> None:
@@ -187,7 +205,8 @@ def test_coordinator_may_publish_when_all_workers_are_gone() -> None:
 
 
 def test_interrupted_scripts_do_not_take_the_publication_with_them() -> None:
-    facts: list[Fact] = [joined(0), saving("a", is_last=True), left(0), CTRL_C, WorkerExited(0, 1), WorkerExited(1, 1)]
+    facts: list[Fact] = [joined(0), saving("a", is_last=True), left(0), CTRL_C, STOP_NOTED]
+    facts += [WorkerExited(0, 1), WorkerExited(1, 1)]
     assert not any(isinstance(instruction, Finish) for instruction in play(facts))
     assert finishes([*facts, saved("a")]).exit_code == 130
 

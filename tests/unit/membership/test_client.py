@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -20,6 +21,7 @@ from shoal.wire.messages import (
     Briefing,
     Calls,
     CheckpointSettled,
+    Done,
     Ended,
     ExchangeBroken,
     Expelled,
@@ -31,6 +33,7 @@ from shoal.wire.messages import (
     PartWritten,
     Ready,
     RegroupWish,
+    Released,
     Report,
     StopNotice,
     Turned,
@@ -340,3 +343,77 @@ def test_many_broken_connections_leave_no_descriptor_behind(pair: Pair) -> None:
         pair.break_off()
         pair.conversation.expect(Heartbeat)
     assert psutil.Process().num_fds() <= before + 2
+
+
+# At the end of the script
+
+DONE = Done(generation=4, step=9, reason="the script is done", is_through=True)
+
+
+def nobody_wants_it_to_go() -> None:
+    return None
+
+
+def test_one_that_is_done_says_so_on_every_connection_until_it_is_released(pair: Pair) -> None:
+    pair.tell(Formed(generation=generation(4, 0, 1)))
+    pair.client.wait_for_generation(0)
+    answers: list[object] = []
+    waiting = meanwhile(lambda: answers.append(pair.client.finish(DONE, nobody_wants_it_to_go, pair.client.tell)))
+    assert pair.conversation.expect(Done) == DONE
+    pair.break_off(current=generation(4, 0, 1), is_member=True)
+    assert pair.conversation.expect(Done) == DONE
+    pair.tell(Released(), Ended(exit_code=0, error="", text="all 2 workers finished"))
+    waiting.join(PATIENCE)
+    assert answers == [None]
+
+
+def test_one_that_is_done_is_needed_again_by_a_later_generation(pair: Pair) -> None:
+    pair.tell(Formed(generation=generation(4, 0, 1)))
+    pair.client.wait_for_generation(0)
+    answers: list[object] = []
+    waiting = meanwhile(lambda: answers.append(pair.client.finish(DONE, nobody_wants_it_to_go, pair.client.tell)))
+    pair.conversation.expect(Done)
+    pair.tell(Formed(generation=generation(5, 0)))
+    waiting.join(PATIENCE)
+    assert answers == [generation(5, 0)]
+
+
+def test_one_that_is_done_and_told_to_go_asks_for_its_release(pair: Pair) -> None:
+    pair.tell(Formed(generation=generation(4, 0, 1)))
+    pair.client.wait_for_generation(0)
+    waiting = meanwhile(lambda: pair.client.finish(DONE, lambda: "worker 0 got SIGTERM", pair.client.tell))
+    assert not pair.conversation.expect(Done).is_leaving
+    asked = pair.conversation.expect(Done)
+    assert (asked.is_leaving, asked.reason) == (True, "worker 0 got SIGTERM")
+    pair.tell(Released())
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize("is_through", [True, False])
+def test_being_turned_away_is_a_good_end_only_for_one_that_is_through(pair: Pair, is_through: bool) -> None:
+    """The job may have ended well while its connection was broken; with something left to run, that is unlikely."""
+    pair.tell(Formed(generation=generation(4, 0, 1)))
+    pair.client.wait_for_generation(0)
+    answers: list[object] = []
+
+    def wait() -> None:
+        try:
+            done = msgspec.structs.replace(DONE, is_through=is_through)
+            answers.append(pair.client.finish(done, lambda: None, pair.client.tell))
+        except AddressUnavailable as error:
+            answers.append(type(error))
+
+    waiting = meanwhile(wait)
+    pair.conversation.expect(Done)
+    pair.tell(Turned(reason="the job has ended: all 2 workers finished"))
+    waiting.join(PATIENCE)
+    assert answers == [None if is_through else AddressUnavailable]
+
+
+def test_how_far_the_script_has_got_is_said_at_once(pair: Pair) -> None:
+    pair.client.set_position(9, "the code behind loop 1")
+    pair.client.reach(5)
+    while (beat := pair.conversation.expect(Heartbeat)).point != 5:
+        assert beat.point == 0
+    assert (beat.step, beat.operation) == (9, "the code behind loop 1")

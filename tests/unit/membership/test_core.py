@@ -33,13 +33,14 @@ from shoal.membership.protocol import (
 )
 from shoal.membership.publisher import PublishOutcome
 from shoal.terms import Call, Made
-from shoal.values import Generation, TimeShares
+from shoal.values import THROUGH, Generation, TimeShares
 from shoal.wire.messages import (
     PROTOCOL_VERSION,
     Beat,
     Calls,
     CheckpointSettled,
     ClientMessage,
+    Done,
     Ended,
     Enlist,
     Enlisted,
@@ -73,6 +74,16 @@ messages: st.SearchStrategy[ClientMessage] = st.one_of(
     ),
     st.builds(Watch, version=st.just(PROTOCOL_VERSION), is_launcher=st.booleans()),
     st.builds(Heartbeat, generation=small, step=small, operation=texts, stalled=st.sampled_from([0.0, 700.0])),
+    st.builds(Heartbeat, generation=st.just(1), step=small, operation=texts, point=st.sampled_from([0, 3, THROUGH])),
+    st.builds(
+        Done,
+        generation=st.sampled_from([1, 1, 2]),
+        step=small,
+        reason=texts,
+        points=small,
+        is_through=st.booleans(),
+        is_leaving=st.sampled_from([False, False, True]),
+    ),
     st.builds(Ready, generation=st.integers(0, 4), seen=st.none() | st.integers(-1, 4), is_ahead=st.booleans()),
     st.builds(Calls, first=st.integers(-1, 4), calls=st.lists(st.just(Made(Call.of("mean"))), max_size=3).map(tuple)),
     st.just(Enlist()),

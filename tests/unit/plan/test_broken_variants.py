@@ -14,10 +14,11 @@ import msgspec
 import pytest
 
 from shoal.job_config import JobConfig
-from shoal.membership import cuts, forming, member
+from shoal.membership import alignment, cuts, forming, member
 from shoal.membership.alignment import Alignment, Taking, align
 from shoal.membership.core import MembershipCore
 from shoal.membership.decisions import Remembered
+from shoal.membership.losses import Losses
 from shoal.membership.publishing import Publishing
 from shoal.plan import invariants, reach
 from shoal.plan.cluster import Parts, simulate
@@ -103,8 +104,8 @@ def publishes_older_parts(patch: pytest.MonkeyPatch) -> Parts:
 
 
 def does_not_wait_for_the_lease(patch: pytest.MonkeyPatch) -> Parts:
-    def impatient(config: JobConfig, *, now: float, remembered: Remembered | None) -> MembershipCore:
-        return MembershipCore(msgspec.structs.replace(config, lease=0.0), now=now, remembered=remembered)
+    def impatient(config: JobConfig, **options: Any) -> MembershipCore:
+        return MembershipCore(msgspec.structs.replace(config, lease=0.0), **options)
 
     return Parts(core=impatient)
 
@@ -143,6 +144,16 @@ def keeps_who_reaches_the_fewest(patch: pytest.MonkeyPatch) -> Parts:
     return Parts()
 
 
+def never_goes_back(patch: pytest.MonkeyPatch) -> Parts:
+    patch.setattr(alignment, "missed_behind", lambda *_: ())
+    return Parts()
+
+
+def forgets_losses(patch: pytest.MonkeyPatch) -> Parts:
+    patch.setattr(Losses, "add", lambda *_: None)
+    return Parts()
+
+
 @pytest.mark.parametrize(
     ("variant", "kinds", "likely", "caught"),  # likely: the first seed that caught it when this was written
     [
@@ -150,12 +161,14 @@ def keeps_who_reaches_the_fewest(patch: pytest.MonkeyPatch) -> Parts:
         (applies_too_soon, [Kind.SLOW], 0, {invariants.ONE_STATE}),
         (forgets_its_decisions, [Kind.CRASH], 1, {invariants.DECIDED_ONCE}),
         (takes_the_least_far, [Kind.RESET, Kind.KILL, Kind.STOP], 5, {invariants.FURTHEST}),
-        (publishes_older_parts, [Kind.RESET, Kind.LAGGING], 51, {invariants.CURRENT_ONLY}),
+        (publishes_older_parts, [Kind.RESET, Kind.LAGGING], 1, {invariants.CURRENT_ONLY}),
         (does_not_wait_for_the_lease, [Kind.SPLIT, Kind.JOIN, Kind.CUT_OFF], 5, {invariants.ONE_GROUP}),
+        (never_goes_back, [Kind.KILL], 2, {invariants.RUN_TO_ITS_END}),
+        (forgets_losses, [Kind.KILL], 2, {invariants.RUN_TO_ITS_END}),
         (
             lets_everybody_bring_its_state,
             [Kind.STOP, Kind.CUT_OFF, Kind.VANISH, Kind.KILL],
-            96,
+            10,
             {invariants.ONE_CHAIN, invariants.FURTHEST},
         ),
         (blames_who_gave_up, [Kind.RESET], 0, {reach.CUT_OFF_ONLY}),

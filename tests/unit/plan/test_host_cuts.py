@@ -113,14 +113,14 @@ def test_a_cut_between_hosts_costs_one_decision(story: Story, at: float | None, 
 class NamesOne(Script):
     """Reports one missing peer at a time, as if the others were fine."""
 
-    def _enter(self, notice: Any) -> Generator[Any, Any, None]:
+    def _enter(self, notice: Any) -> Generator[Any, Any, Any]:
         way = super()._enter(notice)
         answer: Any = None
         while True:
             try:
                 effect = way.send(answer)
-            except StopIteration:
-                return
+            except StopIteration as done:
+                return done.value
             if isinstance(effect, member.Tell) and hasattr(effect.notice, "unreached"):
                 one = Unreached(unreachable=effect.notice.unreached.unreachable[:1])
                 effect = member.Tell(msgspec.structs.replace(effect.notice, unreached=one))

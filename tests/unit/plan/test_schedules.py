@@ -50,7 +50,7 @@ def test_losing_fewer_than_all_needs_no_checkpoint() -> None:
         faults = tuple(
             Fault(fault.kind, 1.0 + 4.0 * n, 0.0, fault.first, 0.0) for n, fault in enumerate(schedule.faults)
         )
-        schedule = dataclasses.replace(schedule, faults=faults)
+        schedule = dataclasses.replace(schedule, faults=faults, late=())
         if schedule.config.workers < 3:
             continue
         outcome = simulate(schedule)
@@ -58,9 +58,29 @@ def test_losing_fewer_than_all_needs_no_checkpoint() -> None:
         assert outcome.applied - outcome.steps <= len(faults)  # a step whose only witnesses died is done again
 
 
+@pytest.mark.parametrize("victim", [0.0, 0.99], ids=["first", "last"])
+def test_whoever_is_killed_behind_the_loop_is_stood_in_for_without_a_checkpoint(victim: float) -> None:
+    """At any time there; the simulation checks that the code behind the loop ran to its end."""
+    schedule = random_schedule(9)
+    assert schedule.config.workers == 3
+    for tenths in range(1, 20):
+        late = (Fault(Kind.KILL, tenths / 10, 0.0, victim, 0.0),)
+        outcome = simulate(dataclasses.replace(schedule, faults=(), late=late))
+        assert (outcome.restores, outcome.applied) == (0, outcome.steps), tenths
+
+
+@pytest.mark.parametrize("kind", [Kind.KILL, Kind.KILL_ALL, Kind.CRASH])
+def test_what_is_killed_before_the_first_generation_costs_nothing(kind: Kind) -> None:
+    schedule = random_schedule(3)
+    for hundredths in range(5, 80, 15):
+        faults = (Fault(kind, hundredths / 100, 0.0, 0.5, 0.0),)
+        outcome = simulate(dataclasses.replace(schedule, faults=faults, late=()))
+        assert outcome.applied == outcome.steps, hundredths
+
+
 def test_a_job_that_loses_everybody_starts_again_from_its_checkpoint() -> None:
     schedule = random_schedule(3)
-    schedule = dataclasses.replace(schedule, faults=(Fault(Kind.KILL_ALL, 5.0, 0.0, 0.0, 0.0),))
+    schedule = dataclasses.replace(schedule, faults=(Fault(Kind.KILL_ALL, 5.0, 0.0, 0.0, 0.0),), late=())
     outcome = simulate(schedule)
     assert outcome.restores == 1
     assert outcome.steps < outcome.applied < 2 * outcome.steps

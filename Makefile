@@ -8,7 +8,7 @@ unexport SHOAL_COORDINATOR SHOAL_TOKEN_FILE SHOAL_WORKER SHOAL_LAUNCHER
 # Tests start thousands of processes: each would compile the package anew, for a sixth of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long lint types unit install clean
+.PHONY: demo test test-long campaign lint types unit install clean
 
 install: $(STAMP)
 
@@ -37,6 +37,10 @@ unit: $(STAMP)
 test-long: $(STAMP)
 	SHOAL_NATIVE=0 $(BIN)/pytest -q -m "not long" tests/contracts tests/unit/collectives tests/unit/transport
 	$(BIN)/pytest -m long
+
+# Sixty jobs over all strategies and 500 signals, which takes about an hour; OPTIONS="--jobs 6 --signals 50" for less.
+campaign: $(STAMP)
+	PYTHONPATH=tests $(BIN)/python -m campaign $(OPTIONS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -63,10 +63,8 @@ class Network:
         """A process on a machine; its pipes are text."""
         process = subprocess.Popen(
             ["ip", "netns", "exec", self._name + str(machine), sys.executable, *map(str, command)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
             text=True,
-            **options,  # type: ignore[call-overload]  options of several types
+            **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **options},  # type: ignore[call-overload]  of several types
         )
         self.processes.append(process)
         return process

@@ -40,8 +40,9 @@ class RandomValues:
                 return self._rng.choice((least, most, *(min(least + few, most) for few in range(1, 5)), most // 2))
             case inspect.StrType():
                 return "".join(self._rng.choices(string.printable, k=self._rng.randrange(LONGEST)))
-            case inspect.BytesType():
-                return self._rng.randbytes(self._rng.choice((0, 1, 16, 32)))
+            case inspect.BytesType(max_length=most):
+                assert most is not None
+                return self._rng.randbytes(min(most, self._rng.choice((0, 1, 16, 32))))
             case inspect.FloatType():
                 return self._rng.choice(self._floats)
             case inspect.BoolType():

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
-from campaign.running import Outcome
+from campaign.running import Outcome, events_of
 from campaign.script import EPOCHS, SAMPLES
 from shoal import events
-from support.launcher import events_in, leftovers
-from support.truth import Told, diaries, told_of
+from shoal.watch.incident_words import cost_of
+from shoal.watch.record import read_record
+from support.launcher import leftovers
+from support.truth import Told, diaries
 
+KILLED = 128 + signal.SIGKILL  # exit code of `shoal join` whose worker was killed
 CLOSE = 1e-6  # by which a count may be off: rounding
 UNKNOWN = 36  # samples: three steps of three workers, which a process may take with it
 NOTICED = 4.0  # seconds; a shorter standstill may be a slow step of a busy machine
@@ -46,14 +50,15 @@ def _joiners(outcome: Outcome) -> list[str]:
             faults.append(f"a joiner with {joined.arguments} ended with 0: {joined.output[-800:]}")
         if joined.arguments and "Traceback" in joined.output:
             faults.append(f"a joiner with {joined.arguments} got a traceback: {joined.output[-800:]}")
-        if not joined.arguments and joined.code != 0:
+        if not joined.arguments and joined.code not in (0, KILLED):  # the campaign's own signals hit joiners too
             faults.append(f"a joiner as the workers are ended with {joined.code}: {joined.output[-800:]}")
     return faults
 
 
 def _record(folder: Path) -> list[str]:
     """The figures of the record beside what the workers wrote down themselves."""
-    told = told_of(folder / "run", events_in(folder / "run"))
+    record = read_record(folder / "run")
+    told = Told(record, cost_of(record), [], events_of(folder / "run"))
     ended = told.of(events.JobEnded)
     faults = [] if [event.exit_code for event in ended] == [0] else [f"the record's end is {ended}"]
     if told.cost.samples != EPOCHS * SAMPLES:

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 from shoal import events
-from support.launcher import command_of, events_in, processes_in
+from shoal.files import whole_lines
+from support.launcher import command_of, processes_in
 
 SCRIPT = Path(__file__).parent / "script.py"
 PATIENCE = 240.0  # seconds; only a job that hangs takes so long
@@ -48,7 +50,7 @@ class Running:
         self.began = time.monotonic()
 
     def events(self) -> list[events.AnyEvent]:
-        return events_in(self.run_dir)
+        return events_of(self.run_dir)
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.events() if isinstance(event, kind)]
@@ -88,6 +90,16 @@ class Running:
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()
+
+
+def events_of(run_dir: Path) -> list[events.AnyEvent]:
+    """Those of the record so far. What a full disk or a kill has cut in two is left out, as `shoal show` does."""
+    found: list[events.AnyEvent] = []
+    with contextlib.suppress(FileNotFoundError):
+        for line in whole_lines(run_dir / "events.jsonl"):
+            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                found.append(msgspec.json.decode(line, type=events.Record).event)
+    return found
 
 
 def kind_of(command: list[str]) -> str:

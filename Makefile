@@ -38,7 +38,7 @@ test-long: $(STAMP)
 	SHOAL_NATIVE=0 $(BIN)/pytest -q -m "not long" tests/contracts tests/unit/collectives tests/unit/transport
 	$(BIN)/pytest -m long
 
-# Sixty jobs over all strategies and 500 signals, which takes about an hour; OPTIONS="--jobs 6 --signals 50" for less.
+# Sixty jobs over all strategies and 500 signals, which takes about half an hour; OPTIONS="--jobs 6 --signals 50" for less.
 campaign: $(STAMP)
 	PYTHONPATH=tests $(BIN)/python -m campaign $(OPTIONS)
 

@@ -109,7 +109,8 @@ class Standstills:
         self._look_for_silence(last, line, is_explained=bool(found))
         is_new = last is not None and line.generation > max(last.generation, self._generation)
         if not found and (taken_back[0] or is_new) and last is not None:  # what is known of it went with a coordinator
-            found = [_Standstill(last.time, is_outside=False, reason=REGROUPED, until=line.time)]
+            began = max(last.time, self._base)  # what was before is told already
+            found = [_Standstill(began, is_outside=False, reason=REGROUPED, until=line.time)]
         for each in found:
             each.until = min(each.until, line.time)
         return [self._resumed(each, taken_back if each is found[-1] else (0, 0)) for each in found]

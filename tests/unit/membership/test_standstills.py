@@ -181,8 +181,8 @@ def test_a_newcomer_that_dies_on_its_way_in_is_no_standstill() -> None:
 def test_a_loss_behind_the_loop_after_which_all_begin_from_a_checkpoint_counts_once() -> None:
     """The loop's second beginning ended one standstill, and the first step after it told the same time again."""
     first, second = told(
-        *steady(1, 50, 1.0), (6.1, events.LoopEnded(loop=1, step=50)), (8.0, died(0)), (8.0, died(1)), (15.0, formed(2)),
-        (15.5, LOOP), line(31, 15.7, 2),
+        *steady(1, 50, 1.0), (6.1, events.LoopEnded(loop=1, step=50)), (8.0, died(0)), (8.0, died(1)),
+        (15.0, formed(2)), (15.5, LOOP), line(31, 15.7, 2),
     )  # fmt: skip
     assert first.seconds == pytest.approx(15.5 - 8.0)
     assert (second.seconds, second.taken_back) == (pytest.approx(15.7 - 15.5), 20)

@@ -87,7 +87,8 @@ def strike(job: Running, draw: random.Random) -> None:
         victim = draw.choice(victims)
         if job.send(victim, "STOP", kind):
             time.sleep(draw.uniform(0.3, 5.0))  # around the heartbeat limit
-            victim.resume()
+            with contextlib.suppress(psutil.NoSuchProcess):  # others may have killed it meanwhile
+                victim.resume()
     elif kind == "worker" and chance < 0.35:
         job.send(draw.choice(victims), "TERM", kind)
     else:

@@ -4,7 +4,7 @@ A scenario is a list of commands, each followed by `----` and the instructions t
 
     join WORKER [client=NAME] [version=N] [port=N] [process=N] [shoal=TEXT] [torch=TEXT]
                                                         a worker connects; its client is worker-N if not named
-    back WORKER [generation=N]                          it connects again, after its connection was closed
+    back WORKER [generation=N] [was_member=0]           it connects again, after its connection was closed
     watch [client=NAME] [launcher=0]                    a watcher connects; called launcher if not named
     beat WORKER step=N operation=TEXT [point=N]         a heartbeat
     broken WORKER peer=N step=N operation=TEXT generation=N reason=TEXT [holds=N] [is_planned=1] [must_restore=1]
@@ -215,7 +215,7 @@ class Scenario:
         self.clients[name] = self.count
         fields: dict[str, Any] = {key: _value(text) for key, text in options.items()}
         if plain:
-            return self.count, join(int(plain[0]), **fields)
+            return self.count, join(int(plain[0]), **{"was_member": verb == "back"} | fields)
         is_launcher = bool(fields.get("launcher", 1))
         return self.count, messages.Watch(version=PROTOCOL_VERSION, is_launcher=is_launcher)
 

@@ -330,7 +330,8 @@ class CoordinatorClient:
 
     def first_words(self) -> Join:
         with self._news:
-            return msgspec.structs.replace(self._join, generation=self._heard.number if self._heard.is_member else 0)
+            number = self._heard.number if self._heard.is_member else 0
+            return msgspec.structs.replace(self._join, generation=number, was_member=self._heard.was_member)
 
     def back(self, welcome: Welcome) -> None:
         with self._news:

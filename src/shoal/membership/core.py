@@ -187,7 +187,7 @@ class MembershipCore:
         if worker is None:
             worker = self._workers[join.worker] = Worker(join=join, client=client, heard=self._now)
             worker.is_guest = join.worker in self._guests
-            if self._verdicts.was_known(join.worker):
+            if self._verdicts.was_known(join.worker) and join.was_member:
                 worker.put_out_before()
             self._generations.last_join = self._now
         elif worker.client is not None:  # its old connection is dead, and this side has not noticed yet

@@ -42,6 +42,7 @@ class Heard:
         self.settled: dict[str, bool] = {}  # checkpoints by name, oldest first: were they published?
         self.expulsion: Expelled | None = None  # since the newest generation
         self.briefing: Briefing | None = None  # the newest since the newest generation, until somebody takes it
+        self.was_member = False  # of any generation
         self.is_noted = False  # this worker's last word is
         self.is_released = False  # its script is done, and it need not wait for the others any more
         self._worker = worker
@@ -114,6 +115,7 @@ class Heard:
             return None
         is_first = self.generation is None
         self.generation, self.expulsion = generation, None
+        self.was_member |= self.is_member
         self.briefing = None  # of calls before this one: a worker that is still outside says so again
         return None if is_first else Interruption(generation.reason, below=generation.number)
 

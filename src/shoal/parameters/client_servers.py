@@ -131,6 +131,7 @@ class ServerLinks:
         if self._table is not None and self._table.digest == table.digest:
             return
         self._table, self._offer = table, offer
+        self._broken_since = time.monotonic()  # before nobody had a use for servers
         for link in tuple(self.links.values()):
             self._forget(link)
             self._connect(link)
@@ -142,6 +143,9 @@ class ServerLinks:
 
     @property
     def broken_seconds(self) -> float:
+        """How long not all servers could be asked that are needed: before there is a table, only the map is."""
+        if self._table is None and self.map is not None:
+            return 0.0
         return 0.0 if self._broken_since is None else time.monotonic() - self._broken_since
 
     def ready(self, number: int) -> Link | None:

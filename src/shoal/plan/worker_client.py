@@ -88,6 +88,7 @@ class WorkerClient:
             process=1000 + self._worker,
             address=Address(f"host-{self._worker}", 1000),
             generation=self.heard.number if self.heard.is_member else 0,
+            was_member=self.heard.was_member,
         )
         end.send(encode(join))
         end.listen(self._received, lambda: self._closed(end))

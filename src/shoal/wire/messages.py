@@ -32,6 +32,7 @@ class Join(Message, frozen=True, tag="join"):
     process: Ordinal
     address: Address  # where its peers reach it
     generation: Ordinal = 0  # of a worker that comes back: the one it is in
+    was_member: bool = False  # this process has been in a generation: it may hold an older state
     shoal: Name = ""  # versions of what it runs; empty: it does not say
     torch: Name = ""
 

@@ -55,3 +55,14 @@ def test_servers_that_are_slow_and_say_that_they_are_there_are_waited_for() -> N
         found = {"weight": torch.empty_like(VALUES["weight"])}
         pull.wait_all(found)
         assert torch.equal(found["weight"], VALUES["weight"])
+
+
+def test_a_worker_that_has_had_no_use_for_servers_for_long_has_lost_none() -> None:
+    """It waited to be let in for longer than servers are waited for; nobody had told it of a table to ask them for."""
+    with contextlib.closing(StandIns(2, 1)) as servers:
+        config = ClientConfig(keeper=servers.keeper, key=TOKEN, job=JOB, worker=0, lost_after=0.5)
+        with contextlib.closing(ParameterClient(config)) as client:
+            time.sleep(1.0)
+            assert len(client.await_map().servers) == 2
+            client.define(TABLE)
+            client.enrol(EnrolTerms(1, (0,), "asynchronous"))

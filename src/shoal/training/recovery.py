@@ -116,12 +116,12 @@ def enter(session: Session, *, gives: bool = False) -> None:
 def _has_gone_through(session: Session, past: Past) -> bool:
     """Whether all that this script has passed on its own is over for the others too, with the same results.
 
-    It is not where they have begun anew since this worker was told of their calls.
+    It is not where they have begun anew, or gone back, since this worker was told of their calls. A script that has
+    passed the loop which they are behind runs again too: its code there must see the trained model.
     """
-    over = past.loop - past.in_loop
     known = [encode_result(result) for result in past.results[: len(session.results)]]
     is_same = known == [encode_result(result) for result in session.results]
-    return is_same and session.loops <= over and session.points <= past.points
+    return is_same and session.loops < past.loop and session.points <= past.points
 
 
 def join_first(peers: Peers) -> Past | None:

@@ -17,6 +17,8 @@ import shoal
 from shoal.checkpoint.local_store import LocalStore
 from shoal.checkpoint.publisher import StorePublisher
 from shoal.events import Resumed, WentBack
+from shoal.values import Generation
+from shoal.wire.messages import Done
 from support.training import Crew, Hub, Killed
 
 SAMPLES, EPOCHS = 24, 3
@@ -230,3 +232,28 @@ def test_newcomers_have_a_part_in_what_is_run_again() -> None:
     assert_exact(script, results)
     assert script.runs[2, "after"] == 1
     assert results[1]["score"] == results[2]["score"]
+
+
+def test_a_newcomer_that_is_let_in_at_the_end_of_the_script_is_where_the_others_are(tmp_path: Path) -> None:
+    """They have met for the last checkpoint, which is no call of the script that the newcomer could have made."""
+
+    class Ending(Hub):
+        def finish(self, worker: int, notice: Done) -> Generation | None:
+            if worker == 0:
+                crew.start(2)
+                with self.condition:
+                    assert self.condition.wait_for(lambda: set(self.waiting) == {1, 2}, timeout=60)
+                raise Killed
+            return super().finish(worker, notice)
+
+    store = LocalStore(tmp_path)
+    hub = Ending(2, store=store, publisher=StorePublisher(store, 3))
+    script = Script()
+    crew = Crew(hub, script)
+    for worker in (0, 1):
+        crew.start(worker)
+    results = crew.wait()
+    assert not crew.turned_away
+    assert set(results) == {1, 2}
+    assert_exact(script, results)
+    assert script.runs[1, "after"] == 1

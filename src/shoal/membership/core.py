@@ -113,7 +113,7 @@ class MembershipCore:
         assert known.generation is not None
         self._generations.remember(known, self._now)
         self._workers = self._generations.workers
-        self._finishing.remember(known)
+        self._finishing.remember(known, self._now)
         self._verdicts.remember(known, self._highest)
         if known.end is None:
             number = known.generation.number

@@ -187,6 +187,7 @@ def finish(session: Session) -> None:
     """The script has come to its end: settle a loop that was left, also one whose iterator is still around."""
     session.was_left = session.was_left or session.iteration is not None
     settle(session)
+    enter(session, at_end=True)
     past = session.past
     session.script.end()
     if past is not None and not past.is_resumed:

@@ -89,15 +89,17 @@ def finish_together(session: Session) -> bool:
     return False
 
 
-def enter(session: Session, *, gives: bool = False) -> None:
+def enter(session: Session, *, gives: bool = False, at_end: bool = False) -> None:
     """A newcomer's script has come to a call that needs the others: get in, unless they have passed that call.
 
     While the newcomer waits it is told what their scripts have called, and compares: see `script_calls`. A call that
     they have passed needs nobody, and the script goes on without being in a generation. `gives`: the call has a result.
-    Raises TermsDiffer.
+    `at_end`: the script has come to its end, which needs them too. Raises TermsDiffer.
     """
     peers, script = session.peers, session.script
-    while peers.is_new and not script.is_over(gives=gives):
+    while peers.is_new and (at_end or not script.is_over(gives=gives)):
+        if at_end:
+            script.end()
         peers.set_position(0, "waiting to be let in")
         ready = Ready(generation=peers.generation.number, seen=script.seen, is_ahead=script.is_ahead)
         try:

@@ -165,6 +165,16 @@ def test_a_worker_killed_while_it_writes_its_part_of_the_last_checkpoint(tmp_pat
 
 
 @pytest.mark.long
+def test_who_takes_the_place_of_a_worker_that_is_killed_at_the_last_checkpoint_comes_in(tmp_path: Path) -> None:
+    """The others have met for that checkpoint, and need one more worker to make it again."""
+    told(tmp_path, "kill-part-0")
+    with job(tmp_path, "-n", "2:2") as run:
+        run.end_well()
+    assert [event.worker for event in run.of(events.WorkerStarted)] == [2]
+    assert not run.of(events.WorkerFailed)
+
+
+@pytest.mark.long
 def test_a_worker_that_is_done_and_told_to_go_does_not_wait(tmp_path: Path) -> None:
     told(tmp_path, "hold-evaluated-0")
     with job(tmp_path, "-n", "2", "--checkpoint-every", "never") as run:

@@ -324,8 +324,8 @@ def decision_text(decision: Decision) -> str:
             return f"{checkpoint} {'published' if is_published else 'lost'}"
         case FailureCounted(text):
             return f"failure {json.dumps(text)}"
-        case MemberLeft(worker, is_handover):
-            return f"worker {worker} {'handed over' if is_handover else 'finished'}"
+        case MemberLeft(worker, is_handover, runs_on):
+            return f"worker {worker} {'handed over' if is_handover else 'runs on' if runs_on else 'finished'}"
         case MembersReleased(finished):
             return f"all are released, finished {list(finished)}"
         case StopDecided():

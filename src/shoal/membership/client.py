@@ -162,10 +162,11 @@ class CoordinatorClient:
         return expulsion if expulsion is not self._answered else None
 
     def wait_for_news(self, of: Generation, timeout: float) -> bool:
-        """Whether, within so many seconds, the job ended, a newer generation formed or a briefing came."""
+        """Whether, within so many seconds, the job ended, a newer generation formed, a briefing or a release came."""
 
         def is_there() -> bool:
-            return self.is_over or self._heard.number > of.number or self._heard.briefing is not None
+            heard = self._heard
+            return self.is_over or heard.is_released or heard.number > of.number or heard.briefing is not None
 
         with self._news:
             return self._news.wait_for(is_there, timeout)

@@ -113,7 +113,7 @@ class MembershipCore:
         assert known.generation is not None
         self._generations.remember(known, self._now)
         self._workers = self._generations.workers
-        self._finishing.remember(known)
+        self._finishing.remember(known, self._now)
         self._verdicts.remember(known, self._highest)
         if known.end is None:
             number = known.generation.number
@@ -332,7 +332,9 @@ class MembershipCore:
                     # It was on its way when the worker was put out: the others may have redone the step. What servers
                     # have taken in counts, whoever sent it.
                     continue
-                self._progress(event.step, is_applied=True)
+                # Whoever has entered a generation reports too, and that alone is no progress.
+                self._progress(event.step, is_applied=event.samples > worker.samples)
+                worker.samples = event.samples
                 self._generations.losses.stepped(
                     max((row.generation for row in event.rows if not row.is_outside), default=0)
                 )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from shoal.bounds import ExitCode, Members, Name, Ordinal, Text
-from shoal.values import Generation
+from shoal.values import Generation, Member
 
 
 class NumberGiven(msgspec.Struct, frozen=True, tag="number-given"):
@@ -42,6 +42,7 @@ class MemberLeft(msgspec.Struct, frozen=True, tag="member-left"):
 
     worker: Ordinal
     is_handover: bool  # its script is not done
+    runs_on: bool = False  # its function has returned, and its script runs on to its last line
 
 
 class MembersReleased(msgspec.Struct, frozen=True, tag="members-released"):
@@ -91,6 +92,7 @@ class Remembered:
     settled: tuple[tuple[str, bool], ...] = ()  # checkpoints and whether they were published, oldest first
     failures: tuple[str, ...] = ()
     left: tuple[tuple[int, bool], ...] = ()  # members of the generation that left, and whether they handed over
+    running_on: tuple[Member, ...] = ()  # they were released before the others, and their last lines are still to run
     has_result: bool = False  # a member's script is done
     is_released: bool = False  # all members of the generation were done
     stop: StopDecided | None = None
@@ -111,8 +113,7 @@ def add_up(decisions: Iterable[Decision]) -> Remembered:
             case FailureCounted():
                 known = replace(known, failures=(*known.failures, decision.text))
             case MemberLeft():
-                left = (*known.left, (decision.worker, decision.is_handover))
-                known = replace(known, left=left, has_result=known.has_result or not decision.is_handover)
+                known = _left(known, decision)
             case MembersReleased():
                 left = (*known.left, *((worker, False) for worker in decision.finished))
                 known = replace(known, left=left, has_result=True, is_released=True)
@@ -121,3 +122,18 @@ def add_up(decisions: Iterable[Decision]) -> Remembered:
             case EndDecided():
                 known = replace(known, end=decision)
     return known
+
+
+def _left(known: Remembered, decision: MemberLeft) -> Remembered:
+    """Whoever was released before the others may come to its last line in a later generation, without it."""
+    members = () if known.generation is None else known.generation.members
+    is_in = any(member.worker == decision.worker for member in members)
+    running_on = tuple(member for member in known.running_on if member.worker != decision.worker)
+    if decision.runs_on:
+        running_on += tuple(member for member in members if member.worker == decision.worker)
+    return replace(
+        known,
+        left=(*known.left, (decision.worker, decision.is_handover)) if is_in else known.left,
+        running_on=running_on,
+        has_result=known.has_result or not decision.is_handover,
+    )

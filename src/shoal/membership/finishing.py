@@ -15,7 +15,7 @@ from shoal.membership.audience import Audience
 from shoal.membership.decisions import MemberLeft, MembersReleased, Remembered
 from shoal.membership.generations import Generations
 from shoal.membership.publishing import Publishing
-from shoal.membership.roster import Fate, Worker
+from shoal.membership.roster import Fate, Worker, remembered
 from shoal.values import THROUGH
 from shoal.wire.messages import Done, Leave, Ready, Released
 
@@ -27,8 +27,10 @@ class Finishing:
         self.generations = generations
         self._publishing = publishing
 
-    def remember(self, known: Remembered) -> None:
+    def remember(self, known: Remembered, now: float) -> None:
         """Members that were released, and whose scripts may not have come to their last lines."""
+        for member in known.running_on:
+            self._release(self.generations.workers.setdefault(member.worker, remembered(member, 0, now)))
         if known.is_released:
             for worker in tuple(self.generations.members.values()):
                 self._release(worker)
@@ -111,7 +113,7 @@ class Finishing:
         if worker.point >= THROUGH:
             self._finish(worker, reason, now)
         else:
-            self._audience.journal(MemberLeft(worker=worker.number, is_handover=False))
+            self._audience.journal(MemberLeft(worker=worker.number, is_handover=False, runs_on=True))
             self._release(worker)
         self.tell_released(worker)
 

@@ -40,6 +40,7 @@ class Worker:
     fate: Fate = Fate.HERE
     step: int = 0
     operation: str = "start-up"
+    samples: int = 0  # that its process has used in applied steps, as far as it has told
     stalled: float = 0.0  # seconds that it said it was blocked in a collective
     moved: float = 0.0  # when its step or operation last changed
     advanced: float = -math.inf  # when its step last went up in its generation

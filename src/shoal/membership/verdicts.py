@@ -144,7 +144,7 @@ class Verdicts:
             worker.fate = Fate.DEAD
         if self._is_hopeless_start(found, newest) or is_at_end:
             self._ending.end("failed", found.error, found.text, now=now)
-        elif any(member.is_connected for member in self._generations.members.values()):
+        elif self._is_through or any(member.is_connected for member in self._generations.members.values()):
             return  # they hold the job's state, and go on or wait for somebody who starts better
         elif self._stop.reason is None:
             count = self._failures.start_failed(found.event.worker, newest=newest)
@@ -164,8 +164,16 @@ class Verdicts:
 
     @property
     def _goes_on(self) -> bool:
-        """Enough members are there, whether at work or on the way into the next generation."""
-        return sum(worker.is_connected for worker in self._generations.members.values()) >= self._config.fewest
+        """Enough members are there, whether at work or on the way into the next generation; or nobody is needed."""
+        needs_few = self._stop.reason is not None or self._generations.has_result
+        here = sum(worker.is_connected for worker in self._generations.members.values())
+        return self._is_through or here >= (1 if needs_few else self._config.fewest)
+
+    @property
+    def _is_through(self) -> bool:
+        """All members were released: whoever else is there has nothing to do with the job any more."""
+        generations = self._generations
+        return generations.has_result and not generations.members and generations.is_fine
 
     def judge(self, now: float) -> None:
         """Unless somebody may have died before it: then the failure is likely to be a consequence, and waits."""
@@ -175,7 +183,8 @@ class Verdicts:
         for worker, failed in unjudged:
             error = by_name(failed.error, failed.text)
             is_of_script = isinstance(error, ScriptFailed)
-            if not worker.first_generation and self._goes_on and (worker.is_guest or not is_of_script):
+            is_foreign = self._is_through or worker.is_guest or not is_of_script
+            if not worker.first_generation and self._goes_on and is_foreign:
                 continue  # a newcomer could not start, which is on record; nobody at work has anything to do with it
             text = reasons.failure(worker.number, failed, of_script=is_of_script)
             if is_of_script and self._has_applied:
@@ -203,7 +212,7 @@ class Verdicts:
         if self._generations.current is None:
             self._finish_without_generation(now)
         elif not self._generations.members:
-            if self._generations.has_result and self._generations.is_fine:
+            if self._is_through:
                 self._finish_scripts(now)
             elif self._stop.reason is not None:
                 self._ending.end(self._stop.outcome, "", self._stop.reason, exit_code=self._stop.exit_code, now=now)

@@ -75,9 +75,7 @@ def save_at_end(session: Session) -> None:
 
     Called again where the members have regrouped since: whoever was lost may have taken its part with it.
     """
-    saver, past = session.saver, session.past
-    if past is not None and not past.is_resumed and is_past(session):
-        return  # the others have been through this
+    saver = session.saver
     while saver.is_on and session.loop is not None and session.past is None and saver.last_step < session.step:
         saver.wait()
         try:

@@ -187,13 +187,15 @@ def finish(session: Session) -> None:
     """The script has come to its end: settle a loop that was left, also one whose iterator is still around."""
     session.was_left = session.was_left or session.iteration is not None
     settle(session)
+    enter(session, at_end=True)
     past = session.past
-    if past is not None and not past.is_resumed:
-        if past.in_loop or session.points < past.points:
-            session.script.end()
-            raise TermsDiffer(f"the script came to its end before it was where the job is; {ADVICE}")
-        take_past(session)  # the others are in a meeting after the last loop
     session.script.end()
+    if past is not None and not past.is_resumed:
+        if past.in_loop:
+            raise TermsDiffer(f"the script came to its end before it was where the job is; {ADVICE}")
+        # The others' scripts have made the same calls: more meetings can only be those for the last checkpoint.
+        session.points = max(session.points, past.points)
+        take_past(session)
     if past is not None and past.is_resumed and session.saver.last_step > 0:
         text = (
             f"the script came to its end after {session.loops} of its loops over data, before loop {past.loop}, "

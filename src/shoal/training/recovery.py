@@ -89,15 +89,17 @@ def finish_together(session: Session) -> bool:
     return False
 
 
-def enter(session: Session, *, gives: bool = False) -> None:
+def enter(session: Session, *, gives: bool = False, at_end: bool = False) -> None:
     """A newcomer's script has come to a call that needs the others: get in, unless they have passed that call.
 
     While the newcomer waits it is told what their scripts have called, and compares: see `script_calls`. A call that
     they have passed needs nobody, and the script goes on without being in a generation. `gives`: the call has a result.
-    Raises TermsDiffer.
+    `at_end`: the script has come to its end, which needs them too. Raises TermsDiffer.
     """
     peers, script = session.peers, session.script
-    while peers.is_new and not script.is_over(gives=gives):
+    while peers.is_new and (at_end or not script.is_over(gives=gives)):
+        if at_end:
+            script.end()
         peers.set_position(0, "waiting to be let in")
         ready = Ready(generation=peers.generation.number, seen=script.seen, is_ahead=script.is_ahead)
         try:
@@ -116,12 +118,12 @@ def enter(session: Session, *, gives: bool = False) -> None:
 def _has_gone_through(session: Session, past: Past) -> bool:
     """Whether all that this script has passed on its own is over for the others too, with the same results.
 
-    It is not where they have begun anew since this worker was told of their calls.
+    It is not where they have begun anew, or gone back, since this worker was told of their calls. A script that has
+    passed the loop which they are behind runs again too: its code there must see the trained model.
     """
-    over = past.loop - past.in_loop
     known = [encode_result(result) for result in past.results[: len(session.results)]]
     is_same = known == [encode_result(result) for result in session.results]
-    return is_same and session.loops <= over and session.points <= past.points
+    return is_same and session.loops < past.loop and session.points <= past.points
 
 
 def join_first(peers: Peers) -> Past | None:

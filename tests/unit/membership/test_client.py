@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import msgspec
@@ -15,7 +16,9 @@ from shoal.errors import AddressUnavailable, ScriptFailed
 from shoal.events import Advised
 from shoal.membership import client as client_module
 from shoal.membership.client import CoordinatorClient
+from shoal.strategies.reaching import tell_from_outside
 from shoal.terms import Call, Made
+from shoal.transport.tcp_listener import PeerListener
 from shoal.wire.messages import (
     Beat,
     Briefing,
@@ -376,6 +379,29 @@ def test_one_that_is_done_is_needed_again_by_a_later_generation(pair: Pair) -> N
     pair.tell(Formed(generation=generation(5, 0)))
     waiting.join(PATIENCE)
     assert answers == [generation(5, 0)]
+
+
+def test_one_that_is_done_and_hears_of_its_release_late_does_not_wait_for_members_that_are_gone(pair: Pair) -> None:
+    """It was released while its connection was broken: the others' processes may have ended, and never answer."""
+    pair.tell(Formed(generation=generation(4, 0, 1)))
+    pair.client.wait_for_generation(0)
+    is_outside = threading.Event()
+
+    def wait_outside(ready: Ready) -> None:
+        is_outside.set()
+        tell_from_outside(pair.client, listener, 0, ready, lambda: False)
+
+    with closing(PeerListener("127.0.0.1", TOKEN)) as listener:
+        waiting = meanwhile(lambda: pair.client.finish(DONE, nobody_wants_it_to_go, wait_outside))
+        pair.conversation.expect(Done)
+        pair.break_off(current=generation(4, 0, 1), is_member=False)
+        assert is_outside.wait(PATIENCE)
+        pair.tell(Released())
+        waiting.join(PATIENCE)
+        is_waiting = waiting.is_alive()
+        pair.tell(Ended(exit_code=0, error="", text="all 2 workers finished"))
+        waiting.join(PATIENCE)
+    assert not is_waiting
 
 
 def test_one_that_is_done_and_told_to_go_asks_for_its_release(pair: Pair) -> None:

@@ -356,3 +356,24 @@ def test_steps_that_are_heard_of_only_when_their_worker_is_out_may_have_been_red
     assert noted(1) == [1]
     assert any("worker-expelled worker=1" in line for line in scenario.run("idle 4 0"))
     assert noted(2) == late
+
+
+def test_a_report_without_a_new_step_does_not_make_failed_starts_begin_anew() -> None:
+    """A member reports when it enters a generation: a job that waits for replacements would wait for ever."""
+    scenario = Scenario()
+    for command in ("job workers=2 min-workers=2 max-failures=2", "watch", "join 0", "join 1", "close worker-1"):
+        scenario.run(command)
+    scenario.run("exit 1 code=-9")
+    scenario.run("broken 0 peer=1 step=60 operation=evaluation")
+    for generation, newcomer in ((2, 2), (3, 3)):
+        for command in ("enlist", f"join {newcomer}", f"ready {newcomer}"):
+            said = scenario.run(command)
+        assert any(f"journal generation {generation}" in line for line in said), said
+        applied = StepsApplied(
+            worker=0, generation=generation, step=60, epoch=0, samples=40, seconds=0.1, shares=TimeShares(),
+            bytes_sent=0, values={},
+        )  # fmt: skip
+        scenario.core.handle(Arrived(scenario.clients["worker-0"], Report(events=(applied,))), scenario.now)
+        said = scenario.run(f'failed {newcomer} step=0 error="TermsDiffer" text="loop 1: batch size is 4 and 8"')
+        scenario.run(f"broken 0 peer={newcomer} step=60 generation={generation} operation=evaluation")
+    assert any("journal end with exit code 8" in line for line in said), said

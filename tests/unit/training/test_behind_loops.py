@@ -17,6 +17,8 @@ import shoal
 from shoal.checkpoint.local_store import LocalStore
 from shoal.checkpoint.publisher import StorePublisher
 from shoal.events import Resumed, WentBack
+from shoal.values import Generation
+from shoal.wire.messages import Done
 from support.training import Crew, Hub, Killed
 
 SAMPLES, EPOCHS = 24, 3
@@ -230,3 +232,78 @@ def test_newcomers_have_a_part_in_what_is_run_again() -> None:
     assert_exact(script, results)
     assert script.runs[2, "after"] == 1
     assert results[1]["score"] == results[2]["score"]
+
+
+def test_a_newcomer_that_is_let_in_at_the_end_of_the_script_is_where_the_others_are(tmp_path: Path) -> None:
+    """They have met for the last checkpoint, which is no call of the script that the newcomer could have made."""
+
+    class Ending(Hub):
+        def finish(self, worker: int, notice: Done) -> Generation | None:
+            if worker == 0:
+                crew.start(2)
+                with self.condition:
+                    assert self.condition.wait_for(lambda: set(self.waiting) == {1, 2}, timeout=60)
+                raise Killed
+            return super().finish(worker, notice)
+
+    store = LocalStore(tmp_path)
+    hub = Ending(2, store=store, publisher=StorePublisher(store, 3))
+    script = Script()
+    crew = Crew(hub, script)
+    for worker in (0, 1):
+        crew.start(worker)
+    results = crew.wait()
+    assert not crew.turned_away
+    assert set(results) == {1, 2}
+    assert_exact(script, results)
+    assert script.runs[1, "after"] == 1
+
+
+def test_a_newcomer_that_waits_while_the_others_go_back_goes_with_them() -> None:
+    """It has passed loops on its own, as far as the others had told of theirs."""
+
+    def dies(worker: int, there: str) -> bool:
+        if (worker, there) != (0, "after"):
+            return False
+        crew.start(3)
+        with hub.condition:
+            assert hub.condition.wait_for(lambda: 3 in hub.waiting, timeout=60)
+        return True
+
+    hub, script = Hub(3), Script(dies)
+    crew = Crew(hub, script)
+    for worker in range(3):
+        crew.start(worker)
+    results = crew.wait()
+    assert not crew.turned_away
+    assert set(results) == {1, 2, 3}
+    assert_exact(script, results)
+    assert script.steps == len(data()) * EPOCHS // 6
+
+
+def test_a_newcomer_whose_script_comes_to_its_end_on_its_own_waits_there(tmp_path: Path) -> None:
+    """The last call of the script needs nobody else, and the others have made it."""
+
+    def train(run: shoal.Run) -> float:
+        model = run.model(nn.Linear(4, 1))
+        optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        for _, x in run.batches(data(), batch_size=2):
+            model(x).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        run.keep(rate=torch.optim.lr_scheduler.StepLR(optimizer, 1))
+        if run._session.peers.worker == 0:
+            crew.start(2)
+            with hub.condition:
+                assert hub.condition.wait_for(lambda: 2 in hub.waiting, timeout=60)
+            raise Killed
+        return float(model.weight.detach().sum())
+
+    store = LocalStore(tmp_path)
+    hub = Hub(2, store=store, publisher=StorePublisher(store, 3))
+    crew = Crew(hub, train)
+    for worker in (0, 1):
+        crew.start(worker)
+    results = crew.wait()
+    assert set(results) == {1, 2}
+    assert results[1] == results[2]

@@ -71,7 +71,6 @@ class Briefings:
         is_start = self._generation is None or not (self._generations.members or worker.is_guest)
         if ready.seen is None or is_start or self._generations.is_member(worker):
             return False
-        worker.first_generation = 0  # only who has been in none compares: an earlier coordinator may have known that
         worker.is_ahead = ready.is_ahead and worker.briefings < MOST_BRIEFINGS
         if not self._has_news_for(worker):
             return False

@@ -7,7 +7,7 @@ the top. This runs only between batches, or in a meeting outside loops.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -238,7 +238,10 @@ def _taken(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool)
         raise StartAgain("the job starts from its newest checkpoint", is_settled=True, trusted=trusted)
     if done.alignment.missed and not session.in_loop:
         payload = _payload(session, cursor, goes_back=True) if payload is None else payload
-        raise StartAgain("a worker was lost in the code behind the last loop", past_from(payload), is_settled=True)
+        # All members run it again, and say the same then. It may be something else than before, where it depends on how
+        # many they are: nothing is compared.
+        past = replace(past_from(payload), calls=())
+        raise StartAgain("a worker was lost in the code behind the last loop", past, is_settled=True)
     if done.taking in (Taking.RESTART, Taking.PAST) or (done.taking is Taking.LOAD and not in_place):
         assert payload is not None
         session.peers.report(Advised(worker=session.peers.worker, text=f"{done.taking.value}: step {payload['step']}"))

@@ -35,6 +35,7 @@ class Script:
         self.runs = Counter[tuple[int, str]]()  # how often each worker was at each place
         self.lock = threading.Lock()
         self.steps = 0  # that were applied
+        self.batch_size: Callable[[shoal.Run], int] = lambda _run: 2
         self._dies = dies
 
     def at(self, run: shoal.Run, place: str) -> None:
@@ -60,7 +61,7 @@ class Script:
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
         run.keep(schedule=schedule)
         for epoch in run.epochs(EPOCHS):
-            for index, x in epoch.batches(data(), batch_size=2):
+            for index, x in epoch.batches(data(), batch_size=self.batch_size(run)):
                 (model(x).pow(2).mean() - uses(index).mean()).backward()
                 uses.weight.grad.mul_(run._session.iteration.step_samples)  # type: ignore[union-attr]  it has one
                 for each in (optimizer, counting):
@@ -95,6 +96,16 @@ def assert_exact(script: Script, results: dict[int, Any]) -> None:
         assert result["rate"] == [0.1 * 0.5**EPOCHS]
     assert set(script.files) == {f"epoch {number}" for number in range(EPOCHS)} | {"result"}
     assert {rank for _, rank in script.files.values()} == {0}
+
+
+@pytest.mark.parametrize("place", ["epoch 0", "after"])
+def test_a_script_that_goes_back_may_have_another_batch_size_then(place: str) -> None:
+    """It divides a batch by the number of workers, which is another one when it runs again, the same one everywhere."""
+    script = Script(lambda *there: there == (0, place))
+    script.batch_size = lambda run: 12 // run.world_size
+    results = run_to_its_end(script)
+    assert set(results) == {1, 2}
+    assert_exact(script, results)
 
 
 @pytest.mark.parametrize("place", ["epoch 0", f"epoch {EPOCHS - 1}", "before", "after"])

@@ -150,6 +150,7 @@ def test_while_decisions_cannot_be_written_nobody_hears_of_them_and_nothing_is_l
             assert [client.interruption(1) for client in workers] == [None, None]
             other.rollback()
         assert [client.wait_for_generation(1).number for client in workers] == [2, 2]
+        assert "can be written again" in job.coordinator.stderr.readline()
         for client in workers:
             client.leave(step=3, reason="the script is done")
         assert job.exit_code() == 0

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from shoal.errors import ServerRefused, ShoalError
 from shoal.parameters.client import EnrolTerms
@@ -22,18 +21,15 @@ from shoal.wire import parameter_messages as wire
 from shoal.wire.ledger_entries import Push
 from shoal.wire.note_frames import encode_note
 from shoal.wire.tables import PushId, PushTerms, RuleSpec, TensorSpec
-from support.hostile import HostileWorker
+from support.hostile import HostileWorker, Victim
 from support.launcher import write_token
 from support.random_messages import FLOATS, NAN, RandomValues, mutated
 from support.server_groups import (
-    LR,
     PATIENCE,
     TOKEN,
     Group,
     ServerProcess,
-    begin,
     group_of,
-    pulled,
     table_for,
     terms_of,
     values_of,
@@ -143,24 +139,6 @@ class Tenant:
         return mutated(data, self._rng) if self._rng.random() < 0.02 else data
 
 
-class Victim:
-    def __init__(self, group: Group) -> None:
-        self._client = begin(group, TABLE)
-        self._values = values_of(TABLE, 0)
-        self._pushes = 0
-
-    def train(self) -> None:
-        self._pushes += 1
-        push = self._client.begin_push()
-        for name, gradient in values_of(TABLE, self._pushes).items():
-            push.put(name, gradient)
-            self._values[name].add_(gradient, alpha=-LR)
-        answer = self._client.commit(push, terms_of(TABLE))
-        assert answer.updates == self._pushes, "no update is lost, none counts twice"
-        for name, value in pulled(self._client, TABLE, answer.number).items():
-            torch.testing.assert_close(value, self._values[name], rtol=0, atol=1e-3)
-
-
 def reopen(group: Group) -> None:
     with KeeperClient(group.keeper.address, TOKEN, PATIENCE) as keeper:
         keeper.close_space(HOSTILE)
@@ -180,7 +158,7 @@ def begin_as_it_should(group: Group) -> None:
 def run(group: Group, rng: random.Random, visits: int) -> int:
     """How often the hostile job was ended."""
     wait_until(lambda: group.maps() > 0, "the group is complete")
-    victim = Victim(group)
+    victim = Victim(group, TABLE, near=1e-3)
     made = group.keeper.status().map
     assert made is not None
     tenant = Tenant(made, rng)

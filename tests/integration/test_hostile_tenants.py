@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 
 from shoal.errors import ServerRefused
 from shoal.parameters.client import EnrolTerms, ParameterClient
@@ -37,15 +36,12 @@ from shoal.wire.parameter_messages import (
     Welcome,
 )
 from shoal.wire.tables import LoopTerms, PushId, PushTerms, Range, RuleSpec, TableSpec, TensorSpec
-from support.hostile import HostileWorker
+from support.hostile import HostileWorker, Victim
 from support.server_groups import (
-    LR,
     PATIENCE,
     TOKEN,
     Group,
-    begin,
     group_of,
-    pulled,
     table_for,
     terms_of,
     values_of,
@@ -55,26 +51,6 @@ from support.server_groups import (
 TABLE = table_for()
 HOSTILE, KEY = "hostile", "a key of its own"
 QUOTA = 1_000_000_000
-
-
-class Victim:
-    """A job that trains beside the hostile one; every update of it is checked."""
-
-    def __init__(self, group: Group) -> None:
-        self.client = begin(group, TABLE)
-        self._values = values_of(TABLE, 0)
-        self._pushes = 0
-
-    def train(self) -> None:
-        self._pushes += 1
-        push = self.client.begin_push()
-        for name, gradient in values_of(TABLE, self._pushes).items():
-            push.put(name, gradient)
-            self._values[name].add_(gradient, alpha=-LR)
-        answer = self.client.commit(push, terms_of(TABLE))
-        assert answer.updates == self._pushes
-        for name, value in pulled(self.client, TABLE, answer.number).items():
-            torch.testing.assert_close(value, self._values[name], rtol=0, atol=1e-4)
 
 
 @pytest.fixture(name="group")
@@ -210,7 +186,7 @@ ATTACKS = [
 
 @pytest.mark.timeout(120)
 def test_what_a_hostile_job_says_is_refused_and_the_other_job_trains_on(group: Group) -> None:
-    victim = Victim(group)
+    victim = Victim(group, TABLE, near=1e-4)
     victim.train()
     for attack in ATTACKS:
         attack(group)
@@ -289,7 +265,7 @@ def a_push_that_is_staged_on_one_server_only(group: Group) -> str:
 def test_what_cannot_be_applied_ends_that_job_alone_and_names_the_cause(
     group: Group, attack: Callable[[Group], str], cause: str
 ) -> None:
-    victim = Victim(group)
+    victim = Victim(group, TABLE, near=1e-4)
     victim.train()
     assert cause in attack(group)
     victim.train()
@@ -323,7 +299,7 @@ def test_an_entry_that_no_ledger_can_apply_ends_that_job_on_every_server_alike(
         call(ledger, entry, effects)
 
     monkeypatch.setattr(Ledger, "_call", raising)
-    victim, unruly = Victim(group), Unruly(group)
+    victim, unruly = Victim(group, TABLE, near=1e-4), Unruly(group)
     victim.train()
     with pytest.raises(ServerRefused, match=r"Call of worker 0, cannot be applied: ZeroDivisionError: nobody"):
         unruly.client.call("hostile")

@@ -1,4 +1,4 @@
-"""A worker that says what it likes: a tenant with a valid key of its own, and no manners."""
+"""A worker that says what it likes: a tenant with a valid key of its own, and no manners; and its victim."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import contextlib
 import socket
 from typing import Self
 
+import torch
+
 from shoal.errors import Refused, WireError
 from shoal.parameters.proving import ConnectorProof, Key, job_purpose
 from shoal.values import Address
 from shoal.wire.note import PARAMETER_VERSION, Note
 from shoal.wire.note_frames import HEAD_BYTES, decode_body, decode_head, encode_note
 from shoal.wire.parameter_messages import AnyNote, Hello
+from shoal.wire.tables import TableSpec
+from support.server_groups import LR, Group, begin, pulled, terms_of, values_of
 
 PATIENCE = 60.0  # seconds
 
@@ -77,3 +81,26 @@ class HostileWorker:
                 raise ConnectionResetError("it closed the connection")
             data += more
         return bytes(data)
+
+
+class Victim:
+    """A job that trains beside the hostile one; every update of it is checked."""
+
+    def __init__(self, group: Group, table: TableSpec, *, near: float) -> None:
+        """`near`: by how much values may differ, which rounding adds up to."""
+        self.client = begin(group, table)
+        self._table = table
+        self._near = near
+        self._values = values_of(table, 0)
+        self._pushes = 0
+
+    def train(self) -> None:
+        self._pushes += 1
+        push = self.client.begin_push()
+        for name, gradient in values_of(self._table, self._pushes).items():
+            push.put(name, gradient)
+            self._values[name].add_(gradient, alpha=-LR)
+        answer = self.client.commit(push, terms_of(self._table))
+        assert answer.updates == self._pushes, "no update is lost, none counts twice"
+        for name, value in pulled(self.client, self._table, answer.number).items():
+            torch.testing.assert_close(value, self._values[name], rtol=0, atol=self._near)

@@ -165,7 +165,7 @@ class Progress:
             lane.sleep(is_asleep)
 
     def _release(self) -> None:
-        """Once nobody is here any more. Called by whoever leaves, and by who closes."""
+        """Free the memory once no thread is inside. Called by each thread that leaves, and by `close`."""
         if not self._is_closed or self._is_released or self._leader is not None or self._copying or self._is_serving:
             return
         self._is_released = True

@@ -281,7 +281,7 @@ class Space:
             if not self._is_laying_first:
                 raise
             self._is_laying_first = False
-            # Whoever has defined it hears that.
+            # The worker that defined the table is told why it was refused.
             self._refused_tables = {laying.table.digest: SpaceEnd(str(refusal), refusal.kind)}
             self.desk.look()
             self._refused_tables = {}  # who comes later may find room

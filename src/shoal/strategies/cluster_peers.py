@@ -141,10 +141,10 @@ class ClusterPeers(Peers):
         try:
             while not isinstance(word := self.client.wait_for_word(after), Generation):
                 if isinstance(word, Briefing):
-                    self.is_new = True  # also of one that the first generation was formed without
+                    self.is_new = True  # also where the first generation was formed without this worker
                     self._stand_in(word.generation)
                     raise Briefed(word.first, word.calls)
-                self.tell(again(self._said, after))  # that was about a generation that it is out of
+                self.tell(again(self._said, after))  # this worker was put out since its last notice: say it again
             return word
         except ShoalError as error:
             raise JobOver(error) from None

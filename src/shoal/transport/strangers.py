@@ -40,7 +40,7 @@ class Strangers(Generic[Stranger]):
         return iter(tuple(self._came))
 
     def enter(self, stranger: Stranger, descriptor: int, now: float) -> list[Stranger]:
-        """Who has to be closed because this one came, with this descriptor."""
+        """Take in a connection with this descriptor. Returns the connections that have to be closed for it."""
         self._came[stranger] = now
         # The kernel gives out the lowest number that is free, so all below this one are in use.
         others = descriptor + 1 - len(self._came)

@@ -219,7 +219,7 @@ class Team:
 
     def _leave(self, state: int) -> None:
         if memory_order.is_weak:
-            memory_order.fence()  # who is blamed, before the state that says so
+            memory_order.fence()  # peers must see whom this rank blames before they see its state
         word_at(self._own.address + STATE).value = state
         for address in self.addresses:  # our own sleeper sleeps on a peer's word
             futex.wake(address + PHASE)

@@ -3,6 +3,9 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Most tests wait for processes most of the time, so more of them run at once than there are cores here.
+JOBS ?= 4
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal --durations=15
 # Files that do not come from here must not decide how tests run.
 unexport SHOAL_COORDINATOR SHOAL_TOKEN_FILE SHOAL_WORKER SHOAL_LAUNCHER
 # Tests start thousands of processes: each would compile the package anew, for a sixth of its start.
@@ -31,12 +34,12 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 unit: $(STAMP)
-	$(BIN)/pytest -m "not long"
+	$(PYTEST) -m "not long"
 
 # The contracts and what collectives are made of a second time without the C extension, then what takes long.
 test-long: $(STAMP)
-	SHOAL_NATIVE=0 $(BIN)/pytest -q -m "not long" tests/contracts tests/unit/collectives tests/unit/transport
-	$(BIN)/pytest -m long
+	SHOAL_NATIVE=0 $(PYTEST) -q -m "not long" tests/contracts tests/unit/collectives tests/unit/transport
+	$(PYTEST) -m long
 
 # Sixty jobs over all strategies and 500 signals, which takes about half an hour; OPTIONS="--jobs 6 --signals 50" for less.
 campaign: $(STAMP)

@@ -19,6 +19,9 @@ from support import second_try
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# How wide the terminal is must not decide what commands print here; those that run tests side by side say 80.
+os.environ.pop("COLUMNS", None)
+
 # In the background of a shell Ctrl-C is ignored, and processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

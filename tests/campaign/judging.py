@@ -16,7 +16,8 @@ from shoal.watch.record import read_record
 from support.launcher import leftovers
 from support.truth import Told, diaries
 
-KILLED = 128 + signal.SIGKILL  # exit code of `shoal join` whose worker was killed
+# Exit codes of `shoal join` whose worker was killed, or told to go before it could hear that.
+HIT = (128 + signal.SIGKILL, 128 + signal.SIGTERM)
 CLOSE = 1e-6  # by which a count may be off: rounding
 UNKNOWN = 36  # samples: three steps of three workers, which a process may take with it
 NOTICED = 4.0  # seconds; a shorter standstill may be a slow step of a busy machine
@@ -50,7 +51,7 @@ def _joiners(outcome: Outcome) -> list[str]:
             faults.append(f"a joiner with {joined.arguments} ended with 0: {joined.output[-800:]}")
         if joined.arguments and "Traceback" in joined.output:
             faults.append(f"a joiner with {joined.arguments} got a traceback: {joined.output[-800:]}")
-        if not joined.arguments and joined.code not in (0, KILLED):  # the campaign's own signals hit joiners too
+        if not joined.arguments and joined.code not in (0, *HIT):  # the campaign's own signals hit joiners too
             faults.append(f"a joiner as the workers are ended with {joined.code}: {joined.output[-800:]}")
     return faults
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -355,6 +356,38 @@ def test_a_worker_from_elsewhere_ends_with_the_job(tmp_path: Path) -> None:
             stdout, stderr = joined.communicate(timeout=PATIENCE)
             assert (joined.returncode, stdout) == (0, "arguments ['--lr', '1']\n"), stderr
         finish(tmp_path, process)
+
+
+LATE = """
+import os, time, shoal, torch
+print("waits", flush=True)
+while not os.path.exists("over"):
+    time.sleep(0.02)
+shoal.main(lambda run: None)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("has_own_token", [False, True])
+def test_a_worker_from_elsewhere_that_comes_when_the_job_has_ended_is_no_mistake(
+    tmp_path: Path, has_own_token: bool
+) -> None:
+    write_roomy_script(tmp_path)
+    write_script(tmp_path, LATE, name="late.py")
+    with started(tmp_path, *run()) as process:
+        wait_for_generation(tmp_path, (0, 1))
+        way = way_in(tmp_path)
+        if has_own_token:  # else the launcher takes the file with it
+            way[-1] = shutil.copy(way[-1], tmp_path / "token")
+        with started(tmp_path, *way, "late.py", variables=ELSEWHERE) as joined:
+            assert joined.stdout is not None
+            assert joined.stdout.readline() == "waits\n"
+            (tmp_path / "done").touch()
+            assert process.wait(PATIENCE) == 0
+            (tmp_path / "over").touch()
+            _, stderr = joined.communicate(timeout=PATIENCE)
+    assert "the job has ended: " in stderr
+    assert joined.returncode == 0, stderr
 
 
 @pytest.mark.long

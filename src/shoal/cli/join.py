@@ -25,7 +25,7 @@ from shoal.cli.token_file import read_token
 from shoal.engines.engine import Engine, Exited, Printed, describe_exit
 from shoal.engines.local import LocalEngine
 from shoal.environment import likely_typos, parse_address
-from shoal.errors import AddressUnavailable, Interrupted, ShoalError, UsageError, by_name
+from shoal.errors import AddressUnavailable, Interrupted, Refused, ShoalError, UsageError, by_name
 from shoal.events import StorageFailed
 from shoal.job_config import from_toml
 from shoal.membership.watcher import WatcherClient
@@ -136,6 +136,7 @@ class _Joining:
         self._is_handing_over = False
         self._code: int | None = None  # what this command ends with
         self._ended: Ended | None = None
+        self._exit_code: int | None = None  # of the worker's process
         self._limit = float("inf")  # when the worker must have ended
 
     def run(self) -> int:
@@ -179,6 +180,13 @@ class _Joining:
                 self._line.send(lambda client: client.enlist())
             elif isinstance(news, Broke) and self._ended is None:
                 self._line.open()
+        if self._code is None and self._exit_code is not None:
+            self._code = self._of_job() if self._is_late(self._exit_code) else self._exit_code
+
+    def _is_late(self, code: int) -> bool:
+        """Whether the worker came when the job had ended, and found no coordinator or no token: that is no mistake."""
+        is_token_gone = code == Refused.exit_code and not self._job.token_file.exists()
+        return self._ended is not None and (code == AddressUnavailable.exit_code or is_token_gone)
 
     def _start(self, worker: int) -> None:
         self._worker = worker
@@ -201,8 +209,7 @@ class _Joining:
         self._line.send(lambda client: client.process_exited(worker, code, describe_exit(code)))
         if code < 0:
             print(f"shoal: worker {worker} {describe_exit(code)}", file=sys.stderr, flush=True)
-        if self._code is None:
-            self._code = code if code >= 0 else 128 - code
+        self._exit_code = code if code >= 0 else 128 - code
 
     def _of_job(self) -> int:
         """What is left to say when the job ended and this worker did not, or never began."""

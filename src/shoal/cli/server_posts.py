@@ -1,8 +1,9 @@
 """The posts of a group's parameter servers on this machine: who has one, and when the next process is started. Pure.
 
 A server that ends without having been asked to is replaced under the next number, which is never given again. Servers
-that end before they have joined the group are waited for longer and longer, and given up after a few in a row. The
-caller says what time it is. Not here: what a loss means for the parameters, which is the keeper's.
+that end before they have joined the group are waited for longer and longer, and given up after a few in a row; one blow
+that hits several of them counts once. The caller says what time it is. Not here: what a loss means for the parameters,
+which is the keeper's.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ class ServerPosts:
         self._joined: set[int] = set()  # of those
         self._ever_joined = 0
         self._leaving: set[int] = set()  # asked to go
-        self._fruitless = 0  # in a row
+        # Rounds in a row of servers that never joined. Those that ran already when the last round was counted belong to
+        # it: one blow may hit them all.
+        self._fruitless = 0
+        self._counted = -1  # number of the newest server when a round was last counted
         self._losses: deque[float] = deque(maxlen=MOST_LOSSES)
         self.given_up = ""  # why no more are started
 
@@ -95,7 +99,11 @@ class ServerPosts:
         self._joined.discard(server)
         if server in self._leaving:
             return False
-        self._fruitless = 0 if is_useful else self._fruitless + 1
+        if is_useful:
+            self._fruitless = 0
+        elif server > self._counted:
+            self._fruitless += 1
+            self._counted = self._next - 1
         often = len(self._losses) == MOST_LOSSES and now - self._losses[0] < LOSSES_WITHIN
         self._losses.append(now)
         if self._fruitless >= MOST_FRUITLESS:

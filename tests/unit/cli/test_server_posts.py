@@ -63,6 +63,18 @@ def test_servers_that_never_join_are_waited_for_longer_and_then_given_up() -> No
     assert started(posts, now + 1000) == []
 
 
+def test_a_blow_that_kills_all_servers_while_they_start_counts_once() -> None:
+    posts, now = ServerPosts(3), 0.0
+    for _ in range(MOST_FRUITLESS - 1):
+        for server in started(posts, now):
+            posts.exited(server, KILLED, now)
+        assert not posts.given_up
+        now += 10
+    for server in started(posts, now):
+        posts.joined(server)
+    assert len(posts.serving) == 3
+
+
 def test_a_group_that_still_serves_is_not_hopeless() -> None:
     posts = joined(2)
     posts.exited(1, KILLED, 0.0)

@@ -3,9 +3,11 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Most tests wait for processes most of the time, so more of them run at once than there are cores here.
+# Most tests wait for processes most of the time, so more of them run at once than there are cores here. Long ones wait
+# less, and some are timed by their own protocols.
 JOBS ?= 4
-PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal --durations=15
+LONG_JOBS ?= 2
+PYTEST := $(BIN)/pytest --dist worksteal --durations=15
 # Files that do not come from here must not decide how tests run.
 unexport SHOAL_COORDINATOR SHOAL_TOKEN_FILE SHOAL_WORKER SHOAL_LAUNCHER
 # Tests start thousands of processes: each would compile the package anew, for a sixth of its start.
@@ -34,12 +36,12 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 unit: $(STAMP)
-	$(PYTEST) -m "not long"
+	$(PYTEST) -n $(JOBS) -m "not long"
 
 # The contracts and what collectives are made of a second time without the C extension, then what takes long.
 test-long: $(STAMP)
-	SHOAL_NATIVE=0 $(PYTEST) -q -m "not long" tests/contracts tests/unit/collectives tests/unit/transport
-	$(PYTEST) -m long
+	SHOAL_NATIVE=0 $(PYTEST) -n $(JOBS) -q -m "not long" tests/contracts tests/unit/collectives tests/unit/transport
+	$(PYTEST) -n $(LONG_JOBS) -m long
 
 # Sixty jobs over all strategies and 500 signals, which takes about half an hour; OPTIONS="--jobs 6 --signals 50" for less.
 campaign: $(STAMP)

@@ -75,11 +75,12 @@ def test_all_servers_at_once_take_the_job_back_to_its_checkpoint(more: tuple[str
     options = ("-n", "2", *OPTIONS, "--checkpoint-every", "10", *more)
     with started(tmp_path, "run", *options, "script.py") as process:
         limit = time.monotonic() + PATIENCE
-        while not any(event["kind"] == "checkpoint-published" for event in events_of(tmp_path / "run")):
+        servers: list[psutil.Process] = []
+        while not servers:  # on a busy machine one may have been taken for lost, and is replaced
             assert process.poll() is None and time.monotonic() < limit
             time.sleep(0.05)
-        servers = victims(tmp_path)[0]
-        assert len(servers) == SERVERS
+            if any(event["kind"] == "checkpoint-published" for event in events_of(tmp_path / "run")):
+                servers = victims(tmp_path)[0]
         for server in servers:
             server.kill()
         stdout, stderr = process.communicate(timeout=2 * PATIENCE)

@@ -37,6 +37,10 @@ class Story:
     sizes: tuple[int, ...]  # workers by host
     cut: frozenset[Pair]
 
+    def __str__(self) -> str:
+        """The same in every process, as names of tests must be; the order of a set is not."""
+        return f"{self.sizes} without {sorted(self.cut)}"
+
     @property
     def hosts(self) -> tuple[int, ...]:
         return tuple(host for host, size in enumerate(self.sizes) for _ in range(size))

@@ -34,11 +34,22 @@ class StepRow(msgspec.Struct, frozen=True, array_like=True):
     total: Count  # samples of the whole step over all workers; 0 for values logged outside loops
     generation: Ordinal  # in which the step was applied
     ended: float  # when, in seconds by this worker's own clock (`membership.worker_clocks`)
+    # Where workers run free, `used` are the samples of all steps after step `base`, with this one: so it is known what
+    # a worker used that was killed before it told of its last step. 0: not known.
+    base: Count = 0
+    used: Total = 0
 
     @property
     def is_outside(self) -> bool:
         """Logged outside loops."""
         return self.samples == 0 and self.seconds == 0
+
+
+class SoFar(msgspec.Struct, frozen=True):
+    """Samples that all steps after `base` have used."""
+
+    base: Count
+    used: Total
 
 
 class MetricLine(msgspec.Struct, frozen=True):
@@ -51,6 +62,7 @@ class MetricLine(msgspec.Struct, frozen=True):
     seconds: Seconds = 0.0  # that the step took, on the worker where it took longest; 0: logged outside loops
     samples: Total = 0  # of all workers; 0: logged outside loops
     values: Values = {}  # means over workers, weighted by samples; None: nan or infinite
+    so_far: SoFar | msgspec.UnsetType = msgspec.UNSET  # where workers run free
 
     @property
     def is_outside(self) -> bool:
@@ -67,12 +79,17 @@ class AppliedSteps:
     total: int = 0  # samples of all that count
     _runs: list[tuple[int, int]] = field(default_factory=list)  # first step, and samples of each step from there on
 
-    def add(self, step: int, samples: int) -> tuple[int, int]:
-        """Returns what this step takes back: how many steps, and their samples."""
+    def add_line(self, line: MetricLine) -> tuple[int, int]:
+        return self.add(line.step, line.samples, None if line.so_far is msgspec.UNSET else line.so_far)
+
+    def add(self, step: int, samples: int, so_far: SoFar | None = None) -> tuple[int, int]:
+        """Returns what this step takes back: how many steps, and their samples. `so_far`: with this one."""
         if step == self.last + 1 and self._runs and self._runs[-1][1] == samples:  # nearly always
             self.last, self.total = step, self.total + samples
             return 0, 0
         taken_back = self._rewind(step)
+        if so_far is not None and self._runs and step > self.last + 1:
+            self._fill(step - 1, so_far.used - samples, since=so_far.base)
         # A step that the lines do not have, because it went with whoever knew of it, was like the next one.
         first = self.last + 1 if self._runs else step
         if not self._runs or self._runs[-1][1] != samples:
@@ -83,6 +100,27 @@ class AppliedSteps:
             del self._runs[: MOST_RUNS // 2]
             self.is_cut = True
         return taken_back
+
+    def _fill(self, step: int, used: int, *, since: int) -> None:
+        """Steps that the lines do not have, up to this one: all steps after `since` have `used` so many samples."""
+        self.reach(min(since, step))
+        missing, known = step - self.last, self._after(since)
+        if missing <= 0 or known is None or used < known:
+            return
+        each, rest = divmod(used - known, missing)
+        if missing > 1:
+            self.add(step - 1, each)
+        self.add(step, each + rest)
+
+    def _after(self, step: int) -> int | None:
+        """Samples of the steps after this one; None: not known."""
+        end, total = self.last + 1, 0
+        for first, samples in reversed(self._runs):
+            begin = max(first, step + 1)
+            total, end = total + samples * max(0, end - begin), first
+            if first <= step + 1:
+                return total
+        return None
 
     def reach(self, step: int) -> None:
         """Steps up to this one were applied, though who did has not told of the last: they were like the one before."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import steps
-from shoal.steps import AppliedSteps, MetricLine, StepRow
+from shoal.steps import AppliedSteps, MetricLine, SoFar, StepRow
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 5)), max_size=60))
@@ -39,6 +39,21 @@ def test_steps_that_nobody_is_left_to_tell_of_are_like_the_last() -> None:
     applied.reach(40)
     applied.reach(12)
     assert applied.add(23, 4) == (18, 72)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=2, max_size=40), st.integers(0, 38))
+def test_what_is_missing_is_known_from_what_all_have_used(steps: list[tuple[int, bool]], base: int) -> None:
+    """Of workers that run free one that is killed takes its last rows with it; others know what all have used."""
+    applied, total = AppliedSteps(), 0
+    used = [samples for samples, _ in steps]
+    for step, (samples, is_told) in enumerate(steps, start=1):
+        total += samples
+        if is_told or step in (1, len(steps)):
+            known = step > base + 1
+            applied.add(step, samples, SoFar(base, sum(used[base:step])) if known else None)
+    if base == 0 or all(is_told for _, is_told in steps[: base + 1]):
+        assert applied.total == total
+    assert applied.last == len(steps)
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

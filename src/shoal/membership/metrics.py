@@ -17,7 +17,7 @@ import msgspec
 
 from shoal.events import StepsApplied
 from shoal.membership.worker_clocks import WorkerClocks
-from shoal.steps import MetricLine, StepRow
+from shoal.steps import MetricLine, SoFar, StepRow
 
 MOST_WAITING = 50_000  # lines that wait for a worker that has fallen silent; beyond, the oldest go as they are
 Key = tuple[int, int]  # generation, and twice the step; one more for values logged outside loops
@@ -114,6 +114,7 @@ def _line(rows: list[StepRow], time: float) -> MetricLine:
         # A worker that was killed may not have sent its row any more.
         samples=max(sum(row.samples for row in rows), *(row.total for row in rows)),
         values=values,
+        so_far=SoFar(rows[0].base, rows[0].used) if rows[0].used else msgspec.UNSET,
     )
 
 

@@ -102,7 +102,7 @@ class Standstills:
         if self._replaced and last is not None and line.generation > last.generation:
             self._applied.reach(self._replaced)  # all lines of the generations before have come
             self._replaced = 0
-        taken_back = self._applied.add(line.step, line.samples)
+        taken_back = self._applied.add_line(line)
         if self._void:  # on some worker, and whole on another, whose state all go on from: it is not done again
             self._void.pop((line.generation, line.step - 1, None), None)
         found = self._between(last, line.time) if self._marks else []

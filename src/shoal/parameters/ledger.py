@@ -119,6 +119,7 @@ class Ledger(LedgerState):
             self._void(entry, f"staged by version {entry.view} of the server map; now it is {self.view}", effects)
         elif isinstance(entry, Assign):
             self.updates, self.has_values, self.last_step = entry.updates, True, None
+            self.base, self.used = entry.updates, 0
             self.leases = None  # what was used for the values before says nothing about these: loops are planned anew
             effects.append(Replace(self.number, entry.push, entry.updates))
             self._reply(entry, Done(request=entry.request, number=self.number), effects)
@@ -222,7 +223,15 @@ class Ledger(LedgerState):
         factor = 1.0 if self.scaling == "none" else 1.0 / (1.0 + staleness)
         self._update([entry], factor, effects)
         self.count(staleness)
-        committed = Committed(request=entry.request, number=self.number, staleness=staleness, factor=factor)
+        self.used += sum(piece.size for piece in entry.used)
+        committed = Committed(
+            request=entry.request,
+            number=self.number,
+            staleness=staleness,
+            factor=factor,
+            base=self.base,
+            used=self.used,
+        )
         self._reply(entry, committed, effects)
         self._serve(effects)  # it may have been the last one
 

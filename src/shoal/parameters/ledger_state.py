@@ -35,6 +35,8 @@ class LedgerState(msgspec.Struct):
     staleness: Count | None = None
     scaling: Name = "lr"
     updates: Total = 0  # applied so far, with those that first values stand for
+    base: Total = 0  # of those, the updates that the values stood for when they were last assigned
+    used: Total = 0  # asynchronous: samples that the updates since have used
     has_values: bool = False  # somebody has assigned some
     meetings: Total = 0
     calling: Reason = ""  # why the newest meeting was called

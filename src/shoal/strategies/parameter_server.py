@@ -68,6 +68,7 @@ class ParameterServer(MeetingStrategy):
         self._known_digest: int | None = None  # of the parameters when a loop ended, as the servers have them
         self._meetings = self._attended = 0  # that workers were called to, and those that this one has been in
         self.updates = 0  # applied by all workers, as far as this one knows
+        self.so_far = (0, 0)  # asynchronous: of the last update of this worker, see `Committed`
         self.using: tuple[Range, ...] = ()  # leased positions that the present step uses up
 
     # Models, and loops that begin
@@ -228,6 +229,7 @@ class ParameterServer(MeetingStrategy):
             iteration.mark_void("update on the servers", Aborted(answer.reason))
             return
         self._heard(answer)
+        self.so_far = answer.base, answer.used
         iteration.exchanges += 1
         self._pull()
         if not self.is_free:

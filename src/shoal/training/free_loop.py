@@ -188,7 +188,8 @@ class FreeLoop(Loop):
         self._is_step_start = batch.is_last
         if batch.is_last and not iteration.is_void:
             session.step = max(session.step, self._servers.updates)
-            session.reporter.numbered(session.step)
+            base, used = self._servers.so_far
+            session.reporter.numbered(session.step, base=base, used=used)
         if iteration.breakage is not None:
             if iteration.is_void:
                 undo_void(session, iteration)

@@ -42,6 +42,8 @@ class _Applied(msgspec.Struct, frozen=True):
     total: int  # over all workers
     generation: int
     ended: float  # by this worker's own clock
+    base: int = 0  # see `StepRow`
+    used: int = 0
 
 
 class Reporter:
@@ -105,10 +107,13 @@ class Reporter:
         self._open = {}
         self._keep_scores()
 
-    def numbered(self, step: int) -> None:
-        """The step that was just applied is this one of the whole job: of workers that run free each has its own."""
+    def numbered(self, step: int, *, base: int, used: int) -> None:
+        """The step that was just applied is this one of the whole job: of workers that run free each has its own.
+
+        All steps after step `base` have used so many samples.
+        """
         if self._applied is not None:
-            self._applied = msgspec.structs.replace(self._applied, step=step)
+            self._applied = msgspec.structs.replace(self._applied, step=step, base=base, used=used)
 
     def drop_logged(self) -> None:
         self._open = {}
@@ -167,7 +172,7 @@ class Reporter:
 
     def _append(self, applied: _Applied, seconds: float) -> None:
         step, values = applied.step, applied.values
-        place = (applied.total, applied.generation, applied.ended)
+        place = (applied.total, applied.generation, applied.ended, applied.base, applied.used)
         self._rows.append(StepRow(step, self._epoch, seconds, applied.samples, {**values}, *place))
         self._waiting_values += len(values)
         self.sinks.put(step, values)

@@ -151,7 +151,7 @@ class Goodput:
         is_first = number not in self._goes
         go = self._goes.setdefault(number, _Go())
         has_gap = not is_first and line.step > self._applied.last + 1  # steps whose lines went with a coordinator
-        taken_back = self._applied.add(line.step, line.samples)
+        taken_back = self._applied.add_line(line)
         if is_first:
             self._taken_back[number] = taken_back
         since = line.time - line.seconds if is_first else go.last

@@ -128,6 +128,8 @@ class Committed(Answer, frozen=True, tag="committed"):
 
     staleness: Total = 0
     factor: float = 1.0  # what its learning rates were multiplied by
+    base: Total = 0  # updates that the values stood for when they were last assigned
+    used: Total = 0  # asynchronous: samples that the updates since have used, with this one
 
 
 class Void(Answer, frozen=True, tag="void"):

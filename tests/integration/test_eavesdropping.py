@@ -128,6 +128,8 @@ def test_a_whole_job_with_servers_betrays_nothing_and_its_recording_is_of_no_use
     tmp_path: Path, is_borrowed: bool
 ) -> None:
     served_script.write(tmp_path, pause=0.1)
+    script = tmp_path / "script.py"
+    script.write_text("import os\n" + script.read_text().replace("            time.sleep(0.1)\n", HELD))
     with recorded(tmp_path) as job:
         options: tuple[str, ...] = ("--servers", "2")
         secrets = []
@@ -152,6 +154,7 @@ def test_a_whole_job_with_servers_betrays_nothing_and_its_recording_is_of_no_use
         secrets.append(token)
         check_processes(tmp_path, secrets)
         replay(job)
+        (tmp_path / "go-on").touch()
         stdout, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, stdout[-3000:]
         assert_each_sample_once(result(tmp_path))
@@ -161,6 +164,13 @@ def test_a_whole_job_with_servers_betrays_nothing_and_its_recording_is_of_no_use
             assert not any(trace in heard for trace in traces(secret)), secrets.index(secret)
             assert secret not in stdout
         check_files(tmp_path / "run", secrets)
+
+
+# The job lasts until everything was tried on it.
+HELD = """            time.sleep(0.05)
+            while run.step > 8 and not os.path.exists("go-on"):
+                time.sleep(0.05)
+"""
 
 
 def at_the_coordinator(job: Job, *keys: str) -> list[str]:

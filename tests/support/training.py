@@ -286,9 +286,14 @@ class ThreadPeers(Peers):
 
     def leave_group(self, reason: str) -> None:
         if self._group is not None:
-            self._group.abort(reason)
-            self._group.close()
+            self._group.leave(reason)
             self._group = None
+
+    def break_off(self, reason: str) -> None:
+        """Leave as a dead process does: whatever the others are doing fails."""
+        if self._group is not None:
+            self._group.abort(reason)
+        self.leave_group(reason)
 
     def tell(self, notice: Ready | ExchangeBroken) -> None:
         self._hub.tell(self.worker, notice)
@@ -405,14 +410,14 @@ class Crew:
         except TermsDiffer as error:
             self.turned_away[worker] = error
             hub.gone(worker, hub.dead)
-            peers.leave_group("this worker is turned away")
+            peers.break_off("this worker is turned away")
         except Killed:
             hub.gone(worker, hub.dead)
-            peers.leave_group("this worker is dead")
+            peers.break_off("this worker is dead")
         except BaseException as error:
             self.errors.append(error)
             hub.fail(str(error))
-            peers.leave_group("this worker failed")
+            peers.break_off("this worker failed")
         finally:
             if session is not None:
                 session.close()

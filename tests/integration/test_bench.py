@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.cli.bench_checkpoint import Bench
-from shoal.cli.bench_checkpoint_verdict import ASYNC
+from shoal.bench.checkpoint.command import Bench
+from shoal.bench.checkpoint.figures import ASYNC
 from support.launcher import PATIENCE, leftovers, shoal, started
 
 

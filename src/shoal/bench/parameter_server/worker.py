@@ -18,8 +18,8 @@ from typing import Protocol
 import torch
 from torch.distributed import rpc
 
-from shoal.cli import bench_parameter_server_rpc as torch_rpc
-from shoal.cli import bench_parameter_server_sockets as sockets
+from shoal.bench.parameter_server import plain_sockets as sockets
+from shoal.bench.parameter_server import torch_rpc
 from shoal.environment import parse_address
 from shoal.parameters.client import ClientConfig, EnrolTerms, ParameterClient
 from shoal.parameters.table_blocks import block_bytes_for

@@ -14,7 +14,7 @@ from typing import Any
 from shoal.cli.launch import launch
 from shoal.errors import ScriptFailed
 
-SCRIPT = Path(__file__).with_name("bench_parameter_server_script.py")
+SCRIPT = Path(__file__).with_name("sleeping_script.py")
 WORKERS = 4
 SLOWER = 4  # times
 PAUSE = 0.05  # seconds that a batch of a fast worker takes
@@ -61,7 +61,7 @@ MODES: Mapping[str, Mapping[str, object]] = {
 
 def losses() -> dict[str, dict[str, Any]]:
     """By example and mode: seconds from the first step until the held-out loss is at most the limit, and the best."""
-    folder = Path(__file__).parents[3] / "examples"
+    folder = Path(__file__).parents[4] / "examples"
     if not folder.is_dir():
         raise ScriptFailed(f"the examples are not at {folder}; run this part from a checkout of the project")
     found: dict[str, dict[str, Any]] = {}

@@ -2,7 +2,7 @@
 
 By default 2 and 4 processes on this machine, 8 bytes to 400 MB, in under ten minutes. Beside them the limit that memory
 sets: a copy of the same bytes by all processes at once. What the figures mean for the bounds is in
-`bench_collectives_verdict`.
+`figures`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from typing import IO, Any
 
 import msgspec
 
-from shoal.cli import bench_collectives_verdict as verdict
-from shoal.cli.bench_collectives_network import HOSTS, INTERFACE, TwoMachines
-from shoal.cli.bench_collectives_verdict import FREE, KB, LOCAL, MB, SHAPED, Measurement
+from shoal.bench.collectives import figures as verdict
+from shoal.bench.collectives.figures import FREE, KB, LOCAL, MB, SHAPED, Measurement
+from shoal.bench.collectives.two_machines import HOSTS, INTERFACE, TwoMachines
 from shoal.cli.options import Parser
 from shoal.environment import inherited
 from shoal.errors import ScriptFailed, UsageError
 from shoal.transport.native import native
 
-WORKER = Path(__file__).with_name("bench_collectives_worker.py")
+WORKER = Path(__file__).with_name("worker.py")
 OTHERS = ("reduce-scatter", "all-gather", "broadcast", "all-to-all", "reduce", "gather", "scatter", "send", "barrier")
 COLLECTIVES = ("all-reduce", *OTHERS)
 SIZES = {

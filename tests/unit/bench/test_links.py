@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.cli import bench_links
+from shoal.bench.links import command as bench_links
 from shoal.cli.main import main
 from shoal.errors import ScriptFailed
 from shoal.links.matrix import Link, LinkMatrix

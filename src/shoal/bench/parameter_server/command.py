@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.cli import bench_parameter_server_jobs as jobs
-from shoal.cli import bench_parameter_server_verdict as verdict
-from shoal.cli.bench_parameter_server_transfer import transfer
+from shoal.bench.parameter_server import figures as verdict
+from shoal.bench.parameter_server import whole_jobs as jobs
+from shoal.bench.parameter_server.transfer import transfer
 from shoal.cli.options import Parser
 from shoal.errors import UsageError
 

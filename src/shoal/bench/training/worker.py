@@ -24,8 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
 import shoal
-from shoal.cli.bench_training_problems import PROBLEMS, Problem
-from shoal.cli.bench_training_verdict import DDP, FAST_DDP, IN_WORKER, NO_EXCHANGE, SHOAL
+from shoal.bench.training.figures import DDP, FAST_DDP, IN_WORKER, NO_EXCHANGE, SHOAL
+from shoal.bench.training.problems import PROBLEMS, Problem
 from shoal.data.loading import die_with_parent
 from shoal.environment import KEEPING_MALLOC, MALLOC, PREFIX, inherited
 

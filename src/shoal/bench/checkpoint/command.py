@@ -2,7 +2,7 @@
 
 Runs real jobs: one worker on all cores that saves with every method in turns, one worker per method for its memory, and
 two workers that make checkpoints by the clock for the throughput. What the figures mean for the bounds is in
-`bench_checkpoint_verdict`.
+`figures`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any, TextIO
 
 import msgspec
 
-from shoal.cli import bench_checkpoint_verdict as verdict
+from shoal.bench.checkpoint import figures as verdict
 from shoal.cli.launch import launch
 from shoal.cli.options import Parser
 from shoal.errors import ScriptFailed, UsageError
 from shoal.events import AnyEvent, CheckpointLost, CheckpointPublished, CheckpointStarted, Record
 
-WORKER = Path(__file__).with_name("bench_checkpoint_worker.py")
+WORKER = Path(__file__).with_name("worker.py")
 PROGRESS = "progress: "  # before lines of the worker that are for the user
 BATCH = 64  # per worker
 PARTS = ("saves", "memory", "throughput")

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.cli import bench_training_verdict as verdict
+from shoal.bench.training import figures as verdict
 from shoal.cli.launch import launch
 from shoal.cli.options import Parser
 from shoal.errors import ScriptFailed, UsageError
 
 SIGNALLED = 128  # exit codes above it: Ctrl-C and other signals
-WORKER = Path(__file__).with_name("bench_training_worker.py")
+WORKER = Path(__file__).with_name("worker.py")
 
 
 def main(arguments: Sequence[str]) -> int:

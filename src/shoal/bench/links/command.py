@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.cli.bench_links_worker import PATIENCE, Table
+from shoal.bench.links.worker import PATIENCE, Table
 from shoal.cli.options import Parser
 from shoal.cli.tables import columns
 from shoal.errors import ScriptFailed, UsageError
@@ -25,7 +25,7 @@ from shoal.links.matrix import LinkMatrix
 from shoal.links.plan import make_plan
 from shoal.values import Address
 
-WORKER = Path(__file__).with_name("bench_links_worker.py")
+WORKER = Path(__file__).with_name("worker.py")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from shoal.cli.bench_checkpoint_verdict import ASYNC, Bound, bounds, pairs, text
+from shoal.bench.checkpoint.figures import ASYNC, Bound, bounds, pairs, text
 from shoal.errors import UsageError
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.cli.bench_parameter_server_verdict import bounds
+from shoal.bench.parameter_server.figures import bounds
 
 TRANSFER = {
     "Shoal, shared": [0.02, 0.03, 0.04],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from shoal.cli.bench_recovery_verdict import (
+from shoal.bench.recovery.figures import (
     Applied,
     Diary,
     bounds_of_goodput,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoal.cli.bench_training_verdict import (
+from shoal.bench.training.figures import (
     DDP,
     FAST_DDP,
     IN_WORKER,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from shoal.cli.bench_collectives import _cases, _options, _ranks, _sizes
-from shoal.cli.bench_collectives_verdict import FREE, KB, MB, SHAPED, Bound, Measurement, bounds, line, verdict
+from shoal.bench.collectives.command import _cases, _options, _ranks, _sizes
+from shoal.bench.collectives.figures import FREE, KB, MB, SHAPED, Bound, Measurement, bounds, line, verdict
 from shoal.errors import UsageError
 
 

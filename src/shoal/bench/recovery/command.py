@@ -2,7 +2,7 @@
 
 Four local workers train a language model. First one worker after the other is killed, each when all are training again;
 then jobs with a kill every 15 s, with and without a spare process, take turns with a job without kills. What the
-figures mean for the bounds is in `bench_recovery_verdict`.
+figures mean for the bounds is in `figures`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shoal.cli import bench_recovery_verdict as verdict
-from shoal.cli.bench_recovery_verdict import Applied, Bound, Diary
+from shoal.bench.recovery import figures as verdict
+from shoal.bench.recovery.figures import Applied, Bound, Diary
 from shoal.cli.options import Parser
 from shoal.errors import ScriptFailed, UsageError
 
 T = TypeVar("T")
-WORKER = Path(__file__).with_name("bench_recovery_worker.py")
+WORKER = Path(__file__).with_name("worker.py")
 WORKERS = 4
 PATIENCE = 120.0  # seconds after which a job that does not get on has failed
 SETTLED_STEPS = 5  # applied by all workers before the next kill

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.cli.bench_parameter_server_verdict import TUNED
+from shoal.bench.parameter_server.figures import TUNED
 from shoal.environment import MALLOC, inherited, process_variables
 from shoal.errors import ScriptFailed
 from shoal.parameters.keeper import Keeper, KeeperConfig
@@ -24,7 +24,7 @@ from shoal.parameters.space_terms import SpaceTerms
 from shoal.values import Address
 from shoal.wire.handshake import new_token
 
-WORKER = "shoal.cli.bench_parameter_server_worker"
+WORKER = "shoal.bench.parameter_server.worker"
 BASELINES = ("torch RPC, 1 at once", "torch RPC, 4 at once", "torch RPC, 16 at once", "two sockets")
 OWN = ("Shoal, shared", "Shoal, sent")
 END_SECONDS = 10.0  # for a process to end by itself

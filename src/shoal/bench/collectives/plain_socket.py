@@ -7,7 +7,7 @@ import threading
 
 from torch._C._distributed_c10d import Store
 
-from shoal.cli.bench_collectives_calls import Buffers
+from shoal.bench.collectives.calls import Buffers
 from shoal.codecs.identity import memory_of
 
 KEY = "plain socket"

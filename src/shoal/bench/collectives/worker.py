@@ -25,9 +25,9 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed.rendezvous import TCPStore  # type: ignore[attr-defined]  # it is there, unannounced
 
-from shoal.cli.bench_collectives_calls import CALLS, Buffers, check
-from shoal.cli.bench_collectives_socket import PlainSocket
-from shoal.cli.bench_collectives_verdict import TRIPS
+from shoal.bench.collectives.calls import CALLS, Buffers, check
+from shoal.bench.collectives.figures import TRIPS
+from shoal.bench.collectives.plain_socket import PlainSocket
 
 TIMEOUT = timedelta(seconds=120)
 MEMCPY_FROM = 1 << 20  # bytes; smaller copies are not what limits anything

@@ -21,8 +21,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import shoal
-from shoal.cli import bench_checkpoint_methods as methods
-from shoal.cli.bench_checkpoint import PROGRESS
+from shoal.bench.checkpoint import methods
+from shoal.bench.checkpoint.command import PROGRESS
 
 LAYERS = 3  # few, so that at 400 MB a tensor is above 32 MiB: glibc then gives its memory back at once
 REST = 3  # steps between two saves; the usual length of a step is measured in these

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from shoal.bench.checkpoint.figures import ASYNC, Bound, bounds, pairs, text
+from shoal.bench.checkpoint.figures import ASYNC, bounds, pairs, text
+from shoal.bench.verdict import Bound
 from shoal.errors import UsageError
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from shoal.bench.collectives.command import _cases, _options, _ranks, _sizes
-from shoal.bench.collectives.figures import FREE, KB, MB, SHAPED, Bound, Measurement, bounds, line, verdict
+from shoal.bench.collectives.figures import FREE, KB, MB, SHAPED, Measurement, bounds, line
+from shoal.bench.verdict import Bound, table
 from shoal.errors import UsageError
 
 
@@ -33,8 +34,8 @@ def test_large_all_reduces_are_judged_by_the_number_of_ranks(ranks: int, gloo: f
 def test_each_bound_shows_its_worst_case() -> None:
     cases = [measured("all-reduce", size, gloo=gloo, shoal=1.0) for size, gloo in ((MB, 9.0), (4 * MB, 5.0))]
     bound = one(bounds(cases), "from 1 MB, 2 ranks")
-    assert (bound.found, bound.where, bound.holds) == (5.0, "all-reduce of 4 MB, 2 ranks", True)
-    assert "holds  all-reduce from 1 MB, 2 ranks" in "\n".join(verdict([bound]))
+    assert (bound.found, bound.remark, bound.holds) == (5.0, "all-reduce of 4 MB, 2 ranks", True)
+    assert "holds  all-reduce from 1 MB, 2 ranks" in table([bound])
 
 
 def test_a_librarys_fastest_call_counts_but_no_way_of_calling_may_be_slower() -> None:

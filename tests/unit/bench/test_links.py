@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.bench.links import command as bench_links
+from shoal.bench.links import command
 from shoal.cli.main import main
 from shoal.errors import ScriptFailed
 from shoal.links.matrix import Link, LinkMatrix
@@ -30,7 +30,7 @@ def test_the_matrix_is_printed_and_written(tmp_path: Path, capsys: pytest.Captur
 
 def test_from_is_down_and_to_is_across() -> None:
     rows = tuple(tuple(Link(1e-6 * (10 * a + b), 1e-9 / (1 + a)) for b in range(2)) for a in range(2))
-    lines = [line.split() for line in bench_links.table(LinkMatrix(rows))]
+    lines = [line.split() for line in command.table(LinkMatrix(rows))]
     assert lines[2:4] == [["0", "-", "1.0"], ["1", "10.0", "-"]]
     assert lines[6:8] == [["0", "-", "1.00"], ["1", "2.00", "-"]]
 
@@ -44,6 +44,6 @@ def test_links_need_two_processes(workers: str, capsys: pytest.CaptureFixture[st
 def test_a_process_that_fails_ends_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("import sys\nsys.stdin.readline()\nsys.exit(9)\n")
-    monkeypatch.setattr(bench_links, "WORKER", broken)
+    monkeypatch.setattr(command, "WORKER", broken)
     with pytest.raises(ScriptFailed, match="exit code 9"):
-        bench_links.measured(2)
+        command.measured(2)

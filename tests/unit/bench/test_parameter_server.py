@@ -24,5 +24,5 @@ def test_torch_rpc_counts_as_scripts_use_it_and_at_its_fastest() -> None:
 
 def test_free_workers_must_be_fast_and_all_reduce_slow() -> None:
     free, together = bounds({"slow": {"own": 50.0, "asynchronous": 44.0, "all-reduce": 25.0}})
-    assert (free.holds, free.rule) == (False, "at least 0.90")
-    assert (together.holds, together.rule) == (False, "below 0.50")
+    assert (free.holds, free.rule, free.limit) == (False, "at least", 0.9)
+    assert (together.holds, together.rule, together.limit) == (False, "below", 0.5)

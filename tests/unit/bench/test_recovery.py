@@ -44,7 +44,7 @@ def test_bounds() -> None:
     assert all(bound.holds for bound in held)
     assert [bound.holds for bound in bounds_of_kills([1.5, 3.5], [], step=0.2)] == [False, False, False]
     assert bounds_of_kills([1.0], [], step=0.2)[-1].found == math.inf
-    assert [bound.holds for bound in bounds_of_goodput({"spare": 0.91, "no spare": 0.7})] == [True, False]
+    assert [bound.holds for bound in bounds_of_goodput({"spare": 0.91, "no spare": 0.7}, 0.02)] == [True, False, True]
 
 
 def test_cost_is_a_part_of_a_normal_step() -> None:

@@ -1,92 +1,52 @@
 """`shoal bench checkpoint`: what a checkpoint costs training, against torch.save and distributed checkpoint (DCP).
 
 Runs real jobs: one worker on all cores that saves with every method in turns, one worker per method for its memory, and
-two workers that make checkpoints by the clock for the throughput. What the figures mean for the bounds is in
-`figures`.
+two workers that make checkpoints by the clock for the throughput. `figures` has the bounds.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib.metadata
-import io
-import json
-import os
-import platform
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-import msgspec
-
-from shoal.bench.checkpoint import figures as verdict
-from shoal.cli.launch import launch
+from shoal.bench import verdict
+from shoal.bench.checkpoint import figures
+from shoal.bench.harness import check_above_zero, machine, worker_of
+from shoal.bench.jobs import results, run_job
 from shoal.cli.options import Parser
 from shoal.errors import ScriptFailed, UsageError
-from shoal.events import AnyEvent, CheckpointLost, CheckpointPublished, CheckpointStarted, Record
+from shoal.events import AnyEvent, CheckpointLost, CheckpointPublished, CheckpointStarted
 
-WORKER = Path(__file__).with_name("worker.py")
-PROGRESS = "progress: "  # before lines of the worker that are for the user
+WORKER = worker_of(__file__)
 BATCH = 64  # per worker
 PARTS = ("saves", "memory", "throughput")
 MEASURED = ("shoal", "torch.save", "DCP", "async DCP", "async DCP, thread", "async DCP, process")  # for their memory
-SIGNALLED = 128  # exit codes above it: Ctrl-C and other signals
 UNCOUNTED = 2  # checkpoints of the throughput job: one before the first pair, one after the last
 
 
 @dataclass(frozen=True)
-class Bench:
-    """Where and how large; starts the jobs."""
+class SavingJobs:
+    """Where states are saved and how large they are; runs the jobs."""
 
     folder: Path
     size_mb: float
 
-    def job(self, name: str, *arguments: str, **settings: Any) -> tuple[dict[str, Any], list[AnyEvent]]:
+    def run(self, name: str, *arguments: str, **settings: Any) -> tuple[dict[str, Any], list[AnyEvent]]:
         """What the script found, and the job's events. `name` is a job of the worker's, and a number after a hyphen."""
-        run_dir, results = self.folder / f"run-{name}", self.folder / f"{name}.json"
-        where = ("--results", str(results), "--folder", str(self.folder))
+        place = self.folder / name
+        place.mkdir()
         size = ("--size-mb", str(self.size_mb), "--batch", str(BATCH))
-        shared: dict[str, Any] = {"run_dir": str(run_dir), "progress": "none", "keep_checkpoints": 1}
-        with contextlib.redirect_stdout(_ProgressOnly(sys.stdout)):
-            code = launch(WORKER, name.partition("-")[0], *where, *size, *arguments, **shared, **settings)
-        if code > SIGNALLED:
-            sys.exit(code)  # the launcher has said why
-        if code != 0 or not results.exists():
-            raise ScriptFailed(f"the benchmark's job {name} ended with exit code {code}")
-        events = _events(run_dir)
+        where = ("--folder", str(place))
+        job = (name.partition("-")[0], *where, *size, *arguments)
+        events = [record.event for record in run_job(place, WORKER, *job, keep_checkpoints=1, **settings)]
         for event in events:
             if isinstance(event, CheckpointLost):
                 raise ScriptFailed(f"the benchmark's checkpoint {event.checkpoint} is lost: {event.reason}")
-        return json.loads(results.read_text(encoding="utf-8")), events
-
-
-class _ProgressOnly(io.TextIOBase):
-    """Lets the worker's lines of progress through: libraries print more than that."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-
-    def write(self, text: str) -> int:
-        for line in text.splitlines():
-            _, mark, progress = line.partition(PROGRESS)
-            if mark:
-                self._out.write(f"  {progress}\n")
-        return len(text)
-
-    def flush(self) -> None:
-        self._out.flush()
-
-    def fileno(self) -> int:
-        return self._out.fileno()
-
-
-def _events(run_dir: Path) -> list[AnyEvent]:
-    lines = (run_dir / "events.jsonl").read_bytes().splitlines()
-    return [msgspec.json.decode(line, type=Record).event for line in lines]
+        return results(place), events
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -98,11 +58,9 @@ def main(arguments: Sequence[str]) -> int:
     except OSError as error:
         raise UsageError(f"--to is {options.to!r}, which cannot be written: {error.strerror}") from None
     with temporary as folder:
-        found = _measure(Bench(Path(folder).resolve(), options.size_mb), options)
-    print(verdict.text(found), flush=True)
-    if options.json:
-        found["bounds"] = [vars(bound) for bound in verdict.bounds(found)]
-        Path(options.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        found = _measure(SavingJobs(Path(folder).resolve(), options.size_mb), options)
+    print(figures.text(found), flush=True)
+    verdict.write(options.json, {**found, "bounds": verdict.as_json(figures.bounds(found))})
     return 0
 
 
@@ -116,29 +74,27 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--to", default=".", help="folder to save in; what is saved is removed again (.)")
     parser.add_argument("--json", help="write every measurement to this file")
     options = parser.parse_all(arguments)
-    for name in ("size_mb", "turns", "pairs", "window"):
-        if not getattr(options, name) > 0:
-            raise UsageError(f"--{name.replace('_', '-')} is {getattr(options, name)}; it should be above 0")
+    check_above_zero(options, "size_mb", "turns", "pairs", "window")
     return options
 
 
-def _measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
+def _measure(jobs: SavingJobs, options: argparse.Namespace) -> dict[str, Any]:
     parts = options.only or PARTS
-    found: dict[str, Any] = {"machine": _machine(bench.folder)}
+    found: dict[str, Any] = {"machine": _machine(jobs.folder)}
     print(found["machine"], flush=True)
     if "saves" in parts:
         print("seconds of a save, 1 worker on all cores:", flush=True)
-        found["saves"], _ = bench.job("saves", "--count", str(options.turns), workers=1)
+        found["saves"], _ = jobs.run("saves", "--count", str(options.turns), workers=1)
     if "memory" in parts:
         print("memory, a fresh process for each:", flush=True)
         found["memory"] = {}
         for number, name in enumerate(MEASURED):
             print(f"  {name}", flush=True)
-            found["memory"][name], _ = bench.job(f"memory-{number}", "--method", name, workers=1)
+            found["memory"][name], _ = jobs.run(f"memory-{number}", "--method", name, workers=1)
     if "throughput" in parts:
         print(f"throughput, 2 workers, {options.pairs} pairs of windows of {options.window:g} s:", flush=True)
         rhythm, count = f"{2 * options.window:.6f}s", options.pairs + UNCOUNTED
-        timed, events = bench.job("throughput", "--count", str(count), workers=2, checkpoint_every=rhythm)
+        timed, events = jobs.run("throughput", "--count", str(count), workers=2, checkpoint_every=rhythm)
         found["throughput"] = _throughput(timed["ends"], events, options)
     return found
 
@@ -150,7 +106,7 @@ def _throughput(ends: list[float], events: list[AnyEvent], options: argparse.Nam
     return {
         "ends": ends,
         "begun": begun,
-        "pairs": verdict.pairs(ends, begun, options.window),
+        "pairs": figures.pairs(ends, begun, options.window),
         "checkpoint_seconds": [event.seconds for event in published],
         "checkpoint_blocked": [event.blocked for event in published],
         "window": options.window,
@@ -160,8 +116,7 @@ def _throughput(ends: list[float], events: list[AnyEvent], options: argparse.Nam
 def _machine(folder: Path) -> str:
     kind = _file_system(folder)
     kind += ", which is memory; --to names a folder on a disk" if kind == "tmpfs" else ""
-    torch = importlib.metadata.version("torch")
-    return f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {torch}; saving to {folder} ({kind})"
+    return f"{machine()}; saving to {folder} ({kind})"
 
 
 def _file_system(folder: Path) -> str:

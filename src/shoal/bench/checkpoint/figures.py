@@ -1,6 +1,6 @@
-"""What the measurements of `shoal bench checkpoint` come to: medians, ratios, and whether each bound holds. Pure.
+"""What the measurements of `shoal bench checkpoint` mean: medians, ratios and bounds. Pure.
 
-Takes whatever was measured: `saves`, `memory` and `throughput` may each be missing.
+Of `saves`, `memory` and `throughput`, any may be missing: what was not measured is not judged.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import bisect
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from shoal.bench.verdict import Bound, table
 from shoal.errors import UsageError
 
 # Bounds; times and rates as parts of another's.
@@ -22,14 +22,6 @@ THROUGHPUT = 0.97
 ASYNC = ("async DCP", "async DCP, thread", "async DCP, process")
 
 Medians = dict[str, dict[str, float]]  # by method and quantity
-
-
-@dataclass(frozen=True)
-class Bound:
-    what: str
-    found: float
-    limit: str
-    holds: bool
 
 
 def pairs(ends: Sequence[float], begun: Sequence[int], window: float) -> list[dict[str, float]]:
@@ -54,7 +46,7 @@ def pairs(ends: Sequence[float], begun: Sequence[int], window: float) -> list[di
     return found
 
 
-def medians(saves: Mapping[str, Sequence[Mapping[str, float]]]) -> Medians:
+def quantity_medians(saves: Mapping[str, Sequence[Mapping[str, float]]]) -> Medians:
     return {
         name: {quantity: statistics.median(save[quantity] for save in made) for quantity in made[0]}
         for name, made in saves.items()
@@ -64,14 +56,14 @@ def medians(saves: Mapping[str, Sequence[Mapping[str, float]]]) -> Medians:
 def bounds(found: Mapping[str, Any]) -> list[Bound]:
     judged: list[Bound] = []
     if "saves" in found:
-        judged += _bounds_of_saves(medians(found["saves"]["saves"]))
+        judged += _bounds_of_saves(quantity_medians(found["saves"]["saves"]))
     if "memory" in found:
         copies = _copies(found["memory"], "shoal", "growth")
-        limit = f"at most {EXTRA_COPIES:g}, and {SLACK:g} for what a process varies by itself"
-        judged.append(Bound("extra copies of the state", copies, limit, copies <= EXTRA_COPIES + SLACK))
+        remark = f"of these {SLACK:g} for what a process varies by itself"
+        judged.append(Bound("extra copies of the state", copies, "at most", EXTRA_COPIES + SLACK, remark))
     if "throughput" in found:
         ratio = statistics.median(pair["ratio"] for pair in found["throughput"]["pairs"])
-        judged.append(Bound("throughput, of that without", ratio, f"at least {THROUGHPUT:g}", ratio >= THROUGHPUT))
+        judged.append(Bound("throughput, of that without", ratio, "at least", THROUGHPUT))
     return judged
 
 
@@ -81,9 +73,9 @@ def _bounds_of_saves(typical: Medians) -> list[Bound]:
     blocked, total = ours["blocked"] / theirs["blocked"], ours["total"] / theirs["total"]
     of_async = ours["blocked"] / typical[strongest]["blocked"]
     return [
-        Bound("blocked, of torch.save's", blocked, f"at most {BLOCKED:g}", blocked <= BLOCKED),
-        Bound(f"blocked, of that of {strongest}", of_async, "at most 1", of_async <= 1.0),
-        Bound("total, of torch.save's", total, "at most 1", total <= 1.0),
+        Bound("blocked, of torch.save's", blocked, "at most", BLOCKED),
+        Bound(f"blocked, of that of {strongest}", of_async, "at most", 1.0),
+        Bound("total, of torch.save's", total, "at most", 1.0),
     ]
 
 
@@ -97,15 +89,11 @@ def text(found: Mapping[str, Any]) -> str:
         lines += [f"  {name:<20} {_memory(found['memory'], name)}" for name in found["memory"]]
     if "throughput" in found:
         lines.append(_throughput_line(found["throughput"]))
-    lines += [
-        f"  {'holds ' if bound.holds else 'MISSED'} {bound.what}: {bound.found:.3f}, {bound.limit}"
-        for bound in bounds(found)
-    ]
-    return "\n".join(lines)
+    return "\n".join([*lines, table(bounds(found))])
 
 
 def _saves_lines(saves: Mapping[str, Any]) -> list[str]:
-    typical = medians(saves["saves"])
+    typical = quantity_medians(saves["saves"])
     theirs = typical["torch.save"]
     columns = (("blocked", 10), ("of torch.save", 14), ("total", 9), ("of torch.save", 14), ("lost", 9))
     return [

@@ -1,18 +1,17 @@
 """The script that `shoal bench checkpoint` runs: one model with Adam, trained in a loop in which states are saved.
 
 Three jobs: `saves` measures all methods in turns in one process, `memory` one method in a fresh process, `throughput`
-notes when each step ended while the job makes checkpoints by itself. Results go to a file as JSON, lines of progress to
-standard output.
+notes when each step ended while the job makes checkpoints by itself.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,8 @@ from torch.utils.data import TensorDataset
 
 import shoal
 from shoal.bench.checkpoint import methods
-from shoal.bench.checkpoint.command import PROGRESS
+from shoal.bench.harness import in_turns
+from shoal.bench.jobs import PROGRESS, leave_results
 
 LAYERS = 3  # few, so that at 400 MB a tensor is above 32 MiB: glibc then gives its memory back at once
 REST = 3  # steps between two saves; the usual length of a step is measured in these
@@ -112,19 +112,16 @@ def save_once(loop: TimedLoop, method: methods.Method) -> tuple[Saved, list[Time
 def measure_saves(loop: TimedLoop, folder: Path, turns: int) -> dict[str, Any]:
     """Every method once per turn, in an order that rotates; the first turn is not counted."""
     made = {name: methods.make(name, loop.run, loop.state, folder) for name in methods.NAMES}
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in made}
-    usual: list[Timed] = []
-    for turn in range(turns + 1):
-        first = turn % len(methods.NAMES)
-        for name in methods.NAMES[first:] + methods.NAMES[:first]:
-            saved, rest = save_once(loop, made[name])
-            if turn:
-                found[name].append(vars(saved))
-                usual += rest
+    variants = {name: partial(save_once, loop, method) for name, method in made.items()}
+
+    def tell(turn: int) -> None:
         print(f"{PROGRESS}turn {turn} of {turns}" if turn else f"{PROGRESS}warm", flush=True)
+
+    found = in_turns(variants, turns, uncounted=1, told=tell)
     methods.close_all(list(made.values()))
-    seconds = [step.seconds for step in usual]
-    return {"state_bytes": loop.state_size(), "step": statistics.median(seconds), "saves": found}
+    seconds = [step.seconds for turns_of_one in found.values() for _, usual in turns_of_one for step in usual]
+    saves = {name: [vars(saved) for saved, _ in made_by] for name, made_by in found.items()}
+    return {"state_bytes": loop.state_size(), "step": statistics.median(seconds), "saves": saves}
 
 
 def measure_memory(loop: TimedLoop, folder: Path, name: str) -> dict[str, Any]:
@@ -178,7 +175,6 @@ def measure_throughput(loop: TimedLoop, checkpoints: int) -> dict[str, Any]:
 def train(run: shoal.Run) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("job", choices=("saves", "memory", "throughput"))
-    parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--size-mb", type=float, required=True)
     parser.add_argument("--batch", type=int, required=True)
@@ -196,7 +192,7 @@ def train(run: shoal.Run) -> None:
     except StopIteration:  # Ctrl-C ends the loop, and there is no result
         return
     if run.is_first:
-        arguments.results.write_text(json.dumps(found), encoding="utf-8")
+        leave_results(arguments.folder, found)
 
 
 if __name__ == "__main__":

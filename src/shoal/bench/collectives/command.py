@@ -1,39 +1,32 @@
 """`shoal bench collectives`: every collective through gloo and through Shoal, in turns in the same processes.
 
-By default 2 and 4 processes on this machine, 8 bytes to 400 MB, in under ten minutes. Beside them the limit that memory
-sets: a copy of the same bytes by all processes at once. What the figures mean for the bounds is in
-`figures`.
+By default 2 and 4 processes on this machine, 8 bytes to 400 MB, in under ten minutes. Beside them stands the limit
+that memory sets: all processes copy the same bytes at once. `figures` has the bounds.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib.metadata
 import importlib.util
-import json
 import os
-import platform
 import re
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
-from shoal.bench.collectives import figures as verdict
+from shoal.bench import verdict
+from shoal.bench.collectives import figures
 from shoal.bench.collectives.figures import FREE, KB, LOCAL, MB, SHAPED, Measurement
 from shoal.bench.collectives.two_machines import HOSTS, INTERFACE, TwoMachines
+from shoal.bench.harness import Crew, Process, machine, worker_of
 from shoal.cli.options import Parser
 from shoal.environment import inherited
-from shoal.errors import ScriptFailed, UsageError
+from shoal.errors import UsageError
 from shoal.transport.native import native
 
-WORKER = Path(__file__).with_name("worker.py")
+WORKER = worker_of(__file__)
 OTHERS = ("reduce-scatter", "all-gather", "broadcast", "all-to-all", "reduce", "gather", "scatter", "send", "barrier")
 COLLECTIVES = ("all-reduce", *OTHERS)
 SIZES = {
@@ -59,6 +52,13 @@ class Place:
     interface: str
     prefix: Callable[[int], list[str]]  # by rank: what comes before its command
 
+    def start(self, rank: int, ranks: int) -> dict[str, Any]:
+        """How a rank's process is started here."""
+        variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": self.interface}
+        # DeepSpeed learns from these that all ranks are on one machine, and how to name its shared memory.
+        variables |= {"LOCAL_SIZE": str(ranks), "MASTER_ADDR": self.host, "MASTER_PORT": str(os.getpid())}
+        return {"prefix": self.prefix(rank), "env": inherited(variables)}
+
 
 HERE = Place(LOCAL, "127.0.0.1", "lo", lambda _rank: [])
 
@@ -74,16 +74,11 @@ def main(arguments: Sequence[str]) -> int:
         measured += _measure(HERE, ranks, _cases(options), options)
     if options.namespaces:
         measured += _between_machines(options)
-    bounds = verdict.bounds(measured)
-    print("\n".join(verdict.verdict(bounds)))
-    if options.json:
-        found = {
-            "machine": _machine(),
-            "measurements": msgspec.to_builtins(measured),
-            "bounds": verdict.as_json(bounds),
-        }
-        Path(options.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return 0 if all(bound.holds for bound in bounds) else 1
+    bounds = figures.bounds(measured)
+    print(verdict.table(bounds))
+    found = {"machine": _machine(), "measurements": msgspec.to_builtins(measured), "bounds": verdict.as_json(bounds)}
+    verdict.write(options.json, found)
+    return verdict.exit_code(bounds)
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -137,76 +132,37 @@ def _between_machines(options: argparse.Namespace) -> list[Measurement]:
 
 
 def _measure(place: Place, ranks: int, cases: Cases, options: argparse.Namespace) -> list[Measurement]:
-    with _processes(place, ranks) as processes:
+    with Crew() as crew:
+        processes = [
+            crew.start(f"rank {rank}", str(WORKER), str(rank), str(ranks), place.host, **place.start(rank, ranks))
+            for rank in range(ranks)
+        ]
         besides = {
             "deepspeed": options.deepspeed and place.where == LOCAL and ranks <= (os.cpu_count() or 1),
             "socket": place.where == SHAPED,
         }
-        _tell(processes, {"port": _read(processes)["port"], **besides})
+        _order(processes, {"port": processes[0].answer(), **besides})
         scale = QUICK if options.quick else 1.0
         found = [_measured(processes, place, case, scale) for case in cases]
         # A disturbance of a moment must not decide: both looks count, and the second has more turns.
         for number, case in enumerate(cases):
-            if verdict.is_missed(found[number]):
+            if figures.is_missed(found[number]):
                 print("  once more:", flush=True)
                 found[number] = found[number].joined(_measured(processes, place, case, SECOND_LOOK * scale))
         return found
 
 
-def _measured(
-    processes: Sequence[subprocess.Popen[str]], place: Place, case: tuple[str, int], scale: float
-) -> Measurement:
-    _tell(processes, (*case, scale))
-    measured = msgspec.convert({**_read(processes), "where": place.where}, Measurement)
-    print("  " + verdict.line(measured), flush=True)
+def _measured(processes: Sequence[Process], place: Place, case: tuple[str, int], scale: float) -> Measurement:
+    _order(processes, (*case, scale))
+    measured = msgspec.convert({**processes[0].answer(), "where": place.where}, Measurement)
+    print("  " + figures.line(measured), flush=True)
     return measured
 
 
-def _tell(processes: Sequence[subprocess.Popen[str]], order: object) -> None:
+def _order(processes: Sequence[Process], order: object) -> None:
     for process in processes:
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it is gone: reading says so
-            process.stdin.write(json.dumps(order) + "\n")
-            process.stdin.flush()
-
-
-@contextlib.contextmanager
-def _processes(place: Place, ranks: int) -> Iterator[list[subprocess.Popen[str]]]:
-    processes: list[subprocess.Popen[str]] = []
-    with tempfile.TemporaryFile("w+") as complaints:
-        try:
-            for rank in range(ranks):
-                line = [*place.prefix(rank), sys.executable, str(WORKER), str(rank), str(ranks), place.host]
-                processes.append(_start(line, place, ranks, complaints))
-            yield processes
-        except ScriptFailed as error:
-            complaints.seek(0)
-            raise ScriptFailed(f"{error}: {complaints.read().strip()[-1000:]}") from None
-        finally:
-            for process in processes:
-                process.kill()
-                process.communicate()
-
-
-def _start(line: list[str], place: Place, ranks: int, complaints: IO[str]) -> subprocess.Popen[str]:
-    variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": place.interface}
-    # By which DeepSpeed knows that all are on one machine, and names its shared memory.
-    variables |= {"LOCAL_SIZE": str(ranks), "MASTER_ADDR": place.host, "MASTER_PORT": str(os.getpid())}
-    pipe = subprocess.PIPE
-    return subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=complaints, text=True, env=inherited(variables))
-
-
-def _read(processes: Sequence[subprocess.Popen[str]]) -> dict[str, Any]:
-    """The next line of the first rank."""
-    assert processes[0].stdout is not None
-    line = processes[0].stdout.readline()
-    if not line:
-        raise ScriptFailed(f"rank 0 of the benchmark ended with exit code {processes[0].wait()} before it was done")
-    found: dict[str, Any] = json.loads(line)
-    return found
+        process.order(order)
 
 
 def _machine() -> str:
-    how = "with its C extension" if native is not None else "without its C extension"
-    versions = f"Python {platform.python_version()}, torch {importlib.metadata.version('torch')}"
-    return f"{os.cpu_count()} cores, {versions}; Shoal {how}"
+    return f"{machine()}; Shoal {'without' if native is None else 'with'} its C extension"

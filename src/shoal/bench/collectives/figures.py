@@ -1,17 +1,19 @@
-"""What the measurements of `shoal bench collectives` come to: medians, ratios, and whether each bound holds. Pure.
+"""What the measurements of `shoal bench collectives` mean: medians, ratios and bounds. Pure.
 
-A call that can be made in several ways counts with a library's fastest, except where nothing may be slower: there
-each way counts for itself.
+Where a call can be made in several ways, a library's fastest way counts. The promise that nothing is slower compares
+each way of calling by itself.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
+
+from shoal.bench.verdict import Bound
 
 KB, MB = 1 << 10, 1 << 20
 # Bounds: gloo's time over Shoal's, unless said otherwise.
@@ -67,16 +69,9 @@ class Measurement(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Bound:
-    what: str
-    found: float  # the worst of all that it is about
-    limit: float
-    where: str  # of the worst
-    holds: bool
+class Promise:
+    """What every measurement that it applies to must reach."""
 
-
-@dataclass(frozen=True)
-class Rule:
     what: str
     applies: Callable[[Measurement], bool]
     limit: float
@@ -98,49 +93,49 @@ def _of_large(each: Measurement) -> float:
     return max(each.ratio() / LARGE_OTHERS, each.ratio("memcpy") / LARGE_MEMCPY)
 
 
-RULES = (
+PROMISES = (
     *(
-        Rule(
+        Promise(
             f"all-reduce from 1 MB, {ranks} ranks: gloo's time over Shoal's",
             lambda each, ranks=ranks: _is_sum(each, MB) and each.ranks == ranks,  # type: ignore[misc]  # bound now
             limit,
         )
         for ranks, limit in ALL_REDUCE.items()
     ),
-    Rule(
+    Promise(
         "all-reduce, 4 to 64 KB: gloo's time over Shoal's",
         lambda each: _is_sum(each, 4 * KB, 64 * KB),
         SMALL_ALL_REDUCE,
     ),
-    Rule(
+    Promise(
         "all-reduce from 1 MB: DeepSpeed's time over Shoal's",
         lambda each: _is_sum(each, MB) and each.best("deepspeed") is not None,
         DEEPSPEED,
         lambda each: each.ratio("deepspeed"),
     ),
-    Rule(
+    Promise(
         "other collectives, 1 to 16 MB: gloo's time over Shoal's",
         lambda each: _is_other(each, MB, 16 * MB),
         OTHERS,
     ),
-    Rule(
+    Promise(
         "other collectives above: that over 1.5, or of 80% of memcpy",
         lambda each: _is_other(each, 16 * MB + 1),
         1.0,
         _of_large,
     ),
-    Rule(
+    Promise(
         "anything: gloo's time over Shoal's",
         lambda each: each.where == LOCAL,
         NEVER_BELOW,
         Measurement.worst_ratio,
     ),
-    Rule(
+    Promise(
         "between two machines: gloo's time over Shoal's",
         lambda each: each.where == FREE,
         UNSHAPED,
     ),
-    Rule(
+    Promise(
         "at 1 Gbit: a plain socket's time over Shoal's",
         lambda each: each.where == SHAPED,
         SOCKET,
@@ -150,19 +145,19 @@ RULES = (
 
 
 def bounds(measured: Sequence[Measurement]) -> list[Bound]:
-    """Of what was measured, the worst of each rule."""
+    """For each promise about something that was measured, the worst case."""
     found = []
-    for rule in RULES:
-        values = [(rule.value(each), each.label) for each in measured if rule.applies(each)]
+    for promise in PROMISES:
+        values = [(promise.value(each), each.label) for each in measured if promise.applies(each)]
         if values:
             worst, where = min(values)
-            found.append(Bound(rule.what, worst, rule.limit, where, worst >= rule.limit))
+            found.append(Bound(promise.what, worst, "at least", promise.limit, where))
     return found
 
 
 def is_missed(each: Measurement) -> bool:
-    """Whether some rule does not hold here: then it is worth another look."""
-    return any(rule.is_missed(each) for rule in RULES)
+    """Whether this measurement breaks a promise and is worth another look."""
+    return any(promise.is_missed(each) for promise in PROMISES)
 
 
 def size_text(size: int) -> str:
@@ -183,15 +178,3 @@ def line(measured: Measurement) -> str:
     against = "socket" if measured.best("socket") is not None else "gloo"
     parts.append(f"{measured.ratio(against):6.2f}x" + (f" of {against}'s" if against != "gloo" else ""))
     return "  ".join(parts)
-
-
-def verdict(found: Sequence[Bound]) -> list[str]:
-    return [
-        f"  {'holds ' if bound.holds else 'MISSED'} {bound.what}: {bound.found:.2f}, at least {bound.limit:g} "
-        f"({bound.where})"
-        for bound in found
-    ]
-
-
-def as_json(found: Sequence[Bound]) -> list[Mapping[str, object]]:
-    return [msgspec.to_builtins(bound) for bound in found]

@@ -1,24 +1,22 @@
 """One rank of `shoal bench collectives`: gloo and Shoal in turns, in one process, over the same buffers.
 
-Reads JSON lines from standard input: what to measure besides, then a collective, a size and a scale of the turns each.
-Rank 0 prints a JSON line per measurement. A turn is a number of calls that all ranks begin together; it counts with the
-time of the rank that took longest.
+Its first order says what else to measure; each further one names a collective, a size and a scale for the number of
+turns. Rank 0 answers each. A turn is a number of calls that all ranks begin together; the slowest rank's time counts.
 """
 
 from __future__ import annotations
 
 import gc
-import json
-import os
 import re
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,18 +25,21 @@ from torch.distributed.rendezvous import TCPStore  # type: ignore[attr-defined] 
 
 from shoal.bench.collectives.calls import CALLS, Buffers, check
 from shoal.bench.collectives.figures import TRIPS
-from shoal.bench.collectives.plain_socket import PlainSocket
+from shoal.bench.harness import Orders, in_turns
+from shoal.codecs.identity import memory_of
 
 TIMEOUT = timedelta(seconds=120)
 MEMCPY_FROM = 1 << 20  # bytes; smaller copies are not what limits anything
 # Turns, and calls per turn, up to so many bytes: more where one is short. Few where all took a second.
 PACES = ((64 << 10, 11, 30), (1 << 20, 9, 6), (16 << 20, 7, 1), (128 << 20, 5, 1), (1 << 62, 3, 1))
 DEEPSPEED = "deepspeed"
+SOCKET_KEY = "plain socket"
+SOCKET_PIECE = 4 << 20  # bytes that one call hands to the kernel
 
 Others = dict[tuple[str, str], Callable[[Buffers], object]]
 
 
-class Bench:
+class Rank:
     def __init__(self, rank: int, ranks: int, store: TCPStore, others: Others) -> None:
         """`others`: what is measured besides, by name and collective."""
         self.rank, self.ranks = rank, ranks
@@ -58,11 +59,7 @@ class Bench:
         calls = self._calls(collective, buffers)
         for call in calls.values():
             self._turn(call, min(2, count))
-        seconds: dict[str, list[float]] = {name: [] for name in calls}
-        names = list(calls)
-        for turn in range(turns):
-            for name in names[turn % len(names) :] + names[: turn % len(names)]:
-                seconds[name].append(self._turn(calls[name], count))
+        seconds = in_turns({name: partial(self._turn, call, count) for name, call in calls.items()}, turns)
         return {"collective": collective, "bytes": buffers.size, "ranks": self.ranks, "seconds": self._slowest(seconds)}
 
     def _calls(self, collective: str, buffers: Buffers) -> dict[str, Callable[[], object]]:
@@ -109,6 +106,51 @@ def _copy(buffers: Buffers, times: int) -> None:
         buffers.other.copy_(buffers.one)
 
 
+class PlainSocket:
+    """A TCP connection between two ranks: how fast a link moves the bytes that a collective has to move."""
+
+    def __init__(self, rank: int, store: TCPStore, host: str) -> None:
+        """`host`: of rank 0."""
+        if rank == 0:
+            with socket.create_server((host, 0)) as listening:
+                store.set(SOCKET_KEY, str(listening.getsockname()[1]))
+                self._connection, _ = listening.accept()
+        else:
+            self._connection = socket.create_connection((host, int(store.get(SOCKET_KEY))))
+        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def all_reduce(self, buffers: Buffers) -> None:
+        """What the best all-reduce of two moves: as many bytes as the tensor has, both ways at once."""
+        sending = threading.Thread(target=self._send, args=(buffers,))
+        sending.start()
+        self._receive(buffers)
+        sending.join()
+
+    def send(self, buffers: Buffers) -> None:
+        """There and back."""
+        for turn in (0, 1):
+            if buffers.rank == turn:
+                self._send(buffers)
+            else:
+                self._receive(buffers)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _send(self, buffers: Buffers) -> None:
+        memory = memory_of(buffers.one)
+        for start in range(0, len(memory), SOCKET_PIECE):
+            self._connection.sendall(memory[start : start + SOCKET_PIECE])
+
+    def _receive(self, buffers: Buffers) -> None:
+        memory = memory_of(buffers.other)
+        while memory.nbytes:
+            got = self._connection.recv_into(memory[:SOCKET_PIECE])
+            if got == 0:
+                raise ConnectionError("the plain socket was closed")
+            memory = memory[got:]
+
+
 def _deepspeed(rank: int, ranks: int) -> Callable[[Buffers], object]:
     """DeepSpeed's shared-memory all-reduce, an extension that it compiles on first use."""
     from deepspeed.ops.op_builder.cpu.comm import ShareMemCommBuilder  # type: ignore[import-not-found]  # optional
@@ -128,9 +170,7 @@ def _forget_shared_memory() -> None:
 def main() -> None:
     gc.disable()
     torch.set_num_threads(1)
-    with os.fdopen(os.dup(1), "w", buffering=1) as answers:
-        os.dup2(2, 1)  # what libraries print is no answer
-        take_part(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], answers)
+    take_part(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
 
 
 def _new_store(host: str) -> TCPStore:
@@ -146,25 +186,26 @@ def _new_store(host: str) -> TCPStore:
     )
 
 
-def take_part(rank: int, ranks: int, host: str, answers: IO[str]) -> None:
+def take_part(rank: int, ranks: int, host: str) -> None:
+    orders = Orders()
     store = _new_store(host) if rank == 0 else None
     if store is not None:
-        answers.write(json.dumps({"port": store.port}) + "\n")
-    orders = json.loads(sys.stdin.readline())
+        orders.answer(store.port)
+    first = orders.next()
     if store is None:
-        store = TCPStore(host, orders["port"], is_master=False, wait_for_workers=False, timeout=TIMEOUT)
+        store = TCPStore(host, first["port"], is_master=False, wait_for_workers=False, timeout=TIMEOUT)
     others: Others = {}
-    if orders["deepspeed"]:
+    if first["deepspeed"]:
         others[DEEPSPEED, "all-reduce"] = _deepspeed(rank, ranks)
-    if orders["socket"]:
+    if first["socket"]:
         plain = PlainSocket(rank, store, host)
         others |= {("socket", "all-reduce"): plain.all_reduce, ("socket", "send"): plain.send}
-    bench = Bench(rank, ranks, store, others)
+    bench = Rank(rank, ranks, store, others)
     _forget_shared_memory()
-    for line in sys.stdin:
-        found = bench.measure(*json.loads(line))
+    for order in orders:
+        found = bench.measure(*order)
         if rank == 0:
-            answers.write(json.dumps(found) + "\n")
+            orders.answer(found)
     dist.destroy_process_group()
 
 

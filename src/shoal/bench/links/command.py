@@ -1,31 +1,27 @@
 """`shoal bench links`: latency and bandwidth of the links between every two of N processes on this machine.
 
-The same measuring that a job does when a generation forms, over the same TCP mesh. Then what the cost model makes of
-it: the schedule for each size, and why.
+Measures as a job does when a generation forms, over the same TCP mesh. Then says which schedule the cost model chooses
+for each size, and why.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import secrets
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
-from shoal.bench.links.worker import PATIENCE, Table
+from shoal.bench import verdict
+from shoal.bench.harness import Crew, worker_of
 from shoal.cli.options import Parser
 from shoal.cli.tables import columns
-from shoal.errors import ScriptFailed, UsageError
+from shoal.errors import UsageError
 from shoal.job_config import MOST_LOCAL
 from shoal.links.matrix import LinkMatrix
 from shoal.links.plan import make_plan
-from shoal.values import Address
 
-WORKER = Path(__file__).with_name("worker.py")
+WORKER = worker_of(__file__)
+PATIENCE = 30.0  # seconds for a process to end when everything is measured
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -39,56 +35,33 @@ def main(arguments: Sequence[str]) -> int:
     plan = make_plan(matrix)
     print("\n".join(table(matrix)))
     print(f"measured in {matrix.seconds:.3f} s; all-reduce by {plan.reason}")
-    if options.json:
-        found = {
-            "workers": matrix.size,
-            "seconds": matrix.seconds,
-            "latency_us": [[1e6 * link.latency for link in row] for row in matrix.rows],
-            "bandwidth_gb_s": [[link.bandwidth / 1e9 for link in row] for row in matrix.rows],
-            "all_reduce": dict(zip(plan.all_reduce.least, plan.all_reduce.schedules, strict=True)),
-            "ring_order": plan.order or tuple(range(matrix.size)),
-            "reason": plan.reason,
-        }
-        Path(options.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    found = {
+        "workers": matrix.size,
+        "seconds": matrix.seconds,
+        "latency_us": _latencies(matrix),
+        "bandwidth_gb_s": _bandwidths(matrix),
+        "all_reduce": dict(zip(plan.all_reduce.least, plan.all_reduce.schedules, strict=True)),
+        "ring_order": plan.order or tuple(range(matrix.size)),
+        "reason": plan.reason,
+    }
+    verdict.write(options.json, found)
     return 0
 
 
 def measured(workers: int) -> LinkMatrix:
-    """Start the processes, tell them of each other, and read what the first one found."""
-    processes: list[subprocess.Popen[str]] = []
-    try:
-        for _ in range(workers):
-            line = [sys.executable, str(WORKER)]
-            processes.append(subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    """Start the processes, tell each the addresses of all, and read what the first one found."""
+    with Crew() as crew:
         token = secrets.token_hex(16)
+        processes = [crew.start(f"process {rank}", str(WORKER)) for rank in range(workers)]
         for process in processes:
-            _tell(process, token)
-        addresses = [msgspec.json.decode(_line(process), type=Address) for process in processes]
+            process.order(token)
+        addresses = [process.answer() for process in processes]
         for rank, process in enumerate(processes):
-            _tell(process, msgspec.json.encode(Table(rank, addresses)).decode())
-        matrix = msgspec.json.decode(_line(processes[0]), type=LinkMatrix)
+            process.order({"rank": rank, "addresses": addresses})
+        matrix = msgspec.convert(processes[0].answer(), LinkMatrix)
         for process in processes:
-            process.wait(PATIENCE)
+            process.finish(PATIENCE)
         return matrix
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
-
-
-def _tell(process: subprocess.Popen[str], line: str) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it is gone: whoever waits for its next line says so
-        process.stdin.write(line + "\n")
-        process.stdin.flush()
-
-
-def _line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise ScriptFailed(f"a process of the benchmark ended with exit code {process.wait()} before it was done")
-    return line
 
 
 def table(matrix: LinkMatrix) -> list[str]:
@@ -96,8 +69,8 @@ def table(matrix: LinkMatrix) -> list[str]:
     ranks = range(matrix.size)
     lines = []
     for title, digits, figures in (
-        ("latency, us", 1, [[1e6 * link.latency for link in row] for row in matrix.rows]),
-        ("bandwidth, GB/s", 2, [[link.bandwidth / 1e9 for link in row] for row in matrix.rows]),
+        ("latency, us", 1, _latencies(matrix)),
+        ("bandwidth, GB/s", 2, _bandwidths(matrix)),
     ):
         rows = [["from \\ to", *map(str, ranks)]]
         rows += [
@@ -106,3 +79,11 @@ def table(matrix: LinkMatrix) -> list[str]:
         ]
         lines += [title, *columns(rows, right=range(1, matrix.size + 1), indent="  ")]
     return lines
+
+
+def _latencies(matrix: LinkMatrix) -> list[list[float]]:
+    return [[1e6 * link.latency for link in row] for row in matrix.rows]
+
+
+def _bandwidths(matrix: LinkMatrix) -> list[list[float]]:
+    return [[link.bandwidth / 1e9 for link in row] for row in matrix.rows]

@@ -1,11 +1,12 @@
-"""What the measurements of `shoal bench parameter-server` come to: medians, ratios and bounds. Pure."""
+"""What the measurements of `shoal bench parameter-server` mean: medians, ratios and bounds. Pure."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from shoal.bench.harness import medians
+from shoal.bench.verdict import Bound
 
 SOCKETS, SHARED, SENT = "two sockets", "Shoal, shared", "Shoal, sent"
 ONE_CALL = "torch RPC, 1 at once"  # with everything, as scripts do it
@@ -15,26 +16,6 @@ LEAST_OF_RPC = 2.5  # times as fast as torch RPC, on one machine
 LEAST_OF_SOCKETS = 0.75  # of the speed of two plain sockets, over TCP
 LEAST_FREE = 0.90  # of the sum of the workers' own speeds, asynchronous
 MOST_TOGETHER = 0.50  # of it, all-reduce
-
-
-@dataclass(frozen=True)
-class Bound:
-    what: str
-    found: float
-    limit: float
-    is_least: bool = True  # else the most
-
-    @property
-    def holds(self) -> bool:
-        return self.found >= self.limit if self.is_least else self.found < self.limit
-
-    @property
-    def rule(self) -> str:
-        return f"at least {self.limit:.2f}" if self.is_least else f"below {self.limit:.2f}"
-
-
-def medians(seconds: Mapping[str, list[float]]) -> dict[str, float]:
-    return {way: statistics.median(values) for way, values in seconds.items()}
 
 
 def fastest_rpc(typical: Mapping[str, float]) -> float:
@@ -51,14 +32,14 @@ def bounds(results: Mapping[str, Any]) -> list[Bound]:
     if "transfer" in results:
         typical = medians(results["transfer"])
         for how, seconds in (("with one call", typical[ONE_CALL]), ("at its fastest", fastest_rpc(typical))):
-            found.append(Bound(f"one machine, times torch RPC {how}", seconds / typical[SHARED], LEAST_OF_RPC))
-        found.append(Bound("over TCP, of two sockets", _sockets(typical) / typical[SENT], LEAST_OF_SOCKETS))
+            found.append(
+                Bound(f"one machine, times torch RPC {how}", seconds / typical[SHARED], "at least", LEAST_OF_RPC)
+            )
+        found.append(Bound("over TCP, of two sockets", _sockets(typical) / typical[SENT], "at least", LEAST_OF_SOCKETS))
     if "slow" in results:
         free, together = (results["slow"][way] / results["slow"]["own"] for way in ("asynchronous", "all-reduce"))
-        found.append(Bound("one slow worker, asynchronous, of the sum of speeds", free, LEAST_FREE))
-        found.append(
-            Bound("one slow worker, all-reduce, of the sum of speeds", together, MOST_TOGETHER, is_least=False)
-        )
+        found.append(Bound("one slow worker, asynchronous, of the sum of speeds", free, "at least", LEAST_FREE))
+        found.append(Bound("one slow worker, all-reduce, of the sum of speeds", together, "below", MOST_TOGETHER))
     return found
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
 import statistics
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.cli.launch import launch
+from shoal.bench.jobs import run_job
 from shoal.errors import ScriptFailed
+from shoal.events import Evaluated, LoopStarted, Record
 
 SCRIPT = Path(__file__).with_name("sleeping_script.py")
 WORKERS = 4
@@ -41,7 +39,7 @@ def _speed(workers: int, slow_ones: int, batches: int, settings: Mapping[str, ob
     """Batches per second of a job, from the moment when all its workers are at work to that when the first one ends."""
     with tempfile.TemporaryDirectory() as folder:
         counts = ("--batches", str(batches), "--slow", str(slow_ones), "--pause", str(PAUSE), "--slower", str(SLOWER))
-        _run(Path(folder), SCRIPT, counts, {"workers": workers, **settings})
+        run_job(Path(folder), SCRIPT, *counts, "--times", folder, **{"workers": workers, **settings})
         times = [sorted(map(float, path.read_text().split())) for path in Path(folder).glob("times-*")]
     if len(times) != workers or min(map(len, times)) < 3:
         raise ScriptFailed(f"of {workers} workers {len(times)} left their times; the benchmark needs them all")
@@ -70,31 +68,18 @@ def losses() -> dict[str, dict[str, Any]]:
         for mode, settings in MODES.items():
             with tempfile.TemporaryDirectory() as place:
                 arguments = ("--epochs", "12") if example == "digits.py" else ("--rounds", "12", "--steps", "50")
-                run_dir = _run(Path(place), folder / example, arguments, {"workers": 2, **settings})
-                found[example][mode] = _time_to(run_dir, score, limit)
+                records = run_job(Path(place), folder / example, *arguments, **{"workers": 2, **settings})
+                found[example][mode] = _time_to(records, score, limit)
     return found
 
 
-def _time_to(run_dir: Path, score: str, limit: float) -> dict[str, float | None]:
+def _time_to(records: Sequence[Record], score: str, limit: float) -> dict[str, float | None]:
     started, reached, best = None, None, float("inf")
-    for line in (run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
-        event = record["event"]
-        if event["kind"] == "loop-started" and started is None:
-            started = record["time"]
-        if event["kind"] == "evaluated" and event["scores"].get(score) is not None:
-            best = min(best, event["scores"][score])
-            if reached is None and event["scores"][score] <= limit and started is not None:
-                reached = record["time"] - started
+    for record in records:
+        if isinstance(record.event, LoopStarted) and started is None:
+            started = record.time
+        if isinstance(record.event, Evaluated) and (value := record.event.scores.get(score)) is not None:
+            best = min(best, value)
+            if reached is None and value <= limit and started is not None:
+                reached = record.time - started
     return {"seconds": reached, "best": best}
-
-
-def _run(folder: Path, script: Path, arguments: tuple[str, ...], settings: Mapping[str, Any]) -> Path:
-    run_dir = folder / "run"
-    said = io.StringIO()
-    place = ("--times", str(folder)) if script == SCRIPT else ()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        code = launch(script, *arguments, *place, run_dir=str(run_dir), progress="none", **settings)
-    if code:
-        raise ScriptFailed(f"a job of the benchmark ended with exit code {code}: {said.getvalue().strip()[-500:]}")
-    return run_dir

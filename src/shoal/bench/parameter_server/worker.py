@@ -1,7 +1,7 @@
 """A process of `shoal bench parameter-server`: a worker that tries some ways, or a baseline's server.
 
-A worker reads names of ways, one a line, and answers each with the seconds that one exchange took. Every way must come
-to the same parameters, which is checked when the lines end.
+A worker says which ways it knows. Each order names a way, and the answer is the seconds that one exchange took. All
+ways must come to the same parameters, which is checked when no more orders come.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Protocol
 import torch
 from torch.distributed import rpc
 
-from shoal.bench.parameter_server import plain_sockets as sockets
-from shoal.bench.parameter_server import torch_rpc
+from shoal.bench.harness import Orders
+from shoal.bench.parameter_server import baselines
+from shoal.bench.parameter_server.baselines import RATE
 from shoal.environment import parse_address
 from shoal.parameters.client import ClientConfig, EnrolTerms, ParameterClient
 from shoal.parameters.table_blocks import block_bytes_for
@@ -28,8 +29,6 @@ from shoal.wire.tables import Number, PushTerms, RuleSpec, TableSpec, TensorSpec
 from shoal.wire.token_file import read_token
 
 TENSORS = 25  # that the parameters are in
-RATE = 0.01
-READY = "ready"
 
 
 class Way(Protocol):
@@ -70,15 +69,15 @@ class ShoalWay:
 
 
 def serve_turns(ways: dict[str, Way], elements: int) -> None:
+    orders = Orders()
     gradient = torch.randn(elements, generator=torch.Generator().manual_seed(0))
     results = {name: torch.zeros(elements) for name in ways}
     turns = dict.fromkeys(ways, 0)
-    print(READY, flush=True)
-    for line in sys.stdin:
-        name = line.strip()
+    orders.answer(list(ways))
+    for name in orders:
         began = time.perf_counter()
         ways[name].exchange(gradient, results[name])
-        print(time.perf_counter() - began, flush=True)
+        orders.answer(time.perf_counter() - began)
         turns[name] += 1
     for name, parameters in results.items():
         wanted = -RATE * turns[name] * gradient
@@ -87,12 +86,12 @@ def serve_turns(ways: dict[str, Way], elements: int) -> None:
 
 def work_plain(options: argparse.Namespace) -> None:
     """The baselines."""
-    torch_rpc.join(torch_rpc.WORKER, options.rpc_file)
-    with closing(sockets.SocketWay(options.socket_port)) as plain:
+    baselines.join_rpc(baselines.WORKER, options.rpc_file)
+    with closing(baselines.SocketWay(options.socket_port)) as plain:
         ways: dict[str, Way] = {
-            torch_rpc.name_of(pieces): torch_rpc.RpcWay(pieces, options.elements) for pieces in torch_rpc.PIECES
+            baselines.rpc_name(calls): baselines.RpcWay(calls, options.elements) for calls in baselines.CALLS
         }
-        serve_turns({**ways, sockets.NAME: plain}, options.elements)
+        serve_turns({**ways, baselines.SOCKETS: plain}, options.elements)
     rpc.shutdown()
 
 
@@ -115,11 +114,11 @@ def work_shoal(options: argparse.Namespace) -> None:
 
 
 def serve_sockets(options: argparse.Namespace) -> None:
-    sockets.serve(socket.socket(fileno=options.listen_fd), options.elements)
+    baselines.serve_sockets(socket.socket(fileno=options.listen_fd), options.elements)
 
 
 def serve_rpc(options: argparse.Namespace) -> None:
-    torch_rpc.serve(options.rpc_file)
+    baselines.serve_rpc(options.rpc_file)
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {

@@ -1,8 +1,8 @@
 """`shoal bench recovery`: kills workers of a real job, again and again, and measures what that costs.
 
 Four local workers train a language model. First one worker after the other is killed, each when all are training again;
-then jobs with a kill every 15 s, with and without a spare process, take turns with a job without kills. What the
-figures mean for the bounds is in `figures`.
+then jobs with a kill every 15 s, with and without a spare process, take turns with a job without kills. `figures`
+has the bounds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import random
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -24,13 +23,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shoal.bench.recovery import figures as verdict
-from shoal.bench.recovery.figures import Applied, Bound, Diary
+from shoal.bench import verdict
+from shoal.bench.harness import worker_of
+from shoal.bench.jobs import job_in_background, output_of
+from shoal.bench.recovery import figures
+from shoal.bench.recovery.figures import Applied, Diary
+from shoal.bench.verdict import Bound
 from shoal.cli.options import Parser
 from shoal.errors import ScriptFailed, UsageError
 
 T = TypeVar("T")
-WORKER = Path(__file__).with_name("worker.py")
+WORKER = worker_of(__file__)
 WORKERS = 4
 PATIENCE = 120.0  # seconds after which a job that does not get on has failed
 SETTLED_STEPS = 5  # applied by all workers before the next kill
@@ -86,8 +89,7 @@ class Job:
         limit = time.monotonic() + PATIENCE
         while (found := look()) is None:
             if self.process.poll() is not None or time.monotonic() > limit:
-                log = (self.folder / "output.txt").read_text(encoding="utf-8", errors="replace")
-                raise ScriptFailed(f"the benchmark's job did not get to {what}: {log.strip()[-2000:]}")
+                raise ScriptFailed(f"the benchmark's job did not get to {what}: {output_of(self.folder)}")
             time.sleep(0.02)
         return found
 
@@ -101,8 +103,7 @@ class Job:
         (self.folder / "until").touch()
         code = self.process.wait(PATIENCE)
         if code != 0:
-            log = (self.folder / "output.txt").read_text(encoding="utf-8", errors="replace")
-            raise ScriptFailed(f"the benchmark's job ended with exit code {code}: {log.strip()[-2000:]}")
+            raise ScriptFailed(f"the benchmark's job ended with exit code {code}: {output_of(self.folder)}")
         if left := _processes_of(self.folder):
             raise ScriptFailed(f"processes {left} of the benchmark's job are left over")
         return self.diaries()
@@ -119,14 +120,10 @@ def main(arguments: Sequence[str]) -> int:
             results[part] = found
             bounds += held
     for what, count in _held().items():
-        left = max(0, count - before[what])
-        bounds.append(Bound(f"{what} left over", left, 0, left == 0))
-    results["bounds"] = [vars(bound) for bound in bounds]
-    for bound in bounds:
-        print(f"  {'holds' if bound.holds else 'FAILS'}  {bound.what}: {bound.found:.3f} (bound {bound.limit:.3f})")
-    if options.json:
-        Path(options.json).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    return 0 if all(bound.holds for bound in bounds) else 1
+        bounds.append(Bound(f"{what} left over", max(0, count - before[what]), "at most", 0))
+    print(verdict.table(bounds))
+    verdict.write(options.json, {**results, "bounds": verdict.as_json(bounds)})
+    return verdict.exit_code(bounds)
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -150,27 +147,10 @@ def _job(*settings: str) -> Iterator[Job]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "diaries").mkdir()
-        with (folder / "output.txt").open("w", encoding="utf-8") as output:
-            process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "shoal", "run", "-n", str(WORKERS), "--progress", "plain", *settings),
-                    *("--checkpoint-every", "never", "--run-dir", str(folder / "run"), str(WORKER)),
-                    *("--diaries", str(folder / "diaries"), "--until", str(folder / "until")),
-                ],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        try:
+        options = ("-n", str(WORKERS), "--progress", "plain", "--checkpoint-every", "never", *settings)
+        arguments = ("--diaries", str(folder / "diaries"), "--until", str(folder / "until"))
+        with job_in_background(folder, options, WORKER, *arguments) as process:
             yield Job(folder, process)
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
-                try:
-                    process.wait(20)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
 
 
 def _measure_kills(options: argparse.Namespace) -> tuple[dict[str, Any], list[Bound]]:
@@ -186,17 +166,17 @@ def _measure_kills(options: argparse.Namespace) -> tuple[dict[str, Any], list[Bo
             killed = job.kill(victim, living[victim].pid)
 
             def recovered(victim: int = victim, killed: float = killed, old: int = generation) -> float | None:
-                return verdict.recovery(job.diaries(), victim=victim, killed=killed, generation=old)
+                return figures.recovery(job.diaries(), victim=victim, killed=killed, generation=old)
 
             recoveries.append(job.wait_for(recovered, "a step after a kill"))
             print(f"  kill {number + 1}: worker {victim}, next step after {recoveries[-1]:.3f} s", flush=True)
         job.await_all()
         diaries = job.end()
     joined = [diary for worker, diary in diaries.items() if worker >= WORKERS]
-    replacements = [taken for diary in joined if (taken := verdict.replacement(diary)) is not None]
-    step = statistics.median(verdict.step_seconds(diary) for diary in diaries.values() if len(diary.applied) > 1)
+    replacements = [taken for diary in joined if (taken := figures.replacement(diary)) is not None]
+    step = statistics.median(figures.step_seconds(diary) for diary in diaries.values() if len(diary.applied) > 1)
     found = {"step": step, "recoveries": recoveries, "replacements": replacements}
-    return found, verdict.bounds_of_kills(recoveries, replacements, step)
+    return found, figures.bounds_of_kills(recoveries, replacements, step)
 
 
 def _measure_goodput(options: argparse.Namespace) -> tuple[dict[str, Any], list[Bound]]:
@@ -209,18 +189,16 @@ def _measure_goodput(options: argparse.Namespace) -> tuple[dict[str, Any], list[
             print(f"  turn {turn + 1}, {how}: {rate:.1f} samples/s", flush=True)
             if how == "no faults":
                 costs += [
-                    {"share": verdict.cost_share(diary), **{k: v / diary.steps for k, v in diary.costs.items()}}
+                    {"share": figures.cost_share(diary), **{k: v / diary.steps for k, v in diary.costs.items()}}
                     for diary in diaries.values()
                     if diary.costs
                 ]
     goodput = {
         how: statistics.median(rate / whole for rate, whole in zip(rates[how], rates["no faults"], strict=True))
-        for how in verdict.GOODPUT
+        for how in figures.GOODPUT
     }
     share = statistics.median(cost["share"] for cost in costs)
-    bounds = verdict.bounds_of_goodput(goodput)
-    bounds.append(Bound("cost without faults, part of a step", share, verdict.COST, share <= verdict.COST))
-    return {"rates": rates, "goodput": goodput, "costs": costs}, bounds
+    return {"rates": rates, "goodput": goodput, "costs": costs}, figures.bounds_of_goodput(goodput, share)
 
 
 def _rate(how: str, spares: int, draw: random.Random, options: argparse.Namespace) -> tuple[float, dict[int, Diary]]:
@@ -237,7 +215,7 @@ def _rate(how: str, spares: int, draw: random.Random, options: argparse.Namespac
         time.sleep(max(0.0, start + options.window - time.monotonic()))
         end = time.monotonic()
         diaries = job.end()
-    return verdict.samples_between(diaries, start, end) / (end - start), diaries
+    return figures.samples_between(diaries, start, end) / (end - start), diaries
 
 
 def _moments(window: float, every: float) -> list[float]:

@@ -1,4 +1,4 @@
-"""What the diaries of `shoal bench recovery` come to: recovery times, goodput, cost without faults. Pure.
+"""What the diaries of `shoal bench recovery` mean: recovery times, goodput, cost without faults. Pure.
 
 All times are in seconds by one clock. A diary is a list of applied steps of one worker.
 """
@@ -9,6 +9,8 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+from shoal.bench.verdict import Bound
 
 # What the benchmark is judged by.
 RECOVERY_MEDIAN = 1.0  # plus one normal step
@@ -33,14 +35,6 @@ class Diary:
     applied: list[Applied] = field(default_factory=list)
     costs: dict[str, float] = field(default_factory=dict)  # seconds, by what they were for
     steps: int = 0  # over which they add up
-
-
-@dataclass(frozen=True)
-class Bound:
-    what: str
-    found: float
-    limit: float
-    holds: bool
 
 
 def step_seconds(diary: Diary) -> float:
@@ -92,15 +86,16 @@ def cost_share(diary: Diary) -> float:
 
 
 def bounds_of_kills(recoveries: Sequence[float], replacements: Sequence[float], step: float) -> list[Bound]:
-    median, worst = statistics.median(recoveries), max(recoveries)
-    found = [
-        Bound("from SIGKILL to the next step, median s", median, RECOVERY_MEDIAN + step, median <= 1.0 + step),
-        Bound("from SIGKILL to the next step, worst s", worst, RECOVERY_WORST, worst <= RECOVERY_WORST),
-    ]
-    slowest = max(replacements, default=math.inf)
+    median, worst, slowest = statistics.median(recoveries), max(recoveries), max(replacements, default=math.inf)
     what = "a replacement, from torch's import to its first step, worst s"
-    return [*found, Bound(what, slowest, REPLACEMENT, slowest <= REPLACEMENT)]
+    return [
+        Bound("from SIGKILL to the next step, median s", median, "at most", RECOVERY_MEDIAN + step),
+        Bound("from SIGKILL to the next step, worst s", worst, "at most", RECOVERY_WORST),
+        Bound(what, slowest, "at most", REPLACEMENT),
+    ]
 
 
-def bounds_of_goodput(goodput: Mapping[str, float]) -> list[Bound]:
-    return [Bound(f"goodput, {how}", goodput[how], limit, goodput[how] >= limit) for how, limit in GOODPUT.items()]
+def bounds_of_goodput(goodput: Mapping[str, float], cost: float) -> list[Bound]:
+    """`cost`: what being ready for faults takes of a step, without any fault."""
+    bounds = [Bound(f"goodput, {how}", goodput[how], "at least", limit) for how, limit in GOODPUT.items()]
+    return [*bounds, Bound("cost without faults, part of a step", cost, "at most", COST)]

@@ -40,7 +40,7 @@ class Windows(Dataset[torch.Tensor]):
         return self.text[index * CONTEXT : (index + 1) * CONTEXT + 1].long()
 
 
-class GPT(nn.Module):
+class ByteModel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.bytes, self.positions = nn.Embedding(256, WIDTH), nn.Embedding(CONTEXT, WIDTH)
@@ -74,7 +74,7 @@ def train(run: shoal.Run) -> None:
     peers = run._session.peers
     with (options.diaries / f"{peers.worker}.jsonl").open("a", encoding="utf-8") as diary:
         write(diary, imported=IMPORTED, pid=os.getpid())
-        model = run.model(GPT)
+        model = run.model(ByteModel)
         optimizer = run.optimizer(torch.optim.AdamW(model.parameters(), lr=1e-3), clip_norm=1.0)
         for batch in run.batches(Windows(), batch_size=BATCH, steps=10**6):
             loss = F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())

@@ -1,15 +1,16 @@
-"""What the measurements of `shoal bench training` come to: medians, exposed exchange, ratios and bounds. Pure.
+"""What the measurements of `shoal bench training` mean: exposed exchange, ratios and bounds. Pure.
 
-The exposed exchange of a step is what it takes longer than the same step without any exchange in the same processes:
-what overlaps with the computation does not count, what slows the computation down does.
+The exposed exchange of a step is how much longer it takes than the same step without any exchange in the same
+processes. An exchange that overlaps with the computation does not count; slowing the computation down does.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from shoal.bench.harness import medians
+from shoal.bench.verdict import Bound, table
 
 SHOAL, DDP, FAST_DDP, NO_EXCHANGE = "shoal", "ddp", "ddp static", "no exchange"
 IN_WORKER = ", in a Shoal worker"  # behind the names of what also runs in plain processes
@@ -17,21 +18,6 @@ IN_WORKER = ", in a Shoal worker"  # behind the names of what also runs in plain
 # Bounds, as parts of DDP's with its default settings in plain processes.
 STEP = {"mlp": 0.70, "gpt": 0.85}
 EXPOSED = {"mlp": 1 / 3}
-
-
-@dataclass(frozen=True)
-class Bound:
-    what: str
-    found: float
-    limit: float  # at most
-
-    @property
-    def holds(self) -> bool:
-        return self.found <= self.limit
-
-
-def medians(result: Mapping[str, Any]) -> dict[str, float]:
-    return {name: statistics.median(seconds) for name, seconds in result["seconds"].items()}
 
 
 def exposed(typical: Mapping[str, float]) -> dict[str, float]:
@@ -53,15 +39,15 @@ def ratios(typical: Mapping[str, float]) -> dict[str, dict[str, float]]:
 
 def bounds(problem: str, typical: Mapping[str, float]) -> list[Bound]:
     against = ratios(typical)[DDP]
-    judged = [Bound(f"{problem}: step, of that of DDP over gloo", against["step"], STEP[problem])]
+    judged = [Bound(f"{problem}: step, of that of DDP over gloo", against["step"], "at most", STEP[problem])]
     if problem in EXPOSED and "exposed" in against:
-        judged.append(Bound(f"{problem}: exposed exchange, of DDP's", against["exposed"], EXPOSED[problem]))
+        judged.append(Bound(f"{problem}: exposed exchange, of DDP's", against["exposed"], "at most", EXPOSED[problem]))
     return judged
 
 
 def text(problem: str, result: Mapping[str, Any]) -> str:
     """For people."""
-    typical = medians(result)
+    typical = medians(result["seconds"])
     beyond, against = exposed(typical), ratios(typical)
     lines = [
         f"{problem}: {result['parameters'] / 1e6:.1f} million parameters, batch {result['batch']} per worker; medians",
@@ -72,8 +58,4 @@ def text(problem: str, result: Mapping[str, Any]) -> str:
         line += f"  {beyond[name] * 1e3:6.1f} ms" if name in beyond else ""
         line += "  " + ", ".join(f"{part:.2f}" for part in against.get(name, {}).values())
         lines.append(line.rstrip())
-    lines += [
-        f"  {'holds ' if bound.holds else 'MISSED'} {bound.what}: {bound.found:.3f}, at most {bound.limit:.3f}"
-        for bound in bounds(problem, typical)
-    ]
-    return "\n".join(lines)
+    return "\n".join([*lines, table(bounds(problem, typical))])

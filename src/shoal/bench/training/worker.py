@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,13 +22,15 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
 import shoal
+from shoal.bench.harness import Crew, Orders, in_turns
+from shoal.bench.jobs import leave_results
 from shoal.bench.training.figures import DDP, FAST_DDP, IN_WORKER, NO_EXCHANGE, SHOAL
 from shoal.bench.training.problems import PROBLEMS, Problem
 from shoal.data.loading import die_with_parent
 from shoal.environment import KEEPING_MALLOC, MALLOC, PREFIX, inherited
 
+FINISH_SECONDS = 60.0  # for a plain process to end by itself
 WARM_UP = 5  # steps of each before the first measured one
-ANSWER = "seconds: "  # before what a plain process says
 
 Step = Callable[[], None]
 Turn = Callable[[int], float]  # mean seconds of so many steps
@@ -82,15 +82,12 @@ def plain_steps(problem: Problem) -> dict[str, Step]:
     return {DDP: ddp(fast=False), FAST_DDP: ddp(fast=True), NO_EXCHANGE: alone}
 
 
-def turn_of(step: Step) -> Turn:
-    def turn(count: int) -> float:
-        dist.barrier()
-        started = time.perf_counter()
-        for _ in range(count):
-            step()
-        return (time.perf_counter() - started) / count
-
-    return turn
+def turn(step: Step, count: int) -> float:
+    dist.barrier()
+    started = time.perf_counter()
+    for _ in range(count):
+        step()
+    return (time.perf_counter() - started) / count
 
 
 def plain_environment() -> dict[str, str]:
@@ -101,44 +98,9 @@ def plain_environment() -> dict[str, str]:
     }
 
 
-class PlainProcess:
-    """A process beside this worker that knows nothing of the job."""
-
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        command = [sys.executable, __file__, arguments.problem, "--meet-in", arguments.meet_in, "--plain"]
-        place = [str(dist.get_rank()), str(dist.get_world_size())]
-        self._process = subprocess.Popen(
-            [*command, *place], env=plain_environment(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-
-    def turn_of(self, name: str) -> Turn:
-        def turn(count: int) -> float:
-            assert self._process.stdin is not None and self._process.stdout is not None
-            self._process.stdin.write(f"{count} {name}\n")
-            self._process.stdin.flush()
-            for line in self._process.stdout:
-                if line.startswith(ANSWER):
-                    return float(line.removeprefix(ANSWER))
-            raise RuntimeError(f"the plain process of rank {dist.get_rank()} ended while it was to run {name}")
-
-        return turn
-
-    def close(self) -> None:
-        """It ends when there is nothing more to read."""
-        with self._process:
-            pass
-
-
-def serve(steps: dict[str, Step], orders: IO[str]) -> None:
-    """The other side: do what is asked for until nobody asks."""
-    for line in orders:
-        count, _, name = line.strip().partition(" ")
-        print(f"{ANSWER}{turn_of(steps[name])(int(count))}", flush=True)
-
-
 @contextmanager
-def _gloo(arguments: argparse.Namespace, kind: str, place: tuple[int, int]) -> Iterator[None]:
-    meeting = f"file://{Path(arguments.meet_in) / kind}"
+def _gloo(folder: str, kind: str, place: tuple[int, int]) -> Iterator[None]:
+    meeting = f"file://{Path(folder) / kind}"
     dist.init_process_group("gloo", init_method=meeting, rank=place[0], world_size=place[1])
     try:
         yield
@@ -146,40 +108,41 @@ def _gloo(arguments: argparse.Namespace, kind: str, place: tuple[int, int]) -> I
         dist.destroy_process_group()
 
 
-def measure(turns: dict[str, Turn], rounds: int, steps: int) -> dict[str, list[float]]:
-    """Every round begins with another one, so that none always runs after the same."""
-    for turn in turns.values():
-        turn(WARM_UP)
-    seconds: dict[str, list[float]] = {name: [] for name in turns}
-    names = list(turns)
-    for number in range(rounds):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            seconds[name].append(turns[name](steps))
-    return seconds
-
-
 def train(run: shoal.Run) -> None:
     arguments = parse()
     problem = PROBLEMS[arguments.problem]()
-    with _gloo(arguments, "workers", (run.rank, run.world_size)):
-        plain = PlainProcess(arguments)
-        try:
-            turns = {SHOAL: turn_of(shoal_step(run, problem))}
-            for name, step in plain_steps(problem).items():
-                turns[name], turns[name + IN_WORKER] = plain.turn_of(name), turn_of(step)
-            seconds = measure(turns, arguments.rounds, arguments.steps)
-        finally:
-            plain.close()
+    with _gloo(arguments.folder, "workers", (run.rank, run.world_size)), Crew() as crew:
+        place = ("--plain", str(run.rank), str(run.world_size))
+        plain = crew.start(
+            "the plain process",
+            __file__,
+            arguments.problem,
+            "--folder",
+            arguments.folder,
+            *place,
+            env=plain_environment(),
+        )
+
+        def plain_turn(name: str, count: int) -> float:
+            plain.order((count, name))
+            return float(plain.answer())
+
+        turns: dict[str, Turn] = {SHOAL: partial(turn, shoal_step(run, problem))}
+        for name, step in plain_steps(problem).items():
+            turns[name], turns[name + IN_WORKER] = partial(plain_turn, name), partial(turn, step)
+        for warm_up in turns.values():
+            warm_up(WARM_UP)
+        seconds = in_turns({name: partial(each, arguments.steps) for name, each in turns.items()}, arguments.rounds)
+        plain.finish(FINISH_SECONDS)  # all plain processes end together: none is killed amid its last exchange
     if run.is_first:
         size = sum(parameter.numel() for parameter in problem.model.parameters())
-        print(json.dumps({"parameters": size, "batch": problem.batch, "seconds": seconds}))
+        leave_results(Path(arguments.folder), {"parameters": size, "batch": problem.batch, "seconds": seconds})
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("problem", choices=PROBLEMS)
-    parser.add_argument("--meet-in", required=True, help="folder")
+    parser.add_argument("--folder", required=True, help="where processes meet and results go")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--plain", nargs=2, type=int, metavar=("RANK", "SIZE"), help="this is a plain process")
@@ -192,8 +155,11 @@ def main() -> None:
         shoal.main(train)
         return
     die_with_parent()
-    with _gloo(arguments, "plain", tuple(arguments.plain)):
-        serve(plain_steps(PROBLEMS[arguments.problem]()), sys.stdin)
+    orders = Orders()
+    with _gloo(arguments.folder, "plain", tuple(arguments.plain)):
+        steps = plain_steps(PROBLEMS[arguments.problem]())
+        for count, name in orders:
+            orders.answer(turn(steps[name], count))
 
 
 if __name__ == "__main__":

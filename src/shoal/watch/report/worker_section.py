@@ -11,8 +11,8 @@ import msgspec
 
 from shoal.values import TimeShares
 from shoal.watch.board import WorkerState
-from shoal.watch.markup import Markup, join, table, tag
-from shoal.watch.record import RunRecord
+from shoal.watch.record.run_record import RunRecord
+from shoal.watch.report.markup import Markup, join, table, tag
 from shoal.watch.wording import amount, duration
 
 KINDS = ("compute", "communication", "waiting", "checkpoint", "input", "other")  # in the order of the bars

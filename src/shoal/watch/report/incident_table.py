@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from shoal.watch.goodput import Cost
-from shoal.watch.incident import Incident
 from shoal.watch.incident_words import NOTHING, cost_cells, definition, in_a_line
-from shoal.watch.markup import Markup, join, table, tag
-from shoal.watch.record import RunRecord
-from shoal.watch.story import Story
-from shoal.watch.timeline import LANES, Entry
+from shoal.watch.record.goodput import Cost
+from shoal.watch.record.incident import Incident
+from shoal.watch.record.run_record import RunRecord
+from shoal.watch.record.story import Story
+from shoal.watch.record.timeline import LANES, Entry
+from shoal.watch.report.markup import Markup, join, table, tag
 from shoal.watch.wording import duration
 
 HEADINGS = ("at", "what happened", "what was decided, and why", "without progress", "redone", "state copied")

@@ -18,10 +18,10 @@ from pathlib import Path
 import msgspec
 
 from shoal.steps import AppliedSteps, MetricLine
-from shoal.watch.incident import Incident
-from shoal.watch.incidents import Incidents
-from shoal.watch.lines import LineFile
-from shoal.watch.series import LATE, METRICS
+from shoal.watch.record.incident import Incident
+from shoal.watch.record.incidents import Incidents
+from shoal.watch.record.lines import LineFile
+from shoal.watch.record.series import LATE, METRICS
 
 STRETCH = 1.0  # seconds of steps that are one measurement of the rate, at least
 MOST_STRETCHES = 4000  # beyond, neighbours are joined and the stretches get longer

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.steps import MetricLine
-from shoal.watch.series import MOST_NAMES, MOST_POINTS, Curves, Series, read_curves
+from shoal.watch.record.series import MOST_NAMES, MOST_POINTS, Curves, Series, read_curves
 
 
 def line(step: int, value: float | None, *, samples: int = 10, seconds: float = 2.0, name: str = "loss") -> MetricLine:

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import events
-from shoal.watch.record import is_running, read_record
-from shoal.watch.story import MOST_CHECKPOINTS, Story
-from shoal.watch.timeline import MOST_ENTRIES, entry_of
+from shoal.watch.record.run_record import is_running, read_record
+from shoal.watch.record.story import MOST_CHECKPOINTS, Story
+from shoal.watch.record.timeline import MOST_ENTRIES, entry_of
 from support.records import Job, applied, eventful, job_started
 
 END = events.JobEnded(outcome="finished", exit_code=0, reason="all workers finished", seconds=9.0)

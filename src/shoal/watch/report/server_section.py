@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from shoal.values import ServerLoad
-from shoal.watch.markup import Markup, join, table, tag
-from shoal.watch.record import RunRecord
-from shoal.watch.servers import Loss, Servers
+from shoal.watch.record.run_record import RunRecord
+from shoal.watch.report.markup import Markup, join, table, tag
+from shoal.watch.server_board import Loss, Servers
 from shoal.watch.wording import amount, duration, span
 
 

@@ -13,11 +13,11 @@ from shoal import events
 from shoal.values import ServerLoad
 from shoal.watch import open_display, write_report
 from shoal.watch.board import Board
-from shoal.watch.incidents import Incidents
-from shoal.watch.notices import notices
+from shoal.watch.record.incidents import Incidents
+from shoal.watch.record.timeline import Timeline
+from shoal.watch.screen.notices import notices
+from shoal.watch.server_board import MOST_LOSSES, Servers
 from shoal.watch.server_words import histogram, progress
-from shoal.watch.servers import MOST_LOSSES, Servers
-from shoal.watch.timeline import Timeline
 from support.records import Job, applied, job_started
 
 LOST = events.ServerLost(server=1, reason="its process was killed by SIGKILL")

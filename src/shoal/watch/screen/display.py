@@ -67,9 +67,9 @@ def open_display(progress: str, workers: int) -> Display:
     if progress == "none":
         return Quiet()
     if progress == "live" or (progress == "auto" and sys.stdout.isatty()):
-        from shoal.watch.live import Live  # noqa: PLC0415  rich is not needed, nor paid for, without a terminal
+        from shoal.watch.screen.live import Live  # noqa: PLC0415  rich is not needed, nor paid for, without a terminal
 
         return Live(workers)
-    from shoal.watch.plain import Plain  # noqa: PLC0415  it imports this module
+    from shoal.watch.screen.plain import Plain  # noqa: PLC0415  it imports this module
 
     return Plain()

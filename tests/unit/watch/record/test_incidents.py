@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from shoal import events
 from shoal.values import TimeShares
-from shoal.watch.goodput import Cost
-from shoal.watch.incident import Incident
 from shoal.watch.incident_words import cost_cells, in_a_line, percent, without_progress
-from shoal.watch.incidents import MOST_INCIDENTS, Incidents
+from shoal.watch.record.goodput import Cost
+from shoal.watch.record.incident import Incident
+from shoal.watch.record.incidents import MOST_INCIDENTS, Incidents
 from support.records import job_started
 
 Told = tuple[float, events.Event]

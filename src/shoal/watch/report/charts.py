@@ -1,6 +1,6 @@
 """Which charts a report has and the numbers in them, as the JSON that the page's script draws from. Pure.
 
-Not here: how they are drawn (`report.js`) and the figures around them (`report_sections`).
+Not here: how they are drawn (`report.js`) and the figures around them (`sections`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from shoal.watch.goodput import Cost
-from shoal.watch.markup import Markup, readable, trusted
-from shoal.watch.record import RunRecord
-from shoal.watch.series import Curves, Point, Series
+from shoal.watch.record.goodput import Cost
+from shoal.watch.record.run_record import RunRecord
+from shoal.watch.record.series import Curves, Point, Series
+from shoal.watch.report.markup import Markup, readable, trusted
 from shoal.watch.wording import first_line, span
 
 # Beside colours, so that curves can be told apart without them.

@@ -7,9 +7,9 @@ import math
 from shoal.events import Event, StepsApplied
 from shoal.watch import server_words
 from shoal.watch.board import Board
-from shoal.watch.display import Display, write_lines
-from shoal.watch.notices import notices
-from shoal.watch.summary import has_something, summary_lines
+from shoal.watch.screen.display import Display, write_lines
+from shoal.watch.screen.notices import notices
+from shoal.watch.screen.summary import has_something, summary_lines
 from shoal.watch.wording import progress_parts
 
 INTERVAL = 2.0  # seconds between progress lines, by the clock of the events

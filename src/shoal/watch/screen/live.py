@@ -14,9 +14,9 @@ from rich.text import Text
 from shoal.events import Event, StepsApplied
 from shoal.watch import server_words
 from shoal.watch.board import Board
-from shoal.watch.display import Display
-from shoal.watch.notices import LOUD, notices
-from shoal.watch.summary import COLUMNS, has_something, headline, rows
+from shoal.watch.screen.display import Display
+from shoal.watch.screen.notices import LOUD, notices
+from shoal.watch.screen.summary import COLUMNS, has_something, headline, rows
 from shoal.watch.wording import progress_parts, rate
 
 INTERVAL = 0.1  # seconds between two drawings, by the clock of the events

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from shoal import events
 from shoal.watch import server_words
-from shoal.watch.incident import Counts, Incident
+from shoal.watch.record.incident import Counts, Incident
 from shoal.watch.wording import fault_words, first_line, shortly, some_workers, span
 
 MOST_INCIDENTS = 1000  # that are told one by one; the newest are kept, and all count in the totals

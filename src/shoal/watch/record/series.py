@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from shoal.steps import MetricLine
-from shoal.watch.lines import LineFile
+from shoal.watch.record.lines import LineFile
 
 METRICS = "metrics.jsonl"
 MOST_POINTS = 2000  # of a series

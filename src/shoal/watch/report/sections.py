@@ -1,7 +1,7 @@
 """The parts of a report as HTML: headline, charts' frames, timeline, checkpoints, configuration. Pure.
 
 Text of a job goes through `markup.tag`, which escapes it. Not here: time shares (`report_workers`), the numbers of
-charts (`report_charts`), the page around (`report_page`).
+charts (`charts`), the page around (`page`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from datetime import datetime
 
 from shoal.watch.board import as_number
 from shoal.watch.incident_words import percent, without_progress
-from shoal.watch.markup import Markup, join, table, tag
-from shoal.watch.record import CRASHED, RUNNING, RunRecord, damage
-from shoal.watch.report_charts import COLOURS, Chart, Reported, dash_of
-from shoal.watch.series import METRICS
-from shoal.watch.story import MOST_CHECKPOINTS
-from shoal.watch.timeline import CATEGORIES, Entry
+from shoal.watch.record.run_record import CRASHED, RUNNING, RunRecord, damage
+from shoal.watch.record.series import METRICS
+from shoal.watch.record.story import MOST_CHECKPOINTS
+from shoal.watch.record.timeline import CATEGORIES, Entry
+from shoal.watch.report.charts import COLOURS, Chart, Reported, dash_of
+from shoal.watch.report.markup import Markup, join, table, tag
 from shoal.watch.wording import amount, duration, number, rate, span
 
 OWN = ("run-dir", "resume", "address")  # settings that every job has for itself: a difference tells nothing

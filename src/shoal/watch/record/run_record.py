@@ -17,9 +17,9 @@ import msgspec
 from shoal import files
 from shoal.events import Record
 from shoal.steps import LAST_TIME, MOST_COUNT, MOST_SECONDS, MetricLine
-from shoal.watch.lines import LineFile, last_line
-from shoal.watch.series import METRICS
-from shoal.watch.story import Story
+from shoal.watch.record.lines import LineFile, last_line
+from shoal.watch.record.series import METRICS
+from shoal.watch.record.story import Story
 from shoal.watch.wording import number
 
 EVENTS = "events.jsonl"

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.steps import MetricLine
-from shoal.watch.goodput import MOST_STRETCHES, Cost, Course, Goodput, merged
-from shoal.watch.incident import Incident
 from shoal.watch.incident_words import cost_of, without_progress
-from shoal.watch.record import read_record
+from shoal.watch.record.goodput import MOST_STRETCHES, Cost, Course, Goodput, merged
+from shoal.watch.record.incident import Incident
+from shoal.watch.record.run_record import read_record
 from support.records import eventful, faulty
 
 

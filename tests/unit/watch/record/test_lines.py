@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.watch import lines
-from shoal.watch.lines import LineFile, last_line
+from shoal.watch.record import lines
+from shoal.watch.record.lines import LineFile, last_line
 
 NUMBERS = msgspec.json.Decoder(dict[str, int])
 

@@ -13,10 +13,10 @@ from typing import Literal
 
 from shoal import events
 from shoal.watch.board import Board, WorkerState, mean_rate
-from shoal.watch.goodput import Course, course_of
-from shoal.watch.incidents import Incidents
-from shoal.watch.series import Series
-from shoal.watch.timeline import Timeline
+from shoal.watch.record.goodput import Course, course_of
+from shoal.watch.record.incidents import Incidents
+from shoal.watch.record.series import Series
+from shoal.watch.record.timeline import Timeline
 
 MOST_CHECKPOINTS = 500  # rows; the newest are kept
 MOST_SCORES = 100  # names of held-out scores

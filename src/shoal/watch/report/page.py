@@ -1,8 +1,8 @@
 """One HTML page about one or several runs that needs nothing else: styles, script and numbers are in it.
 
 The page's security policy allows exactly its style sheet and its script, by their hashes, and no request at all: even
-text that slipped through the escaping could not run. Not here: the sections (`report_sections`, `report_workers`) and
-what is drawn (`report_charts`).
+text that slipped through the escaping could not run. Not here: the sections (`sections`, `worker_section`) and
+what is drawn (`charts`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from importlib import resources
 from pathlib import Path
 
 from shoal.errors import UsageError
-from shoal.watch import report_sections as sections
-from shoal.watch.goodput import Goodput
-from shoal.watch.markup import Markup, join, readable, tag, trusted
-from shoal.watch.record import read_record
-from shoal.watch.report_charts import ChartData, Reported, as_script_text, chart_data
-from shoal.watch.report_incidents import incidents
-from shoal.watch.report_servers import servers
-from shoal.watch.report_workers import breakdown, patterns
-from shoal.watch.series import read_curves
+from shoal.watch.record.goodput import Goodput
+from shoal.watch.record.run_record import read_record
+from shoal.watch.record.series import read_curves
+from shoal.watch.report import sections
+from shoal.watch.report.charts import ChartData, Reported, as_script_text, chart_data
+from shoal.watch.report.incident_table import incidents
+from shoal.watch.report.markup import Markup, join, readable, tag, trusted
+from shoal.watch.report.server_section import servers
+from shoal.watch.report.worker_section import breakdown, patterns
 
 CONTENTS = (
     ("curves", "Curves"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.cli.bench_collectives import COLLECTIVES
+from shoal.bench.collectives.command import COLLECTIVES
 from support.launcher import shoal
 
 

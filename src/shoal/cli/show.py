@@ -14,10 +14,10 @@ from shoal.cli.runs import progress
 from shoal.cli.tables import columns, printable
 from shoal.files import read_plain
 from shoal.watch.incident_words import NOTHING, cost_cells, cost_of, definition, in_a_line
-from shoal.watch.record import CRASHED, RUNNING, RunRecord, read_record
-from shoal.watch.report_sections import OWN
-from shoal.watch.report_workers import KINDS, sent_cells, sent_headings
-from shoal.watch.timeline import Entry
+from shoal.watch.record.run_record import CRASHED, RUNNING, RunRecord, read_record
+from shoal.watch.record.timeline import Entry
+from shoal.watch.report.sections import OWN
+from shoal.watch.report.worker_section import KINDS, sent_cells, sent_headings
 from shoal.watch.wording import amount, duration, first_line, named_values, rate, span
 
 MOST_EVENTS = 15  # the newest that are worth telling

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from shoal.collectives.mailbox import Mailbox
-from shoal.collectives.mailbox_delivery import Delivery
+from shoal.collectives.mailbox.delivery import Delivery
+from shoal.collectives.mailbox.mailbox import Mailbox
 from shoal.collectives.torch_backend.calls import in_torch_errors
 from shoal.collectives.torch_backend.work import Clock, DeliveryWork, ShoalWork
 from shoal.errors import UsageError

@@ -15,9 +15,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from shoal.collectives.mailbox.delivery import Delivery
+from shoal.collectives.mailbox.delivery import Delivery, Pull
 from shoal.collectives.mailbox.lane import Lane
-from shoal.collectives.mailbox.message import Pull
 from shoal.collectives.mailbox.pieces import SHORTEST as STAGED_FROM
 from shoal.collectives.mailbox.pieces import Stage
 from shoal.collectives.mailbox.post import Post

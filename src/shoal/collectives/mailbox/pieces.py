@@ -14,8 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import NamedTuple, Self
 
-from shoal.collectives.mailbox.delivery import Delivery
-from shoal.collectives.mailbox.message import Pull
+from shoal.collectives.mailbox.delivery import Delivery, Pull
 from shoal.errors import PeerLost
 from shoal.transport import memory_order
 from shoal.transport.native import native

@@ -11,14 +11,12 @@ import ctypes
 from collections import Counter, deque
 from collections.abc import Mapping
 
-from shoal.collectives.mailbox.delivery import Delivery
+from shoal.collectives.mailbox.delivery import Delivery, Message, Pull
 from shoal.collectives.mailbox.lane import Lane
-from shoal.collectives.mailbox.letters import Kind, Letter
-from shoal.collectives.mailbox.mailbox_losses import Losses, mismatch, needed
+from shoal.collectives.mailbox.letters import Kind, Letter, describe
 from shoal.collectives.mailbox.matching import Matching
-from shoal.collectives.mailbox.message import Message, Pull
-from shoal.errors import WireError
-from shoal.transport.ending import Ending, credible
+from shoal.errors import PeerLost, WireError, WorkersDisagree
+from shoal.transport.ending import Ending, credible, name_the_lost
 
 # What travels with letters to one rank and was not received yet, in bytes: more is only offered, so that who receives
 # late keeps no more than this for every sender.
@@ -285,3 +283,44 @@ class Post:
 
     def _fail_one(self, delivery: Delivery, error: BaseException) -> None:
         self.finish(delivery, self._losses.in_operation(error, delivery.label))
+
+
+class Losses:
+    """Who has left, and who of them is to be named."""
+
+    def __init__(self, rank: int, names: Mapping[int, str]) -> None:
+        self.endings: dict[int, Ending] = {}
+        self._rank = rank
+        self._names = names
+        self._whys: dict[int, str] = {}  # by rank, for people
+
+    def add(self, rank: int, ending: Ending, why: str) -> PeerLost | None:
+        """Whose loss fails everything, or None: all who left had finished. `why` is for people and may be empty."""
+        self.endings.setdefault(rank, ending)
+        self._whys.setdefault(rank, why)
+        lost = name_the_lost(self.endings, own=self._rank, awaited=None)
+        if lost is None or lost.peer is None or not self._whys.get(lost.peer) or self.endings[lost.peer].announced:
+            return lost
+        return PeerLost(f"rank {lost.peer} is gone: {self._whys[lost.peer]}", peer=lost.peer)
+
+    def in_operation(self, error: BaseException, label: str) -> BaseException:
+        """The same with who it was, where that is known, and in which operation it was noticed."""
+        if not isinstance(error, PeerLost):
+            return error
+        name = None if error.peer is None else self._names.get(error.peer)
+        who = f"rank {error.peer} is {name}; " if name else ""
+        return PeerLost(f"{error}; {who}noticed in {label}", peer=error.peer)
+
+
+def needed(rank: int) -> PeerLost:
+    return PeerLost(f"rank {rank} left: it had finished, while this rank still needs it", peer=rank)
+
+
+def mismatch(sent: tuple[int, Letter], received: tuple[int, int, int]) -> WorkersDisagree:
+    """`sent`: who, and what it said; `received`: who, dtype and size."""
+    source, letter = sent
+    target, dtype, size = received
+    return WorkersDisagree(
+        f"rank {source} sends {describe(letter.dtype, letter.size)} with tag {letter.tag}, and rank {target} "
+        f"receives {describe(dtype, size)}: give both tensors the same size and dtype, or the messages other tags"
+    )

@@ -9,9 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from shoal.collectives.mailbox.delivery import Delivery
+from shoal.collectives.mailbox.delivery import Delivery, Pull
 from shoal.collectives.mailbox.letters import Kind, Letter
-from shoal.collectives.mailbox.message import Pull
 from shoal.collectives.mailbox.pieces import PIECE_BYTES, SHORTEST, STAGE_BYTES, Places, Stage
 from shoal.errors import PeerLost
 from shoal.transport.arena import Arena

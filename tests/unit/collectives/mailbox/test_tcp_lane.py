@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from shoal.collectives.mailbox import mailbox_progress
 from shoal.collectives.mailbox.letters import LETTER_BYTES, Kind, Letter, pack
-from shoal.collectives.mailbox.mailbox import Mailbox, mailbox_progress
+from shoal.collectives.mailbox.mailbox import Mailbox
 from shoal.collectives.mailbox.tcp_lane import TcpLane
 from shoal.errors import PeerLost, WireError
 from shoal.transport import silence

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import torch
 
-from shoal.checkpoint.capture import Capture, NamedState, Staging
-from shoal.checkpoint.manifest import About, checkpoint_name, part_name
-from shoal.checkpoint.part_writer import write_part
-from shoal.checkpoint.publisher import StorePublisher
+from shoal.checkpoint.parts.capture import Capture, NamedState, Staging
+from shoal.checkpoint.parts.part_writer import write_part
+from shoal.checkpoint.published.manifest import About, checkpoint_name, part_name
+from shoal.checkpoint.published.store_publisher import StorePublisher
 from shoal.checkpoint.state_tree import flatten_named
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores.store import Store
 from shoal.membership.publisher import PublishRequest
 from shoal.values import Address, Cursor, Generation, Member
 

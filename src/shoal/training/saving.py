@@ -2,7 +2,7 @@
 
 All workers capture the same step: who wants a checkpoint says so in the step's exchange, and so does who is still
 writing the one before. One is over for a worker when the coordinator has published it or given it up. Not here: when
-one is due (`timetable`), what is captured (`state`), the writing (`checkpoint.part_thread`), and publishing.
+one is due (`timetable`), what is captured (`state`), the writing (`checkpoint.parts.part_thread`), and publishing.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from shoal.checkpoint.capture import SMALL, Capture, NamedState, Staging
-from shoal.checkpoint.catalogue import is_published, set_mark
-from shoal.checkpoint.manifest import About, checkpoint_name, part_name
-from shoal.checkpoint.part_thread import Answers, Part, PartThread, Writing
+from shoal.checkpoint.parts.capture import SMALL, Capture, NamedState, Staging
+from shoal.checkpoint.parts.part_thread import Answers, Part, PartThread, Writing
+from shoal.checkpoint.published.catalogue import is_published, set_mark
+from shoal.checkpoint.published.manifest import About, checkpoint_name, part_name
 from shoal.checkpoint.state_tree import flatten_named
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores.store import Store
 from shoal.errors import ShoalError
 from shoal.events import CheckpointDeferred, CheckpointStarted
 from shoal.job_config import JobConfig

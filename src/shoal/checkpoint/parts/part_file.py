@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Meta
 
 from shoal.bounds import MOST_ITEMS, Name, Shape, Size
-from shoal.checkpoint.direct_write import BLOCK
-from shoal.checkpoint.store import Buffer, Store
+from shoal.checkpoint.stores.direct_write import BLOCK
+from shoal.checkpoint.stores.store import Buffer, Store
 from shoal.errors import UsageError, WireError
 
 LENGTH_BYTES = 8

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Iterable
 
-from shoal.checkpoint.store import Buffer, Store
+from shoal.checkpoint.stores.store import Buffer, Store
 
 
 class FullDiskStore(Store):

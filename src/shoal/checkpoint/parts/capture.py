@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy
 import torch
 
-from shoal.checkpoint.direct_write import BLOCK
-from shoal.checkpoint.division import Extent, divide
-from shoal.checkpoint.part_file import Stored
+from shoal.checkpoint.parts.division import Extent, divide
+from shoal.checkpoint.parts.part_file import Stored
+from shoal.checkpoint.stores.direct_write import BLOCK
 
 SMALL = 1024 * 1024  # bytes of a part that are copied at once
 UNIT = 8 * 1024 * 1024  # bytes that are copied in one go

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy
 import torch
 
-from shoal.checkpoint.manifest import Manifest, Piece, TensorEntry
-from shoal.checkpoint.part_file import Header, read_header
-from shoal.checkpoint.part_writer import checksum
+from shoal.checkpoint.parts.part_file import Header, read_header
+from shoal.checkpoint.parts.part_writer import checksum
+from shoal.checkpoint.published.manifest import Manifest, Piece, TensorEntry
 from shoal.checkpoint.state_tree import Tree, dtype_named, unflatten_named
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores.store import Store
 from shoal.errors import CheckpointUnusable, WireError
 
 STRETCH = 64 * 2**20  # bytes of several pieces that are read at once

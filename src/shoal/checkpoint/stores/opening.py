@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shoal.checkpoint.local_store import LocalStore
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores.local_store import LocalStore
+from shoal.checkpoint.stores.store import Store
 
 FOLDER = "checkpoints"  # in a run directory
 LOCAL = ("file://", "local://")
@@ -18,7 +18,7 @@ def open_store(url_or_folder: str) -> Store:
             return LocalStore(Path(url_or_folder.removeprefix(scheme)))
     if "://" not in url_or_folder:
         return LocalStore(Path(url_or_folder))
-    from shoal.checkpoint.remote_store import RemoteStore  # noqa: PLC0415  most jobs need no fsspec
+    from shoal.checkpoint.stores.remote_store import RemoteStore  # noqa: PLC0415  most jobs need no fsspec
 
     return RemoteStore(url_or_folder)
 

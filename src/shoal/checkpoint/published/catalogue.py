@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import xxhash
 
-from shoal.checkpoint.joining import gap_in, misfit_in
-from shoal.checkpoint.manifest import MANIFEST, Manifest, Piece, TensorEntry, decode_manifest, parse_name
-from shoal.checkpoint.names import is_plain
-from shoal.checkpoint.part_file import Header, read_header
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.parts.part_file import Header, read_header
+from shoal.checkpoint.published.joining import gap_in, misfit_in
+from shoal.checkpoint.published.manifest import MANIFEST, Manifest, Piece, TensorEntry, decode_manifest, parse_name
+from shoal.checkpoint.stores.names import is_plain
+from shoal.checkpoint.stores.store import Store
 from shoal.errors import CheckpointUnusable, UsageError, WireError
 
 MARKS = "marks"

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import msgspec
 import xxhash
 
-from shoal.checkpoint.capture import Capture
-from shoal.checkpoint.manifest import INDEX_KEY, About, PartIndex, Piece, TensorEntry
-from shoal.checkpoint.part_file import encode_header
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.parts.capture import Capture
+from shoal.checkpoint.parts.part_file import encode_header
+from shoal.checkpoint.published.manifest import INDEX_KEY, About, PartIndex, Piece, TensorEntry
+from shoal.checkpoint.stores.store import Store
 
 CHUNK = 8 * 2**20  # bytes handed to the store at once
 

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as some
 
-from shoal.checkpoint.local_store import LocalStore
-from shoal.checkpoint.part_file import Header, Stored, decode_header, encode_header, read_header, stored_as
-from shoal.checkpoint.store import Buffer
+from shoal.checkpoint.parts.part_file import Header, Stored, decode_header, encode_header, read_header, stored_as
+from shoal.checkpoint.stores.local_store import LocalStore
+from shoal.checkpoint.stores.store import Buffer
 from shoal.errors import UsageError, WireError
 
 DTYPES = {

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shoal.checkpoint.capture import Capture
-from shoal.checkpoint.manifest import About
-from shoal.checkpoint.part_writer import write_part
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.parts.capture import Capture
+from shoal.checkpoint.parts.part_writer import write_part
+from shoal.checkpoint.published.manifest import About
+from shoal.checkpoint.stores.store import Store
 from shoal.wire.messages import PartFailed, PartWritten
 
 LOOK_SECONDS = 0.5  # between two looks whether anybody still waits for this checkpoint

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from shoal.checkpoint.manifest import INDEX_KEY, About, PartIndex, Piece, TensorEntry, checkpoint_name
-from shoal.checkpoint.part_file import Header, stored_as
+from shoal.checkpoint.parts.part_file import Header, stored_as
+from shoal.checkpoint.published.manifest import INDEX_KEY, About, PartIndex, Piece, TensorEntry, checkpoint_name
 from shoal.errors import CheckpointUnusable, UsageError
 
 _decoder: msgspec.json.Decoder[PartIndex] = msgspec.json.Decoder(PartIndex)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as some
 
-from shoal.checkpoint.joining import gap_in, join
-from shoal.checkpoint.manifest import About, PartIndex, Piece, TensorEntry
+from shoal.checkpoint.published.joining import gap_in, join
+from shoal.checkpoint.published.manifest import About, PartIndex, Piece, TensorEntry
 from shoal.errors import CheckpointUnusable
 from shoal.values import Cursor, Generation
 

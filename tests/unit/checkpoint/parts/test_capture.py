@@ -6,7 +6,7 @@ import threading
 
 import torch
 
-from shoal.checkpoint.capture import SMALL, UNIT, Capture, NamedState, Staging
+from shoal.checkpoint.parts.capture import SMALL, UNIT, Capture, NamedState, Staging
 
 SIZE = SMALL // 4 + 1  # floats that are not copied at once
 

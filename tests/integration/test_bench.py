@@ -13,6 +13,7 @@ from shoal.bench.checkpoint.figures import ASYNC
 from support.launcher import PATIENCE, leftovers, shoal, started
 
 
+@pytest.mark.long
 def test_training_benchmark_compares_with_ddp_in_one_run(tmp_path: Path) -> None:
     outcome = shoal(
         tmp_path, "bench", "training", "--model", "gpt", "--rounds", "1", "--steps", "1", "--json", "found.json"

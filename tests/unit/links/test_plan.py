@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from shoal.links.matrix import Hosts, Link, LinkMatrix, uniform
+from shoal.links.measure import told
 from shoal.links.plan import FIXED, SIZES, Plan, choose, fixed_plan, make_plan
-from shoal.links.survey import told
 
 LAN, WAN = Link(1e-4, 8e-9), Link(2e-2, 1e-7)
 links = some.builds(Link, some.floats(1e-6, 1e-1), some.floats(1e-11, 1e-6))

@@ -25,7 +25,7 @@ from shoal.bounds import Ordinal, Size
 from shoal.errors import WireError
 from shoal.events import ScheduleChosen
 from shoal.links.matrix import Hosts, Link, LinkMatrix, completed
-from shoal.links.plan import FIXED, Plan, Table, fixed_plan, make_plan
+from shoal.links.plan import FIXED, LinkPlan, SizeTable, fixed_plan, make_plan
 from shoal.links.rounds import Pair, packed, rounds_of
 from shoal.transport.mesh import Mesh
 
@@ -65,7 +65,7 @@ class _Figures(msgspec.Struct, frozen=True):
 _decoder = msgspec.msgpack.Decoder(_Figures)
 
 
-def survey(mesh: Mesh, schedule: str, hosts: Hosts = (), *, deterministic: bool = False) -> Plan:
+def survey(mesh: Mesh, schedule: str, hosts: Hosts = (), *, deterministic: bool = False) -> LinkPlan:
     """Plan for this mesh. All its ranks call this before anything else travels there, and all get the same plan.
 
     `hosts`: the ranks of each host, in the same order on every rank, where they are to be treated as one. One host
@@ -76,7 +76,7 @@ def survey(mesh: Mesh, schedule: str, hosts: Hosts = (), *, deterministic: bool 
     return make_plan(measure(mesh, hosts), hosts)
 
 
-def told(plan: Plan, generation: int, setting: str, in_memory: Hosts = (), *, memory: str = "") -> ScheduleChosen:
+def told(plan: LinkPlan, generation: int, setting: str, in_memory: Hosts = (), *, memory: str = "") -> ScheduleChosen:
     """The event that explains a plan.
 
     `setting`: the schedule that the job asks for. `in_memory`: all hosts, where ranks of one host reduce in its memory.
@@ -84,13 +84,13 @@ def told(plan: Plan, generation: int, setting: str, in_memory: Hosts = (), *, me
     """
     table, reason, asked = plan.all_reduce, plan.reason, f"asked for with --schedule {setting}; "
     if len(in_memory) == 1:
-        table = Table((0,), ("memory",))
+        table = SizeTable((0,), ("memory",))
         reason = f"all {len(in_memory[0])} ranks share one machine's memory; {memory or plan.reason}"
     elif in_memory:
-        table = Table((0,), ("hierarchical",))
+        table = SizeTable((0,), ("hierarchical",))
         reason = f"memory inside each of {len(in_memory)} machines, between them {(plan.between or FIXED).reason}"
     elif setting != "auto":
-        table = Table((0,), (setting,))
+        table = SizeTable((0,), (setting,))
         reason = f"auto would take {plan.reason}" if plan.seconds else plan.reason
     if memory and not in_memory:
         reason = f"{memory}; {reason}"

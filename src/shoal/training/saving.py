@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from shoal.checkpoint.parts.capture import SMALL, Capture, NamedState, Staging
-from shoal.checkpoint.parts.part_thread import Answers, Part, PartThread, Writing
+from shoal.checkpoint.parts.capture import SMALL, Capture, CaptureMemory, NamedState
+from shoal.checkpoint.parts.part_thread import CoordinatorAnswers, PartThread, PartToWrite, Writing
 from shoal.checkpoint.published.catalogue import is_published, set_mark
 from shoal.checkpoint.published.manifest import About, checkpoint_name, part_name
 from shoal.checkpoint.state_tree import flatten_named
@@ -61,8 +61,8 @@ class Saver:
         rhythm = config.checkpoints
         self.is_on = store is not None and rhythm.at_end
         self._timetable = Timetable(rhythm, now=time.monotonic())
-        self._staging = Staging()
-        self._answers = Answers(peers.part_done, peers.settlement)
+        self._staging = CaptureMemory()
+        self._answers = CoordinatorAnswers(peers.part_done, peers.settlement)
         self._thread: PartThread | None = None  # started with the first one
         self._last: Writing | None = None  # the last one begun
         self._preparing: threading.Thread | None = None  # gets the memory for the first copy ready
@@ -175,7 +175,7 @@ class Saver:
         self._last, self._is_copying = self._thread.begin(part), True
         self._count(started)
 
-    def _captured(self, snapshot: Snapshot, moment: Moment, name: str) -> Part:
+    def _captured(self, snapshot: Snapshot, moment: Moment, name: str) -> PartToWrite:
         group, generation = self._peers.group, self._peers.generation
         flat = flatten_named(snapshot.tree, named="the state")
         finish(flat.tensors)  # another thread copies them
@@ -192,7 +192,7 @@ class Saver:
             reason=moment.reason,
             mark=moment.mark,
         )
-        return Part(
+        return PartToWrite(
             checkpoint=name,
             file=part_name(group.rank, group.size),
             generation=generation.number,

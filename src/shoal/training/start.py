@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores.store import Store
 from shoal.data.order import key_of
 from shoal.job_config import JobConfig
 from shoal.strategies.all_reduce import AllReduce, AllReduceConfig

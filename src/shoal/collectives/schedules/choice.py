@@ -17,13 +17,13 @@ from shoal.errors import UsageError
 from shoal.job_config import SCHEDULES
 from shoal.links.cost import pieces_of
 from shoal.links.matrix import Hosts
-from shoal.links.plan import FIXED, Plan
+from shoal.links.plan import FIXED, LinkPlan
 
 
 class Chooser:
     """One rank's programs under one schedule name."""
 
-    def __init__(self, schedule: str, size: int, rank: int, plan: Plan | None = None) -> None:
+    def __init__(self, schedule: str, size: int, rank: int, plan: LinkPlan | None = None) -> None:
         """No plan: nothing is known of the links, and `auto` follows a fixed table."""
         if schedule not in SCHEDULES:
             raise UsageError(f"there is no schedule {schedule!r}; known are {', '.join(SCHEDULES)}")

@@ -10,7 +10,7 @@ from shoal.collectives.schedules.choice import Chooser
 from shoal.errors import UsageError
 from shoal.job_config import SCHEDULES
 from shoal.links.matrix import Hosts
-from shoal.links.plan import FIXED, Plan, Table, fixed_plan
+from shoal.links.plan import FIXED, LinkPlan, SizeTable, fixed_plan
 from support.collectives import ranks_in, replay
 
 FLAT = ("ring", "tree", "double-tree", "halving-doubling")
@@ -18,31 +18,31 @@ byte_sizes = some.sampled_from([0, 1, 100_000, 600_000, 5_000_000])
 
 
 @some.composite
-def plans(draw: some.DrawFn) -> tuple[int, Plan]:
+def plans(draw: some.DrawFn) -> tuple[int, LinkPlan]:
     """A number of ranks and a plan that may have any order, any hosts and any tables."""
     size = draw(some.integers(1, 12))
     order = tuple(draw(some.permutations(range(size)))) if draw(some.booleans()) else ()
     count = draw(some.integers(1, size))
     shuffled = draw(some.permutations(range(size)))
     hosts: Hosts = tuple(tuple(shuffled[number::count]) for number in range(count))
-    between = Plan(_table(draw, FLAT), FIXED.broadcast, order=tuple(draw(some.permutations(range(count)))))
+    between = LinkPlan(_table(draw, FLAT), FIXED.broadcast, order=tuple(draw(some.permutations(range(count)))))
     names = (*FLAT, "hierarchical")
     table, broadcast = _table(draw, names), _table(draw, ("ring", "tree", "hierarchical"))
-    return size, Plan(table, broadcast, order, draw(some.sampled_from([(), hosts])), between)
+    return size, LinkPlan(table, broadcast, order, draw(some.sampled_from([(), hosts])), between)
 
 
-def _table(draw: some.DrawFn, names: tuple[str, ...]) -> Table:
-    return Table((0, 500_000), (draw(some.sampled_from(names)), draw(some.sampled_from(names))))
+def _table(draw: some.DrawFn, names: tuple[str, ...]) -> SizeTable:
+    return SizeTable((0, 500_000), (draw(some.sampled_from(names)), draw(some.sampled_from(names))))
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_operation_is_whole_under_any_plan(schedule: str) -> None:
     @settings(max_examples=25, deadline=None)
     @given(plans(), byte_sizes, some.data())
-    def check(given_plan: tuple[int, Plan], size: int, data: some.DataObject) -> None:
+    def check(given_plan: tuple[int, LinkPlan], size: int, data: some.DataObject) -> None:
         ranks, plan = given_plan
         if not plan.hosts:
-            plan = Plan(plan.all_reduce, plan.broadcast, plan.order)
+            plan = LinkPlan(plan.all_reduce, plan.broadcast, plan.order)
         choosers = [Chooser(schedule, ranks, rank, plan) for rank in range(ranks)]
         summed = replay([chooser.all_reduce(size) for chooser in choosers])
         assert len({repr(own) for own in summed}) == 1
@@ -65,7 +65,7 @@ def test_without_a_plan_small_tensors_take_a_tree_and_large_ones_a_ring() -> Non
 
 
 def test_a_forced_schedule_is_taken_whatever_the_plan_says() -> None:
-    plan = Plan(Table((0,), ("ring",)), Table((0,), ("ring",)))
+    plan = LinkPlan(SizeTable((0,), ("ring",)), SizeTable((0,), ("ring",)))
     for schedule in FLAT:
         assert Chooser(schedule, 6, 1, plan).all_reduce(10**6) == Chooser(schedule, 6, 1).all_reduce(10**6)
 

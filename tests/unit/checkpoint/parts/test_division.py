@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.checkpoint.division import SMALLEST_CUT, Extent, divide
+from shoal.checkpoint.parts.division import SMALLEST_CUT, Extent, divide
 
 shapes = st.lists(st.integers(0, 600), max_size=3).map(tuple)
 states = st.lists(st.builds(Extent, shapes, st.sampled_from([1, 2, 4, 8])), max_size=12)

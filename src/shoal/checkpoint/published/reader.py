@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy
 import torch
 
-from shoal.checkpoint.manifest import Manifest, Piece, TensorEntry
-from shoal.checkpoint.part_file import Header, read_header
-from shoal.checkpoint.part_writer import checksum
+from shoal.checkpoint.parts.part_file import Header, read_header
+from shoal.checkpoint.parts.part_writer import checksum
+from shoal.checkpoint.published.manifest import Manifest, StoredSlice, TensorEntry
 from shoal.checkpoint.state_tree import Tree, dtype_named, unflatten_named
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores.store import Store
 from shoal.errors import CheckpointUnusable, WireError
 
 STRETCH = 64 * 2**20  # bytes of several pieces that are read at once
@@ -53,7 +53,7 @@ def _empty(manifest: Manifest, entry: TensorEntry) -> torch.Tensor:
     return torch.empty(entry.shape, dtype=dtype)
 
 
-def _read_file(store: Store, name: str, size: int, pieces: list[tuple[torch.Tensor, Piece]]) -> None:
+def _read_file(store: Store, name: str, size: int, pieces: list[tuple[torch.Tensor, StoredSlice]]) -> None:
     where = f"{name} in {store.place}"
     try:
         found = store.size(name)
@@ -79,12 +79,12 @@ class _Found:
     """A piece and where its bytes are, counted from the first tensor's."""
 
     tensor: torch.Tensor
-    piece: Piece
+    piece: StoredSlice
     begin: int
     end: int
 
 
-def _stretches(header: Header, pieces: list[tuple[torch.Tensor, Piece]], where: str) -> Iterator[list[_Found]]:
+def _stretches(header: Header, pieces: list[tuple[torch.Tensor, StoredSlice]], where: str) -> Iterator[list[_Found]]:
     """Pieces in the order of the file, some at a time, so that a large file is never in memory as a whole."""
     found = []
     for tensor, piece in pieces:
@@ -108,7 +108,7 @@ def _check_and_place(one: _Found, data: memoryview, where: str) -> None:
     _place(one.tensor, one.piece, data)
 
 
-def _place(tensor: torch.Tensor, piece: Piece, data: memoryview) -> None:
+def _place(tensor: torch.Tensor, piece: StoredSlice, data: memoryview) -> None:
     where = tuple(slice(start, start + count) for start, count in zip(piece.offset, piece.shape, strict=True))
     target = tensor[where] if where else tensor
     if tuple(target.shape) != piece.shape or len(data) != target.numel() * target.element_size():

@@ -13,7 +13,7 @@ import fcntl
 import os
 from collections.abc import Iterable
 
-from shoal.checkpoint.store import Buffer
+from shoal.checkpoint.stores.store import Buffer
 
 BLOCK = 4096  # bytes; boundaries of this size do for all disks of today
 NOT_OFFERED = (errno.EINVAL, errno.EOPNOTSUPP)  # what file systems without direct writes answer

@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Meta
 
 from shoal.bounds import MOST_ITEMS, Name, Shape, Size
-from shoal.checkpoint.direct_write import BLOCK
-from shoal.checkpoint.store import Buffer, Store
+from shoal.checkpoint.stores.direct_write import BLOCK
+from shoal.checkpoint.stores.store import Buffer, Store
 from shoal.errors import UsageError, WireError
 
 LENGTH_BYTES = 8
@@ -58,7 +58,7 @@ _BYTES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I1
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """A tensor, or a slice of one, that goes into a file."""
 
     key: str  # name in the file
@@ -67,7 +67,7 @@ class Stored:
     size: int  # bytes
 
 
-class Entry(msgspec.Struct, frozen=True):
+class TensorHeader(msgspec.Struct, frozen=True):
     """What a file says of one of its tensors."""
 
     dtype: str  # safetensors' name: F32
@@ -78,7 +78,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Header:
-    entries: dict[str, Entry]  # by key
+    entries: dict[str, TensorHeader]  # by key
     metadata: dict[str, str]
     data_start: int  # bytes before the first tensor
 
@@ -109,7 +109,7 @@ def stored_as(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]
     return name, shape if count == 1 else (*shape, count)
 
 
-def encode_header(entries: Sequence[Stored], metadata: Mapping[str, str]) -> bytes:
+def encode_header(entries: Sequence[StoredTensor], metadata: Mapping[str, str]) -> bytes:
     """All that comes before the tensors' bytes, which follow in this order without gaps."""
     header: dict[str, Any] = {METADATA: dict(metadata)}
     position = 0
@@ -159,13 +159,13 @@ def decode_header(data: Buffer) -> Header:
     return Header(entries=entries, metadata=metadata, data_start=data_start)
 
 
-def _entry(key: str, raw: _RawEntry) -> Entry:
+def _entry(key: str, raw: _RawEntry) -> TensorHeader:
     begin, end = raw.data_offsets
     if raw.dtype not in _BYTES:
         raise WireError(f"{key!r} has the dtype {raw.dtype!r}, which is not used in checkpoints")
     if min(raw.shape, default=0) < 0 or begin < 0 or end - begin != math.prod(raw.shape) * _BYTES[raw.dtype]:
         raise WireError(f"{key!r} has {end - begin} bytes from {begin} on for {raw.dtype} {list(raw.shape)}")
-    return Entry(dtype=raw.dtype, shape=raw.shape, begin=begin, end=end)
+    return TensorHeader(dtype=raw.dtype, shape=raw.shape, begin=begin, end=end)
 
 
 def read_header(store: Store, name: str) -> Header:

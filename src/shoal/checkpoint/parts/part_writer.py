@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import msgspec
 import xxhash
 
-from shoal.checkpoint.capture import Capture
-from shoal.checkpoint.manifest import INDEX_KEY, About, PartIndex, Piece, TensorEntry
-from shoal.checkpoint.part_file import encode_header
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.parts.capture import Capture
+from shoal.checkpoint.parts.part_file import encode_header
+from shoal.checkpoint.published.manifest import INDEX_KEY, About, PartIndex, StoredSlice, TensorEntry
+from shoal.checkpoint.stores.store import Store
 
 CHUNK = 8 * 2**20  # bytes handed to the store at once
 
@@ -22,10 +22,10 @@ def checksum(data: memoryview) -> str:
 def write_part(store: Store, name: str, capture: Capture, about: About | None) -> int:
     """Write `name` (checkpoint/file) and return its size in bytes. Raises OSError."""
     file = name.rpartition("/")[2]
-    pieces: dict[int, list[Piece]] = {}
+    pieces: dict[int, list[StoredSlice]] = {}
     for piece in capture.pieces:
         pieces.setdefault(piece.tensor, []).append(
-            Piece(
+            StoredSlice(
                 file=file,
                 key=piece.stored.key,
                 offset=piece.offset,

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy
 import torch
 
-from shoal.checkpoint.direct_write import BLOCK
-from shoal.checkpoint.division import Extent, divide
-from shoal.checkpoint.part_file import Stored
+from shoal.checkpoint.parts.division import Extent, divide
+from shoal.checkpoint.parts.part_file import StoredTensor
+from shoal.checkpoint.stores.direct_write import BLOCK
 
 SMALL = 1024 * 1024  # bytes of a part that are copied at once
 UNIT = 8 * 1024 * 1024  # bytes that are copied in one go
@@ -39,7 +39,7 @@ class NamedState:
 @dataclass(frozen=True)
 class CapturedPiece:
     tensor: int  # index into the state's tensors
-    stored: Stored
+    stored: StoredTensor
     offset: tuple[int, ...]  # in the whole tensor
     shape: tuple[int, ...]
     begin: int  # in the staging memory
@@ -59,7 +59,7 @@ class Layout:
     pieces: list[CapturedPiece]
 
 
-class Staging:
+class CaptureMemory:
     """Memory for one captured part, and its layout, kept from checkpoint to checkpoint.
 
     Fresh memory costs several times a copy, and laying out thousands of small tensors more than copying them.
@@ -98,7 +98,7 @@ class Capture:
     begins. Nobody may rely on the copy before it `is_settled`.
     """
 
-    def __init__(self, state: NamedState, staging: Staging, *, rank: int, world_size: int) -> None:
+    def __init__(self, state: NamedState, staging: CaptureMemory, *, rank: int, world_size: int) -> None:
         self._tensors = state.tensors
         self.layout = staging.layout(state, rank, world_size)
         self.pieces = self.layout.pieces
@@ -208,7 +208,7 @@ def _lay_out(state: NamedState, rank: int, world_size: int) -> list[CapturedPiec
         pieces.append(
             CapturedPiece(
                 tensor=part.tensor,
-                stored=Stored(key=key, dtype=str(tensor.dtype)[6:], shape=shape, size=size),
+                stored=StoredTensor(key=key, dtype=str(tensor.dtype)[6:], shape=shape, size=size),
                 offset=(part.start, *[0] * (len(whole) - 1)) if whole else (),
                 shape=shape,
                 begin=position,

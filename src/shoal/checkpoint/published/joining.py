@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from shoal.checkpoint.manifest import INDEX_KEY, About, PartIndex, Piece, TensorEntry, checkpoint_name
-from shoal.checkpoint.part_file import Header, stored_as
+from shoal.checkpoint.parts.part_file import Header, stored_as
+from shoal.checkpoint.published.manifest import INDEX_KEY, About, PartIndex, StoredSlice, TensorEntry, checkpoint_name
 from shoal.errors import CheckpointUnusable, UsageError
 
 _decoder: msgspec.json.Decoder[PartIndex] = msgspec.json.Decoder(PartIndex)
@@ -33,7 +33,7 @@ def index_in(header: Header, *, file: str) -> PartIndex:
     return index
 
 
-def misfit_in(header: Header, entry: TensorEntry, piece: Piece) -> str:
+def misfit_in(header: Header, entry: TensorEntry, piece: StoredSlice) -> str:
     """How a piece differs from what its file's header says; empty where it does not."""
     found = header.entries.get(piece.key)
     if found is None:
@@ -89,7 +89,7 @@ def gap_in(entry: TensorEntry) -> str:
     return ""
 
 
-def _overlap(one: Piece, other: Piece) -> bool:
+def _overlap(one: StoredSlice, other: StoredSlice) -> bool:
     return all(
         max(start, other_start) < min(start + count, other_start + other_count)
         for start, count, other_start, other_count in zip(one.offset, one.shape, other.offset, other.shape, strict=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from shoal.checkpoint import catalogue
-from shoal.checkpoint.local_store import LocalStore
-from shoal.checkpoint.manifest import MANIFEST
-from shoal.checkpoint.publisher import StorePublisher
-from shoal.checkpoint.reader import read_state
-from shoal.checkpoint.store import Buffer
+from shoal.checkpoint.published import catalogue
+from shoal.checkpoint.published.manifest import MANIFEST
+from shoal.checkpoint.published.reader import read_state
+from shoal.checkpoint.published.store_publisher import StorePublisher
+from shoal.checkpoint.stores.local_store import LocalStore
+from shoal.checkpoint.stores.store import Buffer
 from shoal.errors import CheckpointUnusable, UsageError
 from shoal.membership.publisher import PublishRequest
 from support.checkpoints import publish, small_tree, write_parts

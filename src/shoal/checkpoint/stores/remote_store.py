@@ -19,8 +19,8 @@ from typing import Any, NoReturn, TypeVar
 import fsspec.asyn  # type: ignore[import-untyped]  # fsspec has no types
 import fsspec.core  # type: ignore[import-untyped]  # see above
 
-from shoal.checkpoint.names import checked_parts
-from shoal.checkpoint.store import Buffer, Store
+from shoal.checkpoint.stores.names import checked_parts
+from shoal.checkpoint.stores.store import Buffer, Store
 from shoal.errors import ShoalError, UsageError
 
 PATIENCE = 60.0  # seconds

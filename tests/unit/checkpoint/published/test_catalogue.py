@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from shoal.checkpoint import catalogue
-from shoal.checkpoint.local_store import LocalStore
-from shoal.checkpoint.manifest import MANIFEST, checkpoint_name
+from shoal.checkpoint.published import catalogue
+from shoal.checkpoint.published.manifest import MANIFEST, checkpoint_name
+from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.errors import CheckpointUnusable, UsageError
 from support.checkpoints import publish, write_parts
 

@@ -18,14 +18,14 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
-from shoal.checkpoint.capture import Capture, NamedState, Staging
-from shoal.checkpoint.manifest import About, Manifest, checkpoint_name, part_name
-from shoal.checkpoint.part_file import LENGTH_BYTES, MAX_HEADER_BYTES
-from shoal.checkpoint.part_writer import write_part
-from shoal.checkpoint.publisher import StorePublisher
-from shoal.checkpoint.reader import read_state
+from shoal.checkpoint.parts.capture import Capture, CaptureMemory, NamedState
+from shoal.checkpoint.parts.part_file import LENGTH_BYTES, MAX_HEADER_BYTES
+from shoal.checkpoint.parts.part_writer import write_part
+from shoal.checkpoint.published.manifest import About, Manifest, checkpoint_name, part_name
+from shoal.checkpoint.published.reader import read_state
+from shoal.checkpoint.published.store_publisher import StorePublisher
 from shoal.checkpoint.state_tree import flatten_named
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores.store import Store
 from shoal.errors import CheckpointUnusable, UsageError
 from shoal.files import open_plain
 from shoal.membership.publisher import PublishRequest
@@ -67,7 +67,7 @@ def publish_weights(store: Store, weights: Weights, config: str, reason: str) ->
         tree=msgspec.Raw(flat.skeleton),
         reason=reason,
     )
-    capture = Capture(state, Staging(), rank=0, world_size=1)
+    capture = Capture(state, CaptureMemory(), rank=0, world_size=1)
     write_part(store, f"{name}/{file}", capture, about)
     StorePublisher(store, keep=1).publish(PublishRequest(checkpoint=name, files=(file,), mark=""))
     return name

@@ -23,7 +23,7 @@ INDEX_KEY = "shoal"  # of the index in a part's safetensors metadata
 _NAME = re.compile(r"step-([0-9]{8,15})-g([0-9]{1,9})")
 
 
-class Piece(msgspec.Struct, frozen=True):
+class StoredSlice(msgspec.Struct, frozen=True):
     """A slice of a tensor in one file."""
 
     file: Name
@@ -40,7 +40,7 @@ class TensorEntry(msgspec.Struct, frozen=True):
     name: Name  # its path in the state: models/model 1/fc.weight
     dtype: Name  # torch's name: float32
     shape: Shape
-    pieces: Members[Piece]
+    pieces: Members[StoredSlice]
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):

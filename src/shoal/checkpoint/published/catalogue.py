@@ -13,11 +13,18 @@ from dataclasses import dataclass
 
 import xxhash
 
-from shoal.checkpoint.joining import gap_in, misfit_in
-from shoal.checkpoint.manifest import MANIFEST, Manifest, Piece, TensorEntry, decode_manifest, parse_name
-from shoal.checkpoint.names import is_plain
-from shoal.checkpoint.part_file import Header, read_header
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.parts.part_file import Header, read_header
+from shoal.checkpoint.published.joining import gap_in, misfit_in
+from shoal.checkpoint.published.manifest import (
+    MANIFEST,
+    Manifest,
+    StoredSlice,
+    TensorEntry,
+    decode_manifest,
+    parse_name,
+)
+from shoal.checkpoint.stores.names import is_plain
+from shoal.checkpoint.stores.store import Store
 from shoal.errors import CheckpointUnusable, UsageError, WireError
 
 MARKS = "marks"
@@ -27,7 +34,7 @@ _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, order=True)
-class Listed:
+class CheckpointEntry:
     """A checkpoint by its name; later ones are greater."""
 
     generation: int
@@ -36,7 +43,7 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Damage:
     """Something of a published checkpoint that is not as its manifest says."""
 
     file: str  # with the checkpoint's name before it
@@ -44,7 +51,7 @@ class Problem:
     text: str
 
 
-def published(store: Store) -> list[Listed]:
+def published(store: Store) -> list[CheckpointEntry]:
     """Newest first. Costs one request for each; nothing of a manifest is read."""
     return [listed for listed in _all(store) if is_published(store, listed.name)]
 
@@ -66,9 +73,11 @@ def last_generation(store: Store) -> int:
     return max((listed.generation for listed in _all(store)), default=0)
 
 
-def _all(store: Store) -> list[Listed]:
+def _all(store: Store) -> list[CheckpointEntry]:
     named = ((parse_name(name), name) for name in store.names())
-    return sorted((Listed(place[1], place[0], name) for place, name in named if place is not None), reverse=True)
+    return sorted(
+        (CheckpointEntry(place[1], place[0], name) for place, name in named if place is not None), reverse=True
+    )
 
 
 def load_manifest(store: Store, name: str) -> Manifest:
@@ -92,10 +101,10 @@ def load_manifest(store: Store, name: str) -> Manifest:
     return manifest
 
 
-def verify(store: Store, manifest: Manifest) -> list[Problem]:
+def verify(store: Store, manifest: Manifest) -> list[Damage]:
     """Read every byte. Empty where all is as it was written."""
-    problems: list[Problem] = []
-    pieces: dict[str, list[tuple[TensorEntry, Piece]]] = {}
+    problems: list[Damage] = []
+    pieces: dict[str, list[tuple[TensorEntry, StoredSlice]]] = {}
     for tensor in manifest.tensors:
         for piece in tensor.pieces:
             pieces.setdefault(piece.file, []).append((tensor, piece))
@@ -104,11 +113,11 @@ def verify(store: Store, manifest: Manifest) -> list[Problem]:
         try:
             header = _header_of(store, file, entry.size)
         except (OSError, WireError) as error:
-            problems.append(Problem(file, "", _text_of(error)))
+            problems.append(Damage(file, "", _text_of(error)))
             continue
         for tensor, piece in pieces.get(entry.name, ()):
             if text := misfit_in(header, tensor, piece) or _damage(store, file, header, piece):
-                problems.append(Problem(file, tensor.name, text))
+                problems.append(Damage(file, tensor.name, text))
     return problems
 
 
@@ -122,7 +131,7 @@ def _header_of(store: Store, file: str, size: int) -> Header:
     return header
 
 
-def _damage(store: Store, file: str, header: Header, piece: Piece) -> str:
+def _damage(store: Store, file: str, header: Header, piece: StoredSlice) -> str:
     """What is wrong with a piece's bytes; empty where nothing is."""
     entry = header.entries[piece.key]
     digest = xxhash.xxh3_64()

@@ -6,7 +6,7 @@ import threading
 
 import torch
 
-from shoal.checkpoint.capture import SMALL, UNIT, Capture, NamedState, Staging
+from shoal.checkpoint.parts.capture import SMALL, UNIT, Capture, CaptureMemory, NamedState
 
 SIZE = SMALL // 4 + 1  # floats that are not copied at once
 
@@ -38,7 +38,7 @@ def test_parts_of_all_workers_make_the_whole_state() -> None:
     )
     found: dict[str, torch.Tensor] = {}
     for rank in range(3):
-        capture = Capture(state, Staging(), rank=rank, world_size=3)
+        capture = Capture(state, CaptureMemory(), rank=rank, world_size=3)
         capture.copy_rest()
         found |= tensors_in(capture, state)
     for number in range(2):
@@ -53,7 +53,7 @@ def test_parts_of_all_workers_make_the_whole_state() -> None:
 def test_what_may_change_at_any_time_is_copied_at_once() -> None:
     buffer, parameter = torch.zeros(4), torch.zeros(SIZE)
     state = state_of(buffer, parameter, steady=("t1",))
-    capture = Capture(state, Staging(), rank=0, world_size=1)
+    capture = Capture(state, CaptureMemory(), rank=0, world_size=1)
     buffer.fill_(7.0)
     capture.copy_rest()
     assert tensors_in(capture, state)["t0"].tolist() == [0.0] * 4
@@ -63,7 +63,7 @@ def test_what_may_change_at_any_time_is_copied_at_once() -> None:
 def test_an_update_waits_for_the_copy() -> None:
     parameter = torch.zeros(SIZE)
     state = state_of(parameter, steady=("t0",))
-    capture = Capture(state, Staging(), rank=0, world_size=1)
+    capture = Capture(state, CaptureMemory(), rank=0, world_size=1)
     assert not capture.is_settled.is_set()
     updating = threading.Thread(target=lambda: (capture.wait(), parameter.fill_(7.0)))
     updating.start()
@@ -76,7 +76,7 @@ def test_an_update_waits_for_the_copy() -> None:
 def test_a_parameter_changed_behind_our_back_tears_the_capture() -> None:
     parameter = torch.nn.Parameter(torch.zeros(SIZE))
     state = state_of(parameter.detach(), steady=("t0",))
-    capture = Capture(state, Staging(), rank=0, world_size=1)
+    capture = Capture(state, CaptureMemory(), rank=0, world_size=1)
     with torch.no_grad():
         parameter.mul_(2.0)
     capture.settle()
@@ -85,12 +85,12 @@ def test_a_parameter_changed_behind_our_back_tears_the_capture() -> None:
 
 def test_names_that_are_alike_get_keys_of_their_own() -> None:
     state = NamedState(["a", "a"], [torch.zeros(2), torch.ones(2)], ())
-    capture = Capture(state, Staging(), rank=0, world_size=1)
+    capture = Capture(state, CaptureMemory(), rank=0, world_size=1)
     assert sorted(piece.stored.key for piece in capture.pieces) == ["a", "a#2"]
 
 
 def test_memory_is_reused() -> None:
-    staging = Staging()
+    staging = CaptureMemory()
     first = staging.of_size(1000)
     assert staging.of_size(800).base is first.base
     assert staging.of_size(2000).nbytes == 2000
@@ -99,7 +99,7 @@ def test_memory_is_reused() -> None:
 def test_a_small_state_is_copied_at_once() -> None:
     parameter = torch.zeros(SIZE - 1)
     state = state_of(parameter, steady=("t0",))
-    capture = Capture(state, Staging(), rank=0, world_size=1)
+    capture = Capture(state, CaptureMemory(), rank=0, world_size=1)
     assert capture.is_settled.is_set()
     parameter.fill_(1.0)
     assert tensors_in(capture, state)["t0"].sum() == 0.0
@@ -108,7 +108,7 @@ def test_a_small_state_is_copied_at_once() -> None:
 def test_who_waits_helps_and_every_byte_is_copied_once() -> None:
     parameter = torch.arange(UNIT, dtype=torch.float32)  # four units
     state = state_of(parameter, torch.randn(3000, 700).t(), steady=("t0", "t1"))
-    capture = Capture(state, Staging(), rank=0, world_size=1)
+    capture = Capture(state, CaptureMemory(), rank=0, world_size=1)
     threads = [threading.Thread(target=capture.wait) for _ in range(3)]
     for thread in threads:
         thread.start()

@@ -12,17 +12,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shoal.checkpoint.capture import Capture
-from shoal.checkpoint.manifest import About
-from shoal.checkpoint.part_writer import write_part
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.parts.capture import Capture
+from shoal.checkpoint.parts.part_writer import write_part
+from shoal.checkpoint.published.manifest import About
+from shoal.checkpoint.stores.store import Store
 from shoal.wire.messages import PartFailed, PartWritten
 
 LOOK_SECONDS = 0.5  # between two looks whether anybody still waits for this checkpoint
 
 
 @dataclass(frozen=True)
-class Part:
+class PartToWrite:
     """What is to be written."""
 
     checkpoint: str
@@ -36,7 +36,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Answers:
+class CoordinatorAnswers:
     """The way to the coordinator and back."""
 
     tell: Callable[[PartWritten | PartFailed], None]
@@ -46,7 +46,7 @@ class Answers:
 class Writing:
     """One part on its way."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: PartToWrite) -> None:
         self.part = part
         self.started = time.perf_counter()
         self.blocked = 0.0  # seconds that the script was held up; counted by whoever is held up
@@ -55,7 +55,7 @@ class Writing:
 
 
 class PartThread:
-    def __init__(self, store: Store, answers: Answers) -> None:
+    def __init__(self, store: Store, answers: CoordinatorAnswers) -> None:
         self._store = store
         self._answers = answers
         self._waiting: queue.SimpleQueue[Writing | None] = queue.SimpleQueue()  # one at most
@@ -63,7 +63,7 @@ class PartThread:
         self._thread = threading.Thread(target=self._run, name="shoal-checkpoint", daemon=True)
         self._thread.start()
 
-    def begin(self, part: Part) -> Writing:
+    def begin(self, part: PartToWrite) -> Writing:
         writing = Writing(part)
         self._waiting.put(writing)
         return writing
@@ -125,5 +125,5 @@ class PartThread:
         )
 
 
-def _failed(part: Part, reason: str) -> PartFailed:
+def _failed(part: PartToWrite, reason: str) -> PartFailed:
     return PartFailed(checkpoint=part.checkpoint, generation=part.generation, step=part.step, reason=reason)

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as some
 
-from shoal.checkpoint.local_store import LocalStore
-from shoal.checkpoint.part_file import Header, Stored, decode_header, encode_header, read_header, stored_as
-from shoal.checkpoint.store import Buffer
+from shoal.checkpoint.parts.part_file import Header, StoredTensor, decode_header, encode_header, read_header, stored_as
+from shoal.checkpoint.stores.local_store import LocalStore
+from shoal.checkpoint.stores.store import Buffer
 from shoal.errors import UsageError, WireError
 
 DTYPES = {
@@ -49,12 +49,12 @@ TEXTS = some.text(some.characters(exclude_categories=["Cs"]), max_size=12)
 KEYS = TEXTS.filter(lambda key: key != "__metadata__")
 
 
-def contents(kinds: list[tuple[str, str, tuple[int, ...]]]) -> list[tuple[Stored, bytes]]:
+def contents(kinds: list[tuple[str, str, tuple[int, ...]]]) -> list[tuple[StoredTensor, bytes]]:
     found = []
     for number, (key, dtype, shape) in enumerate(kinds):
         size = math.prod(shape) * getattr(torch, dtype).itemsize
         data = bytes((number + position) % 2 for position in range(size))  # 0 and 1 are values of every dtype
-        found.append((Stored(key=key, dtype=dtype, shape=shape, size=size), data))
+        found.append((StoredTensor(key=key, dtype=dtype, shape=shape, size=size), data))
     return found
 
 
@@ -83,7 +83,7 @@ def test_the_library_reads_what_is_written(
     check(decode_header(file), made, metadata, len(file))
 
 
-def check(header: Header, made: list[tuple[Stored, bytes]], metadata: dict[str, str], size: int) -> None:
+def check(header: Header, made: list[tuple[StoredTensor, bytes]], metadata: dict[str, str], size: int) -> None:
     assert header.metadata == metadata
     assert header.file_size == size
     assert set(header.entries) == {stored.key for stored, _ in made}
@@ -119,7 +119,9 @@ def test_garbage_is_refused(data: bytes) -> None:
 @given(some.data())
 def test_a_damaged_header_is_refused_or_still_one(data: some.DataObject) -> None:
     """Whatever one byte of it becomes, nothing else than a WireError comes out."""
-    header = bytearray(encode_header([Stored("a", "float32", (2, 3), 24), Stored("b", "int64", (), 8)], {"k": "v"}))
+    header = bytearray(
+        encode_header([StoredTensor("a", "float32", (2, 3), 24), StoredTensor("b", "int64", (), 8)], {"k": "v"})
+    )
     place = data.draw(some.integers(0, len(header) - 1))
     header[place] = data.draw(some.integers(0, 255))
     try:
@@ -170,11 +172,11 @@ def test_a_length_that_is_none_is_refused_before_anything_is_read() -> None:
 @pytest.mark.parametrize("dtype", ["qint8", "nonsense"])
 def test_a_dtype_that_cannot_be_stored_is_named(dtype: str) -> None:
     with pytest.raises(UsageError, match=dtype):
-        encode_header([Stored("a", dtype, (1,), 1)], {})
+        encode_header([StoredTensor("a", dtype, (1,), 1)], {})
 
 
-@pytest.mark.parametrize("entries", [[Stored("a", "float32", (2,), 4)], [Stored("a", "int8", (), 1)] * 2])
-def test_entries_that_contradict_themselves_are_refused(entries: list[Stored]) -> None:
+@pytest.mark.parametrize("entries", [[StoredTensor("a", "float32", (2,), 4)], [StoredTensor("a", "int8", (), 1)] * 2])
+def test_entries_that_contradict_themselves_are_refused(entries: list[StoredTensor]) -> None:
     with pytest.raises(ValueError, match="a: "):
         encode_header(entries, {})
 
@@ -190,7 +192,7 @@ class Counted(LocalStore):
 @pytest.mark.parametrize(("length", "reads"), [(10, 1), (300_000, 2)])
 def test_a_header_is_read_without_the_tensors(tmp_path: Path, length: int, reads: int) -> None:
     store = Counted(tmp_path)
-    header = encode_header([Stored("a", "uint8", (10**6,), 10**6)], {"long": "x" * length})
+    header = encode_header([StoredTensor("a", "uint8", (10**6,), 10**6)], {"long": "x" * length})
     store.write("file", [header, bytes(10**6)])
     assert read_header(store, "file") == decode_header(header)
     assert store.reads == reads

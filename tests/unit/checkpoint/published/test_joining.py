@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as some
 
-from shoal.checkpoint.joining import gap_in, join
-from shoal.checkpoint.manifest import About, PartIndex, Piece, TensorEntry
+from shoal.checkpoint.published.joining import gap_in, join
+from shoal.checkpoint.published.manifest import About, PartIndex, StoredSlice, TensorEntry
 from shoal.errors import CheckpointUnusable
 from shoal.values import Cursor, Generation
 
@@ -34,8 +34,8 @@ def cut_up(draw: some.DrawFn) -> TensorEntry:
     return TensorEntry(name="t", dtype="float32", shape=shape, pieces=tuple(pieces))
 
 
-def piece(offset: tuple[int, ...], shape: tuple[int, ...], number: int = 0) -> Piece:
-    return Piece(
+def piece(offset: tuple[int, ...], shape: tuple[int, ...], number: int = 0) -> StoredSlice:
+    return StoredSlice(
         file="part", key=f"t@{number}", offset=offset, shape=shape, size=4 * math.prod(shape), checksum="0" * 16
     )
 
@@ -81,7 +81,7 @@ def about(**changes: Any) -> About:
     return msgspec.structs.replace(made, **changes)
 
 
-def entry(*pieces: Piece, **changes: Any) -> TensorEntry:
+def entry(*pieces: StoredSlice, **changes: Any) -> TensorEntry:
     return msgspec.structs.replace(TensorEntry("t", "float32", (4,), pieces), **changes)
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.checkpoint import direct_write
-from shoal.checkpoint.direct_write import BLOCK, DirectWriter
+from shoal.checkpoint.stores import direct_write
+from shoal.checkpoint.stores.direct_write import BLOCK, DirectWriter
 
 
 class Spy(DirectWriter):

@@ -11,11 +11,11 @@ import contextlib
 import sys
 import time
 
-from shoal.checkpoint import catalogue
-from shoal.checkpoint.joining import index_in, join
-from shoal.checkpoint.manifest import FORMAT, MANIFEST, FileEntry, Manifest, PartIndex, encode_manifest
-from shoal.checkpoint.part_file import read_header
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.parts.part_file import read_header
+from shoal.checkpoint.published import catalogue
+from shoal.checkpoint.published.joining import index_in, join
+from shoal.checkpoint.published.manifest import FORMAT, MANIFEST, FileEntry, Manifest, PartIndex, encode_manifest
+from shoal.checkpoint.stores.store import Store
 from shoal.errors import CheckpointUnusable, WireError
 from shoal.membership.publisher import Publisher, PublishOutcome, PublishRequest
 

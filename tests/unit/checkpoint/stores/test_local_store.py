@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from shoal.checkpoint import stores
-from shoal.checkpoint.local_store import LocalStore
-from shoal.checkpoint.remote_store import RemoteStore
+from shoal.checkpoint.stores import opening as stores
+from shoal.checkpoint.stores.local_store import LocalStore
+from shoal.checkpoint.stores.remote_store import RemoteStore
 
 WRITER = """
 import sys
 from pathlib import Path
-from shoal.checkpoint.local_store import LocalStore
+from shoal.checkpoint.stores.local_store import LocalStore
 
 def chunks():
     yield b"x" * 100_000
@@ -29,7 +29,7 @@ LocalStore(Path(sys.argv[1])).write("step/part", chunks())
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from shoal.checkpoint.local_store import LocalStore
+from shoal.checkpoint.stores.local_store import LocalStore
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # the kernel then writes a part, as on a full disk
@@ -113,7 +113,13 @@ def test_every_run_has_a_place_of_its_own(to: str, place: str) -> None:
 
 
 def test_nothing_that_the_coordinator_needs_imports_torch_or_fsspec() -> None:
-    modules = ("checkpoint.publisher", "checkpoint.catalogue", "checkpoint.stores", "cli.checkpoints", "cli.run_store")
+    modules = (
+        "checkpoint.published.store_publisher",
+        "checkpoint.published.catalogue",
+        "checkpoint.stores.opening",
+        "cli.checkpoints",
+        "cli.run_store",
+    )
     code = (
         f"import sys, {', '.join(f'shoal.{name}' for name in modules)}; print({{'torch', 'fsspec'}} & set(sys.modules))"
     )

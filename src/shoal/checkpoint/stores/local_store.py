@@ -16,9 +16,9 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from shoal.checkpoint.direct_write import DirectWriter
-from shoal.checkpoint.names import checked_parts
-from shoal.checkpoint.store import Buffer, Store
+from shoal.checkpoint.stores.direct_write import DirectWriter
+from shoal.checkpoint.stores.names import checked_parts
+from shoal.checkpoint.stores.store import Buffer, Store
 from shoal.files import open_plain
 
 

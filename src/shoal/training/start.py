@@ -9,6 +9,7 @@ from shoal.strategies.all_reduce import AllReduce, AllReduceConfig
 from shoal.strategies.parameter_server import ParameterServer, ParameterServerConfig
 from shoal.strategies.peers import Peers
 from shoal.strategies.replica import Replica
+from shoal.strategies.server_leases import LedgerTerms
 from shoal.strategies.strategy import Strategy
 from shoal.training import devices
 from shoal.training.session import Session
@@ -30,9 +31,7 @@ def _strategy(replica: Replica, config: JobConfig) -> Strategy:
     if peers.servers is None:  # also of a script that runs alone, whatever it is set to
         return AllReduce(replica, AllReduceConfig(bucket_bytes=int(config.bucket_mb * 2**20)))
     settings = ParameterServerConfig(
-        is_synchronous=config.is_synchronous,
-        staleness=config.staleness_bound,
-        scaling=config.staleness_scaling,
+        terms=LedgerTerms(config.is_synchronous, config.staleness_bound, config.staleness_scaling),
         noise=config.noise,
         normalize=config.normalize,
         seed=config.seed,

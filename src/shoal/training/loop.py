@@ -23,10 +23,11 @@ from shoal.training.leasing import Leased
 from shoal.training.loop_length import LoopLength, Place
 from shoal.training.loop_meetings import CalledMeetings, LoopMeetings, MeetingsInSteps
 from shoal.training.loop_plan import LoopPlan
-from shoal.training.meetings import end_of_loop, leave_loop, load_behind, meet, settle, take_past
+from shoal.training.meetings import end_of_loop, leave_loop, load_behind, meet, note_loop_end, settle, take_past
+from shoal.training.past import Past
 from shoal.training.recovery import enter, recover, tell_batch, undo_void
 from shoal.training.resume import check_place
-from shoal.training.session import Past, Session
+from shoal.training.session import Session
 from shoal.training.state import forget_changed, load_state
 from shoal.training.supply import Dealt, Supply
 from shoal.values import Cursor, TimeShares
@@ -68,7 +69,7 @@ class Loop:
             return
         session.script.make("loop", loop_terms(self.plan))
         enter(session)
-        session.loop = self
+        session.loop, session.unit = self, None
         self.number, self.first_step, self._blocked = session.loops + 1, session.step, session.saver.blocked
         if session.is_catching_up and self._is_past(session.past):
             session.loops += 1
@@ -137,7 +138,7 @@ class Loop:
         if self.session.stopped is not None:
             save_on_stop(self.session)
         self.session.saver.fence()
-        self.session.note_loop_end()
+        note_loop_end(self.session)
 
     def _catch_up(self, past: Past) -> None:
         """A resumed script has reached the loop that its checkpoint is in."""
@@ -264,6 +265,7 @@ class Loop:
             own_samples=batch.samples + (0 if self._is_step_start else self._own_samples),
             is_first=self._is_step_start,
             is_last=batch.is_last,
+            meets=batch.is_last and self.session.strategy.manners.meets_in(self.session.step + 1),
             positions=self._supply.positions(batch),
         )
         self._input = time.perf_counter() - self._mark
@@ -283,11 +285,12 @@ class Loop:
         if batch.is_last and iteration.breakage is None:
             self._meetings.after_step(iteration)
         if iteration.breakage is not None:
-            self._mend(iteration, iteration.breakage)
+            self.mend(iteration, iteration.breakage)
         self._account(batch, iteration, begun=begun, resumed=resumed, held_up=held_up)
         return iteration.breakage is not None or (batch.is_last and self._meetings.heed())
 
-    def _mend(self, iteration: Iteration, breakage: Breakage) -> None:
+    def mend(self, iteration: Iteration, breakage: Breakage) -> None:
+        """Something broke: go back where nothing of it may remain, and go on in the next generation."""
         session, is_free = self.session, self.session.strategy.manners.is_free
         if iteration.is_void:
             undo_void(session, iteration)
@@ -330,5 +333,6 @@ class Loop:
         self._own_samples = iteration.own_samples
         session.reporter.add(shares=shares, epoch=batch.cursor_after.epoch)
         # A checkpoint must not be ahead of the record: a resumed job would leave out the steps between.
-        session.reporter.send(step=session.step, now=session.saver.last_step == session.step)
+        is_saved = session.saver.last_step == session.step
+        session.reporter.send(step=session.step, now=is_saved, is_inside=session.is_inside_round)
         self._mark = time.perf_counter()

@@ -43,6 +43,8 @@ class MeetingsInSteps(LoopMeetings):
 
     def after_step(self, iteration: Iteration) -> None:
         session, votes = self._loop.session, self._loop.session.replica.votes
+        if not iteration.meets:
+            return
         if votes.stop_seen:
             self._agree(iteration, f"stop after step {session.step}")
         if session.saver.is_asked_now and iteration.breakage is None:
@@ -53,6 +55,19 @@ class MeetingsInSteps(LoopMeetings):
             heed_wishes(self._loop, iteration)
         if iteration.breakage is None:
             save_after_step(session, self._loop.cursor)
+
+    def ends_together(self) -> bool:
+        """A round ends with the loop, however few steps it has."""
+        session = self._loop.session
+        if not session.strategy.manners.has_rounds or session.unit is None:
+            return True
+        iteration = Iteration(session.step, 0.0, 0.0, 0)
+        session.strategy.finish(iteration)
+        if iteration.breakage is not None:
+            self._loop.mend(iteration, iteration.breakage)
+            return False
+        session.commit()
+        return True
 
     def _agree(self, iteration: Iteration, point: str) -> None:
         try:

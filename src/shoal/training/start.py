@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from shoal.checkpoint.store import Store
 from shoal.data.order import key_of
 from shoal.job_config import JobConfig
@@ -14,14 +16,18 @@ from shoal.strategies.strategy import Strategy
 from shoal.training import devices
 from shoal.training.session import Session
 
+MakeStrategy = Callable[[Replica, JobConfig], Strategy]
 
-def start_session(peers: Peers, config: JobConfig, store: Store | None = None) -> Session:
+
+def start_session(
+    peers: Peers, config: JobConfig, store: Store | None = None, make: MakeStrategy | None = None
+) -> Session:
     """The session behind a `Run`. Generators start equal everywhere, so that models are built with the same weights.
 
-    Checkpoints go to `store`; without one there are none.
+    Checkpoints go to `store`; without one there are none. `make` builds the strategy; None: the one that is set.
     """
     replica = Replica(peers)
-    session = Session(replica, _strategy(replica, config), config, store)
+    session = Session(replica, (make or _strategy)(replica, config), config, store)
     devices.seed(session.device, key_of(config.seed))
     return session
 

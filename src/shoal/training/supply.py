@@ -39,6 +39,10 @@ class LoopAtWork(Protocol):
         """Yield them, each settled before the next; returns whether they came to their end."""
         ...
 
+    def mend(self, iteration: Iteration, breakage: Breakage) -> None:
+        """Something broke: go back where nothing of it may remain, and go on in the next generation."""
+        ...
+
     def meet(self) -> None:
         """All workers were called, or this one has nothing left to do."""
         ...

@@ -144,7 +144,7 @@ def _loopback_family(host: str) -> socket.AddressFamily | None:
 def _refusal(name: str, worker: WorkerEnvironment) -> object:
     def refuse(*_arguments: object, **_options: object) -> NoReturn:
         text = _explain(f"multiprocessing.{name}", sys._getframe(1))
-        if getattr(sys.modules.get("shoal.cli.script"), "is_worker", False):
+        if getattr(sys.modules.get("shoal.entry.shoal_main"), "is_worker", False):
             raise ScriptStartsProcesses(text)  # `shoal.main` reports it
         _leave(worker, text)
 

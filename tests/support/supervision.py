@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from shoal.cli.orders import CoordinatorBack, CoordinatorExited, Fact, Finish, Instruction, Signalled
-from shoal.cli.supervision import Supervisor
 from shoal.events import (
     CheckpointLost,
     CheckpointPublished,
@@ -18,6 +16,8 @@ from shoal.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from shoal.launching.supervision.orders import CoordinatorBack, CoordinatorExited, Fact, Finish, Instruction, Signalled
+from shoal.launching.supervision.supervisor import Supervisor
 from shoal.wire.messages import Ended
 
 BACK = CoordinatorBack()

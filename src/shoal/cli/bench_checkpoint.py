@@ -24,10 +24,10 @@ from typing import Any, TextIO
 import msgspec
 
 from shoal.cli import bench_checkpoint_verdict as verdict
-from shoal.cli.launch import launch
 from shoal.cli.options import Parser
 from shoal.errors import ScriptFailed, UsageError
 from shoal.events import AnyEvent, CheckpointLost, CheckpointPublished, CheckpointStarted, Record
+from shoal.launching.launch import launch
 
 WORKER = Path(__file__).with_name("bench_checkpoint_worker.py")
 PROGRESS = "progress: "  # before lines of the worker that are for the user

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.cli.launch import launch
 from shoal.errors import ScriptFailed
+from shoal.launching.launch import launch
 
 SCRIPT = Path(__file__).with_name("bench_parameter_server_script.py")
 WORKERS = 4

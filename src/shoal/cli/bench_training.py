@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from shoal.cli import bench_training_verdict as verdict
-from shoal.cli.launch import launch
 from shoal.cli.options import Parser
 from shoal.errors import ScriptFailed, UsageError
+from shoal.launching.launch import launch
 
 SIGNALLED = 128  # exit codes above it: Ctrl-C and other signals
 WORKER = Path(__file__).with_name("bench_training_worker.py")

@@ -13,8 +13,8 @@ from shoal.checkpoint.manifest import Manifest, parse_name
 from shoal.checkpoint.store import Store
 from shoal.cli.options import Parser
 from shoal.cli.run_store import chosen, run_store
-from shoal.cli.tables import columns, printable
-from shoal.errors import CheckpointUnusable, UsageError
+from shoal.cli.tables import columns
+from shoal.errors import CheckpointUnusable, UsageError, printable
 from shoal.job_config import nearest
 from shoal.values import Cursor
 from shoal.watch.wording import amount

@@ -12,15 +12,15 @@ from typing import Any
 
 import msgspec
 
-from shoal.cli import run_directory
-from shoal.cli.checkpoint_place import keeping
 from shoal.cli.options import Once, Parser, add_settings, config_from
-from shoal.cli.script_kind import imports_shoal
-from shoal.cli.token_file import read_token
+from shoal.entry.script_kind import imports_shoal
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.events import JobStarted
 from shoal.job_config import JobConfig, read_toml
+from shoal.launching.disk import run_directory
+from shoal.launching.disk.checkpoint_place import keeping
+from shoal.launching.disk.job_token import read_token
 from shoal.membership.coordinator import CoordinatorSettings, open_listener, refuse_without_token, serve
 from shoal.membership.journal import job_start
 from shoal.membership.ledger import FILE_NAME as DECISIONS

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from shoal.checkpoint.stores import store_for
 from shoal.checkpoint.weights import publish_weights, read_weights
-from shoal.cli import run_directory
 from shoal.cli.options import Parser
-from shoal.cli.tables import printable
-from shoal.errors import UsageError
+from shoal.errors import UsageError, printable
 from shoal.job_config import JobConfig
+from shoal.launching.disk import run_directory
 
 DESCRIPTION = """\
 Makes the run directory RUN_DIR with one checkpoint: the weights in FILE, which is a safetensors file or a torch file

@@ -17,17 +17,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.cli.line import Broke, Connected, CoordinatorLine
 from shoal.cli.options import Parser
-from shoal.cli.plan import Job, check_script, worker_name, worker_process
-from shoal.cli.signals import Signals, caught_signals
-from shoal.cli.token_file import read_token
 from shoal.engines.engine import Engine, Exited, Printed, describe_exit
 from shoal.engines.local import LocalEngine
 from shoal.environment import likely_typos, parse_address
 from shoal.errors import AddressUnavailable, Interrupted, Refused, ShoalError, UsageError, by_name
 from shoal.events import StorageFailed
 from shoal.job_config import from_toml
+from shoal.launching.coordinator_line import Broke, Connected, CoordinatorLine
+from shoal.launching.disk.job_token import read_token
+from shoal.launching.signals import Signals, caught_signals
+from shoal.launching.specs import Job, check_script, worker_name, worker_process
 from shoal.membership.watcher import WatcherClient
 from shoal.values import Address
 from shoal.wire.messages import Ended, Enlisted, Happened, Welcome

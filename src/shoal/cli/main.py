@@ -8,8 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from shoal.cli.commands import Command, dispatch
-from shoal.cli.tables import printable
-from shoal.errors import Interrupted, ShoalError, UsageError
+from shoal.errors import Interrupted, ShoalError, UsageError, printable
 
 COMMANDS = {
     "run": Command("shoal.cli.run", "train a script on one or many processes"),

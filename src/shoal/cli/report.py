@@ -6,14 +6,11 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
-from shoal.cli.find_run import find_run
 from shoal.cli.options import Parser
-from shoal.job_config import JobConfig
+from shoal.launching.disk.find_run import find_run
+from shoal.launching.disk.last_report import FILE_NAME, default_settings
 from shoal.watch import write_report
 
-FILE_NAME = "report.html"
 DESCRIPTION = """\
 Writes one self-contained HTML page: curves, speed, what went wrong and what it cost, time per worker, timeline,
 checkpoints, configuration. Several runs are drawn over each other. RUN is a run directory, its name or the beginning of
@@ -37,9 +34,3 @@ def main(arguments: Sequence[str]) -> int:
     if parsed.open:
         webbrowser.open(written.resolve().as_uri())
     return 0
-
-
-def default_settings() -> dict[str, object]:
-    """Names as in `config.toml`."""
-    values: dict[str, object] = msgspec.to_builtins(JobConfig())
-    return values

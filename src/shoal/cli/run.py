@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from shoal.cli.job import run_job
 from shoal.cli.options import Parser, add_settings, config_from
-from shoal.cli.resume import recorded_job, resumed_settings
 from shoal.errors import UsageError
+from shoal.launching.disk.resuming import recorded_job, resumed_settings
+from shoal.launching.job import run_job
 
 DESCRIPTION = """\
 Trains SCRIPT on one or many worker processes of this machine. The script is one that calls shoal.main, or a plain

@@ -9,10 +9,10 @@ from pathlib import Path
 from shoal.checkpoint import catalogue
 from shoal.checkpoint.store import Store
 from shoal.checkpoint.stores import store_for
-from shoal.cli.find_run import find_run
-from shoal.cli.run_directory import CONFIG
 from shoal.errors import CheckpointUnusable, UsageError
 from shoal.job_config import from_mapping, nearest, read_toml
+from shoal.launching.disk.find_run import find_run
+from shoal.launching.disk.run_directory import CONFIG
 
 
 @contextlib.contextmanager

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.cli.find_run import runs_under
 from shoal.cli.options import Parser
-from shoal.cli.run_directory import PARENT
-from shoal.cli.tables import columns, printable
-from shoal.errors import UsageError
+from shoal.cli.tables import columns
+from shoal.errors import UsageError, printable
+from shoal.launching.disk.find_run import runs_under
+from shoal.launching.disk.run_directory import PARENT
 from shoal.watch.record import RunRecord, read_record
 from shoal.watch.wording import duration
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from shoal.cli.options import Parser
-from shoal.cli.token_file import read_token
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.job_config import nearest
+from shoal.launching.disk.job_token import read_token
 from shoal.transport.strangers import raise_descriptor_limit
 
 DESCRIPTION = """\

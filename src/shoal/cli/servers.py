@@ -10,10 +10,10 @@ from pathlib import Path
 
 from shoal.cli.options import Parser
 from shoal.cli.tables import columns
-from shoal.cli.token_file import read_group_token
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.job_config import nearest
+from shoal.launching.disk.job_token import read_group_token
 from shoal.parameters.keeper_client import KeeperClient
 from shoal.watch.wording import amount, span
 from shoal.wire.keeper_messages import GroupStatus, ServerFigures

@@ -15,16 +15,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from shoal.cli.options import Parser
-from shoal.cli.own_servers import OwnServers, OwnServersConfig
-from shoal.cli.plan import public
-from shoal.cli.server_side import Source
-from shoal.cli.signals import Signals, caught_signals
-from shoal.cli.token_file import read_group_token, token_file
 from shoal.engines.local import LocalEngine
 from shoal.environment import parse_address
 from shoal.errors import ServersLost, UsageError
 from shoal.events import AnyEvent
 from shoal.job_config import MOST_LOCAL, JobConfig, size_of
+from shoal.launching.disk.job_token import read_group_token, token_file
+from shoal.launching.servers.own_servers import OwnServers, OwnServersConfig
+from shoal.launching.servers.server_side import Source
+from shoal.launching.signals import Signals, caught_signals
+from shoal.launching.specs import public
 from shoal.parameters.keeper import KeeperConfig
 from shoal.transport.strangers import raise_descriptor_limit
 from shoal.watch.server_words import notice

@@ -6,13 +6,14 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from shoal.cli.find_run import find_run
 from shoal.cli.options import Parser
-from shoal.cli.report import default_settings
-from shoal.cli.run_directory import JOIN
 from shoal.cli.runs import progress
-from shoal.cli.tables import columns, printable
+from shoal.cli.tables import columns
+from shoal.errors import printable
 from shoal.files import read_plain
+from shoal.launching.disk.find_run import find_run
+from shoal.launching.disk.last_report import default_settings
+from shoal.launching.disk.run_directory import JOIN
 from shoal.watch.incident_words import NOTHING, cost_cells, cost_of, definition, in_a_line
 from shoal.watch.record import CRASHED, RUNNING, RunRecord, read_record
 from shoal.watch.report_sections import OWN

@@ -17,11 +17,11 @@ from shoal.checkpoint import catalogue
 from shoal.checkpoint.local_store import LocalStore
 from shoal.checkpoint.manifest import MANIFEST
 from shoal.checkpoint.reader import read_state
-from shoal.cli import run_directory
-from shoal.cli.find_run import find_run
 from shoal.cli.main import main
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig
+from shoal.launching.disk import run_directory
+from shoal.launching.disk.find_run import find_run
 from shoal.watch.wording import amount
 from support.checkpoints import publish, small_tree
 

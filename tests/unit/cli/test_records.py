@@ -16,7 +16,8 @@ import pytest
 from shoal import events
 from shoal.cli.main import main
 from shoal.cli.runs import ago
-from shoal.cli.tables import columns, printable
+from shoal.cli.tables import columns
+from shoal.errors import printable
 from shoal.watch.report_page import write_report
 from support.records import Job, applied, eventful, faulty, job_started
 

@@ -1,0 +1,62 @@
+"""The variables that worker processes get."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from shoal.environment import worker_environment
+from shoal.job_config import JobConfig
+from shoal.launching.specs import Job, held_port, worker_processes
+from shoal.values import Address
+
+
+def job(config: JobConfig) -> Job:
+    return Job(
+        config=config,
+        script="train.py",
+        arguments=("--lr", "1"),
+        run_dir=Path("runs/x"),
+        token_file=Path("/tmp/token"),
+        coordinator=Address("127.0.0.1", 7000),
+    )
+
+
+def test_each_worker_is_told_who_it_is() -> None:
+    specs = worker_processes(job(JobConfig(workers=3)))
+    assert [spec.command for spec in specs] == [(sys.executable, "train.py", "--lr", "1")] * 3
+    for number, spec in enumerate(specs):
+        ours = worker_environment({name: text for name, text in spec.variables.items() if name.startswith("SHOAL_")})
+        assert ours is not None
+        assert (ours.worker, ours.coordinator) == (number, Address("127.0.0.1", 7000))
+        assert spec.variables["RANK"] == spec.variables["LOCAL_RANK"] == str(number)
+        assert spec.variables["WORLD_SIZE"] == "3"
+        assert spec.log.name == f"worker-{number}.log"
+    assert len({spec.variables["MASTER_PORT"] for spec in specs}) == 1
+
+
+def test_threads_option_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert worker_processes(job(JobConfig(threads=2)))[0].variables["OMP_NUM_THREADS"] == "2"
+    assert "OMP_NUM_THREADS" not in worker_processes(job(JobConfig()))[0].variables
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert worker_processes(job(JobConfig(workers=10_000)))[0].variables["OMP_NUM_THREADS"] == "1"
+
+
+def test_the_port_of_torch_s_store_is_free_for_its_server_and_for_nobody_else() -> None:
+    with held_port() as holder:
+        port = holder.getsockname()[1]
+        with socket.socket() as other, pytest.raises(OSError) as refused:
+            other.bind(("127.0.0.1", port))
+        assert refused.value.errno == errno.EADDRINUSE
+        with (
+            socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True) as server,
+            socket.create_connection(("127.0.0.1", port)) as client,
+            server.accept()[0] as accepted,
+        ):
+            client.sendall(b"here")
+            assert accepted.recv(4) == b"here"

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import select
 import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal.cli.options import Parser
-from shoal.engines.engine import Engine, Exited, Printed, describe_exit
+from shoal.engines.engine import describe_exit
 from shoal.engines.local import LocalEngine
 from shoal.environment import likely_typos, parse_address
 from shoal.errors import AddressUnavailable, Interrupted, Refused, ShoalError, UsageError, by_name
@@ -26,6 +24,7 @@ from shoal.events import StorageFailed
 from shoal.job_config import from_toml
 from shoal.launching.coordinator_line import Broke, Connected, CoordinatorLine
 from shoal.launching.disk.job_token import read_token
+from shoal.launching.processes import Gone, Processes, Said, wait_for
 from shoal.launching.signals import Signals, caught_signals
 from shoal.launching.specs import Job, check_script, worker_name, worker_process
 from shoal.membership.watcher import WatcherClient
@@ -75,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
         stack.callback(line.close)
         job = _job(client.welcome, parsed, address, token_file)
         engine = stack.enter_context(contextlib.closing(LocalEngine()))
-        return _Joining(job, _Equipment(engine, line, signals)).run()
+        return _Joining(job, _Equipment(Processes(engine), line, signals)).run()
 
 
 def _options_first(arguments: Sequence[str]) -> list[str]:
@@ -119,7 +118,7 @@ def _reconnect(address: Address, token: str) -> WatcherClient:
 
 @dataclass(frozen=True)
 class _Equipment:
-    engine: Engine
+    processes: Processes
     line: CoordinatorLine
     signals: Signals
 
@@ -129,7 +128,7 @@ class _Joining:
 
     def __init__(self, job: Job, equipment: _Equipment) -> None:
         self._job = job
-        self._engine = equipment.engine
+        self._processes = equipment.processes
         self._line = equipment.line
         self._signals = equipment.signals
         self._worker: int | None = None
@@ -147,22 +146,20 @@ class _Joining:
                 self._signalled(number)
             self._look()
             if self._code is None and time.monotonic() >= self._limit:
-                self._engine.stop(grace=0.5)
+                self._processes.stop(grace=0.5)
                 self._code = self._of_job()
         return self._code
 
     def _wait(self) -> None:
-        poll = select.poll()
-        for source in (self._engine, self._line, self._signals):
-            poll.register(source.fileno(), select.POLLIN)
-        poll.poll(1000 * max(0.0, min(LOOK_SECONDS, self._limit - time.monotonic())))
+        left = max(0.0, min(LOOK_SECONDS, self._limit - time.monotonic()))
+        wait_for((*self._processes.sources, self._line, self._signals), left)
 
     def _look(self) -> None:
-        for happened in self._engine.poll():
-            if isinstance(happened, Printed):
+        for happened in self._processes.poll():
+            if isinstance(happened, Said):
                 sys.stdout.write("".join(f"{text}\n" for text in happened.lines))
                 sys.stdout.flush()
-            elif isinstance(happened, Exited):
+            elif isinstance(happened, Gone):
                 self._exited(happened.code)
             elif (worker := self._worker) is not None:
                 self._line.send(lambda client: client.process_working(worker))
@@ -190,17 +187,16 @@ class _Joining:
 
     def _start(self, worker: int) -> None:
         self._worker = worker
-        spec = worker_process(self._job, worker, place=0, log=Path(os.devnull))
-        self._engine.start(spec)
+        self._processes.start(replace(worker_process(self._job, worker, place=0), log=None))
         print(f"shoal: this is worker {worker} of the job at {self._job.coordinator}", file=sys.stderr, flush=True)
 
     def _signalled(self, number: signal.Signals) -> None:
         if self._worker is None or self._is_handing_over:
-            self._engine.stop(grace=0.0)
+            self._processes.stop(grace=0.0)
             self._code = Interrupted.exit_code if number == signal.SIGINT else 128 + number
             return
         self._is_handing_over = True
-        self._engine.send_signal(worker_name(self._worker), signal.SIGTERM)
+        self._processes.send_signal({worker_name(self._worker)}, signal.SIGTERM)
         print("shoal: handing over at the end of a step (Ctrl-C again to stop now)", file=sys.stderr, flush=True)
 
     def _exited(self, code: int) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from shoal.cli.options import Parser
-from shoal.environment import parse_address
+from shoal.environment import TOKEN_FILE, parse_address, token_file
 from shoal.errors import UsageError
 from shoal.job_config import nearest
 from shoal.launching.disk.job_token import read_token
@@ -31,7 +31,10 @@ def parser() -> Parser:
     made = Parser(prog="shoal server", description=DESCRIPTION)
     made.add_argument("--keeper", required=True, metavar="HOST:PORT", help="where the keeper of the group listens")
     made.add_argument(
-        "--token-file", dest="token_file", required=True, metavar="FILE", help="file with the group's token"
+        "--token-file",
+        dest="token_file",
+        metavar="FILE",
+        help=f"file with the group's token; default what {TOKEN_FILE} names",
     )
     made.add_argument("--number", type=int, required=True, metavar="N", help="the server's own, never used before")
     made.add_argument("--listen", default="127.0.0.1", metavar="HOST", help="default 127.0.0.1, for this machine alone")
@@ -52,7 +55,9 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(
             f"--number {parsed.number}, --memory {parsed.memory}, --keeper {keeper}: numbers from 0 on, and a port"
         )
-    token = read_token(Path(parsed.token_file))
+    if (file := parsed.token_file or token_file()) is None:
+        raise UsageError(f"no token: give --token-file FILE, or name the file in {TOKEN_FILE}")
+    token = read_token(Path(file))
     raise_descriptor_limit()
     crash_at = _crash(parsed.crash_at) if parsed.crash_at else _no_crash
     import torch

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,8 +20,8 @@ from shoal.errors import ServersLost, UsageError
 from shoal.events import AnyEvent
 from shoal.job_config import MOST_LOCAL, JobConfig, size_of
 from shoal.launching.disk.job_token import read_group_token, token_file
+from shoal.launching.processes import Processes, wait_for
 from shoal.launching.servers.own_servers import OwnServers, OwnServersConfig
-from shoal.launching.servers.server_side import Source
 from shoal.launching.signals import Signals, caught_signals
 from shoal.launching.specs import public
 from shoal.parameters.keeper import KeeperConfig
@@ -82,6 +81,7 @@ def main(arguments: Sequence[str]) -> int:
         file = stack.enter_context(_token(parsed.token_file))
         signals = stack.enter_context(caught_signals())
         engine = stack.enter_context(contextlib.closing(LocalEngine(() if parsed.token_file else (file,))))
+        processes = Processes(engine)
         keeper = KeeperConfig(
             listen=address,
             token=read_group_token(file, named="--token-file"),
@@ -89,31 +89,27 @@ def main(arguments: Sequence[str]) -> int:
             replicas=parsed.replicas,
             silence_limit=parsed.server_limit,
         )
-        servers = OwnServers(OwnServersConfig(keeper, file, logs, memory=parsed.memory), engine)
+        servers = OwnServers(OwnServersConfig(keeper, file, logs, memory=parsed.memory), processes)
         stack.callback(servers.close)
         print(f"server group at {public(servers.keeper.address)}, token in {file}", flush=True)
-        _see_to(servers, engine, signals)
+        _see_to(servers, processes, signals)
         servers.cease()
-        engine.stop(grace=SOFT_STOP)
+        processes.stop(grace=SOFT_STOP)
     print("the server group has ended", flush=True)
     return 0
 
 
-def _see_to(servers: OwnServers, engine: LocalEngine, signals: Signals) -> None:
+def _see_to(servers: OwnServers, processes: Processes, signals: Signals) -> None:
     """Returns when the group is to end."""
     while not servers.is_stop_wanted:
         now = time.monotonic()
         due = servers.next_due
         wait = LOOK_SECONDS if due is None else min(LOOK_SECONDS, max(0.0, due - now))
-        poll = select.poll()
-        sources: tuple[Source, ...] = (engine, signals, *servers.sources)
-        for source in sources:
-            poll.register(source.fileno(), select.POLLIN)
-        poll.poll(1000 * wait)
+        wait_for((*processes.sources, signals, *servers.sources), wait)
         if signals.take():
             return
         now = time.monotonic()
-        for happened in engine.poll():
+        for happened in processes.poll():
             if servers.owns(happened.name):
                 servers.take(happened, now)
         seen = servers.look(now)

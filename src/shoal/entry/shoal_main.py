@@ -20,7 +20,7 @@ from shoal.checkpoint.full_disk import FullDiskStore
 from shoal.checkpoint.store import Store
 from shoal.checkpoint.stores import store_for
 from shoal.entry.last_line import ends_with, tell_last_line
-from shoal.environment import WorkerEnvironment, likely_typos, worker_environment
+from shoal.environment import WorkerEnvironment, is_worker_itself, likely_typos, worker_environment
 from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError, TermsDiffer
 from shoal.events import AnyEvent, JobEnded
 from shoal.job_config import JobConfig, from_mapping, from_toml
@@ -48,7 +48,7 @@ def main(train: Callable[[Run], T], **options: Any) -> T:
         environment = worker_environment()
         if environment is None:
             return _alone(train, options)
-        if os.getppid() != environment.launcher:
+        if not is_worker_itself():
             raise ScriptStartsProcesses(
                 f"process {os.getpid()}, started by worker {environment.worker}, calls shoal.main; under `shoal run` "
                 "every worker is a process already: start none in the script, or run it with plain python"

@@ -1,8 +1,8 @@
 """A spare process: has torch imported, waits, and becomes a worker when it is told which.
 
-Started as `python -m shoal.entry.spare DESCRIPTOR` by the launcher, which holds the other end of that pipe. It says
-`READY` once; one line of JSON (`Order`) then makes it worker so-and-so, and the script runs as `__main__` in this same
-process. The end of the pipe is the end of the job. Not here: how many there are and which one goes (`spares`).
+Started as `python -m shoal.entry.spare` through the job's engine. It says `READY` once; one line of JSON (`Order`) on
+its standard input then makes it worker so-and-so, and the script runs as `__main__` in this same process. The end of
+the input is the end of the job. Not here: how many there are and which one goes (`launching.spares`).
 """
 
 from __future__ import annotations
@@ -43,13 +43,16 @@ def encode_order(order: Order) -> bytes:
     return msgspec.json.encode(order) + b"\n"
 
 
-def main(descriptor: int) -> None:
+def main() -> None:
     importing = threading.Thread(target=_import_gently)
     importing.start()
     importing.join()
     print(READY, flush=True)
-    with os.fdopen(descriptor, "rb") as pipe:
+    with os.fdopen(os.dup(0), "rb") as pipe:
         line = pipe.readline(LONGEST_ORDER)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)  # the script's standard input is empty, as every worker's
+    os.close(nothing)
     if line.endswith(b"\n"):
         _become(msgspec.json.decode(line, type=Order))
 
@@ -89,4 +92,4 @@ def _without_our_frames(kind: type[BaseException], error: BaseException, frames:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main()

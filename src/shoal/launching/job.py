@@ -1,6 +1,6 @@
-"""One job on this machine from start to end: makes what it needs, starts the processes, clears up.
+"""One job from start to end: makes what it needs on this machine, starts the processes, clears up.
 
-What happens in between is `launcher`'s.
+What happens in between is `launcher_loop`'s.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import secrets
 import shlex
 import socket
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
 
 import msgspec
 
+from shoal.engines.engine import Engine
 from shoal.engines.local import LocalEngine
 from shoal.environment import likely_typos, parse_address, worker_environment
 from shoal.errors import printable
@@ -29,6 +30,7 @@ from shoal.launching.disk.job_token import token_file
 from shoal.launching.disk.last_report import leave_report
 from shoal.launching.disk.resuming import strangers_hand
 from shoal.launching.launcher_loop import Equipment, Launcher
+from shoal.launching.processes import Processes
 from shoal.launching.screen import Screen
 from shoal.launching.servers.job_servers import check_group, group_key_file, open_servers, space_name
 from shoal.launching.signals import caught_signals
@@ -52,8 +54,28 @@ from shoal.wire.handshake import new_token
 CONNECT_TIMEOUT = 300.0  # seconds for the coordinator's process to come up; it may have a slow store to look at first
 
 
-def run_job(config: JobConfig, script: str, arguments: tuple[str, ...]) -> int:
-    """Run the job and return its exit code. Mistakes that can be seen before anything starts raise `ShoalError`."""
+@dataclass(frozen=True)
+class _Means:
+    """What a job's processes are started with."""
+
+    token: str
+    listener: socket.socket
+    lock: FileIO
+    open_engine: Callable[[], Engine] | None
+
+
+def run_job(
+    config: JobConfig,
+    script: str,
+    arguments: tuple[str, ...],
+    *,
+    open_engine: Callable[[], Engine] | None = None,
+) -> int:
+    """Run the job and return its exit code. Mistakes that can be seen before anything starts raise `ShoalError`.
+
+    `open_engine` makes the engine that workers are started with, on whichever machines; None: on this one. The
+    coordinator runs on this machine in any case.
+    """
     check_script(script)
     check_size(config)
     clauses = chaos.parse(config.chaos)
@@ -83,14 +105,14 @@ def run_job(config: JobConfig, script: str, arguments: tuple[str, ...]) -> int:
             arguments=arguments,
             run_dir=directory.path,
             token_file=private,
-            coordinator=reachable(_bound(listener)),
+            coordinator=(reachable if open_engine is None else public)(_bound(listener)),
             group_key_file=group_key_file(config, token, stack),
             master_port=stack.enter_context(held_port()).getsockname()[1],
             record_start=record_size(directory.path),
             space=space_name(directory.path) if config.strategy == "parameter-server" else "",
         )
         stack.enter_context(_way_in(job, _bound(listener)))
-        finish = _start_and_see_to(job, listener, directory.lock, stack, token)
+        finish = _start_and_see_to(job, _Means(token, listener, directory.lock, open_engine), stack)
         put_in_order(job, finish, directory.settings_before)
     # The lock is free by now: a job that left no end in its record counts as crashed, not as running.
     leave_report(job.run_dir, open_it=job.config.open)
@@ -124,24 +146,24 @@ def _way_in(job: Job, bound: Address) -> Iterator[None]:
                 file.unlink()
 
 
-def _start_and_see_to(
-    job: Job, listener: socket.socket, lock: FileIO, stack: contextlib.ExitStack, token: str
-) -> Finish:
+def _start_and_see_to(job: Job, means: _Means, stack: contextlib.ExitStack) -> Finish:
     """Start the processes and wait for the end of the job."""
     signals = stack.enter_context(caught_signals())
     private = (job.token_file,) if job.group_key_file is None else (job.token_file, job.group_key_file)
-    engine = stack.enter_context(contextlib.closing(LocalEngine(private)))
-    servers, keeper = open_servers(job, engine, token, stack)
+    home = stack.enter_context(contextlib.closing(LocalEngine(private)))
+    elsewhere = None if means.open_engine is None else stack.enter_context(contextlib.closing(means.open_engine()))
+    processes = Processes(home, elsewhere)
+    servers, keeper = open_servers(job, processes, means.token, stack)
     job = replace(job, servers=keeper)
-    coordinator = coordinator_process(job, listener, lock)
-    engine.start(coordinator)
-    for spec in worker_processes(job):
-        engine.start(spec)
+    coordinator = coordinator_process(job, means.listener, means.lock)
+    processes.start(coordinator)
+    for worker in worker_processes(job):
+        processes.start(worker)
     screen = Screen(open_display(job.config.progress, job.config.workers), workers=job.config.workers)
     stack.callback(screen.close)
-    line = CoordinatorLine(lambda: WatcherClient.connect(job.coordinator, token, timeout=CONNECT_TIMEOUT))
+    line = CoordinatorLine(lambda: WatcherClient.connect(job.coordinator, means.token, timeout=CONNECT_TIMEOUT))
     stack.callback(line.close)
-    launcher = Launcher(job, Equipment(engine, screen, signals, line, coordinator, servers))
+    launcher = Launcher(job, Equipment(processes, screen, signals, line, coordinator, servers))
     finish = launcher.run()
     screen.conclude(finish, job, launcher.last_lines(finish.lost_worker))
     return finish

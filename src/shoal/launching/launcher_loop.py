@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import select
 import signal
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from shoal.engines.engine import Engine, Exited, Happening, Printed, ProcessSpec, Working, describe_exit
+from shoal.engines.engine import Working, describe_exit
 from shoal.errors import ShoalError, all_errors
 from shoal.events import AnyEvent, Event, FaultInjected, JobEnded, Record, StepsApplied, WorkerStarted
 from shoal.files import whole_lines
@@ -25,8 +23,9 @@ from shoal.launching.chaos import clauses
 from shoal.launching.chaos.laboratory import Laboratory, Running
 from shoal.launching.coordinator_line import CoordinatorLine
 from shoal.launching.disk.aftermath import EVENTS
+from shoal.launching.processes import Gone, Planned, Processes, ProcessNews, Said, Source, wait_for
 from shoal.launching.screen import Screen
-from shoal.launching.servers.server_side import ServerSide, Source
+from shoal.launching.servers.server_side import ServerSide
 from shoal.launching.signals import Signals
 from shoal.launching.spares import Spares
 from shoal.launching.specs import COORDINATOR, Job, worker_name, worker_process
@@ -45,11 +44,11 @@ NOT_STARTED = 127  # exit code of a process that could not be started, as shells
 class Equipment:
     """What the loop works with; whoever made it closes it."""
 
-    engine: Engine
+    processes: Processes
     screen: Screen
     signals: Signals
     line: CoordinatorLine
-    coordinator: ProcessSpec  # as it is started, and started again
+    coordinator: Planned  # as it is started, and started again
     servers: ServerSide
 
 
@@ -57,17 +56,17 @@ class Launcher:
     def __init__(self, job: Job, equipment: Equipment) -> None:
         """The first processes are started already."""
         self._job = job
-        self._engine = equipment.engine
+        self._processes = equipment.processes
         self._screen = equipment.screen
         self._signals = equipment.signals
         self._line = equipment.line
         self._coordinator = equipment.coordinator
         self._servers = equipment.servers
         self._supervisor = Supervisor(job.config.workers, job.config.max_failures)
-        self._spares = Spares(job, self._engine)
+        self._spares = Spares(job, self._processes)
         self._has_steps = False  # spares are started then: they must not slow the start down
         self._laboratory = Laboratory(
-            clauses.parse(job.config.chaos), seed=job.config.seed, engine=self._engine, line=self._line
+            clauses.parse(job.config.chaos), seed=job.config.seed, processes=self._processes, line=self._line
         )
         self._running = {worker_name(worker): worker for worker in range(job.config.workers)}
         self._last: dict[int, tuple[str, ...]] = {}  # last lines of workers that ended
@@ -84,8 +83,7 @@ class Launcher:
             self._look_around()
         self._line.close()  # a coordinator that is still there ends the record now
         self._servers.cease()
-        self._take(self._engine.stop(grace=self._finish.grace))
-        self._spares.close()
+        self._take(self._processes.stop(grace=self._finish.grace))
         return self._finish
 
     def last_lines(self, worker: int | None) -> tuple[str, ...]:
@@ -99,13 +97,13 @@ class Launcher:
         if not self._supervisor.is_ending:
             due += [self._laboratory.next_due, self._spares.next_due if self._has_steps else None]
         first = min((one for one in due if one is not None), default=math.inf)
-        sources: tuple[Source, ...] = (self._engine, self._signals, self._line, *self._servers.sources)
-        _wait_for(sources, min(max(0.0, first - time.monotonic()), LOOK_SECONDS))
+        sources: tuple[Source, ...] = (*self._processes.sources, self._signals, self._line, *self._servers.sources)
+        wait_for(sources, min(max(0.0, first - time.monotonic()), LOOK_SECONDS))
 
     def _look_around(self) -> None:
         for number in self._signals.take():
             self._decide(orders.Signalled(number))
-        self._take(self._engine.poll())
+        self._take(self._processes.poll())
         self._read_news()
         if self._screen.lost_reader():
             self._decide(orders.Signalled(signal.SIGPIPE))
@@ -133,23 +131,23 @@ class Launcher:
         if seen.failure:
             self._decide(orders.ServersFailed(seen.failure))
 
-    def _take(self, happenings: tuple[Happening, ...]) -> None:
+    def _take(self, happenings: tuple[ProcessNews, ...]) -> None:
         for happened in happenings:
             if happened.name == COORDINATOR:
-                if isinstance(happened, Exited) and self._finish is None:
+                if isinstance(happened, Gone) and self._finish is None:
                     self._coordinator_exited(happened)
             elif self._spares.owns(happened.name):
-                if isinstance(happened, Printed):
+                if isinstance(happened, Said):
                     self._spares.printed(happened.name, happened.lines)
-                elif isinstance(happened, Exited):
+                elif isinstance(happened, Gone):
                     self._spares.exited(happened.name, time.monotonic())
             elif self._servers.owns(happened.name):
                 self._servers.take(happened, time.monotonic())
             elif happened.name in self._running:
                 self._from_worker(self._running[happened.name], happened)
 
-    def _from_worker(self, worker: int, happened: Happening) -> None:
-        if isinstance(happened, Printed):
+    def _from_worker(self, worker: int, happened: ProcessNews) -> None:
+        if isinstance(happened, Said):
             if self._finish is None:
                 self._screen.worker_lines(worker, happened.lines)
         elif isinstance(happened, Working):
@@ -186,7 +184,7 @@ class Launcher:
         self._laboratory.note(event, time.monotonic())
         self._decide(event)
 
-    def _coordinator_exited(self, exited: Exited) -> None:
+    def _coordinator_exited(self, exited: Gone) -> None:
         self._coordinator_runs = False
         self._read_news()
         self._line.drop()
@@ -199,8 +197,8 @@ class Launcher:
         """Its process has most likely just ended; how it did says more than that it does not answer."""
         limit = time.monotonic() + EXIT_WAIT
         while self._coordinator_runs and (left := limit - time.monotonic()) > 0:
-            _wait_for([self._engine], left)
-            self._take(self._engine.poll())
+            wait_for(self._processes.sources, left)
+            self._take(self._processes.poll())
         if self._coordinator_runs:
             self._read_record()
             self._decide(orders.CoordinatorExited(f"does not answer any more ({reason})", may_return=False))
@@ -253,34 +251,33 @@ class Launcher:
             case orders.RestartCoordinator():
                 self._start_coordinator()
             case orders.KillCoordinator():
-                self._engine.send_signal(COORDINATOR, signal.SIGKILL)
+                self._processes.send_signal({COORDINATOR}, signal.SIGKILL)
             case orders.AskToStop(reason=reason, exit_code=exit_code):
                 self._line.send(lambda client: client.request_stop(reason, exit_code=exit_code))
             case orders.InterruptWorkers():
                 self._screen.hold()
-                for name in self._running:
-                    self._engine.send_signal(name, signal.SIGINT)
+                self._processes.send_signal(self._running.keys(), signal.SIGINT)
             case orders.Say():
                 self._screen.say(instruction.text)
             case Finish():
                 self._finish = instruction
 
     def _start_worker(self, order: orders.StartWorker) -> None:
-        spec = worker_process(self._job, order.worker, place=order.place)
-        is_spare = self._spares.go(spec, time.monotonic())
+        planned = worker_process(self._job, order.worker, place=order.place)
+        is_spare = self._spares.go(planned, time.monotonic())
         try:
             if not is_spare:
-                self._engine.start(spec)
+                self._processes.start(planned)
         except ShoalError as error:
             self._screen.say(f"shoal: {error}")
             self._decide(orders.WorkerExited(order.worker, NOT_STARTED))
             return
-        self._running[spec.name] = order.worker
+        self._running[planned.name] = order.worker
         self._report(WorkerStarted(worker=order.worker, is_spare=is_spare, reason=order.reason))
 
     def _start_coordinator(self) -> None:
         try:
-            self._engine.start(self._coordinator)
+            self._processes.start(self._coordinator)
         except ShoalError as error:
             self._decide(orders.CoordinatorExited(f"ended, and {error}", may_return=False))
             return
@@ -288,15 +285,7 @@ class Launcher:
         self._line.open()
 
 
-def _wait_for(sources: Sequence[Source], seconds: float) -> None:
-    """`select` would refuse descriptors from 1024 on, which a program that calls `shoal.launch` may well have."""
-    poll = select.poll()
-    for source in sources:
-        poll.register(source.fileno(), select.POLLIN)
-    poll.poll(seconds * 1000)
-
-
-def _how(exited: Exited) -> str:
+def _how(exited: Gone) -> str:
     """How the coordinator ended, with the last thing it said."""
     said = next((f" ({text.strip()})" for text in reversed(exited.last) if text.strip()), "")
     return describe_exit(exited.code) + said

@@ -9,10 +9,17 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from shoal.engines.engine import ProcessSpec
-from shoal.environment import TorchrunPlace, WorkerEnvironment, process_variables, spare_variables, worker_variables
+from shoal.engines.engine import BroughtFile, ProcessSpec
+from shoal.environment import (
+    TOKEN_FILE,
+    TorchrunPlace,
+    process_variables,
+    spare_variables,
+    worker_variables,
+)
 from shoal.errors import UsageError
 from shoal.job_config import MOST_LOCAL, JobConfig
+from shoal.launching.processes import Planned
 from shoal.values import Address
 
 COORDINATOR = "coordinator"
@@ -63,7 +70,7 @@ def server_name(server: int) -> str:
     return f"server {server}"
 
 
-def coordinator_process(job: Job, listener: socket.socket, lock: FileIO) -> ProcessSpec:
+def coordinator_process(job: Job, listener: socket.socket, lock: FileIO) -> Planned:
     """It inherits the listening socket, and the lock of the run directory, which is free when both are gone."""
     # -P: the current folder may hold a module with a name of the standard library's.
     command = (
@@ -72,29 +79,27 @@ def coordinator_process(job: Job, listener: socket.socket, lock: FileIO) -> Proc
         *((f"--servers-at={job.servers}", f"--servers-space={job.space}") if job.servers else ()),
         *("--", job.script, *job.arguments),
     )
-    return ProcessSpec(
-        name=COORDINATOR,
-        command=command,
-        variables={},
+    return Planned(
+        ProcessSpec(name=COORDINATOR, command=command, variables={}, outlives_launcher=RECORD_SECONDS),
         log=job.run_dir / "logs" / "coordinator.log",
         descriptors=(listener.fileno(), lock.fileno()),
-        outlives_launcher=RECORD_SECONDS,
     )
 
 
-def worker_processes(job: Job) -> list[ProcessSpec]:
+def worker_processes(job: Job) -> list[Planned]:
     """Those that a job begins with."""
     return [worker_process(job, worker, place=worker) for worker in range(job.config.workers)]
 
 
-def worker_process(job: Job, worker: int, *, place: int, log: Path | None = None) -> ProcessSpec:
+def worker_process(job: Job, worker: int, *, place: int) -> Planned:
     """`place`, from 0 to workers - 1, is its own as long as it runs; its number is its own for ever."""
-    return ProcessSpec(
+    spec = ProcessSpec(
         name=worker_name(worker),
         command=(sys.executable, job.script, *job.arguments),
         variables=_variables(job, worker, place),
-        log=log or job.run_dir / "logs" / f"worker-{worker}.log",
+        files=(BroughtFile(job.token_file, TOKEN_FILE),),
     )
+    return Planned(spec, log=job.run_dir / "logs" / f"worker-{worker}.log")
 
 
 @dataclass(frozen=True)
@@ -108,41 +113,39 @@ class ServerPlan:
     memory: int  # bytes that each may hold
 
 
-def server_process(plan: ServerPlan, server: int) -> ProcessSpec:
+def server_process(plan: ServerPlan, server: int) -> Planned:
     """One thread each: a server is a loop that many wait for, and the others need the cores.
 
     No GPU: servers compute on the CPU, and torch's optimizers would take hold of one where they see it.
     """
     command = (
         *(sys.executable, "-P", "-m", "shoal", "server", f"--keeper={plan.keeper}"),
-        *(f"--token-file={plan.token_file}", f"--number={server}", f"--listen={plan.listen}"),
-        f"--memory={plan.memory}",
+        *(f"--number={server}", f"--listen={plan.listen}", f"--memory={plan.memory}"),
     )
-    return ProcessSpec(
+    spec = ProcessSpec(
         name=server_name(server),
         command=command,
         variables={**process_variables(1), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        log=Path(os.devnull) if plan.logs is None else plan.logs / f"server-{server}.log",
+        files=(BroughtFile(plan.token_file, TOKEN_FILE),),
     )
+    return Planned(spec, log=None if plan.logs is None else plan.logs / f"server-{server}.log")
 
 
-def spare_process(job: Job, number: int, descriptor: int) -> ProcessSpec:
-    """It waits at `descriptor`, the reading end of a pipe, to be told which worker it is."""
-    return ProcessSpec(
+def spare_process(job: Job, number: int) -> Planned:
+    """It waits to be told, through its standard input, which worker it is."""
+    spec = ProcessSpec(
         name=f"spare {number}",
-        command=(sys.executable, "-P", "-m", "shoal.entry.spare", str(descriptor)),
+        command=(sys.executable, "-P", "-m", "shoal.entry.spare"),
         variables={**spare_variables(_threads(job)), **_first_variables(job)},
-        log=job.run_dir / "logs" / "spares.log",
-        descriptors=(descriptor,),
+        files=(BroughtFile(job.token_file, TOKEN_FILE),),
+        takes_input=True,
     )
+    return Planned(spec, log=job.run_dir / "logs" / "spares.log")
 
 
 def _variables(job: Job, worker: int, place: int) -> dict[str, str]:
-    environment = WorkerEnvironment(
-        coordinator=job.coordinator, token_file=str(job.token_file), worker=worker, launcher=os.getpid()
-    )
     torchrun = TorchrunPlace(place=place, workers=job.config.workers, master=Address("127.0.0.1", job.master_port))
-    variables = worker_variables(environment, torchrun, threads=_threads(job))
+    variables = worker_variables(job.coordinator, worker, torchrun, threads=_threads(job))
     return {**variables, **_first_variables(job)}
 
 

@@ -1,6 +1,6 @@
 """The fault laboratory of a running job: does what the timetable of `--chaos` says, and undoes it in time.
 
-Kills and stops processes of this machine through the engine; cuts, slow links and full disks are acted out by the
+Kills and stops the job's processes; cuts, slow links and full disks are acted out by the
 workers themselves, who are asked through the coordinator. Nothing strikes a job that is ending.
 """
 
@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from shoal.engines.engine import Engine
 from shoal.events import Event, FaultInjected, GenerationFormed, StepsApplied
 from shoal.launching.chaos.clauses import Clause
 from shoal.launching.chaos.timetable import Fault, Present, Timetable
 from shoal.launching.coordinator_line import CoordinatorLine
+from shoal.launching.processes import Processes
 from shoal.launching.specs import COORDINATOR, server_name, worker_name
 from shoal.membership.watcher import WatcherClient
 from shoal.wire.messages import Inject
@@ -31,9 +31,9 @@ class Running:
 
 
 class Laboratory:
-    def __init__(self, clauses: tuple[Clause, ...], *, seed: int, engine: Engine, line: CoordinatorLine) -> None:
+    def __init__(self, clauses: tuple[Clause, ...], *, seed: int, processes: Processes, line: CoordinatorLine) -> None:
         self._timetable = Timetable(clauses, seed=seed)
-        self._engine = engine
+        self._processes = processes
         self._line = line
         self._members: tuple[int, ...] = ()
         self._step = 0
@@ -77,11 +77,11 @@ class Laboratory:
 
     def _strike(self, fault: Fault, now: float) -> None:
         if fault.verb == "kill-coordinator":
-            self._engine.send_signal(COORDINATOR, signal.SIGKILL)
+            self._processes.send_signal({COORDINATOR}, signal.SIGKILL)
         elif fault.verb == "kill" and (name := _process(fault)) is not None:
-            self._engine.send_signal(name, signal.SIGKILL)
+            self._processes.send_signal({name}, signal.SIGKILL)
         elif fault.verb == "stop" and (name := _process(fault)) is not None:
-            self._engine.send_signal(name, signal.SIGSTOP)
+            self._processes.send_signal({name}, signal.SIGSTOP)
             self._stopped[name] = max(self._stopped.get(name, 0.0), now + (fault.seconds or 0.0))
         else:
             for worker in self._members if fault.worker is None else (fault.worker,):
@@ -97,7 +97,7 @@ class Laboratory:
     def _wake(self, now: float) -> None:
         for name in [name for name, until in self._stopped.items() if until <= now]:
             del self._stopped[name]
-            self._engine.send_signal(name, signal.SIGCONT)
+            self._processes.send_signal({name}, signal.SIGCONT)
 
 
 def _process(fault: Fault) -> str | None:

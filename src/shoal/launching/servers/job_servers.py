@@ -11,10 +11,10 @@ import hashlib
 import socket
 from pathlib import Path
 
-from shoal.engines.engine import Engine
 from shoal.environment import parse_address
 from shoal.job_config import JobConfig, size_of
 from shoal.launching.disk.job_token import read_group_token, token_file
+from shoal.launching.processes import Processes
 from shoal.launching.servers.server_side import NoServers, ServerSide
 from shoal.launching.specs import Job, public
 from shoal.values import Address
@@ -46,7 +46,7 @@ def group_key_file(config: JobConfig, token: str, stack: contextlib.ExitStack) -
     return stack.enter_context(token_file(group_key(token)))
 
 
-def open_servers(job: Job, engine: Engine, token: str, stack: contextlib.ExitStack) -> tuple[ServerSide, str]:
+def open_servers(job: Job, processes: Processes, token: str, stack: contextlib.ExitStack) -> tuple[ServerSide, str]:
     """The job's servers, which `stack` closes, and where workers find their keeper."""
     config = job.config
     if config.strategy != "parameter-server":
@@ -74,7 +74,7 @@ def open_servers(job: Job, engine: Engine, token: str, stack: contextlib.ExitSta
             memory=config.server_memory,
             space=job.space,
         ),
-        engine,
+        processes,
     )
     stack.callback(servers.close)
     return servers, str(public(servers.keeper.address))

@@ -14,12 +14,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.engines.engine import Engine, Exited, Happening, describe_exit
+from shoal.engines.engine import describe_exit
 from shoal.errors import ShoalError
 from shoal.job_config import size_of
+from shoal.launching.processes import Gone, Processes, ProcessNews, Source
 from shoal.launching.servers import server_news
 from shoal.launching.servers.server_posts import ServerPosts
-from shoal.launching.servers.server_side import Rhythm, Seen, ServerSide, Source
+from shoal.launching.servers.server_side import Rhythm, Seen, ServerSide
 from shoal.launching.specs import ServerPlan, reachable, server_process
 from shoal.parameters import group_events
 from shoal.parameters.keeper import Keeper, KeeperConfig
@@ -39,10 +40,10 @@ class OwnServersConfig:
 
 
 class OwnServers(ServerSide):
-    def __init__(self, config: OwnServersConfig, engine: Engine) -> None:
+    def __init__(self, config: OwnServersConfig, processes: Processes) -> None:
         """Opens the keeper's socket, AddressUnavailable where that cannot be, and starts the servers."""
         self._config = config
-        self._engine = engine
+        self._processes = processes
         memory = size_of(config.memory, named="--server-memory") if config.memory else share_of_memory(config)
         self._news: queue.SimpleQueue[group_events.GroupEvent] = queue.SimpleQueue()
         self._bell, self._ringer = socket.socketpair()
@@ -89,8 +90,8 @@ class OwnServers(ServerSide):
     def owns(self, name: str) -> bool:
         return name in self._numbers
 
-    def take(self, happened: Happening, now: float) -> None:
-        if not isinstance(happened, Exited):
+    def take(self, happened: ProcessNews, now: float) -> None:
+        if not isinstance(happened, Gone):
             return
         self._read_news(now)  # that it was asked to go came before it went
         server = self._numbers.pop(happened.name)
@@ -159,18 +160,18 @@ class OwnServers(ServerSide):
         """One that is stopped or hangs would keep its place from being filled."""
         for name in [name for name, until in self._leaving.items() if until <= now]:
             del self._leaving[name]
-            self._engine.send_signal(name, signal.SIGKILL)
+            self._processes.send_signal({name}, signal.SIGKILL)
 
     def _start_due(self, now: float) -> None:
         for opening in self._posts.take_due(now):
-            spec = server_process(self._plan, opening.server)
+            planned = server_process(self._plan, opening.server)
             try:
-                self._engine.start(spec)
+                self._processes.start(planned)
             except ShoalError as error:
                 self._seen.lines.append(f"shoal: {error}")
                 self._lost(opening.server, "could not be started", now)
                 continue
-            self._numbers[spec.name] = opening.server
+            self._numbers[planned.name] = opening.server
             if opening.reason:
                 self._seen.lines.append(f"server {opening.server} is started: {opening.reason}")
 

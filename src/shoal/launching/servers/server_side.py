@@ -8,19 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from shoal.engines.engine import Happening
 from shoal.events import AnyEvent, ServersMeasured
+from shoal.launching.processes import ProcessNews, Source
 
 MEASURED_EVERY = 1.0  # seconds between two looks at the servers' figures
 RECORDED_EVERY = 5.0  # seconds between two of them in the job's record
-
-
-class Source(Protocol):
-    """Something to wait for."""
-
-    def fileno(self) -> int: ...
 
 
 @dataclass
@@ -53,7 +46,7 @@ class ServerSide(ABC):
         """Whether a process of the engine is one of these servers."""
         return False
 
-    def take(self, happened: Happening, now: float) -> None:  # noqa: B027  most have no processes
+    def take(self, happened: ProcessNews, now: float) -> None:  # noqa: B027  most have no processes
         """Something happened to a process that `owns` said yes to."""
 
     @abstractmethod

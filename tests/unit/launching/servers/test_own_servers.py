@@ -6,12 +6,13 @@ import contextlib
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from shoal import events
-from shoal.engines.engine import Engine, Exited, Happening, ProcessSpec
+from shoal.engines.engine import BroughtFile
 from shoal.errors import UsageError
+from shoal.launching.processes import Gone, Planned, Processes
 from shoal.launching.servers.own_servers import ENDING_SECONDS, OwnServers, OwnServersConfig, free_memory
 from shoal.launching.servers.server_side import Seen
 from shoal.parameters.keeper import KeeperConfig
@@ -24,44 +25,29 @@ from support.servers import StandInServer
 TOKEN = "a token"
 
 
-class SaidToRun(Engine):
+class SaidToRun(Processes):
     """Starts nothing."""
 
     def __init__(self) -> None:
-        self.started: list[ProcessSpec] = []
-        self.signals: list[tuple[str, signal.Signals]] = []
+        self.started: list[Planned] = []
+        self.signals: list[tuple[Collection[str], signal.Signals]] = []
         self.fails = False
 
-    def start(self, spec: ProcessSpec) -> None:
+    def start(self, planned: Planned) -> None:
         if self.fails:
             raise UsageError("no more processes")
-        self.started.append(spec)
+        self.started.append(planned)
 
-    def fileno(self) -> int:
-        raise NotImplementedError
-
-    def poll(self) -> tuple[Happening, ...]:
-        return ()
-
-    def send_signal(self, name: str, number: signal.Signals) -> None:
-        self.signals.append((name, number))
-
-    def rename(self, name: str, to: str, *, log: Path) -> bool:
-        raise NotImplementedError
-
-    def stop(self, *, grace: float) -> tuple[Happening, ...]:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        pass
+    def send_signal(self, names: Collection[str], number: signal.Signals) -> None:
+        self.signals.append((names, number))
 
 
 @contextlib.contextmanager
-def own_servers(count: int, engine: Engine, silence_limit: float = 60.0) -> Iterator[OwnServers]:
+def own_servers(count: int, processes: Processes, silence_limit: float = 60.0) -> Iterator[OwnServers]:
     keeper = KeeperConfig(
         listen=Address("127.0.0.1", 0), token=TOKEN, expected=count, replicas=1, silence_limit=silence_limit
     )
-    servers = OwnServers(OwnServersConfig(keeper, Path("token"), Path("logs"), memory="2GB"), engine)
+    servers = OwnServers(OwnServersConfig(keeper, Path("token"), Path("logs"), memory="2GB"), processes)
     with contextlib.closing(servers):
         yield servers
 
@@ -83,32 +69,32 @@ def look_until(servers: OwnServers, kind: type[events.Event]) -> Seen:
     return seen
 
 
-def exited(server: int, code: int = -9, *last: str) -> Exited:
-    return Exited(f"server {server}", code, last)
+def exited(server: int, code: int = -9, *last: str) -> Gone:
+    return Gone(f"server {server}", code, last)
 
 
 def test_processes_are_started_with_what_they_need() -> None:
-    engine = SaidToRun()
-    with own_servers(2, engine) as servers:
-        assert [spec.name for spec in engine.started] == ["server 0", "server 1"]
-        spec = engine.started[1]
-        assert spec.command[-6:] == (
+    processes = SaidToRun()
+    with own_servers(2, processes) as servers:
+        assert [planned.name for planned in processes.started] == ["server 0", "server 1"]
+        planned = processes.started[1]
+        assert planned.spec.command[-5:] == (
             "server",
             f"--keeper={servers.keeper.address}",
-            "--token-file=token",
             "--number=1",
             "--listen=127.0.0.1",
             "--memory=2000000000",
         )
-        assert spec.log == Path("logs/server-1.log")
-        assert spec.variables["OMP_NUM_THREADS"] == "1"
+        assert planned.spec.files == (BroughtFile(Path("token"), "SHOAL_TOKEN_FILE"),)
+        assert planned.log == Path("logs/server-1.log")
+        assert planned.spec.variables["OMP_NUM_THREADS"] == "1"
         assert servers.owns("server 1")
         assert not servers.owns("worker 1")
 
 
 def test_one_that_dies_is_replaced_and_its_last_lines_are_shown() -> None:
-    engine = SaidToRun()
-    with own_servers(1, engine) as servers, StandInServer(servers.keeper.address, TOKEN, 0) as first:
+    processes = SaidToRun()
+    with own_servers(1, processes) as servers, StandInServer(servers.keeper.address, TOKEN, 0) as first:
         seen = look_until(servers, events.ServersChanged)
         assert [type(event) for event in seen.events] == [events.ServerJoined, events.ServersChanged]
         assert servers.serving == (0,)
@@ -137,13 +123,13 @@ def test_figures_come_at_once_and_then_now_and_then() -> None:
 
 
 def test_an_administrator_adds_removes_and_stops() -> None:
-    engine = SaidToRun()
-    with own_servers(1, engine) as servers, StandInServer(servers.keeper.address, TOKEN, 0) as first:
+    processes = SaidToRun()
+    with own_servers(1, processes) as servers, StandInServer(servers.keeper.address, TOKEN, 0) as first:
         look_until(servers, events.ServersChanged)
         with KeeperClient(servers.keeper.address, TOKEN) as client:
             client.change_servers(more=1)
             servers.look(time.monotonic())
-            assert [spec.name for spec in engine.started] == ["server 0", "server 1"]
+            assert [planned.name for planned in processes.started] == ["server 0", "server 1"]
             with StandInServer(servers.keeper.address, TOKEN, 1) as second:
                 look_until(servers, events.ServersChanged)
                 assert client.status().map is not None
@@ -155,8 +141,8 @@ def test_an_administrator_adds_removes_and_stops() -> None:
 
 
 def test_servers_that_never_come_up_end_the_job() -> None:
-    engine = SaidToRun()
-    with own_servers(1, engine) as servers:
+    processes = SaidToRun()
+    with own_servers(1, processes) as servers:
         now, failure = time.monotonic(), ""
         for server in range(5):
             servers.take(exited(server, 1), now)
@@ -164,22 +150,22 @@ def test_servers_that_never_come_up_end_the_job() -> None:
             failure = failure or servers.look(now).failure
         assert "the parameter servers cannot be kept running: 5 in a row ended before they had joined" in failure
         assert failure.endswith("what it printed is in logs/server-4.log")
-        assert len(engine.started) == 5
+        assert len(processes.started) == 5
 
 
 def test_nobody_is_replaced_at_the_end() -> None:
-    engine = SaidToRun()
-    with own_servers(2, engine) as servers:
+    processes = SaidToRun()
+    with own_servers(2, processes) as servers:
         servers.cease()
         servers.take(exited(0), time.monotonic())
         assert servers.look(time.monotonic() + 100).lines == []
-        assert len(engine.started) == 2
+        assert len(processes.started) == 2
 
 
 def test_a_process_that_cannot_be_started_is_said() -> None:
-    engine = SaidToRun()
-    engine.fails = True
-    with own_servers(1, engine) as servers:
+    processes = SaidToRun()
+    processes.fails = True
+    with own_servers(1, processes) as servers:
         assert "shoal: no more processes" in servers.look(time.monotonic()).lines
 
 
@@ -188,21 +174,21 @@ def test_memory_that_is_free() -> None:
 
 
 def test_one_that_the_keeper_has_put_out_is_ended_so_that_its_place_is_filled() -> None:
-    engine = SaidToRun()
-    with own_servers(1, engine, silence_limit=0.3) as servers, StandInServer(servers.keeper.address, TOKEN, 0):
+    processes = SaidToRun()
+    with own_servers(1, processes, silence_limit=0.3) as servers, StandInServer(servers.keeper.address, TOKEN, 0):
         look_until(servers, events.ServerLost)  # it says nothing more, as one that is stopped
-        assert engine.signals == [("server 0", signal.SIGKILL)]
+        assert processes.signals == [({"server 0"}, signal.SIGKILL)]
 
 
 def test_one_that_ends_by_itself_is_left_time_to_say_why() -> None:
-    engine = SaidToRun()
-    with own_servers(1, engine) as servers, StandInServer(servers.keeper.address, TOKEN, 0) as server:
+    processes = SaidToRun()
+    with own_servers(1, processes) as servers, StandInServer(servers.keeper.address, TOKEN, 0) as server:
         look_until(servers, events.ServersChanged)
         server.close()
         look_until(servers, events.ServerLost)
-        assert (engine.signals, servers.serving) == ([], ())
+        assert (processes.signals, servers.serving) == ([], ())
         servers.look(time.monotonic() + ENDING_SECONDS)
-        assert engine.signals == [("server 0", signal.SIGKILL)]  # it hangs: its place is needed
+        assert processes.signals == [({"server 0"}, signal.SIGKILL)]  # it hangs: its place is needed
 
 
 def test_people_are_told_of_a_job_that_the_servers_have_ended() -> None:

@@ -20,12 +20,14 @@ LONGEST_LINE = 64 * 1024  # bytes
 class Output:
     """Fed with what was read; lines come out of `feed` and `finish` once each."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path | None) -> None:
+        """`log` None: it is kept nowhere."""
         self._path = log
         self._file: FileIO | None = None
-        with contextlib.suppress(OSError):  # it is tried again with the first bytes
-            self._file = open_append(log)
-        self._logs = True  # until writing fails
+        if log is not None:
+            with contextlib.suppress(OSError):  # it is tried again with the first bytes
+                self._file = open_append(log)
+        self._logs = log is not None  # until writing fails
         self._rest = b""
         self.last: deque[str] = deque(maxlen=LAST_LINES)
 
@@ -40,7 +42,7 @@ class Output:
 
     def _log(self, data: bytes) -> list[bytes]:
         """A disk that is full or gone costs the log, not the job; that is said once, as a line of the output."""
-        if not self._logs:
+        if not self._logs or self._path is None:
             return []
         try:
             if self._file is None:

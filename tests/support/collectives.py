@@ -130,7 +130,7 @@ def groups(
     transport: str, size: int, schedule: str = "auto", codec: Callable[[], Codec] = Identity
 ) -> Iterator[list[ThreadedGroup]]:
     if transport in KINDS_OF_MEMORY:
-        with memory_groups(transport, size) as found:
+        with memory_groups(transport, size, codec) as found:
             yield found
         return
     with meshes(transport, size) as ends:

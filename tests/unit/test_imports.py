@@ -21,7 +21,7 @@ HOUSE = [
     {"events"},
     {"terms"},
     {"environment"},
-    {"job_config"},
+    {"job_config", "manners"},
     {"wire"},
     {"codecs"},
     {"transport"},

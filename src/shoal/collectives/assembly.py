@@ -38,14 +38,14 @@ class GroupConfig:
     generation: int = 1
     schedule: str = "auto"
     plan: Plan | None = None  # from the measured links
-    codec: Codec = field(default_factory=Identity)
+    codec: Codec = field(default_factory=Identity)  # between machines; inside one nothing is encoded
     deterministic: bool = False  # nothing is measured to choose a way
     limits: TeamLimits = field(default_factory=TeamLimits)
     names: Mapping[int, str] = field(default_factory=dict)  # of ranks, for errors
 
     def hosts_by_memory(self, hood: Neighbourhood) -> tuple[tuple[int, ...], ...]:
         """Ranks by machine, where those of one reduce in its memory; empty where none do."""
-        is_by_memory = self.schedule in BY_MEMORY and self.codec.raw and any(len(host) > 1 for host in hood.hosts)
+        is_by_memory = self.schedule in BY_MEMORY and any(len(host) > 1 for host in hood.hosts)
         return hood.hosts if is_by_memory else ()
 
 

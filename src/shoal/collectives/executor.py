@@ -2,8 +2,9 @@
 
 Every frame's header is compared with what this rank would have sent in the peer's place; a difference is
 `WorkersDisagree`, which quotes both. Where two values are combined, the lower rank's comes first, so that with two
-ranks every schedule combines in the order of the ranks. Not here: the order of operations and the thread
-(`threaded_group`), and which program is run (`ring`, `tree`).
+ranks every schedule combines in the order of the ranks. Programs move the tensors' own bytes. Not here: what a codec
+encodes (`encoded_reduce`), the order of operations and the thread (`threaded_group`), and which program is run (`ring`,
+`tree`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from itertools import accumulate
 import msgspec
 import torch
 
-from shoal.codecs.codec import Codec
-from shoal.codecs.identity import memory_of
+from shoal.codecs.identity import Identity, memory_of
 from shoal.collectives.agreement import describe, disagreement, reduction_code
 from shoal.collectives.combining import combine
 from shoal.collectives.dtypes import code_of
@@ -73,9 +73,8 @@ def segments_of(tensors: Sequence[torch.Tensor], bounds: Sequence[tuple[int, int
 class Executor:
     """One per group; used by one thread."""
 
-    def __init__(self, mesh: Mesh, codec: Codec, generation: int) -> None:
+    def __init__(self, mesh: Mesh, generation: int) -> None:
         self._mesh = mesh
-        self._codec = codec
         self._generation = generation
         self._header = memoryview(bytearray(HEADER_BYTES))
         self._block = memoryview(bytearray(BLOCK_BYTES))
@@ -85,7 +84,7 @@ class Executor:
 
     def run(self, operation: Operation, program: Program, segments: Sequence[Segment]) -> None:
         """Return when the segments are whole and their memory is free to change."""
-        self._mesh.on_stall = self._look_around  # several executors may use one mesh, one after the other
+        self.take_turn()
         for step in program.rounds:
             for transfer in step.sends:
                 self._send(operation, transfer, segments[transfer.segment])
@@ -93,29 +92,31 @@ class Executor:
                 self._receive(operation, transfer, segments[transfer.segment])
         self._mesh.drain()
 
+    def take_turn(self) -> None:
+        """Before an operation: several executors may use one mesh, one after the other."""
+        self._mesh.on_stall = self._look_around
+
     def missing(self) -> list[int]:
         """From any thread: whom this rank waits for."""
         awaited = self._awaited
         return [] if awaited is None else [awaited[0]]
 
     def _send(self, operation: Operation, transfer: Transfer, segment: Segment) -> None:
-        payloads = segment.pieces if self._codec.raw else [self._codec.encode(segment.joined())]
-        self._mesh.post(transfer.peer, pack(self._expected(operation, transfer, segment)), *payloads)
+        self._mesh.post(transfer.peer, pack(self._expected(operation, transfer, segment)), *segment.pieces)
 
     def _receive(self, operation: Operation, transfer: Transfer, segment: Segment) -> None:
         expected = self._expected(operation, transfer, segment)
-        found = self._receive_header(transfer.peer, expected)
+        found = self.receive_header(transfer.peer, expected)
         if found != expected:
             raise disagreement((self._mesh.rank, expected), (transfer.peer, found))
-        if not self._codec.raw:
-            self._receive_encoded(operation, transfer, segment, found.payload)
-        elif transfer.action is Action.COPY:
+        if transfer.action is Action.COPY:
             for piece in segment.pieces:
                 self._mesh.receive_into(transfer.peer, piece)
         else:
             self._receive_blocks(operation, transfer.peer, segment.pieces)
 
-    def _receive_header(self, peer: int, expected: FrameHeader) -> FrameHeader:
+    def receive_header(self, peer: int, expected: FrameHeader) -> FrameHeader:
+        """The peer's next one, whatever it says. `expected`: for ranks that wait for each other in vain."""
         self._awaited = (peer, expected)
         while True:
             self._mesh.receive_into(peer, self._header)
@@ -141,19 +142,6 @@ class Executor:
                 reduce_into(piece[start : start + size], self._block[used : used + size])
                 start, used = start + size, used + size
 
-    def _receive_encoded(self, operation: Operation, transfer: Transfer, segment: Segment, size: int) -> None:
-        data = memoryview(bytearray(size))
-        self._mesh.receive_into(transfer.peer, data)
-        decoded = torch.empty(segment.elements, dtype=operation.dtype)
-        self._codec.decode(data, decoded)
-        if transfer.action is Action.COPY:
-            segment.fill(decoded)
-            return
-        reduce_into, received, start = self._reducing(operation, transfer.peer), memory_of(decoded), 0
-        for piece in segment.pieces:
-            reduce_into(piece, received[start : start + piece.nbytes])
-            start += piece.nbytes
-
     def _reducing(self, operation: Operation, peer: int) -> Callable[[memoryview, memoryview], None]:
         """How what comes from that peer is reduced into this rank's own."""
         assert operation.reduction is not None
@@ -164,16 +152,21 @@ class Executor:
 
     def _expected(self, operation: Operation, transfer: Transfer, segment: Segment) -> FrameHeader:
         """The header of this transfer: what we send, and what a peer that agrees with us sends."""
+        return self.header(operation, transfer.number, segment.elements * operation.dtype.itemsize)
+
+    def header(
+        self, operation: Operation, transfer: int, payload: int, *, codec: int = Identity.wire_id
+    ) -> FrameHeader:
         return FrameHeader(
             kind=operation.kind,
             reduction=reduction_code(operation.reduction),
-            codec=self._codec.wire_id,
+            codec=codec,
             dtype=code_of(operation.dtype),
             generation=self._generation,
             sequence=operation.sequence,
-            transfer=transfer.number,
+            transfer=transfer,
             elements=operation.elements,
-            payload=self._codec.encoded_bytes(segment.elements, operation.dtype),
+            payload=payload,
             label=operation.label,
         )
 

@@ -50,6 +50,8 @@ class Ferry(Engine):
     def all_reduce(self, operation: Operation, tensors: Flats) -> None:
         def turn(pieces: Sequence[Piece]) -> _Turn:
             part, flats = _part(operation, pieces), _pieces(tensors, pieces)
+            if part.key:  # turns are cut by sizes alone: the same in every step
+                part = msgspec.structs.replace(part, key=f"{part.key}, {pieces[0].tensor} from {pieces[0].start}")
             return _Turn(flats, flats, True, lambda sums, _: self._engine.all_reduce(part, [sums]))
 
         self._run(operation, [turn(pieces) for pieces in cut_run([len(each) for each in tensors], _most(operation))])

@@ -9,21 +9,20 @@ import torch
 from shoal.codecs.codec import Codec
 from shoal.collectives import staging
 from shoal.collectives.choice import Chooser
+from shoal.collectives.encoded_reduce import EncodedReduce
 from shoal.collectives.engine import Engine, Operation, PointToPoint
 from shoal.collectives.executor import Executor, Segment, segments_of
-from shoal.errors import UsageError
 from shoal.transport.mesh import Mesh
 
 
 class ScheduledEngine(Engine, PointToPoint):
     def __init__(self, mesh: Mesh, chooser: Chooser, codec: Codec, generation: int) -> None:
-        """`mesh` belongs to the engine from now on."""
-        if not codec.lossless:
-            raise UsageError(f"the codec {codec.name!r} loses precision, which this group cannot make up for")
+        """`mesh` belongs to the engine from now on. `codec` encodes what has a key; all else travels as it is."""
         self.rank, self.size = mesh.rank, mesh.size
         self._mesh = mesh
         self._chooser = chooser
-        self._executor = Executor(mesh, codec, generation)
+        self._executor = Executor(mesh, generation)
+        self._encoded = None if codec.raw else EncodedReduce(mesh, self._executor, codec)
 
     @property
     def bytes_sent(self) -> int:  # type: ignore[override]  # counted by the mesh
@@ -37,6 +36,9 @@ class ScheduledEngine(Engine, PointToPoint):
         if operation.scale != 1.0:
             for tensor in tensors:
                 tensor.mul_(operation.scale)
+        if operation.key and self._encoded is not None:
+            self._encoded.run(operation, tensors)
+            return
         program = self._chooser.all_reduce(operation.elements * operation.dtype.itemsize)
         bounds = program.bounds(operation.elements)
         self._executor.run(operation, program, segments_of(tensors, bounds))

@@ -10,7 +10,7 @@ step counts. Asynchronous (`is_free`): a worker meets the others only when it is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,14 +19,13 @@ from torch import nn
 
 from shoal.collectives.group import Group
 from shoal.errors import Aborted, ExchangeFailed, MeetingCalled, ParametersLost, ReplicasDiffer, UsageError
+from shoal.manners import Manners
 from shoal.parameters.client import EnrolTerms, OutgoingPush, ParameterClient
 from shoal.strategies.gradient_outbox import GradientOutbox, Noise
-from shoal.strategies.meeting import MeetingStrategy
-from shoal.strategies.model_check import broadcast_model, check_same_model
 from shoal.strategies.parameter_inbox import ParameterInbox
 from shoal.strategies.parameter_table import Entry, entries_of, local_states, step_values, table_of
-from shoal.strategies.peers import Peers
-from shoal.strategies.strategy import Agreement, Iteration, Stepping, waiting
+from shoal.strategies.replica import Replica
+from shoal.strategies.strategy import Iteration, Stepping, Strategy, waiting
 from shoal.wire.ledger_entries import Answer, Committed, Granted, Told, Void
 from shoal.wire.tables import Number, PushTerms, Range, TableSpec
 
@@ -44,14 +43,18 @@ class ParameterServerConfig:
     seed: int
 
 
-class ParameterServer(MeetingStrategy):
-    updates_elsewhere = True
+def manners_of(*, is_synchronous: bool) -> Manners:
+    return Manners(every=1 if is_synchronous else None, updates_elsewhere=True)
 
-    def __init__(self, peers: Peers, client: ParameterClient, config: ParameterServerConfig) -> None:
-        super().__init__(peers)
+
+class ParameterServer(Strategy):
+    def __init__(self, replica: Replica, client: ParameterClient, config: ParameterServerConfig) -> None:
+        self._replica = replica
+        self._peers = replica.peers
         self.client = client
         self._config = config
-        self.is_free = not config.is_synchronous
+        self.manners = manners_of(is_synchronous=config.is_synchronous)
+        self.is_free = self.manners.is_free
         self._optimizers: list[torch.optim.Optimizer] = []
         self._clips: dict[int, float | None] = {}  # by number of the optimizer
         self._entries: tuple[Entry, ...] = ()
@@ -73,19 +76,12 @@ class ParameterServer(MeetingStrategy):
 
     # Models, and loops that begin
 
-    def attach(self, model: nn.Module, name: str) -> None:
+    def attach(self, model: nn.Module, name: str) -> None:  # noqa: ARG002  watched from the first loop on
         if self._outbox is not None:
             raise UsageError(
                 f"{name} was handed to run.model after a loop over batches had begun; with --strategy parameter-server "
                 "hand over all models before the first loop, or use --strategy all-reduce"
             )
-        self._models[name] = model
-        self._buffers.add(model)
-
-    def unify(self, model: nn.Module, name: str) -> None:
-        check_same_model(model, name, self._peers.group, self._peers.generation)
-        broadcast_model(model, name, self._peers.group)
-        self.state_replaced()
 
     def prepare(self, optimizers: Sequence[torch.optim.Optimizer], *, step: int, holds_state: bool) -> None:
         if self._outbox is None:
@@ -105,7 +101,7 @@ class ParameterServer(MeetingStrategy):
 
     def _define(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._optimizers = list(optimizers)
-        self._entries = entries_of(self._models, optimizers)
+        self._entries = entries_of(self._replica.models, optimizers)
         self._served = frozenset(id(entry.parameter) for entry in self._entries)
         if not self._entries:
             raise UsageError("no optimizer with trainable parameters was handed to run.optimizer before the loop")
@@ -114,7 +110,7 @@ class ParameterServer(MeetingStrategy):
         noise = Noise(self._config.noise, self._config.seed, self._peers.worker) if self._config.noise else None
         self._outbox = GradientOutbox(self._entries, self.client.begin_push, noise)
         lazily = self.is_free and self._config.staleness is None
-        self._inbox = ParameterInbox(self._entries, self._models.values(), self._forward_failed, lazily=lazily)
+        self._inbox = ParameterInbox(self._entries, self._replica.models.values(), self._forward_failed, lazily=lazily)
 
     def _forward_failed(self, failure: ExchangeFailed) -> None:
         """Values that the model's forward needed did not come."""
@@ -133,7 +129,7 @@ class ParameterServer(MeetingStrategy):
         group.all_reduce(has_used, label="who has used the servers").wait()
         source = int(has_used.argmax().item())
         number = torch.zeros(1, dtype=torch.int64)
-        if group.rank == source and (not self._has_values or self.digest() != self._known_digest):
+        if group.rank == source and (not self._has_values or self._replica.digest() != self._known_digest):
             states = self._served_states() if self._has_values else local_states(self._entries, self._optimizers)
             values = {entry.name: entry.parameter.detach() for entry in self._entries}
             number[0] = self.client.assign(values, states, updates=step)
@@ -164,7 +160,6 @@ class ParameterServer(MeetingStrategy):
     # A batch
 
     def begin(self, iteration: Iteration) -> None:
-        self._buffers.refresh()
         self._iteration = iteration
         self._steps, self._is_asked = {}, False
         if self._outbox is not None:
@@ -209,7 +204,7 @@ class ParameterServer(MeetingStrategy):
         if iteration.is_last and not self._is_asked and not iteration.is_void and iteration.breakage is None:
             self._ask(iteration)
         if self.is_free:
-            self.votes.updates = 0  # workers that run free take different numbers of steps
+            self._replica.votes.updates = 0  # workers that run free take different numbers of steps
 
     def _ask(self, iteration: Iteration) -> None:
         """Have the servers apply this step's gradients."""
@@ -265,15 +260,15 @@ class ParameterServer(MeetingStrategy):
 
     def _meet_in_step(self, iteration: Iteration, group: Group) -> float:
         """All workers' notes, and their buffers; returns what the sum of gradients is to be multiplied by."""
-        label = f"step {iteration.step}, note"
+        label, board, buffers = f"step {iteration.step}, note", self._replica.board, self._replica.buffers
         own_digest, iteration.digest = iteration.digest, None
-        note = self._board.write(iteration.step_weight, self._buffers.changed(), own_digest=own_digest)
+        note = board.write(iteration.step_weight, buffers.changed(), own_digest=own_digest)
         group.all_reduce(note.vector, label=label).wait()
-        reading = self._board.read(note)
+        reading = board.read(note)
         if len(set(reading.digests)) > 1:
             raise ReplicasDiffer(f"the workers' parameters differ before step {iteration.step}")
         share = iteration.step_weight / reading.weight if reading.weight else 0.0
-        self._buffers.launch(group, reading.changed, weight=share, label=label).finish()
+        buffers.launch(group, reading.changed, weight=share, label=label).finish()
         return iteration.step_samples / reading.weight if reading.weight else 1.0
 
     def _commit(self, iteration: Iteration, push: OutgoingPush, terms: PushTerms) -> Committed | Void:
@@ -303,11 +298,8 @@ class ParameterServer(MeetingStrategy):
         if self._inbox is not None:
             self._inbox.settle()
 
-    def agree(self, point: str, *, compare: bool = False, terms: int = 0) -> Agreement:
-        agreement = super().agree(point, compare=compare, terms=terms)
-        if compare:
-            self._known_digest = self.digest() if self.compared is None else self.compared
-        return agreement
+    def compared(self, digest: int | None) -> None:
+        self._known_digest = self._replica.digest() if digest is None else digest
 
     # Where workers run free: see `training.free_loop`
 
@@ -376,23 +368,13 @@ class ParameterServer(MeetingStrategy):
         return {name: {key: value for key, value in parts.items() if key} for name, parts in found.items()}
 
     def rebind(self) -> None:
-        super().rebind()
         self.client.resume()
         self._iteration = None
         if self._outbox is not None and self._inbox is not None:
             self._outbox.end()
             self._inbox.abandon()
 
-    # The order of gradients is the servers' business
-
-    def orders(self) -> dict[str, list[str]]:
-        return {}
-
-    def follow(self, orders: Mapping[str, Sequence[str]]) -> None:
-        pass
-
     def detach(self) -> None:
-        super().detach()
         if self._outbox is not None:
             self._outbox.detach()
         if self._inbox is not None:

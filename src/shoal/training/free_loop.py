@@ -203,7 +203,7 @@ class FreeLoop(Loop):
 
     def _call_if_needed(self, iteration: Iteration) -> None:
         """Something that only all workers together can do: they are called at the end of their present update."""
-        session, votes, peers = self._session, self._session.strategy.votes, self._session.peers
+        session, votes, peers = self._session, self._session.replica.votes, self._session.peers
         session.saver.vote(votes, step=session.step)
         wishes = {
             "a checkpoint is due": votes.save and not votes.busy,
@@ -235,7 +235,7 @@ class FreeLoop(Loop):
     # Meetings
 
     def _meet(self) -> None:
-        session, votes = self._session, self._session.strategy.votes
+        session, votes = self._session, self._session.replica.votes
         point = f"meeting in loop {self._number}"
         session.saver.vote(votes, step=session.step)
         votes.leaving_seen, votes.regroup_seen = 0, False

@@ -174,7 +174,7 @@ class Loop:
         session = self._session
         point = end_of_loop(session)
         session.peers.hold(at_end=True)
-        session.saver.vote_asked(session.strategy.votes)
+        session.saver.vote_asked(session.replica.votes)
         try:
             session.agree(point, compare=True)
         except ExchangeFailed as failure:
@@ -183,7 +183,7 @@ class Loop:
             self.cursor = recovered.cursor
             if not recovered.has_passed:
                 return False
-            session.strategy.votes.save_seen = False  # those who have passed began it before this generation
+            session.replica.votes.save_seen = False  # those who have passed began it before this generation
         session.points += 1
         leave_loop(session)
         return True
@@ -316,7 +316,7 @@ class Loop:
         self._is_step_start = batch.is_last
         if batch.is_last and not iteration.is_void:
             self._advance(batch)
-        if session.strategy.votes.stop_seen and batch.is_last and iteration.breakage is None:
+        if session.replica.votes.stop_seen and batch.is_last and iteration.breakage is None:
             self._agree_to_stop(iteration)
         if session.saver.is_asked_now and batch.is_last and iteration.breakage is None:
             self._agree_to_save(iteration)
@@ -327,7 +327,7 @@ class Loop:
                 undo_void(session, iteration)
             session.is_doubtful = not (iteration.is_void or iteration.breakage.is_planned)
             self.cursor = recover(session, iteration.breakage, self.cursor).cursor
-            if session.strategy.votes.save and batch.is_last:
+            if session.replica.votes.save and batch.is_last:
                 session.saver.owe()
         elif batch.is_last:
             save_after_step(session, self.cursor)
@@ -365,7 +365,7 @@ class Loop:
     def _agree_to_save(self, iteration: Iteration) -> None:
         """The script called run.save in this step, on every worker: who is still writing is asked now."""
         session, point = self._session, f"saving after step {self._session.step}"
-        session.saver.vote(session.strategy.votes, step=session.step)
+        session.saver.vote(session.replica.votes, step=session.step)
         try:
             session.agree(point)
         except ExchangeFailed as failure:
@@ -373,7 +373,7 @@ class Loop:
 
     def _heed_wishes(self, iteration: Iteration) -> None:
         """Some worker said in this step's exchange that it leaves, or that somebody waits to be let in."""
-        session, votes = self._session, self._session.strategy.votes
+        session, votes = self._session, self._session.replica.votes
         if votes.leaving:
             session.reporter.tell(step=session.step)  # nobody else may know of this step
             if votes.leaving_seen == session.peers.group.size:  # nobody is left to hand over to

@@ -101,7 +101,7 @@ def gather(
     `terms` is what all workers must have in common besides the operation.
     """
     if session.iteration is not None:
-        if session.strategy.is_free:
+        if session.strategy.manners.is_free:
             call = "run.evaluate" if operation == "evaluation" else "run.mean"
             raise UsageError(
                 f"{call} was called inside a loop whose workers run free, each in another update; call it after the "
@@ -166,12 +166,12 @@ def settle(session: Session) -> None:
     session.conclude(iteration, counts=counts)
     if session.loop is not None:
         session.loop.leave()
-    session.saver.vote_asked(session.strategy.votes)
+    session.saver.vote_asked(session.replica.votes)
     meet(session, point, lambda label: session.agree(label, compare=True))
     leave_loop(session)
     session.note_loop_end()
     mark = session.saver.take_asked()
-    if session.strategy.votes.save_seen and session.save_here is not None:
+    if session.replica.votes.save_seen and session.save_here is not None:
         session.save_here(mark or "", is_agreed=True)  # asked for in the iteration that was left
 
 

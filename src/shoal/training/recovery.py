@@ -47,7 +47,7 @@ def undo_void(session: Session, iteration: Iteration) -> None:
             operation=breakage.operation,
             reason=breakage.reason,
             samples=iteration.step_samples,
-            is_own=session.strategy.is_free,
+            is_own=session.strategy.manners.is_free,
         )
     )
 
@@ -62,7 +62,7 @@ def recover(session: Session, breakage: Breakage, cursor: Cursor, *, in_place: b
     session.reporter.tell(step=session.step)
     if breakage.is_total:
         _tell_lost(session)
-    session.strategy.rebind()
+    session.rebind()
     regrouping = Regrouping(session.peers, partial(_payload, session, cursor))
     done = regrouping.run(_notice(session, breakage), session.standing())
     return take(session, done, cursor, in_place=in_place)
@@ -166,7 +166,7 @@ def _tell_lost(session: Session) -> None:
 def tell_batch(session: Session) -> None:
     """Say what becomes of the batch, if the number of workers is another than it was."""
     loop = session.loop
-    if loop is not None and session.in_loop and not session.strategy.is_free:  # else each has its own
+    if loop is not None and session.in_loop and not session.strategy.manners.is_free:  # else each has its own
         session.progress.resized(
             global_batch=loop.dealing().step_size, lr_factor=session.lr_factor, resize=session.config.resize
         )
@@ -221,7 +221,7 @@ def _payload(session: Session, cursor: Cursor, *, goes_back: bool = False) -> Tr
 
 def take(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool) -> Recovered:
     """Go on in the new generation: with the state that its members agreed on, where it says."""
-    session.strategy.rebind()
+    session.rebind()
     session.is_doubtful, session.calls = False, 0
     tell_batch(session)
     if done.alignment.missed:

@@ -110,7 +110,7 @@ def _start_again(session: Session, again: StartAgain, fresh: Callable[[], Sessio
     newcomer.reporter, newcomer.progress = session.reporter, session.progress
     # The old session is closed below; checkpoints on their way go on.
     newcomer.saver, session.saver = session.saver, newcomer.saver
-    newcomer.strategy.votes.stop = session.strategy.votes.stop
+    newcomer.replica.votes.stop = session.replica.votes.stop
     session.close()
     if again.past is not None:
         newcomer.go_through(again.past)

@@ -109,15 +109,16 @@ class Run:
             return built
         name = f"model {len(self._session.watched.models) + 1}"
         self._session.strategy.attach(built, name)
+        self._session.replica.add(built, name)
         self._session.watched.models[name] = built
         self._session.script.make("model", model_terms(built))
         if self._session.peers.is_new:  # it will get a state that all have agreed on
             self._session.points += 1
         elif not is_past(self._session):
-            meet(self._session, name, lambda label: self._session.strategy.unify(built, label))
+            meet(self._session, name, lambda label: self._session.replica.unify(built, label))
         if self._session.weights is not None:
             load_weights(built, name, self._session.weights.get(name, {}))
-            self._session.strategy.state_replaced()
+            self._session.replica.replaced()
         return built
 
     def optimizer(self, optimizer: Optimizer, *, clip_norm: float | None = None) -> Optimizer:
@@ -167,7 +168,7 @@ class Run:
             accumulate=options.accumulate,
             steps=options.steps,
         )
-        kind = FreeLoop if self._session.strategy.is_free else Loop
+        kind = FreeLoop if self._session.strategy.manners.is_free else Loop
         return Batches(kind(self._session, plan))
 
     def _feed_options(self, options: BatchOptions) -> FeedOptions:

@@ -21,7 +21,7 @@ from shoal.data.order import key_of
 from shoal.errors import ExchangeFailed
 from shoal.events import Advised, StopAgreed, StopRequested, UndoKept
 from shoal.job_config import JobConfig
-from shoal.strategies.peers import Peers
+from shoal.strategies.replica import Replica
 from shoal.strategies.strategy import Iteration, Strategy, waiting
 from shoal.terms import Call
 from shoal.training import devices
@@ -96,8 +96,9 @@ class Past:
 
 
 class Session:
-    def __init__(self, peers: Peers, strategy: Strategy, config: JobConfig, store: Store | None = None) -> None:
-        self.peers = peers
+    def __init__(self, replica: Replica, strategy: Strategy, config: JobConfig, store: Store | None = None) -> None:
+        peers = self.peers = replica.peers
+        self.replica = replica
         self.strategy = strategy
         self.config = config
         self.device = devices.own_device()
@@ -124,7 +125,11 @@ class Session:
         self.snapshot = StepSnapshot()
         self.saver = Saver(peers, config, store)
         self.steps = OptimizerSteps(
-            strategy, can_fail=lambda: peers.group.size > 1, average_loss=self._mean_loss, before_update=self._prepare
+            strategy,
+            replica.votes,
+            can_fail=lambda: peers.group.size > 1,
+            average_loss=self._mean_loss,
+            before_update=self._prepare,
         )
         self.loop: RunningLoop | None = None
         self.loop_end: LoopEnd | None = None  # of the last loop that is over; None in loops and before the first
@@ -170,11 +175,12 @@ class Session:
         devices.seed(self.device, key_of(self.config.seed, *place))
         self._vote(iteration)
         self.steps.begin(iteration)
+        self.replica.buffers.refresh()
         self.strategy.begin(iteration)
         self.peers.set_position(iteration.step, "forward and backward")
 
     def _vote(self, iteration: Iteration) -> None:
-        votes = self.strategy.votes
+        votes = self.replica.votes
         if iteration.is_last:
             self.saver.vote(votes, step=iteration.step + 1)
         if self.peers.group.size == 1:  # alone, no exchange carries the votes
@@ -188,10 +194,11 @@ class Session:
         """From time to time the step's exchange compares the replicas. One alone is like all there are."""
         every = self.config.digest_every
         is_due = bool(every) and iteration.is_last and iteration.step % every == 0
-        self._compares = is_due and not self.strategy.is_free  # replicas of workers that run free differ all the time
+        # Replicas of workers that run free differ all the time.
+        self._compares = is_due and not self.strategy.manners.is_free
         if self._compares and self.peers.group.size > 1:
             started = time.perf_counter()
-            iteration.digest = self.strategy.digest()
+            iteration.digest = self.replica.digest()
             self.progress.spent("digests", time.perf_counter() - started)
 
     def _prepare(self) -> float:
@@ -211,7 +218,7 @@ class Session:
         assert iteration is not None
         self.saver.fence()  # also of an iteration without an update, such as one that a scaler skips
         self.strategy.finish(iteration)
-        must_meet = self.peers.group.size > 1 and not self.strategy.is_free
+        must_meet = self.peers.group.size > 1 and not self.strategy.manners.is_free
         if iteration.is_last and iteration.exchanges == 0 and iteration.breakage is None and must_meet:
             self._meet_without_backward(iteration)
         self.conclude(iteration, counts=iteration.is_last)
@@ -242,7 +249,7 @@ class Session:
         point = f"step {iteration.step}, no backward"
         try:
             with waiting(iteration, self.peers):
-                self.strategy.agree(point)
+                self.replica.agree(point)
         except ExchangeFailed as failure:
             iteration.mark_broken(point, failure)
 
@@ -262,11 +269,13 @@ class Session:
         """
         self.peers.set_position(self.step, point)
         terms = int.from_bytes(self.script.digest[:TERMS_BYTES], "big") if with_terms else 0
-        agreement = self.strategy.agree(point, compare=compare, terms=terms)
+        agreement = self.replica.agree(point, compare=compare, terms=terms)
         if not agreement.is_same:
             raise disagreement(self.script, self.peers)
+        if compare:
+            self.strategy.compared(self.replica.compared)
         if agreement.stop is not None and self.stopped is None:
-            self.stopped = self.strategy.votes.stop = agreement.stop
+            self.stopped = self.replica.votes.stop = agreement.stop
             if self.peers.group.rank == 0:
                 self.peers.report(StopAgreed(step=self.step, reason=agreement.stop))
 
@@ -277,10 +286,10 @@ class Session:
     def note_loop_end(self) -> None:
         """The meeting at the end of a loop was passed: the script's own code comes next."""
         self.seed_outside()
-        loop, digest = self.loop, self.strategy.compared
+        loop, digest = self.loop, self.replica.compared
         assert loop is not None
         if digest is None and self.peers.group.size > 1:  # it took the result of that meeting from another
-            digest = self.strategy.digest()
+            digest = self.replica.digest()
         self.loop_end = LoopEnd(
             loop=self.loops,
             points=self.points - 1,
@@ -323,11 +332,17 @@ class Session:
         self.saver.fence()
         self.saver.close()
         self.strategy.detach()
+        self.replica.release()
         self.iteration = None
 
+    def rebind(self) -> None:
+        """The members regroup, or have: nothing of what was in flight in the group before is left."""
+        self.replica.votes.forget_seen()
+        self.strategy.rebind()
+
     def ask_to_stop(self, reason: str) -> None:
-        if self.strategy.votes.stop is None:
-            self.strategy.votes.stop = reason
+        if self.replica.votes.stop is None:
+            self.replica.votes.stop = reason
             self.peers.report(StopRequested(worker=self.peers.worker, reason=reason))
 
     def collective(self, operation: str, action: Callable[[Group, str], T], *, alone: T) -> T:
@@ -345,7 +360,7 @@ class Session:
 
     def standing(self) -> Standing:
         """Where this worker is, for the others to compare. Between iterations."""
-        is_free = self.strategy.is_free  # then the servers have the state, and workers differ
+        is_free = self.strategy.manners.is_free  # then the servers have the state, and workers differ
         return Standing(
             generation=self.holds,
             step=self.agreed_step if is_free else self.step,
@@ -357,7 +372,7 @@ class Session:
             is_doubtful=self.is_doubtful,
             is_stopped=self.stopped is not None,
             is_new=self.peers.is_new,
-            digest=0 if is_free else self.strategy.digest(),
+            digest=0 if is_free else self.replica.digest(),
         )
 
     @property
@@ -366,7 +381,7 @@ class Session:
         end = self.loop_end
         if self.in_loop or end is None:
             return False
-        return end.digest is None or self.strategy.digest(end.models) != end.digest
+        return end.digest is None or self.replica.digest(end.models) != end.digest
 
     def _mean_loss(self, loss: Any) -> Any:
         """A closure's loss, weighted by samples over all workers."""

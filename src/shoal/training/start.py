@@ -8,6 +8,7 @@ from shoal.job_config import JobConfig
 from shoal.strategies.all_reduce import AllReduce, AllReduceConfig
 from shoal.strategies.parameter_server import ParameterServer, ParameterServerConfig
 from shoal.strategies.peers import Peers
+from shoal.strategies.replica import Replica
 from shoal.strategies.strategy import Strategy
 from shoal.training import devices
 from shoal.training.session import Session
@@ -18,14 +19,16 @@ def start_session(peers: Peers, config: JobConfig, store: Store | None = None) -
 
     Checkpoints go to `store`; without one there are none.
     """
-    session = Session(peers, _strategy(peers, config), config, store)
+    replica = Replica(peers)
+    session = Session(replica, _strategy(replica, config), config, store)
     devices.seed(session.device, key_of(config.seed))
     return session
 
 
-def _strategy(peers: Peers, config: JobConfig) -> Strategy:
+def _strategy(replica: Replica, config: JobConfig) -> Strategy:
+    peers = replica.peers
     if peers.servers is None:  # also of a script that runs alone, whatever it is set to
-        return AllReduce(peers, AllReduceConfig(bucket_bytes=int(config.bucket_mb * 2**20)))
+        return AllReduce(replica, AllReduceConfig(bucket_bytes=int(config.bucket_mb * 2**20)))
     settings = ParameterServerConfig(
         is_synchronous=config.is_synchronous,
         staleness=config.staleness_bound,
@@ -34,4 +37,4 @@ def _strategy(peers: Peers, config: JobConfig) -> Strategy:
         normalize=config.normalize,
         seed=config.seed,
     )
-    return ParameterServer(peers, peers.servers, settings)
+    return ParameterServer(replica, peers.servers, settings)

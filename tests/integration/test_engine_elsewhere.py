@@ -23,7 +23,7 @@ from shoal.launching.job import run_job
 from support.namespace_engine import NamespaceEngine, NamespaceEngineConfig
 config = NamespaceEngineConfig({namespaces!r}, hidden=(Path("run").absolute(), Path("runtime").absolute()))
 settings = JobConfig(
-    workers=2, spares=1, address={address!r}, run_dir="run", checkpoint_to=str(Path("store").absolute()),
+    workers=2, min_workers=2, spares=1, address={address!r}, run_dir="run", checkpoint_to=str(Path("store").absolute()),
     chaos="kill worker 1 at step 8", progress="plain",
 )
 sys.exit(run_job(settings, {script!r}, (), open_engine=lambda: NamespaceEngine(config)))

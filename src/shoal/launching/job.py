@@ -30,11 +30,8 @@ from shoal.launching.disk.job_token import token_file
 from shoal.launching.disk.last_report import leave_report
 from shoal.launching.disk.resuming import strangers_hand
 from shoal.launching.launcher_loop import Equipment, Launcher
-from shoal.launching.processes import Processes
-from shoal.launching.screen import Screen
-from shoal.launching.servers.job_servers import check_group, group_key_file, open_servers, space_name
-from shoal.launching.signals import caught_signals
-from shoal.launching.specs import (
+from shoal.launching.processes.running import Processes
+from shoal.launching.processes.specs import (
     Job,
     check_script,
     check_size,
@@ -44,6 +41,9 @@ from shoal.launching.specs import (
     reachable,
     worker_processes,
 )
+from shoal.launching.screen import Screen
+from shoal.launching.servers.job_servers import check_group, group_key_file, open_servers, space_name
+from shoal.launching.signals import caught_signals
 from shoal.launching.supervision.orders import Finish
 from shoal.membership.coordinator import open_listener
 from shoal.membership.watcher import WatcherClient

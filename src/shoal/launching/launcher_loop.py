@@ -23,12 +23,12 @@ from shoal.launching.chaos import clauses
 from shoal.launching.chaos.laboratory import Laboratory, Running
 from shoal.launching.coordinator_line import CoordinatorLine
 from shoal.launching.disk.aftermath import EVENTS
-from shoal.launching.processes import Gone, Planned, Processes, ProcessNews, Said, Source, wait_for
+from shoal.launching.processes.running import Gone, Planned, Processes, ProcessNews, Said, Source, wait_for
+from shoal.launching.processes.spares import Spares
+from shoal.launching.processes.specs import COORDINATOR, Job, worker_name, worker_process
 from shoal.launching.screen import Screen
 from shoal.launching.servers.server_side import ServerSide
 from shoal.launching.signals import Signals
-from shoal.launching.spares import Spares
-from shoal.launching.specs import COORDINATOR, Job, worker_name, worker_process
 from shoal.launching.supervision import orders
 from shoal.launching.supervision.orders import Finish
 from shoal.launching.supervision.supervisor import Supervisor

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from shoal.errors import ScriptFailed
 from shoal.events import Event, StorageFailed, StorageRestored
-from shoal.launching.specs import Job
+from shoal.launching.processes.specs import Job
 from shoal.launching.supervision.orders import Finish
 from shoal.watch import Display, closing_line
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from shoal.job_config import JobConfig
+from shoal.launching.processes.specs import Job
 from shoal.launching.screen import SHOWN_LINES, final_message, without_interrupt
-from shoal.launching.specs import Job
 from shoal.launching.supervision.orders import Finish
 from shoal.values import Address
 

@@ -16,8 +16,8 @@ from shoal.events import Event, FaultInjected, GenerationFormed, StepsApplied
 from shoal.launching.chaos.clauses import Clause
 from shoal.launching.chaos.timetable import Fault, Present, Timetable
 from shoal.launching.coordinator_line import CoordinatorLine
-from shoal.launching.processes import Processes
-from shoal.launching.specs import COORDINATOR, server_name, worker_name
+from shoal.launching.processes.running import Processes
+from shoal.launching.processes.specs import COORDINATOR, server_name, worker_name
 from shoal.membership.watcher import WatcherClient
 from shoal.wire.messages import Inject
 

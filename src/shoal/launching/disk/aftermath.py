@@ -13,7 +13,7 @@ from shoal import files
 from shoal.errors import CheckpointUnusable, UsageError
 from shoal.events import AnyEvent, JobEnded, Record, StepsApplied
 from shoal.launching.disk.run_directory import CONFIG
-from shoal.launching.specs import Job
+from shoal.launching.processes.specs import Job
 from shoal.launching.supervision.orders import Finish
 
 EVENTS = "events.jsonl"

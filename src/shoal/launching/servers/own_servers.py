@@ -17,11 +17,11 @@ from pathlib import Path
 from shoal.engines.engine import describe_exit
 from shoal.errors import ShoalError
 from shoal.job_config import size_of
-from shoal.launching.processes import Gone, Processes, ProcessNews, Source
+from shoal.launching.processes.running import Gone, Processes, ProcessNews, Source
+from shoal.launching.processes.specs import ServerPlan, reachable, server_process
 from shoal.launching.servers import server_news
 from shoal.launching.servers.server_posts import ServerPosts
 from shoal.launching.servers.server_side import Rhythm, Seen, ServerSide
-from shoal.launching.specs import ServerPlan, reachable, server_process
 from shoal.parameters import group_events
 from shoal.parameters.keeper import Keeper, KeeperConfig
 

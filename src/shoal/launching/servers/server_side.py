@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 from shoal.events import AnyEvent, ServersMeasured
-from shoal.launching.processes import ProcessNews, Source
+from shoal.launching.processes.running import ProcessNews, Source
 
 MEASURED_EVERY = 1.0  # seconds between two looks at the servers' figures
 RECORDED_EVERY = 5.0  # seconds between two of them in the job's record

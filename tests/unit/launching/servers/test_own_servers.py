@@ -12,7 +12,7 @@ from pathlib import Path
 from shoal import events
 from shoal.engines.engine import BroughtFile
 from shoal.errors import UsageError
-from shoal.launching.processes import Gone, Planned, Processes
+from shoal.launching.processes.running import Gone, Planned, Processes
 from shoal.launching.servers.own_servers import ENDING_SECONDS, OwnServers, OwnServersConfig, free_memory
 from shoal.launching.servers.server_side import Seen
 from shoal.parameters.keeper import KeeperConfig

@@ -20,10 +20,10 @@ from shoal.errors import ServersLost, UsageError
 from shoal.events import AnyEvent
 from shoal.job_config import MOST_LOCAL, JobConfig, size_of
 from shoal.launching.disk.job_token import read_group_token, token_file
-from shoal.launching.processes import Processes, wait_for
+from shoal.launching.processes.running import Processes, wait_for
+from shoal.launching.processes.specs import public
 from shoal.launching.servers.own_servers import OwnServers, OwnServersConfig
 from shoal.launching.signals import Signals, caught_signals
-from shoal.launching.specs import public
 from shoal.parameters.keeper import KeeperConfig
 from shoal.transport.strangers import raise_descriptor_limit
 from shoal.watch.server_words import notice

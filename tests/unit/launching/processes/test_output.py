@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.launching.output import LAST_LINES, LONGEST_LINE, Output
+from shoal.launching.processes.output import LAST_LINES, LONGEST_LINE, Output
 
 
 def lines_of(pieces: list[bytes]) -> tuple[list[str], list[str], bytes]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.cli import server
+from shoal.cli.jobs import server
 from shoal.errors import UsageError
 from support.launcher import write_token
 

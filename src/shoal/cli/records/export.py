@@ -9,7 +9,7 @@ from pathlib import Path
 from shoal.checkpoint.catalogue import load_manifest
 from shoal.checkpoint.weights import ENDINGS, FORMATS, Weights, weights_of, write_weights
 from shoal.cli.options import Parser
-from shoal.cli.run_store import chosen, run_store
+from shoal.cli.records.run_store import chosen, run_store
 from shoal.errors import CheckpointUnusable, UsageError
 from shoal.job_config import nearest
 from shoal.watch.wording import amount

@@ -24,9 +24,9 @@ from shoal.events import StorageFailed
 from shoal.job_config import from_toml
 from shoal.launching.coordinator_line import Broke, Connected, CoordinatorLine
 from shoal.launching.disk.job_token import read_token
-from shoal.launching.processes import Gone, Processes, Said, wait_for
+from shoal.launching.processes.running import Gone, Processes, Said, wait_for
+from shoal.launching.processes.specs import Job, check_script, worker_name, worker_process
 from shoal.launching.signals import Signals, caught_signals
-from shoal.launching.specs import Job, check_script, worker_name, worker_process
 from shoal.membership.watcher import WatcherClient
 from shoal.values import Address
 from shoal.wire.messages import Ended, Enlisted, Happened, Welcome

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from shoal.engines.engine import Engine, Exited, Printed, ProcessSpec, Working
 from shoal.engines.local import LocalEngine
-from shoal.launching.output import Output
+from shoal.launching.processes.output import Output
 
 LOOK_SECONDS = 1.0  # between two looks at processes that are to end, when nothing happens
 

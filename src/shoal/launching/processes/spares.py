@@ -8,8 +8,8 @@ from __future__ import annotations
 from shoal.entry.spare import READY, Order, encode_order
 from shoal.environment import autoload_choice
 from shoal.errors import ShoalError
-from shoal.launching.processes import Planned, Processes
-from shoal.launching.specs import Job, spare_process
+from shoal.launching.processes.running import Planned, Processes
+from shoal.launching.processes.specs import Job, spare_process
 
 REFILL = 3.0  # seconds after one was used or ended that the next is started: the one that goes has precedence
 MOST_FAILURES = 5  # spares in a row that end before they are ready, after which no more are started

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from shoal.cli.jobs.servers import describe
 from shoal.cli.main import main
-from shoal.cli.servers import describe
 from shoal.values import Address, Server, ServerMap
 from shoal.wire.keeper_messages import GroupStatus, ServerFigures
 from support.launcher import write_token

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from shoal.cli.options import Parser
-from shoal.cli.runs import progress
+from shoal.cli.records.runs import progress
 from shoal.cli.tables import columns
 from shoal.errors import printable
 from shoal.files import read_plain

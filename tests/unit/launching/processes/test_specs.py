@@ -11,7 +11,7 @@ import pytest
 
 from shoal.environment import WorkerEnvironment, worker_environment
 from shoal.job_config import JobConfig
-from shoal.launching.specs import Job, held_port, worker_processes
+from shoal.launching.processes.specs import Job, held_port, worker_processes
 from shoal.values import Address
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.cli.join import main
+from shoal.cli.jobs.join import main
 from shoal.errors import UsageError
 from support.launcher import write_token
 

@@ -12,7 +12,7 @@ from shoal.checkpoint.catalogue import Problem
 from shoal.checkpoint.manifest import Manifest, parse_name
 from shoal.checkpoint.store import Store
 from shoal.cli.options import Parser
-from shoal.cli.run_store import chosen, run_store
+from shoal.cli.records.run_store import chosen, run_store
 from shoal.cli.tables import columns
 from shoal.errors import CheckpointUnusable, UsageError, printable
 from shoal.job_config import nearest

@@ -15,7 +15,7 @@ import pytest
 
 from shoal import events
 from shoal.cli.main import main
-from shoal.cli.runs import ago
+from shoal.cli.records.runs import ago
 from shoal.cli.tables import columns
 from shoal.errors import printable
 from shoal.watch.report_page import write_report
@@ -247,7 +247,7 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], arguments: tu
 
 
 def test_listing_needs_no_torch() -> None:
-    check = "import sys; import shoal.cli.runs, shoal.cli.show, shoal.cli.report; assert 'torch' not in sys.modules"
+    check = "import sys; from shoal.cli.records import report, runs, show; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True, timeout=60)
 
 

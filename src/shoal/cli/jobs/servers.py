@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     if name not in COMMANDS:
         raise UsageError(f"there is no command {name!r}; {nearest(name, tuple(COMMANDS))} (see `shoal servers --help`)")
     if name == "start":
-        from shoal.cli import servers_start
+        from shoal.cli.jobs import servers_start
 
         return servers_start.main(rest)
     return _ask(name, rest)

@@ -19,7 +19,7 @@ from shoal.environment import (
 )
 from shoal.errors import UsageError
 from shoal.job_config import MOST_LOCAL, JobConfig
-from shoal.launching.processes import Planned
+from shoal.launching.processes.running import Planned
 from shoal.values import Address
 
 COORDINATOR = "coordinator"

@@ -11,7 +11,7 @@ import pytest
 
 from shoal.engines.engine import ProcessSpec
 from shoal.engines.local import LocalEngine
-from shoal.launching.processes import Gone, Planned, Processes, ProcessNews, Said, wait_for
+from shoal.launching.processes.running import Gone, Planned, Processes, ProcessNews, Said, wait_for
 from support.engines import PATIENCE, PATIENT, python
 
 

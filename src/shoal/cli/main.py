@@ -23,7 +23,7 @@ COMMANDS = {
     "servers": Command("shoal.cli.jobs.servers", "run parameter servers for many jobs, and see to them"),
     "coordinator": Command("shoal.cli.jobs.coordinator", "run a job's coordinator by itself"),
     "server": Command("shoal.cli.jobs.server", "run one parameter server of a group"),
-    "bench": Command("shoal.cli.bench", "measure this machine"),
+    "bench": Command("shoal.bench.benchmarks", "measure this machine"),
 }
 
 

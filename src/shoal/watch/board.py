@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from shoal import events
 from shoal.values import TimeShares
-from shoal.watch.servers import Servers
+from shoal.watch.server_board import Servers
 
 Void = tuple[int, int, int | None]  # generation, step, and whose it was where each worker has its own
 MEMORY = 3.0  # seconds after which a measured rate has lost two thirds of its weight

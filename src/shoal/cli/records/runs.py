@@ -14,7 +14,7 @@ from shoal.cli.tables import columns
 from shoal.errors import UsageError, printable
 from shoal.launching.disk.find_run import runs_under
 from shoal.launching.disk.run_directory import PARENT
-from shoal.watch.record import RunRecord, read_record
+from shoal.watch.record.run_record import RunRecord, read_record
 from shoal.watch.wording import duration
 
 HEADINGS = ("run", "state", "progress", "result", "started", "took", "workers", "script")

@@ -15,10 +15,10 @@ from shoal.launching.disk.find_run import find_run
 from shoal.launching.disk.last_report import default_settings
 from shoal.launching.disk.run_directory import JOIN
 from shoal.watch.incident_words import NOTHING, cost_cells, cost_of, definition, in_a_line
-from shoal.watch.record import CRASHED, RUNNING, RunRecord, read_record
-from shoal.watch.report_sections import OWN
-from shoal.watch.report_workers import KINDS, sent_cells, sent_headings
-from shoal.watch.timeline import Entry
+from shoal.watch.record.run_record import CRASHED, RUNNING, RunRecord, read_record
+from shoal.watch.record.timeline import Entry
+from shoal.watch.report.sections import OWN
+from shoal.watch.report.worker_section import KINDS, sent_cells, sent_headings
 from shoal.watch.wording import amount, duration, first_line, named_values, rate, span
 
 MOST_EVENTS = 15  # the newest that are worth telling

@@ -18,7 +18,7 @@ from shoal.cli.main import main
 from shoal.cli.records.runs import ago
 from shoal.cli.tables import columns
 from shoal.errors import printable
-from shoal.watch.report_page import write_report
+from shoal.watch.report.page import write_report
 from support.records import Job, applied, eventful, faulty, job_started
 
 

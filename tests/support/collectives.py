@@ -13,7 +13,7 @@ import pytest
 
 from shoal.codecs.codec import Codec
 from shoal.codecs.identity import Identity
-from shoal.collectives.schedule import Action, Program, Transfer
+from shoal.collectives.schedules.schedule import Action, Program, Transfer
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.job_config import SCHEDULES
 from shoal.links.plan import LinkPlan, fixed_plan

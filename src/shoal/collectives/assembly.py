@@ -14,12 +14,12 @@ import torch
 
 from shoal.codecs.codec import Codec
 from shoal.codecs.identity import Identity
-from shoal.collectives.choice import Chooser
 from shoal.collectives.engine import Engine
-from shoal.collectives.memory_engine import MemoryEngine
-from shoal.collectives.memory_loops import MemoryWays, small_for
-from shoal.collectives.memory_probe import best_ways
-from shoal.collectives.scheduled_engine import ScheduledEngine
+from shoal.collectives.memory.memory_engine import MemoryEngine
+from shoal.collectives.memory.memory_loops import MemoryWays, small_for
+from shoal.collectives.memory.memory_probe import best_ways
+from shoal.collectives.schedules.choice import Chooser
+from shoal.collectives.schedules.scheduled_engine import ScheduledEngine
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.collectives.two_level_engine import TwoLevelEngine
 from shoal.links.plan import LinkPlan

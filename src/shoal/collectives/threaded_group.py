@@ -19,12 +19,12 @@ from typing import Self
 import torch
 
 from shoal.codecs.codec import Codec
-from shoal.collectives.choice import Chooser
 from shoal.collectives.engine import Engine, Operation, PointToPoint
-from shoal.collectives.gpu_way import GpuWay
+from shoal.collectives.gpu.gpu_way import GpuWay
 from shoal.collectives.group import Group, Pending
 from shoal.collectives.operations import Alone, Make, Operations, Work
-from shoal.collectives.scheduled_engine import ScheduledEngine
+from shoal.collectives.schedules.choice import Chooser
+from shoal.collectives.schedules.scheduled_engine import ScheduledEngine
 from shoal.errors import Aborted, PeerLost
 from shoal.links.plan import LinkPlan
 from shoal.transport.mesh import Mesh

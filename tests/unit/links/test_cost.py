@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from shoal.collectives.choice import Chooser
-from shoal.collectives.schedule import Action, Program
+from shoal.collectives.schedules.choice import Chooser
+from shoal.collectives.schedules.schedule import Action, Program
 from shoal.links import cost
 from shoal.links.cost import REDUCE_SECONDS_PER_BYTE, TRANSFER_SECONDS
 from shoal.links.matrix import Hosts, Link, LinkMatrix, uniform

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from shoal.plan.invariants import PROGRESS, Violation
 from shoal.plan.served.checks import check
-from shoal.plan.served.job import ServedJob
-from shoal.plan.served.keeper import SimulatedGroup
 from shoal.plan.served.mail import Mail
-from shoal.plan.served.worker import ServedTerms
+from shoal.plan.served.served_job import ServedJob
+from shoal.plan.served.served_worker import ServedTerms
+from shoal.plan.served.simulated_group import SimulatedGroup
 from shoal.plan.virtual_time import VirtualTime
 from shoal.wire.tables import LoopTerms
 

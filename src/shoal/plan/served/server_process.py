@@ -1,6 +1,6 @@
 """A simulated parameter server: a process around the live `Sequencer`, with staged pushes that have no bytes.
 
-Not here: the map (`keeper`), the workers (`worker`).
+Not here: the map (`simulated_group`), the workers (`served_worker`).
 """
 
 from __future__ import annotations

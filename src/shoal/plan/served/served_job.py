@@ -11,10 +11,10 @@ from functools import partial
 
 from shoal.parameters.sequencer import Answer
 from shoal.plan.invariants import Violation
-from shoal.plan.served.keeper import SimulatedGroup
 from shoal.plan.served.mail import Mail
-from shoal.plan.served.server import ServerProcess
-from shoal.plan.served.worker import GenerationOrder, ServedTerms, ServedWorker
+from shoal.plan.served.served_worker import GenerationOrder, ServedTerms, ServedWorker
+from shoal.plan.served.server_process import ServerProcess
+from shoal.plan.served.simulated_group import SimulatedGroup
 from shoal.plan.virtual_time import Action, Process
 from shoal.values import ServerMap
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from shoal.parameters.effects import Reply, Update
 from shoal.parameters.ledger import Ledger
-from shoal.plan.invariants import Violation
+from shoal.plan.members.invariants import Violation
 from shoal.plan.served.served_job import ServedJob
 from shoal.plan.served.served_worker import ServedTerms
 from shoal.plan.served.server_process import ServerProcess

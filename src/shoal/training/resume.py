@@ -22,7 +22,8 @@ from shoal.errors import CheckpointUnusable
 from shoal.events import CheckpointRefused, Resumed
 from shoal.training.call_terms import resume_difference
 from shoal.training.loop_end import without_later
-from shoal.training.session import Past, Session
+from shoal.training.past import Past
+from shoal.training.session import Session
 from shoal.values import Cursor
 
 

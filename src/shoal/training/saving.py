@@ -133,6 +133,11 @@ class Saver:
             self._last = None
         votes.save = self.is_on and self._timetable.reason(step, time.monotonic()) is not None
 
+    def pass_over(self, *, step: int) -> None:
+        """Workers do not meet in the step that will be number `step`: what is due then is owed until they do."""
+        if self.is_on and self._timetable.reason(step, time.monotonic()) is not None:
+            self._timetable.owe()
+
     def vote_asked(self, votes: Votes) -> None:
         """A loop is over: what the script asked for inside and was put off is made now, by all workers or by none."""
         votes.save_seen = votes.busy_seen = self._is_untold = votes.busy = False

@@ -14,16 +14,16 @@ from shoal.events import AnyEvent, StepsApplied
 from shoal.membership.core import MembershipCore
 from shoal.membership.decisions import Decision, EndDecided, Remembered, add_up
 from shoal.membership.protocol import Program
-from shoal.plan.coordinator import Coordinator
-from shoal.plan.faults import Fault, Kind, Schedule
-from shoal.plan.invariants import PROGRESS, History, Violation
-from shoal.plan.launcher import Launcher
-from shoal.plan.model import Store, Trainer
-from shoal.plan.network import COORDINATOR, Network
-from shoal.plan.reach import Reach
-from shoal.plan.script import Script
-from shoal.plan.virtual_time import VirtualTime
-from shoal.plan.worker import Worker
+from shoal.plan.members.coordinator import Coordinator
+from shoal.plan.members.faults import Fault, Kind, Schedule
+from shoal.plan.members.invariants import PROGRESS, History, Violation
+from shoal.plan.members.launcher import Launcher
+from shoal.plan.members.model import Store, Trainer
+from shoal.plan.members.reach import Reach
+from shoal.plan.members.script import Script
+from shoal.plan.members.worker import Worker
+from shoal.plan.world.network import COORDINATOR, Network
+from shoal.plan.world.virtual_time import VirtualTime
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Whoever started the servers is here too: it replaces those that are lost. Deaths come no closer together than replicas
 can bear, apart from `kill_all`, after which there is nothing left to go on from. Not here: a server's own part
-(`server`), the workers (`worker`).
+(`server_process`), the workers (`served_worker`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from shoal.parameters.keeper_core import (
 from shoal.parameters.proving import KEEPER_PURPOSE
 from shoal.parameters.sequencer import Answer
 from shoal.parameters.server_group import GroupSettings, ServerGroup
-from shoal.plan.invariants import Violation
+from shoal.plan.members.invariants import Violation
 from shoal.plan.served.mail import Mail
-from shoal.plan.served.server import ServerProcess
-from shoal.plan.virtual_time import Process
+from shoal.plan.served.server_process import ServerProcess
+from shoal.plan.world.virtual_time import Process
 from shoal.values import Address, Server, ServerMap
 from shoal.wire.keeper_messages import GroupNews, ServerJoin, WatchGroup
 from shoal.wire.ledger_entries import AnyEntry

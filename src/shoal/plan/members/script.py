@@ -17,12 +17,12 @@ from shoal.events import StepsApplied
 from shoal.job_config import JobConfig
 from shoal.membership import member
 from shoal.membership.alignment import Taking
-from shoal.plan.group import Group
-from shoal.plan.invariants import History
-from shoal.plan.model import State, Store, Trainer
-from shoal.plan.network import Network
-from shoal.plan.virtual_time import Process, VirtualTime
-from shoal.plan.worker_client import WorkerClient
+from shoal.plan.members.group import Group
+from shoal.plan.members.invariants import History
+from shoal.plan.members.model import State, Store, Trainer
+from shoal.plan.members.worker_client import WorkerClient
+from shoal.plan.world.network import Network
+from shoal.plan.world.virtual_time import Process, VirtualTime
 from shoal.steps import StepRow
 from shoal.values import THROUGH, TimeShares
 from shoal.wire.messages import Done, ExchangeBroken, Failed, Leave, PartWritten, Ready, Report

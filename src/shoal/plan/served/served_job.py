@@ -1,6 +1,6 @@
 """A simulated job on parameter servers: its workers, and the coordinator that orders generations and where they meet.
 
-The coordinator is a stand-in for the live one, which `plan.cluster` has: it forms a generation of whoever runs. Not
+The coordinator is a stand-in for the live one, which `plan.members` has: it forms a generation of whoever runs. Not
 here: what must be true at the end (`checks`).
 """
 
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from functools import partial
 
 from shoal.parameters.sequencer import Answer
-from shoal.plan.invariants import Violation
-from shoal.plan.served.keeper import SimulatedGroup
+from shoal.plan.members.invariants import Violation
 from shoal.plan.served.mail import Mail
-from shoal.plan.served.server import ServerProcess
-from shoal.plan.served.worker import GenerationOrder, ServedTerms, ServedWorker
-from shoal.plan.virtual_time import Action, Process
+from shoal.plan.served.served_worker import GenerationOrder, ServedTerms, ServedWorker
+from shoal.plan.served.server_process import ServerProcess
+from shoal.plan.served.simulated_group import SimulatedGroup
+from shoal.plan.world.virtual_time import Action, Process
 from shoal.values import ServerMap
 
 LOOK_SECONDS = 0.1

@@ -1,6 +1,6 @@
 """A simulated parameter server: a process around the live `Sequencer`, with staged pushes that have no bytes.
 
-Not here: the map (`keeper`), the workers (`worker`).
+Not here: the map (`simulated_group`), the workers (`served_worker`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Protocol
 
 from shoal.parameters.effects import Begun, Drop, Ended, Reading, Replace, Reply, Update
 from shoal.parameters.sequencer import Answer, Installed, Instruction, Redirect, Send, Sequencer
-from shoal.plan.invariants import Violation
+from shoal.plan.members.invariants import Violation
 from shoal.plan.served.mail import Mail
-from shoal.plan.virtual_time import Action, Process
+from shoal.plan.world.virtual_time import Action, Process
 from shoal.values import Server, ServerMap
 from shoal.wire.keeper_messages import Filled, ServerBeat, ServerFigures
 from shoal.wire.ledger_entries import AnyEntry

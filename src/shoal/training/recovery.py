@@ -158,8 +158,7 @@ def own_past(session: Session, cursor: Cursor) -> Past:
 
 def _tell_lost(session: Session) -> None:
     """No server is left that could say it. Whoever finds out tells: the record has it once."""
-    servers = session.peers.servers
-    blocks, size = (0, 0) if servers is None else servers.held
+    blocks, size = session.strategy.held
     reason = "all servers that held them are lost"
     session.peers.report(ParametersGone(server=None, blocks=blocks, size=size, reason=reason))
 

@@ -32,7 +32,8 @@ TORCH_INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")  # that gloo and t
 NATIVE = "SHOAL_NATIVE"  # 0: the C extension is not used, even where it was built
 NCCL = "SHOAL_NCCL"  # 0: tensors of GPUs go through host memory, even where NCCL could carry them
 KNOWN = (COORDINATOR, TOKEN_FILE, WORKER, LAUNCHER)  # what a worker must have
-SETTINGS = (NATIVE, NCCL)  # what anybody may set
+PLAINTEXT = "SHOAL_PLAINTEXT"  # 1: connections to other machines are not encrypted, as far as this process is asked
+SETTINGS = (NATIVE, NCCL, PLAINTEXT)  # what anybody may set
 # What Kubernetes sets in every container for a service whose name begins with shoal.
 KUBERNETES = re.compile(r"SHOAL_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_[A-Z]+(_PROTO|_PORT|_ADDR)?)?)")
 LETTERS_PER_MISTAKE = 3  # of a name, for a name that differs by so many mistakes to count as misspelt
@@ -115,6 +116,11 @@ def _mistakes(typed: str, meant: str) -> int:
 def token_file() -> str | None:
     """The file with the secret of this process's job, or of the process groups that it makes with the torch backend."""
     return os.environ.get(TOKEN_FILE) or None
+
+
+def plaintext() -> bool:
+    """Whether this process talks to other machines without TLS, if they agree."""
+    return os.environ.get(PLAINTEXT) == "1"
 
 
 def native_is_wanted() -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores.store import Store
 from shoal.codecs.identity import Identity
 from shoal.collectives.group import Group, Pending
 from shoal.collectives.operations import Operations

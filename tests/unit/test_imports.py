@@ -36,6 +36,7 @@ HOUSE = [
     {"plan"},
     {"search"},
     {"cli"},
+    {"bench"},
 ]
 LEVEL = {part: level for level, parts in enumerate(HOUSE) for part in parts}
 # What engines and watch may know.
@@ -90,7 +91,7 @@ def test_imports_point_up_the_house() -> None:
 
 
 # Benchmarks compare with torch's own; torch loads the second one; then what others may carry for us, and we for others.
-MAY_KNOW_PROCESS_GROUPS = ("cli/bench_", "torch_autoload.py", "collectives/carriers/", "collectives/torch_backend/")
+MAY_KNOW_PROCESS_GROUPS = ("bench/", "torch_autoload.py", "collectives/carriers/", "collectives/torch_backend/")
 
 
 def test_no_torch_process_group_is_made_outside_benchmarks() -> None:

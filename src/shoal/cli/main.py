@@ -24,7 +24,7 @@ COMMANDS = {
     "servers": Command("shoal.cli.servers", "run parameter servers for many jobs, and see to them"),
     "coordinator": Command("shoal.cli.coordinator", "run a job's coordinator by itself"),
     "server": Command("shoal.cli.server", "run one parameter server of a group"),
-    "bench": Command("shoal.cli.bench", "measure this machine"),
+    "bench": Command("shoal.bench.benchmarks", "measure this machine"),
 }
 
 

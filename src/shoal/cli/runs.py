@@ -14,7 +14,7 @@ from shoal.cli.options import Parser
 from shoal.cli.run_directory import PARENT
 from shoal.cli.tables import columns, printable
 from shoal.errors import UsageError
-from shoal.watch.record import RunRecord, read_record
+from shoal.watch.record.run_record import RunRecord, read_record
 from shoal.watch.wording import duration
 
 HEADINGS = ("run", "state", "progress", "result", "started", "took", "workers", "script")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores.store import Store
 from shoal.errors import ExchangeFailed
 from shoal.events import Advised
 from shoal.strategies.peers import Breakage

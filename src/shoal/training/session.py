@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import nn
 
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores.store import Store
 from shoal.collectives.group import Group
 from shoal.data.dealing import Dealing
 from shoal.data.order import key_of

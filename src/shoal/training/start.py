@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores.store import Store
 from shoal.data.order import key_of
 from shoal.job_config import JobConfig
 from shoal.strategies.making import make_strategy

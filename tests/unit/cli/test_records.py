@@ -17,7 +17,7 @@ from shoal import events
 from shoal.cli.main import main
 from shoal.cli.runs import ago
 from shoal.cli.tables import columns, printable
-from shoal.watch.report_page import write_report
+from shoal.watch.report.page import write_report
 from support.records import Job, applied, eventful, faulty, job_started
 
 

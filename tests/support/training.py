@@ -18,6 +18,7 @@ from shoal.errors import Aborted, ShoalError, TermsDiffer
 from shoal.events import AnyEvent
 from shoal.job_config import JobConfig
 from shoal.membership.publisher import Publisher, PublishRequest
+from shoal.strategies.making import make_strategy
 from shoal.strategies.peers import Briefed, JobOver, Peers, Traffic
 from shoal.strategies.stand_in_group import StandInGroup
 from shoal.terms import Made
@@ -391,7 +392,7 @@ class Crew:
     """Workers as threads, of which some may die and others come later."""
 
     def __init__(
-        self, hub: Hub, train: Callable[[Run], Any], strategy: MakeStrategy | None = None, **options: Any
+        self, hub: Hub, train: Callable[[Run], Any], strategy: MakeStrategy = make_strategy, **options: Any
     ) -> None:
         self.hub = hub
         self.results: dict[int, Any] = {}

@@ -105,6 +105,7 @@ class Strategy(ABC):
 
     manners: Manners
     free: FreeRunning | None = None  # of one whose workers meet when called
+    held = (0, 0)  # blocks of the job's parameters that servers hold, and their bytes
     replaced = 0  # updates that servers had applied to values that were then replaced, whoever knew of them
 
     @abstractmethod

@@ -33,6 +33,8 @@ HOUSE = [
     {"parallel"},
     {"training"},
     {"engines", "watch"},
+    {"entry"},
+    {"launching"},
     {"plan"},
     {"search"},
     {"cli"},
@@ -45,7 +47,7 @@ THIN = {"bounds", "values", "errors", "files", "steps", "events", "environment",
 DOORS = {
     "torch_autoload": {"environment", "errors", "wire", "membership", "collectives"},
     "__main__": {"cli"},
-    "__init__": {"cli", "data", "training"},
+    "__init__": {"data", "entry", "launching", "training"},
 }
 
 

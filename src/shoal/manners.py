@@ -27,7 +27,7 @@ class Manners:
         return self.every is None
 
     @property
-    def has_rounds(self) -> bool:
+    def has_stretches(self) -> bool:
         """Replicas differ from one meeting to the next, and all steps between the two count together or not at all."""
         return self.every is not None and self.every > 1
 

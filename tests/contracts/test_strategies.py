@@ -25,7 +25,7 @@ from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.events import EpochEnded, StateCopied, StepsApplied, StepVoided
 from shoal.job_config import JobConfig
 from shoal.parameters.client import ParameterClient
-from shoal.strategies.making import make_strategy
+from shoal.strategies.choosing import make_strategy
 from shoal.strategies.replica import Replica
 from shoal.strategies.strategy import Strategy
 from shoal.training.start import MakeStrategy

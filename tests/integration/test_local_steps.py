@@ -13,9 +13,9 @@ from support.served_script import assert_each_sample_once, events_of, result
 OWN_STRATEGY = f"""
 import sys
 sys.path.append({str(Path(__file__).parents[1])!r})
-import shoal.cli.script
+import shoal.entry.shoal_main
 from support.local_steps import LocalSteps
-shoal.cli.script.make_strategy = lambda replica, config, servers=None: LocalSteps(replica, 5)
+shoal.entry.shoal_main.make_strategy = lambda replica, config, servers=None: LocalSteps(replica, 5)
 """
 
 

@@ -38,7 +38,6 @@ FULL_ROOMS = frozenset(
 LONG_MODULES = frozenset(
     {
         "events.py",
-        "training/session.py",
     }
 )
 # Small modules that have not joined their only importer.

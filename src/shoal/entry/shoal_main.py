@@ -23,8 +23,8 @@ from shoal.environment import WorkerEnvironment, is_worker_itself, likely_typos,
 from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError, TermsDiffer
 from shoal.events import AnyEvent, JobEnded
 from shoal.job_config import JobConfig, from_mapping, from_toml
+from shoal.strategies.choosing import make_strategy
 from shoal.strategies.cluster_peers import ClusterPeers
-from shoal.strategies.making import make_strategy
 from shoal.strategies.peers import JobOver
 from shoal.strategies.solo_peers import SoloPeers
 from shoal.training.lean_torch import spare_compiler

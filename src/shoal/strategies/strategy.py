@@ -46,7 +46,7 @@ class Iteration:
     own_samples: int = 0  # this worker's own in the step's batches so far, with this one
     is_first: bool = True  # of the step's accumulated batches
     is_last: bool = True
-    meets: bool = True  # all workers meet in this batch: its exchange carries their votes, and with it a round is over
+    meets: bool = True  # all workers meet in this batch: its exchange carries their votes and ends a stretch
     exchanges: int = 0  # whole exchanges in this batch so far
     updates: int = 0  # optimizer steps taken in this batch so far
     waited: float = 0.0  # seconds the script was held up by exchanges

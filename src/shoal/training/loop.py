@@ -333,5 +333,5 @@ class Loop:
         session.reporter.add(shares=shares, epoch=batch.cursor_after.epoch)
         # A checkpoint must not be ahead of the record: a resumed job would leave out the steps between.
         is_saved = session.saver.last_step == session.step
-        session.reporter.send(step=session.step, now=is_saved, is_inside=session.is_inside_round)
+        session.reporter.send(step=session.step, now=is_saved, is_inside=session.is_inside_stretch)
         self._mark = time.perf_counter()

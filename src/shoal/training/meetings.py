@@ -160,7 +160,7 @@ def settle(session: Session) -> None:
     if iteration.is_void:
         raise StartAgain("it left its loop")
     counts = is_step(iteration)
-    if session.strategy.manners.has_rounds:  # the round ends here, however few steps it has
+    if session.strategy.manners.has_stretches:  # the stretch ends here, however few steps it has
         iteration.meets = True
         session.strategy.finish(iteration)
         if iteration.is_void:

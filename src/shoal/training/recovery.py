@@ -36,7 +36,7 @@ class Recovered:
 
 
 def undo_void(session: Session, iteration: Iteration) -> None:
-    """Give back what the script's code changed in a step that does not count, and with it in its round."""
+    """Give back what the script's code changed in a step that does not count, and with it in its stretch."""
     breakage, earlier = iteration.breakage, 0 if session.unit is None else session.unit.samples
     assert breakage is not None
     session.go_back()

@@ -58,7 +58,7 @@ class Reporter:
         self._open_scores: list[tuple[int, dict[str, float]]] = []  # evaluated in it, with the step
         self._applied: _Applied | None = None
         self._rows: list[StepRow] = []  # that wait to be sent; with nan and infinity as they are
-        self._held: list[StepRow] = []  # of applied steps whose round may still turn out void
+        self._held: list[StepRow] = []  # of applied steps whose stretch may still turn out void
         self._held_samples = 0  # this worker's own, in the steps that are not committed
         self._held_events: list[AnyEvent] = []  # to be told once those steps are
         self._waiting_values = 0  # in those rows
@@ -160,7 +160,7 @@ class Reporter:
         self._added = own_clock()
 
     def tell_of_steps(self, event: AnyEvent, *, is_inside: bool) -> None:
-        """Something about all steps so far. `is_inside`: some are of a round that may still turn out void."""
+        """Something about all steps so far. `is_inside`: some are of a stretch that may still turn out void."""
         if is_inside:
             self._held_events.append(event)
         else:
@@ -185,7 +185,7 @@ class Reporter:
     def send(self, *, step: int, now: bool = False, is_inside: bool = False) -> None:
         """Report if it is time to, or if asked to now. `step` are the applied steps, with the last that was added.
 
-        `is_inside`: of a round that may still turn out void, and is told when it is over.
+        `is_inside`: of a stretch that may still turn out void, and is told when it is over.
         """
         if self._applied is not None:
             self._append(self._applied, self._step_seconds)

@@ -147,13 +147,13 @@ class Session:
         self.unit = UnitStart(self.step, self.replica.votes.updates, self.loop.cursor, self.gaps)
         if self.peers.group.size > 1:
             started, watched = time.perf_counter(), self.watched
-            is_round = self.strategy.manners.has_rounds
-            self.snapshot.take(watched.models.values(), watched.kept, watched.optimizers, of_round=is_round)
+            is_stretch = self.strategy.manners.has_stretches
+            self.snapshot.take(watched.models.values(), watched.kept, watched.optimizers, of_stretch=is_stretch)
             self.progress.spent("undo copies", time.perf_counter() - started)
 
     def _goes_on_after(self, iteration: Iteration) -> bool:
-        """Whether the present round does."""
-        return self.strategy.manners.has_rounds and not iteration.meets
+        """Whether the present stretch does."""
+        return self.strategy.manners.has_stretches and not iteration.meets
 
     def _vote(self, iteration: Iteration) -> None:
         votes = self.replica.votes
@@ -226,7 +226,7 @@ class Session:
             self.step += 1
             self.reporter.keep_logged(iteration, step=self.step)
             self._tell_undo()
-        if iteration.meets or (iteration.is_last and not self.strategy.manners.has_rounds):
+        if iteration.meets or (iteration.is_last and not self.strategy.manners.has_stretches):
             self.commit()
         elif iteration.is_last and self.unit is not None:
             self.unit = replace(self.unit, samples=self.unit.samples + iteration.step_samples)
@@ -237,9 +237,9 @@ class Session:
         self.reporter.commit()
 
     @property
-    def is_inside_round(self) -> bool:
+    def is_inside_stretch(self) -> bool:
         """Steps were applied that count only if all workers come to their next meeting."""
-        return self.unit is not None and self.unit.step < self.step and self.strategy.manners.has_rounds
+        return self.unit is not None and self.unit.step < self.step and self.strategy.manners.has_stretches
 
     def go_back(self) -> None:
         """The present unit is void: give back what the script's code changed in it."""
@@ -311,7 +311,7 @@ class Session:
 
     def close(self) -> None:
         """The script is done, well or not: its models are its own again."""
-        self.reporter.send(step=self.step, now=True, is_inside=self.is_inside_round)
+        self.reporter.send(step=self.step, now=True, is_inside=self.is_inside_stretch)
         self.saver.fence()
         self.saver.close()
         self.strategy.detach()

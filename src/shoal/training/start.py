@@ -7,7 +7,7 @@ from collections.abc import Callable
 from shoal.checkpoint.stores.store import Store
 from shoal.data.order import key_of
 from shoal.job_config import JobConfig
-from shoal.strategies.making import make_strategy
+from shoal.strategies.choosing import make_strategy
 from shoal.strategies.peers import Peers
 from shoal.strategies.replica import Replica
 from shoal.strategies.strategy import Strategy

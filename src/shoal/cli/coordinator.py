@@ -22,8 +22,8 @@ from shoal.errors import UsageError
 from shoal.events import JobStarted
 from shoal.job_config import JobConfig, read_toml
 from shoal.membership.coordinator import CoordinatorSettings, open_listener, refuse_without_token, serve
-from shoal.membership.journal import job_start
-from shoal.membership.ledger import FILE_NAME as DECISIONS
+from shoal.membership.record.journal import job_start
+from shoal.membership.record.ledger import FILE_NAME as DECISIONS
 from shoal.transport.strangers import raise_descriptor_limit
 from shoal.values import Address
 

@@ -2,7 +2,7 @@
 
 Stands for `training`: one loop over data with a checkpoint now and then, a meeting at the loop's end, code behind it
 with a meeting in the middle, a last checkpoint and the end. The way into a generation is live code
-(`membership.member`), and so are the samples of a step; the order in which things are said and done is that of
+(`membership.member.member`), and so are the samples of a step; the order in which things are said and done is that of
 `training.loop`, `training.recovery` and `training.restart`. Not here: doing it (`worker`).
 """
 
@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from shoal.errors import ExchangeFailed, ScriptFailed
 from shoal.events import StepsApplied
 from shoal.job_config import JobConfig
-from shoal.membership import member
-from shoal.membership.alignment import Taking
+from shoal.membership.member import member
+from shoal.membership.member.alignment import Taking
 from shoal.plan.members.group import Group
 from shoal.plan.members.invariants import History
 from shoal.plan.members.model import State, Store, Trainer

@@ -20,9 +20,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import shoal
-from shoal.checkpoint.catalogue import published
-from shoal.checkpoint.local_store import LocalStore
-from shoal.checkpoint.publisher import StorePublisher
+from shoal.checkpoint.published.catalogue import published
+from shoal.checkpoint.published.store_publisher import StorePublisher
+from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.events import StateCopied, StepVoided
 from shoal.job_config import JobConfig
 from shoal.parameters.client import ParameterClient

@@ -153,7 +153,7 @@ def test_a_script_that_raises_in_one_worker_shows_its_traceback_once(tmp_path: P
     everything = outcome.stdout + outcome.stderr
     assert everything.count("ValueError: bad batch") == 1
     assert "worker 2" in outcome.stderr
-    assert "in before_update" in outcome.stderr and "cli/script.py" not in outcome.stderr
+    assert "in before_update" in outcome.stderr and "entry/shoal_main.py" not in outcome.stderr
     assert leftovers(tmp_path) == []
 
 

@@ -32,6 +32,8 @@ HOUSE = [
     {"parallel"},
     {"training"},
     {"engines", "watch"},
+    {"entry"},
+    {"launching"},
     {"plan"},
     {"search"},
     {"cli"},
@@ -44,7 +46,7 @@ THIN = {"bounds", "values", "errors", "files", "steps", "events", "environment",
 DOORS = {
     "torch_autoload": {"environment", "errors", "wire", "membership", "collectives"},
     "__main__": {"cli"},
-    "__init__": {"cli", "data", "training"},
+    "__init__": {"data", "entry", "launching", "training"},
 }
 
 

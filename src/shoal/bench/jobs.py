@@ -14,9 +14,9 @@ from typing import Any, TextIO
 
 import msgspec
 
-from shoal.cli.launch import launch
 from shoal.errors import ScriptFailed
 from shoal.events import Record
+from shoal.launching.launch import launch
 
 PROGRESS = "progress: "  # before lines of a worker that are for the user
 RESULTS = "results.json"  # beside the run directory: what the first worker found

@@ -1,6 +1,6 @@
 """What a script is, before any of its processes has said so: one of ours, or a plain one that never joins a job.
 
-The source is read and parsed, never run. Not here: what follows for a process that dies (`membership.verdicts.verdicts`).
+The source is read and parsed, never run. Not here: what follows for a process that dies (`membership.verdicts`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Peers of a worker in a job: a coordinator that says who is in, and a TCP mesh for each generation.
 
-The way from one generation into the next is decided in `membership.member.member`; here are its means. Not here: the state
+The way from one generation into the next is decided in `membership.member`; here are its means. Not here: the state
 that members copy from each other (`training`).
 """
 

@@ -85,7 +85,7 @@ class Peers(ABC):
     generation: Generation
     servers: ParameterClient | None = None  # of the job, where it has parameter servers
 
-    # Into the next generation: see `membership.member.member`
+    # Into the next generation: see `membership.member`
 
     def unreached(self) -> Unreached:
         """After a failure, and before the group is left: which of its members are missed, by worker number."""

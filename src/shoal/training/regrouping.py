@@ -1,4 +1,4 @@
-"""Drives a worker's way into the next generation (`membership.member.member`) with real peers, and copies the state.
+"""Drives a worker's way into the next generation (`membership.member`) with real peers, and copies the state.
 
 Nothing of the session changes here: what was received is handed back, for `recovery` to put in. A failure on the way
 starts it over with the generation after; only the end of the job leaves it.

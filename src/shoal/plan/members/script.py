@@ -2,7 +2,7 @@
 
 Stands for `training`: one loop over data with a checkpoint now and then, a meeting at the loop's end, code behind it
 with a meeting in the middle, a last checkpoint and the end. The way into a generation is live code
-(`membership.member.member`), and so are the samples of a step; the order in which things are said and done is that of
+(`membership.member`), and so are the samples of a step; the order in which things are said and done is that of
 `training.loop`, `training.recovery` and `training.restart`. Not here: doing it (`worker`).
 """
 

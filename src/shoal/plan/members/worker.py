@@ -1,6 +1,6 @@
 """A simulated worker's process: does what its script asks for, in virtual time.
 
-Drives the generator of `script` as `training.regrouping` drives that of `membership.member.member`: effects in, answers and
+Drives the generator of `script` as `training.regrouping` drives that of `membership.member`: effects in, answers and
 failures back. Not here: what the script wants (`script`), the connection to the coordinator (`worker_client`).
 """
 

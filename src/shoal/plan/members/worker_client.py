@@ -1,8 +1,8 @@
 """A simulated worker's connection to the coordinator. Stands for the thread of `membership.client`.
 
 What is understood of the coordinator's words and what is said again after a broken connection are live code
-(`membership.member.heard`, `membership.member.outbox`). Here is what surrounds them: heartbeats, connecting again with Join and the
-generation the worker is in, and the time at which the coordinator was last heard.
+(`heard` and `outbox` in `membership.member`). Here is what surrounds them: heartbeats, connecting again with Join and
+the generation the worker is in, and the time at which the coordinator was last heard.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Generation(msgspec.Struct, frozen=True):
     # from the newest checkpoint, or from the top where there is none.
     carriers: Members[Ordinal] = ()
     # Members of earlier generations that were lost since a step was last applied: what they should have done behind a
-    # loop is to be done again (`membership.alignment`).
+    # loop is to be done again (`membership.member.alignment`).
     lost: Members[Lost] = ()
 
     @property

@@ -12,7 +12,7 @@ import pytest
 
 from shoal.events import GenerationFormed, WorkerExpelled
 from shoal.job_config import JobConfig
-from shoal.membership import member
+from shoal.membership.member import member
 from shoal.plan.members.cluster import Cluster, Parts
 from shoal.plan.members.faults import Schedule
 from shoal.plan.members.model import Task

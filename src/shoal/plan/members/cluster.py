@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from shoal.events import AnyEvent, StepsApplied
-from shoal.membership.core import MembershipCore
-from shoal.membership.decisions import Decision, EndDecided, Remembered, add_up
-from shoal.membership.protocol import Program
+from shoal.membership.core.core import MembershipCore
+from shoal.membership.core.decisions import Decision, EndDecided, Remembered, add_up
+from shoal.membership.core.protocol import Program
 from shoal.plan.members.coordinator import Coordinator
 from shoal.plan.members.faults import Fault, Kind, Schedule
 from shoal.plan.members.invariants import PROGRESS, History, Violation

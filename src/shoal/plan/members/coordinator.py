@@ -2,7 +2,7 @@
 
 Stands for `membership.coordinator` with its ledger and its publisher's thread: carries out the core's instructions in
 order, feeds it connections and time. A crash loses everything but the ledger and the store, at any point, also between
-two instructions. Not here: any decision (`membership.core`).
+two instructions. Not here: any decision (`membership.core.core`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Protocol
 
 from shoal import events
 from shoal.job_config import JobConfig
-from shoal.membership.core import TICK, MembershipCore
-from shoal.membership.decisions import Decision, GenerationDecided, MembersReleased, Remembered
-from shoal.membership.protocol import (
+from shoal.membership.core.core import TICK, MembershipCore
+from shoal.membership.core.decisions import Decision, GenerationDecided, MembersReleased, Remembered
+from shoal.membership.core.protocol import (
     Arrived,
     Close,
     Closed,

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from shoal.errors import ExchangeFailed, ScriptFailed
 from shoal.events import StepsApplied
 from shoal.job_config import JobConfig
-from shoal.membership import member
-from shoal.membership.alignment import Taking
+from shoal.membership.member import member
+from shoal.membership.member.alignment import Taking
 from shoal.plan.members.group import Group
 from shoal.plan.members.invariants import History
 from shoal.plan.members.model import State, Store, Trainer

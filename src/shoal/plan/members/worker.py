@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from shoal.errors import ExchangeFailed
-from shoal.membership import member
-from shoal.membership.alignment import Alignment, Taking
-from shoal.membership.heard import Interruption
+from shoal.membership.member import member
+from shoal.membership.member.alignment import Alignment, Taking
+from shoal.membership.member.heard import Interruption
 from shoal.plan.members.group import Doorway, Group
 from shoal.plan.members.script import Effect, Exchange, Script, Sleep, Surroundings, Until
 from shoal.plan.members.worker_client import WorkerClient

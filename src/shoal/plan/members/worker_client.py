@@ -1,8 +1,8 @@
 """A simulated worker's connection to the coordinator. Stands for the thread of `membership.client`.
 
 What is understood of the coordinator's words and what is said again after a broken connection are live code
-(`membership.heard`, `membership.outbox`). Here is what surrounds them: heartbeats, connecting again with Join and the
-generation the worker is in, and the time at which the coordinator was last heard.
+(`heard` and `outbox` in `membership.member`). Here is what surrounds them: heartbeats, connecting again with Join and
+the generation the worker is in, and the time at which the coordinator was last heard.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shoal.membership.heard import Heard, Interruption
-from shoal.membership.outbox import Outbox
+from shoal.membership.member.heard import Heard, Interruption
+from shoal.membership.member.outbox import Outbox
 from shoal.plan.world.network import COORDINATOR, End, Network
 from shoal.plan.world.virtual_time import Process
 from shoal.values import Address

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from shoal.checkpoint.manifest import MANIFEST, Manifest, decode_manifest
+from shoal.checkpoint.published.manifest import MANIFEST, Manifest, decode_manifest
 from shoal.events import AnyEvent, Event
 from support.launcher import events_in, write_token
 from support.network import PROGRAMS, Network

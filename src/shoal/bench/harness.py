@@ -1,7 +1,7 @@
 """The harness of every benchmark: processes that answer over pipes, variants that take turns, medians.
 
 Both sides are here: a benchmark's command starts a `Crew` and gives orders, the processes of the crew iterate over
-`Orders` and answer. Orders and answers are JSON, one a line. Imports no torch.
+`OrderLine` and answer. Orders and answers are JSON, one a line. Imports no torch.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def medians(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-class Process:
+class CrewMember:
     """A process of a crew. It reads orders from its standard input and answers on its standard output."""
 
     def __init__(self, name: str, popen: subprocess.Popen[str]) -> None:
@@ -102,7 +102,7 @@ class Crew:
     def __init__(self, *, grace: float = 0.0) -> None:
         """`grace`: seconds that processes get to end by themselves."""
         self._grace = grace
-        self._processes: list[Process] = []
+        self._processes: list[CrewMember] = []
         self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the block
 
     def start(
@@ -112,7 +112,7 @@ class Crew:
         prefix: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         keep: Sequence[int] = (),
-    ) -> Process:
+    ) -> CrewMember:
         """Run Python with these arguments, in this environment or else the present one.
 
         `prefix` comes before the command; `keep` are descriptors that the process inherits.
@@ -126,7 +126,7 @@ class Crew:
             env=env,
             pass_fds=keep,
         )
-        self._processes.append(Process(name, popen))
+        self._processes.append(CrewMember(name, popen))
         return self._processes[-1]
 
     def __enter__(self) -> Self:
@@ -141,7 +141,7 @@ class Crew:
                 raise ScriptFailed(f"{error}: {self._complaints.read().strip()[-QUOTED:]}") from None
 
 
-class Orders:
+class OrderLine:
     """The other side: what this process is told to do. Whatever libraries print goes to standard error instead."""
 
     def __init__(self) -> None:

@@ -16,9 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from shoal.checkpoint.full_disk import FullDiskStore
-from shoal.checkpoint.store import Store
-from shoal.checkpoint.stores import store_for
+from shoal.checkpoint.stores.opening import FullDiskStore, store_for
+from shoal.checkpoint.stores.store import Store
 from shoal.entry.last_line import ends_with, tell_last_line
 from shoal.environment import WorkerEnvironment, is_worker_itself, likely_typos, worker_environment
 from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError, TermsDiffer

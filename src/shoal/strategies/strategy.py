@@ -20,7 +20,18 @@ from torch import nn
 
 from shoal.errors import ExchangeFailed
 from shoal.manners import Manners
+from shoal.strategies.free_running import FreeRunning
 from shoal.strategies.peers import Breakage, Peers
+from shoal.wire.tables import Range
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Where the whole job was when an update of one worker's own was applied."""
+
+    step: int  # updates of all workers so far, with this one
+    base: int  # all updates after this one
+    used: int  # have used so many samples
 
 
 @dataclass
@@ -35,12 +46,15 @@ class Iteration:
     own_samples: int = 0  # this worker's own in the step's batches so far, with this one
     is_first: bool = True  # of the step's accumulated batches
     is_last: bool = True
+    meets: bool = True  # all workers meet in this batch: its exchange carries their votes, and with it a round is over
     exchanges: int = 0  # whole exchanges in this batch so far
     updates: int = 0  # optimizer steps taken in this batch so far
     waited: float = 0.0  # seconds the script was held up by exchanges
     idle: float = 0.0  # of those, seconds in which no byte moved: a peer was not there yet
     breakage: Breakage | None = None  # set when the group failed
     digest: int | None = None  # of this worker's parameters, for the step's next exchange to compare; taken by it
+    positions: tuple[Range, ...] = ()  # leased ones that the step has used up after this batch
+    commit: Commit | None = None  # set where the step was applied as this worker's own update
     is_void: bool = False  # the breakage came before the exchange was whole: nothing of this step may remain
 
     def mark_broken(self, operation: str, failure: ExchangeFailed) -> None:
@@ -90,6 +104,7 @@ class Strategy(ABC):
     """How replicas agree on the model."""
 
     manners: Manners
+    free: FreeRunning | None = None  # of one whose workers meet when called
     replaced = 0  # updates that servers had applied to values that were then replaced, whoever knew of them
 
     @abstractmethod

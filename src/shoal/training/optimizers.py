@@ -126,8 +126,9 @@ class OptimizerSteps:
     @property
     def is_protected(self) -> bool:
         """Whether every optimizer step taken so far in this iteration can be undone."""
-        if self._iteration is None or self._strategy.manners.updates_elsewhere:
-            return True  # nothing was changed here
+        manners = self._strategy.manners
+        if self._iteration is None or manners.updates_elsewhere or manners.has_rounds:
+            return True  # nothing was changed here, or the copy of the whole round has it
         return len(self._undo) >= self._iteration.updates
 
     def step(

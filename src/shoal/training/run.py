@@ -21,7 +21,6 @@ from shoal.training.call_terms import kept_terms, model_terms, optimizer_terms
 from shoal.training.checkpointing import save_here
 from shoal.training.devices import placed
 from shoal.training.evaluation import evaluate
-from shoal.training.free_loop import FreeLoop
 from shoal.training.loop import Loop
 from shoal.training.loop_plan import LoopPlan
 from shoal.training.meetings import gather, is_past, meet, settle
@@ -168,8 +167,7 @@ class Run:
             accumulate=options.accumulate,
             steps=options.steps,
         )
-        kind = FreeLoop if self._session.strategy.manners.is_free else Loop
-        return Batches(kind(self._session, plan))
+        return Batches(Loop(self._session, plan))
 
     def _feed_options(self, options: BatchOptions) -> FeedOptions:
         return FeedOptions(

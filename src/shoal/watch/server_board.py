@@ -30,7 +30,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Pace:
+class ServerPace:
     """What a server does at present, per second and in parts of the time."""
 
     requests: float
@@ -61,13 +61,13 @@ class Servers:
     def is_known(self) -> bool:
         return self.version > 0
 
-    def pace(self, server: int) -> Pace | None:
+    def pace(self, server: int) -> ServerPace | None:
         """Between its last two figures; None before there are two."""
         now, then = self.loads.get(server), self.before.get(server)
         if now is None or then is None or now.seconds <= then.seconds:
             return None
         seconds, requests = now.seconds - then.seconds, now.requests - then.requests
-        return Pace(
+        return ServerPace(
             requests=requests / seconds,
             bytes_in=(now.bytes_in - then.bytes_in) / seconds,
             bytes_out=(now.bytes_out - then.bytes_out) / seconds,

@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 import shoal
-from shoal.checkpoint.local_store import LocalStore
-from shoal.checkpoint.publisher import StorePublisher
+from shoal.checkpoint.published.store_publisher import StorePublisher
+from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.errors import UsageError
 from shoal.events import StepVoided
 from shoal.strategies import gradient_exchange

@@ -31,7 +31,7 @@ KEPT_COPIES = 3  # of every parameter: itself and Adam's two moments
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedStep:
     """One step, in seconds."""
 
     between: float  # from the end of the step before until its batch was there
@@ -60,7 +60,7 @@ class TimedLoop:
         data = TensorDataset(torch.randn(4 * batch * run.world_size, width))
         self._batches = iter(run.batches(data, batch_size=batch, epochs=10**9))
 
-    def step(self, method: methods.Method | None = None, *, begins: bool = False) -> Timed:
+    def step(self, method: methods.Method | None = None, *, begins: bool = False) -> TimedStep:
         started = time.perf_counter()
         if method is not None and begins:
             method.begin()
@@ -73,7 +73,7 @@ class TimedLoop:
         may_update = time.perf_counter()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return Timed(batch_there - started, may_update - backward_done, time.perf_counter() - started)
+        return TimedStep(batch_there - started, may_update - backward_done, time.perf_counter() - started)
 
     def state(self) -> dict[str, Any]:
         """What baselines save."""
@@ -87,7 +87,7 @@ class TimedLoop:
         return sum(tensor.nbytes for tensor in tensors)
 
 
-def save_once(loop: TimedLoop, method: methods.Method) -> tuple[Saved, list[Timed]]:
+def save_once(loop: TimedLoop, method: methods.Method) -> tuple[Saved, list[TimedStep]]:
     """Save with one method; training goes on until that has ended, and some steps more."""
     usual = [loop.step() for _ in range(REST + 1)]
     method.announce()

@@ -20,7 +20,7 @@ from shoal.bench import verdict
 from shoal.bench.collectives import figures
 from shoal.bench.collectives.figures import FREE, KB, LOCAL, MB, SHAPED, Measurement
 from shoal.bench.collectives.two_machines import HOSTS, INTERFACE, TwoMachines
-from shoal.bench.harness import Crew, Process, machine, worker_of
+from shoal.bench.harness import Crew, CrewMember, machine, worker_of
 from shoal.cli.options import Parser
 from shoal.environment import inherited
 from shoal.errors import UsageError
@@ -44,7 +44,7 @@ Cases = Sequence[tuple[str, int]]
 
 
 @dataclass(frozen=True)
-class Place:
+class Whereabouts:
     """Where ranks run."""
 
     where: str
@@ -60,7 +60,7 @@ class Place:
         return {"prefix": self.prefix(rank), "env": inherited(variables)}
 
 
-HERE = Place(LOCAL, "127.0.0.1", "lo", lambda _rank: [])
+HERE = Whereabouts(LOCAL, "127.0.0.1", "lo", lambda _rank: [])
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -123,15 +123,15 @@ def _cases(options: argparse.Namespace) -> list[tuple[str, int]]:
 
 def _between_machines(options: argparse.Namespace) -> list[Measurement]:
     with TwoMachines() as machines:
-        place = Place(FREE, HOSTS[0], INTERFACE, machines.prefix)
+        place = Whereabouts(FREE, HOSTS[0], INTERFACE, machines.prefix)
         print("2 ranks on two machines (network namespaces), no limit:", flush=True)
         found = _measure(place, 2, FREE_CASES, options)
         machines.shape()
         print("the same at 1 Gbit/s, beside a plain socket that moves the same bytes:", flush=True)
-        return found + _measure(Place(SHAPED, HOSTS[0], INTERFACE, machines.prefix), 2, SHAPED_CASES, options)
+        return found + _measure(Whereabouts(SHAPED, HOSTS[0], INTERFACE, machines.prefix), 2, SHAPED_CASES, options)
 
 
-def _measure(place: Place, ranks: int, cases: Cases, options: argparse.Namespace) -> list[Measurement]:
+def _measure(place: Whereabouts, ranks: int, cases: Cases, options: argparse.Namespace) -> list[Measurement]:
     with Crew() as crew:
         processes = [
             crew.start(f"rank {rank}", str(WORKER), str(rank), str(ranks), place.host, **place.start(rank, ranks))
@@ -152,14 +152,14 @@ def _measure(place: Place, ranks: int, cases: Cases, options: argparse.Namespace
         return found
 
 
-def _measured(processes: Sequence[Process], place: Place, case: tuple[str, int], scale: float) -> Measurement:
+def _measured(processes: Sequence[CrewMember], place: Whereabouts, case: tuple[str, int], scale: float) -> Measurement:
     _order(processes, (*case, scale))
     measured = msgspec.convert({**processes[0].answer(), "where": place.where}, Measurement)
     print("  " + figures.line(measured), flush=True)
     return measured
 
 
-def _order(processes: Sequence[Process], order: object) -> None:
+def _order(processes: Sequence[CrewMember], order: object) -> None:
     for process in processes:
         process.order(order)
 

@@ -23,9 +23,9 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed.rendezvous import TCPStore  # type: ignore[attr-defined]  # it is there, unannounced
 
-from shoal.bench.collectives.calls import CALLS, Buffers, check
 from shoal.bench.collectives.figures import TRIPS
-from shoal.bench.harness import Orders, in_turns
+from shoal.bench.collectives.timed_calls import CALLS, Buffers, check
+from shoal.bench.harness import OrderLine, in_turns
 from shoal.codecs.identity import memory_of
 
 TIMEOUT = timedelta(seconds=120)
@@ -187,7 +187,7 @@ def _new_store(host: str) -> TCPStore:
 
 
 def take_part(rank: int, ranks: int, host: str) -> None:
-    orders = Orders()
+    orders = OrderLine()
     store = _new_store(host) if rank == 0 else None
     if store is not None:
         orders.answer(store.port)

@@ -9,7 +9,7 @@ import os
 
 import msgspec
 
-from shoal.bench.harness import Orders
+from shoal.bench.harness import OrderLine
 from shoal.links.measure import measure
 from shoal.transport.tcp import PeerListener, connect_mesh
 from shoal.values import Address, Generation, Member
@@ -18,7 +18,7 @@ PATIENCE = 30.0  # seconds for all processes to connect
 
 
 def main() -> None:
-    orders = Orders()
+    orders = OrderLine()
     token = orders.next()
     listener = PeerListener("127.0.0.1", token)
     try:

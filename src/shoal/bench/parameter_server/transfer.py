@@ -13,7 +13,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from shoal.bench.harness import Crew, Process, in_turns
+from shoal.bench.harness import Crew, CrewMember, in_turns
 from shoal.bench.parameter_server.figures import TUNED
 from shoal.environment import MALLOC, inherited, process_variables
 from shoal.parameters.keeper import Keeper, KeeperConfig
@@ -40,12 +40,12 @@ def transfer(elements: int, turns: int, *, servers: int, baselines: bool = True)
     return seconds
 
 
-def _exchange(worker: Process, way: str) -> float:
+def _exchange(worker: CrewMember, way: str) -> float:
     worker.order(way)
     return float(worker.answer())
 
 
-def _shoal(stack: contextlib.ExitStack, elements: int, servers: int) -> Process:
+def _shoal(stack: contextlib.ExitStack, elements: int, servers: int) -> CrewMember:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     token, token_file = new_token(), folder / "token"
     token_file.touch(mode=0o600)
@@ -61,7 +61,7 @@ def _shoal(stack: contextlib.ExitStack, elements: int, servers: int) -> Process:
     return crew.start("the worker", *QUIET, WORKER, "shoal", "--elements", str(elements), *common, env=env)
 
 
-def _plain(stack: contextlib.ExitStack, elements: int, *, is_tuned: bool) -> Process:
+def _plain(stack: contextlib.ExitStack, elements: int, *, is_tuned: bool) -> CrewMember:
     size = ("--elements", str(elements))
     meet = ("--rpc-file", f"{stack.enter_context(tempfile.TemporaryDirectory())}/rpc")
     crew, env = stack.enter_context(Crew(grace=END_SECONDS)), _environment(is_tuned=is_tuned)

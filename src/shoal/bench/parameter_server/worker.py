@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 from torch.distributed import rpc
 
-from shoal.bench.harness import Orders
+from shoal.bench.harness import OrderLine
 from shoal.bench.parameter_server import baselines
 from shoal.bench.parameter_server.baselines import RATE
 from shoal.environment import parse_address
@@ -69,7 +69,7 @@ class ShoalWay:
 
 
 def serve_turns(ways: dict[str, Way], elements: int) -> None:
-    orders = Orders()
+    orders = OrderLine()
     gradient = torch.randn(elements, generator=torch.Generator().manual_seed(0))
     results = {name: torch.zeros(elements) for name in ways}
     turns = dict.fromkeys(ways, 0)

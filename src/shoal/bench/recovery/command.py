@@ -42,7 +42,7 @@ HOW = {"no faults": 0, "spare": 1, "no spare": 0}  # spares by kind of job
 
 
 @dataclass
-class Job:
+class KilledJob:
     """A job that runs, and its workers' diaries."""
 
     folder: Path
@@ -143,14 +143,14 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def _job(*settings: str) -> Iterator[Job]:
+def _job(*settings: str) -> Iterator[KilledJob]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "diaries").mkdir()
         options = ("-n", str(WORKERS), "--progress", "plain", "--checkpoint-every", "never", *settings)
         arguments = ("--diaries", str(folder / "diaries"), "--until", str(folder / "until"))
         with job_in_background(folder, options, WORKER, *arguments) as process:
-            yield Job(folder, process)
+            yield KilledJob(folder, process)
 
 
 def _measure_kills(options: argparse.Namespace) -> tuple[dict[str, Any], list[Bound]]:

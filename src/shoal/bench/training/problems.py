@@ -38,7 +38,7 @@ def mlp() -> Problem:
     )
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -63,7 +63,7 @@ class GPT(nn.Module):
         super().__init__()
         self.bytes = nn.Embedding(256, width)
         self.positions = nn.Embedding(context, width)
-        self.blocks = nn.Sequential(*(Block(width, heads=width // 32) for _ in range(layers)))
+        self.blocks = nn.Sequential(*(TransformerBlock(width, heads=width // 32) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 256, bias=False)
         self.head.weight = self.bytes.weight  # tied

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
 import shoal
-from shoal.bench.harness import Crew, Orders, in_turns
+from shoal.bench.harness import Crew, OrderLine, in_turns
 from shoal.bench.jobs import leave_results
 from shoal.bench.training.figures import DDP, FAST_DDP, IN_WORKER, NO_EXCHANGE, SHOAL
 from shoal.bench.training.problems import PROBLEMS, Problem
@@ -155,7 +155,7 @@ def main() -> None:
         shoal.main(train)
         return
     die_with_parent()
-    orders = Orders()
+    orders = OrderLine()
     with _gloo(arguments.folder, "plain", tuple(arguments.plain)):
         steps = plain_steps(PROBLEMS[arguments.problem]())
         for count, name in orders:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from shoal.checkpoint import catalogue
-from shoal.checkpoint.catalogue import Problem
-from shoal.checkpoint.manifest import Manifest, parse_name
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.published import catalogue
+from shoal.checkpoint.published.catalogue import Damage
+from shoal.checkpoint.published.manifest import Manifest, parse_name
+from shoal.checkpoint.stores.store import Store
 from shoal.cli.options import Parser
 from shoal.cli.records.run_store import chosen, run_store
 from shoal.cli.tables import columns
@@ -131,7 +131,7 @@ def _described(manifest: Manifest, marks: tuple[str, ...], problems: tuple[str, 
     )
 
 
-def _said(problem: Problem) -> str:
+def _said(problem: Damage) -> str:
     tensor = f"{problem.tensor} " if problem.tensor else ""
     return f"{problem.file}: {tensor}{problem.text}"
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from shoal.checkpoint.catalogue import load_manifest
-from shoal.checkpoint.weights import ENDINGS, FORMATS, Weights, weights_of, write_weights
+from shoal.checkpoint.published.catalogue import load_manifest
+from shoal.checkpoint.published.weights import ENDINGS, FORMATS, Weights, weights_of, write_weights
 from shoal.cli.options import Parser
 from shoal.cli.records.run_store import chosen, run_store
 from shoal.errors import CheckpointUnusable, UsageError

@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from shoal.checkpoint.stores import store_for
-from shoal.checkpoint.weights import publish_weights, read_weights
+from shoal.checkpoint.published.weights import publish_weights, read_weights
+from shoal.checkpoint.stores.opening import store_for
 from shoal.cli.options import Parser
 from shoal.errors import UsageError, printable
 from shoal.job_config import JobConfig

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from shoal.checkpoint import catalogue
-from shoal.checkpoint.store import Store
-from shoal.checkpoint.stores import store_for
+from shoal.checkpoint.published import catalogue
+from shoal.checkpoint.stores.opening import store_for
+from shoal.checkpoint.stores.store import Store
 from shoal.errors import CheckpointUnusable, UsageError
 from shoal.job_config import from_mapping, nearest, read_toml
 from shoal.launching.disk.find_run import find_run

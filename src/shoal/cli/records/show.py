@@ -16,7 +16,7 @@ from shoal.launching.disk.last_report import default_settings
 from shoal.launching.disk.run_directory import JOIN
 from shoal.watch.incident_words import NOTHING, cost_cells, cost_of, definition, in_a_line
 from shoal.watch.record.run_record import CRASHED, RUNNING, RunRecord, read_record
-from shoal.watch.record.timeline import Entry
+from shoal.watch.record.timeline import TimelineEntry
 from shoal.watch.report.sections import OWN
 from shoal.watch.report.worker_section import KINDS, sent_cells, sent_headings
 from shoal.watch.wording import amount, duration, first_line, named_values, rate, span
@@ -157,7 +157,7 @@ def _events(record: RunRecord) -> list[str]:
     return [*left, *(_event(record, entry) for entry in told[-MOST_EVENTS:])]
 
 
-def _event(record: RunRecord, entry: Entry) -> str:
+def _event(record: RunRecord, entry: TimelineEntry) -> str:
     reason = f": {first_line(entry.reason)}" if entry.reason else ""
     sign = "! " if entry.is_problem else ""
     return printable(f"{duration(record.story.elapsed(entry.time)):>8}  {sign}{entry.title}{reason}")

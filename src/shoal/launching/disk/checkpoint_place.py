@@ -10,7 +10,7 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores.store import Store
 from shoal.errors import CheckpointUnusable, RunDirectoryExists, UsageError
 from shoal.job_config import JobConfig
 from shoal.launching import texts
@@ -28,7 +28,7 @@ class Keeping:
 
 def require_checkpoint(config: JobConfig) -> None:
     """A job that is resumed needs a checkpoint; whether it can be used shows when it is read."""
-    from shoal.checkpoint.catalogue import published
+    from shoal.checkpoint.published.catalogue import published
 
     store = _store(config)
     try:
@@ -41,7 +41,7 @@ def require_checkpoint(config: JobConfig) -> None:
 
 def refuse_anothers(config: JobConfig) -> None:
     """A new job that would mix its checkpoints with those of another of the same name is not started."""
-    from shoal.checkpoint.catalogue import published
+    from shoal.checkpoint.published.catalogue import published
 
     store = _store(config)
     try:
@@ -59,8 +59,8 @@ def keeping(config: JobConfig, *, is_restart: bool) -> Keeping:
     """
     if not config.run_dir or not (config.checkpoints.at_end or config.resume):
         return Keeping()
-    from shoal.checkpoint.catalogue import last_generation
-    from shoal.checkpoint.publisher import StorePublisher
+    from shoal.checkpoint.published.catalogue import last_generation
+    from shoal.checkpoint.published.store_publisher import StorePublisher
 
     store = _store(config)
     publisher = StorePublisher(store, keep=config.keep_checkpoints)
@@ -77,7 +77,7 @@ def keeping(config: JobConfig, *, is_restart: bool) -> Keeping:
 
 
 def _shares(store: Store) -> tuple[int, ...]:
-    from shoal.checkpoint.catalogue import load_manifest, published
+    from shoal.checkpoint.published.catalogue import load_manifest, published
 
     for listed in published(store):
         try:
@@ -89,7 +89,7 @@ def _shares(store: Store) -> tuple[int, ...]:
 
 
 def _store(config: JobConfig) -> Store:
-    from shoal.checkpoint.stores import store_for
+    from shoal.checkpoint.stores.opening import store_for
 
     return store_for(Path(config.run_dir), config.checkpoint_to)
 

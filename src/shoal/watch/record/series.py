@@ -125,7 +125,7 @@ class Series:
             buckets.append(bucket)
 
 
-class Pace:
+class SamplePace:
     """Samples and seconds by the clock, of steps that several workers may apply side by side."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ class Curves:
     step: int = 0  # the last applied one
     skipped: int = 0  # lines that could not be read
     problem: str = ""  # why the file could not be read to its end
-    _pace: Pace = field(default_factory=Pace)
+    _pace: SamplePace = field(default_factory=SamplePace)
 
     def add(self, line: MetricLine) -> None:
         if not line.is_outside:

@@ -34,7 +34,7 @@ class Reported:
     cost: Cost  # of what went wrong
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class ChartLine(msgspec.Struct, frozen=True, kw_only=True):
     """One curve; the lists run along together."""
 
     run: int  # its place in the report
@@ -61,7 +61,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     unit: str
     from_zero: bool  # the axis begins at 0, so that heights compare
-    lines: list[Line]
+    lines: list[ChartLine]
     note: str = ""  # what the curves cannot show
 
 
@@ -118,10 +118,10 @@ def _chart(name: str, chart_id: str, runs: Sequence[Reported], most: int) -> Cha
     return Chart(id=chart_id, title=readable(name), unit="", from_zero=False, lines=lines, note=note)
 
 
-def _line(number: int, run: Reported, series: Series, most: int, *, held_out: bool = False) -> Line:
+def _line(number: int, run: Reported, series: Series, most: int, *, held_out: bool = False) -> ChartLine:
     points = thinned(series.points(), most)
     single = all(point.low == point.high for point in points)
-    return Line(
+    return ChartLine(
         run=number,
         held_out=held_out,
         step=[point.step for point in points],

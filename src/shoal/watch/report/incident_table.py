@@ -13,7 +13,7 @@ from shoal.watch.record.goodput import Cost
 from shoal.watch.record.incident import Incident
 from shoal.watch.record.run_record import RunRecord
 from shoal.watch.record.story import Story
-from shoal.watch.record.timeline import LANES, Entry
+from shoal.watch.record.timeline import LANES, TimelineEntry
 from shoal.watch.report.markup import Markup, join, table, tag
 from shoal.watch.wording import duration
 
@@ -79,7 +79,7 @@ def _strip(story: Story) -> Markup:
     return tag("div", *rows, tag("span"), axis, class_="strip")
 
 
-def _instant(entry: Entry, story: Story) -> Markup:
+def _instant(entry: TimelineEntry, story: Story) -> Markup:
     at = _across(entry.time, story)
     kind = "problem" if entry.is_problem else "plain"
     told = tag("title", f"{duration(story.elapsed(entry.time))}: {entry.title}")

@@ -180,7 +180,7 @@ def _foot(runs: Sequence[Reported]) -> Markup:
 
 
 def _asset(name: str) -> Markup:
-    return trusted(resources.files("shoal.watch").joinpath(name).read_text(encoding="utf-8"))
+    return trusted(resources.files("shoal.watch.report").joinpath(name).read_text(encoding="utf-8"))
 
 
 def _hash(text: str) -> str:

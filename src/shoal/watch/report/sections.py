@@ -15,7 +15,7 @@ from shoal.watch.incident_words import percent, without_progress
 from shoal.watch.record.run_record import CRASHED, RUNNING, RunRecord, damage
 from shoal.watch.record.series import METRICS
 from shoal.watch.record.story import MOST_CHECKPOINTS
-from shoal.watch.record.timeline import CATEGORIES, Entry
+from shoal.watch.record.timeline import CATEGORIES, TimelineEntry
 from shoal.watch.report.charts import COLOURS, Chart, Reported, dash_of
 from shoal.watch.report.markup import Markup, join, table, tag
 from shoal.watch.wording import amount, duration, number, rate, span
@@ -183,7 +183,7 @@ def timeline(record: RunRecord, prefix: str) -> Markup:
     return tag("div", chooser, note, shown, class_="timeline", id=f"{prefix}-timeline")
 
 
-def _entry(entry: Entry, elapsed: float) -> Markup:
+def _entry(entry: TimelineEntry, elapsed: float) -> Markup:
     step = "" if entry.step is None else f"step {entry.step:,}"
     sign = tag("span", "!", class_="sign", title="a problem") if entry.is_problem else ""
     first, newline, _ = entry.reason.partition("\n")

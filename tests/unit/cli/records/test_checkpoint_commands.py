@@ -13,10 +13,10 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from shoal.checkpoint import catalogue
-from shoal.checkpoint.local_store import LocalStore
-from shoal.checkpoint.manifest import MANIFEST
-from shoal.checkpoint.reader import read_state
+from shoal.checkpoint.published import catalogue
+from shoal.checkpoint.published.manifest import MANIFEST
+from shoal.checkpoint.published.reader import read_state
+from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.cli.main import main
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig

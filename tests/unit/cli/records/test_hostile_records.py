@@ -18,8 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shoal.checkpoint import manifest as manifests
-from shoal.checkpoint.local_store import LocalStore
+from shoal.checkpoint.published import manifest as manifests
+from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.cli.main import main
 from shoal.job_config import JobConfig
 from support.checkpoints import publish

@@ -13,8 +13,8 @@ import pytest
 from shoal import events
 from shoal.values import TimeShares
 from shoal.watch import Display, open_display
+from shoal.watch.screen.display import Plain
 from shoal.watch.screen.live import Live
-from shoal.watch.screen.plain import Plain
 from shoal.watch.wording import amount, duration, number, span
 
 SHARES = TimeShares(compute=6.0, communication=2.0, waiting=1.0, input=0.5, checkpoint=0.2, other=0.3)

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from shoal import events
+from shoal.watch.screen.display import Plain
 from shoal.watch.screen.live import Live
-from shoal.watch.screen.plain import Plain
 from support.records import applied
 
 STEP = applied(0, 1)

@@ -62,7 +62,7 @@ NOT_JOINED = frozenset(
         "parameters/laying_out.py",
         "parameters/ranges.py",
         "plan/quantities.py",
-        "plan/reach.py",
+        "plan/checking/reach_check.py",
         "plan/replay.py",
         "strategies/brake.py",
         "strategies/gradient_plan.py",

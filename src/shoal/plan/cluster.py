@@ -14,16 +14,16 @@ from shoal.events import AnyEvent, StepsApplied
 from shoal.membership.core import MembershipCore
 from shoal.membership.decisions import Decision, EndDecided, Remembered, add_up
 from shoal.membership.protocol import Program
-from shoal.plan.coordinator import Coordinator
-from shoal.plan.faults import Fault, Kind, Schedule
-from shoal.plan.invariants import PROGRESS, History, Violation
-from shoal.plan.launcher import Launcher
-from shoal.plan.model import Store, Trainer
-from shoal.plan.network import COORDINATOR, Network
-from shoal.plan.reach import Reach
-from shoal.plan.script import Script
-from shoal.plan.virtual_time import VirtualTime
-from shoal.plan.worker import Worker
+from shoal.plan.checking.fault_schedules import Fault, Kind, Schedule
+from shoal.plan.checking.invariants import PROGRESS, History, Violation
+from shoal.plan.checking.reach_check import Reach
+from shoal.plan.network.simulated_network import COORDINATOR, Network
+from shoal.plan.network.virtual_time import VirtualTime
+from shoal.plan.nodes.simulated_coordinator import Coordinator
+from shoal.plan.nodes.simulated_launcher import Launcher
+from shoal.plan.nodes.simulated_worker import Worker
+from shoal.plan.nodes.toy_model import Store, Trainer
+from shoal.plan.nodes.worker_script import Script
 
 
 @dataclass(frozen=True)

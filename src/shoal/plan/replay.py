@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shoal import events
+from shoal.plan.checking.fault_schedules import Schedule
+from shoal.plan.checking.invariants import Violation
 from shoal.plan.cluster import Cluster, Parts
-from shoal.plan.faults import Schedule
-from shoal.plan.invariants import Violation
 
 # Of these there are too many to be told.
 LEFT_OUT = (events.CheckpointPublished, events.CheckpointStarted, events.StepsApplied)

@@ -20,13 +20,14 @@ from shoal.membership.core import MembershipCore
 from shoal.membership.decisions import Remembered
 from shoal.membership.losses import Losses
 from shoal.membership.publishing import Publishing
-from shoal.plan import invariants, reach
+from shoal.plan.checking import invariants
+from shoal.plan.checking import reach_check as reach
+from shoal.plan.checking.fault_schedules import Kind, random_schedule
+from shoal.plan.checking.invariants import Violation
 from shoal.plan.cluster import Parts, simulate
-from shoal.plan.faults import Kind, random_schedule
-from shoal.plan.group import Group
-from shoal.plan.invariants import Violation
-from shoal.plan.model import State, Trainer
-from shoal.plan.script import Exchange, Script
+from shoal.plan.nodes.simulated_group import Group
+from shoal.plan.nodes.toy_model import State, Trainer
+from shoal.plan.nodes.worker_script import Exchange, Script
 from shoal.values import Generation, Standing, Unreached
 
 MOST_SCHEDULES = 150  # within which each variant must be caught

@@ -13,10 +13,10 @@ import pytest
 from shoal.events import GenerationFormed, WorkerExpelled
 from shoal.job_config import JobConfig
 from shoal.membership import member
+from shoal.plan.checking.fault_schedules import Schedule
 from shoal.plan.cluster import Cluster, Parts
-from shoal.plan.faults import Schedule
-from shoal.plan.model import Task
-from shoal.plan.script import Pace, Script
+from shoal.plan.nodes.toy_model import Task
+from shoal.plan.nodes.worker_script import Pace, Script
 from shoal.values import Unreached
 
 LIMIT = 1.0  # seconds of virtual time: the heartbeat limit

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
+from shoal.plan.checking.fault_schedules import Fault, Kind, random_schedule
+from shoal.plan.checking.invariants import Violation
 from shoal.plan.cluster import Cluster, Parts, simulate
-from shoal.plan.faults import Fault, Kind, random_schedule
-from shoal.plan.invariants import Violation
 from shoal.plan.replay import how_to_replay, replay
 
 SHORT = range(50)  # seeds in `make test`

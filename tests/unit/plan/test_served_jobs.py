@@ -15,7 +15,7 @@ from shoal.parameters.clocks import Clocks
 from shoal.parameters.leases import Leases
 from shoal.parameters.ledger_state import LedgerState
 from shoal.parameters.sequencer import Sequencer
-from shoal.plan.invariants import Violation
+from shoal.plan.checking.invariants import Violation
 from shoal.plan.served.simulation import simulate_served
 
 ENOUGH = 150  # seeds in which a broken variant must be noticed

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from shoal.parameters.effects import Reply, Update
 from shoal.parameters.ledger import Ledger
-from shoal.plan.invariants import Violation
-from shoal.plan.served.job import ServedJob
-from shoal.plan.served.server import ServerProcess
-from shoal.plan.served.worker import ServedTerms
+from shoal.plan.checking.invariants import Violation
+from shoal.plan.served.served_job import ServedJob
+from shoal.plan.served.served_worker import ServedTerms
+from shoal.plan.served.simulated_server import ServerProcess
 from shoal.wire.ledger_entries import AnyAnswer, AnyEntry, Committed, Push
 from shoal.wire.tables import PushId
 

@@ -1,6 +1,7 @@
 """Messages between the simulated processes of a job with parameter servers: ordered, delayed, lost with connections.
 
-Unlike `plan.network` it knows no streams: a message is an action in the target's process. Not here: what is said.
+Unlike the simulated network, the mail knows no streams: a message is an action in the target's process. Not here: what
+the messages say.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from shoal.plan.virtual_time import Action, Process, VirtualTime
+from shoal.plan.network.virtual_time import Action, Process, VirtualTime
 
 Pair = frozenset[Process]
 

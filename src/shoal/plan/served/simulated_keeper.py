@@ -25,10 +25,10 @@ from shoal.parameters.keeper_core import (
 from shoal.parameters.proving import KEEPER_PURPOSE
 from shoal.parameters.sequencer import Answer
 from shoal.parameters.server_group import GroupSettings, ServerGroup
-from shoal.plan.invariants import Violation
+from shoal.plan.checking.invariants import Violation
+from shoal.plan.network.virtual_time import Process
 from shoal.plan.served.mail import Mail
-from shoal.plan.served.server import ServerProcess
-from shoal.plan.virtual_time import Process
+from shoal.plan.served.simulated_server import ServerProcess
 from shoal.values import Address, Server, ServerMap
 from shoal.wire.keeper_messages import GroupNews, ServerJoin, WatchGroup
 from shoal.wire.ledger_entries import AnyEntry

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from functools import partial
 
 from shoal.parameters.sequencer import Answer
-from shoal.plan.invariants import Violation
-from shoal.plan.served.keeper import SimulatedGroup
+from shoal.plan.checking.invariants import Violation
+from shoal.plan.network.virtual_time import Action, Process
 from shoal.plan.served.mail import Mail
-from shoal.plan.served.server import ServerProcess
-from shoal.plan.served.worker import GenerationOrder, ServedTerms, ServedWorker
-from shoal.plan.virtual_time import Action, Process
+from shoal.plan.served.served_worker import GenerationOrder, ServedTerms, ServedWorker
+from shoal.plan.served.simulated_keeper import SimulatedGroup
+from shoal.plan.served.simulated_server import ServerProcess
 from shoal.values import ServerMap
 
 LOOK_SECONDS = 0.1

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from shoal.membership.heard import Heard, Interruption
 from shoal.membership.outbox import Outbox
-from shoal.plan.network import COORDINATOR, End, Network
-from shoal.plan.virtual_time import Process
+from shoal.plan.network.simulated_network import COORDINATOR, End, Network
+from shoal.plan.network.virtual_time import Process
 from shoal.values import Address
 from shoal.wire.messages import (
     PROTOCOL_VERSION,

@@ -11,9 +11,9 @@ from typing import Protocol
 
 from shoal.parameters.effects import Begun, Drop, Ended, Reading, Replace, Reply, Update
 from shoal.parameters.sequencer import Answer, Installed, Instruction, Redirect, Send, Sequencer
-from shoal.plan.invariants import Violation
+from shoal.plan.checking.invariants import Violation
+from shoal.plan.network.virtual_time import Action, Process
 from shoal.plan.served.mail import Mail
-from shoal.plan.virtual_time import Action, Process
 from shoal.values import Server, ServerMap
 from shoal.wire.keeper_messages import Filled, ServerBeat, ServerFigures
 from shoal.wire.ledger_entries import AnyEntry

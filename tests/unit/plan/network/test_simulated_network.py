@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shoal.plan.network import End, Network
-from shoal.plan.virtual_time import Process, VirtualTime
+from shoal.plan.network.simulated_network import End, Network
+from shoal.plan.network.virtual_time import Process, VirtualTime
 
 
 class Pair:

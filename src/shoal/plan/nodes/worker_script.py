@@ -17,12 +17,12 @@ from shoal.events import StepsApplied
 from shoal.job_config import JobConfig
 from shoal.membership import member
 from shoal.membership.alignment import Taking
-from shoal.plan.group import Group
-from shoal.plan.invariants import History
-from shoal.plan.model import State, Store, Trainer
-from shoal.plan.network import Network
-from shoal.plan.virtual_time import Process, VirtualTime
-from shoal.plan.worker_client import WorkerClient
+from shoal.plan.checking.invariants import History
+from shoal.plan.network.simulated_network import Network
+from shoal.plan.network.virtual_time import Process, VirtualTime
+from shoal.plan.nodes.simulated_group import Group
+from shoal.plan.nodes.toy_model import State, Store, Trainer
+from shoal.plan.nodes.worker_client import WorkerClient
 from shoal.steps import StepRow
 from shoal.values import THROUGH, TimeShares
 from shoal.wire.messages import Done, ExchangeBroken, Failed, Leave, PartWritten, Ready, Report

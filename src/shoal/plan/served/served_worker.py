@@ -14,10 +14,10 @@ from typing import Any, Protocol, TypeVar
 
 from shoal.parameters.effects import Reading
 from shoal.parameters.ranges import merged, without
-from shoal.plan.invariants import Violation
+from shoal.plan.checking.invariants import Violation
+from shoal.plan.network.virtual_time import Process
 from shoal.plan.served.mail import Mail
-from shoal.plan.served.server import ServerProcess, WaitingPull
-from shoal.plan.virtual_time import Process
+from shoal.plan.served.simulated_server import ServerProcess, WaitingPull
 from shoal.values import ServerMap
 from shoal.wire.ledger_entries import (
     AnyAnswer,

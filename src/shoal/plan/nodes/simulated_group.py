@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from shoal.errors import Aborted, ExchangeFailed, PeerLost
-from shoal.plan.network import End, Network
-from shoal.plan.virtual_time import Process
+from shoal.plan.network.simulated_network import End, Network
+from shoal.plan.network.virtual_time import Process
 from shoal.values import Generation, Unreached
 
 RETRY = 0.1  # seconds between two attempts to connect to a peer

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shoal.plan.virtual_time import VirtualTime
+from shoal.plan.network.virtual_time import VirtualTime
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from shoal.errors import ExchangeFailed
 from shoal.membership import member
 from shoal.membership.alignment import Alignment, Taking
 from shoal.membership.heard import Interruption
-from shoal.plan.group import Doorway, Group
-from shoal.plan.script import Effect, Exchange, Script, Sleep, Surroundings, Until
-from shoal.plan.virtual_time import Process
-from shoal.plan.worker_client import WorkerClient
+from shoal.plan.network.virtual_time import Process
+from shoal.plan.nodes.simulated_group import Doorway, Group
+from shoal.plan.nodes.worker_client import WorkerClient
+from shoal.plan.nodes.worker_script import Effect, Exchange, Script, Sleep, Surroundings, Until
 from shoal.values import Unreached
 from shoal.wire.messages import Expelled, Ready, Unanswered
 

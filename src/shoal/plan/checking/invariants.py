@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from shoal.checkpoint.published.manifest import parse_name
-from shoal.plan.model import State, Task
+from shoal.plan.nodes.toy_model import State, Task
 from shoal.values import Generation
 
 ONE_STATE = "members at the same generation and step have the same state"

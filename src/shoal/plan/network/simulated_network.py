@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from shoal.plan.links import Links
-from shoal.plan.virtual_time import Process, VirtualTime
+from shoal.plan.network.link_cuts import Links
+from shoal.plan.network.virtual_time import Process, VirtualTime
 
 COORDINATOR = -1
 LAUNCHER = -2

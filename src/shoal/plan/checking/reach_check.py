@@ -10,8 +10,8 @@ from itertools import combinations
 
 from shoal.events import AnyEvent, GenerationFormed, WorkerExpelled
 from shoal.job_config import JobConfig
-from shoal.plan.invariants import Violation
-from shoal.plan.links import Links
+from shoal.plan.checking.invariants import Violation
+from shoal.plan.network.link_cuts import Links
 
 CUT_OFF_ONLY = "nobody is left out who can reach all that go on"
 LARGEST = "the largest set of members that all reach each other goes on"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from shoal.plan.network import COORDINATOR, LAUNCHER, End, Network
-from shoal.plan.virtual_time import Process, VirtualTime
+from shoal.plan.network.simulated_network import COORDINATOR, LAUNCHER, End, Network
+from shoal.plan.network.virtual_time import Process, VirtualTime
 from shoal.wire.messages import (
     PROTOCOL_VERSION,
     CoordinatorMessage,

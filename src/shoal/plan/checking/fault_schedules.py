@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from random import Random
 
 from shoal.job_config import JobConfig
-from shoal.plan.model import Task
-from shoal.plan.script import Pace
+from shoal.plan.nodes.toy_model import Task
+from shoal.plan.nodes.worker_script import Pace
 
 FIRST_FAULT = 0.05  # seconds: some workers have been started, and none has joined
 FAULT_SECONDS = 9.0  # faults begin within so many seconds from then on

@@ -31,11 +31,11 @@ from shoal.membership.protocol import (
     Tick,
 )
 from shoal.membership.publisher import PublishOutcome, PublishRequest
-from shoal.plan import network
-from shoal.plan.invariants import History
-from shoal.plan.model import Store
-from shoal.plan.network import COORDINATOR, Network
-from shoal.plan.virtual_time import Process, VirtualTime
+from shoal.plan.checking.invariants import History
+from shoal.plan.network import simulated_network as network
+from shoal.plan.network.simulated_network import COORDINATOR, Network
+from shoal.plan.network.virtual_time import Process, VirtualTime
+from shoal.plan.nodes.toy_model import Store
 from shoal.wire.messages import Formed, decode_client
 
 MakeCore = Callable[[JobConfig, float, Remembered | None], MembershipCore]

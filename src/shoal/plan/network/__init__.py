@@ -1,0 +1,1 @@
+"""Virtual time, and a network whose links are slow, cut or gone."""

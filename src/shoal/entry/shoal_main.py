@@ -23,6 +23,7 @@ from shoal.environment import WorkerEnvironment, is_worker_itself, likely_typos,
 from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError, TermsDiffer
 from shoal.events import AnyEvent, JobEnded
 from shoal.job_config import JobConfig, from_mapping, from_toml
+from shoal.strategies.choosing import make_strategy
 from shoal.strategies.cluster_peers import ClusterPeers
 from shoal.strategies.peers import JobOver
 from shoal.strategies.solo_peers import SoloPeers
@@ -31,7 +32,7 @@ from shoal.training.recovery import join_first
 from shoal.training.restart import begin_anew, train_through
 from shoal.training.run import Run
 from shoal.training.session import HandedOver, Session
-from shoal.training.start import start_session
+from shoal.training.start import MakeStrategy, start_session
 from shoal.watch import open_display
 
 T = TypeVar("T")
@@ -71,11 +72,12 @@ def _alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
         display.show(event, time.time())
 
     peers = SoloPeers(show)
-    session = start_session(peers, config)
+    fresh = partial(start_session, peers, config)
+    session = fresh()
     started = time.time()
     outcome, code, reason = "failed", 1, "the script raised"
     try:
-        result = _to_its_end(train, session)
+        result = _to_its_end(train, session, fresh)
         outcome = "stopped" if session.stopped else "finished"
         code, reason = 0, session.stopped or "the script is done"
         if isinstance(result, SystemExit):
@@ -108,8 +110,10 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment, *, is_
     is_worker, process = True, os.getpid()
     _heed_sigterm(peers)
     try:
-        session, store = _in_job(peers)
-        result = _to_its_end(train, session, store, is_last_line=is_last_line)
+        make = partial(make_strategy, servers=peers.servers)
+        session, store = _in_job(peers, make)
+        fresh = partial(start_session, peers, session.config, make=make)
+        result = _to_its_end(train, session, fresh, store, is_last_line=is_last_line)
         session.in_job = False
         if isinstance(result, SystemExit):
             raise result
@@ -160,14 +164,14 @@ def _heed_sigterm(peers: ClusterPeers) -> None:
     signal.signal(signal.SIGTERM, asked)
 
 
-def _in_job(peers: ClusterPeers) -> tuple[Session, Store | None]:
+def _in_job(peers: ClusterPeers, make: MakeStrategy) -> tuple[Session, Store | None]:
     """The first workers start together. A newcomer starts alone, and looks for the others when it is built."""
     past = None if peers.is_new else join_first(peers)
     config = from_toml(peers.client.config, origin="the coordinator's configuration")
     store = _store(config)
     if store is not None and config.chaos:
         store = FullDiskStore(store, peers.disk_is_full)
-    session = start_session(peers, config, store)
+    session = start_session(peers, config, store, make)
     if past is not None:
         session.go_through(past)
     elif not peers.is_new:
@@ -183,10 +187,15 @@ def _store(config: JobConfig) -> Store | None:
 
 
 def _to_its_end(
-    train: Callable[[Run], T], session: Session, store: Store | None = None, *, is_last_line: bool = False
+    train: Callable[[Run], T],
+    session: Session,
+    fresh: Callable[[], Session],
+    store: Store | None = None,
+    *,
+    is_last_line: bool = False,
 ) -> T | SystemExit:
     """What `train` returns, once it has on all workers. `sys.exit()` without a code is a good end too, and is handed
-    back to be raised.
+    back to be raised. `fresh` makes a session for a script that starts again from the top.
     """
     process = os.getpid()
 
@@ -198,7 +207,6 @@ def _to_its_end(
                 raise
             return left
 
-    fresh = partial(start_session, session.peers, session.config)
     result, last = train_through(to_its_end, session, fresh, store, is_last_line=is_last_line)
     if last is not session:  # the script started again from the top, in a session of its own
         session.step, session.stopped = last.step, last.stopped

@@ -328,7 +328,7 @@ class MembershipCore:
             if isinstance(event, events.CheckpointStarted) and self._publishing.is_lost(event.checkpoint):
                 continue  # another worker was faster to say that it is lost: that is the last word on it
             if isinstance(event, events.StepsApplied):
-                if not self._generations.is_member(worker) and self._config.strategy != "parameter-server":
+                if not self._generations.is_member(worker) and not self._config.manners.updates_elsewhere:
                     # It was on its way when the worker was put out: the others may have redone the step. What servers
                     # have taken in counts, whoever sent it.
                     continue

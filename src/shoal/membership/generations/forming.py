@@ -107,8 +107,8 @@ def awaits_reports(situation: Situation) -> bool:
     """
     breakup, limit = situation.breakup, situation.config.heartbeat_limit
     age = breakup.age(situation.now)
-    if situation.config.strategy == "parameter-server" or breakup.is_planned or age >= limit:
-        return False  # workers with servers connect to nobody else
+    if not situation.config.manners.connects_workers or breakup.is_planned or age >= limit:
+        return False
     choice = _choice(situation)
     waiters = _waiters(situation)
     living = {worker.number for worker in choice.survivors if situation.now - worker.heard <= limit}

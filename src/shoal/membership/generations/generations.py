@@ -209,7 +209,7 @@ class Generations:
         limit = self._config.heartbeat_limit
         if self._restarted is not None and now - self._restarted < max(limit, RETURN_WAIT):
             limit = max(limit, RETURN_WAIT)
-        ear = liveness.Ear(limit, self.interval, needs_everybody=self._config.is_synchronous)
+        ear = liveness.Ear(limit, self.interval, needs_everybody=self._config.manners.progress_proves_life)
         return liveness.listen(self.members.values(), now, ear)
 
     def _missed(self, hearing: liveness.Hearing, now: float) -> Sequence[Worker]:

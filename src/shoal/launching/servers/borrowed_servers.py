@@ -16,7 +16,7 @@ from shoal.launching import texts
 from shoal.launching.servers import server_news
 from shoal.launching.servers.server_side import MEASURED_EVERY, Rhythm, Seen, ServerSide
 from shoal.parameters.keeper_client import KeeperClient
-from shoal.parameters.space_terms import SpaceTerms
+from shoal.parameters.server_group.space_terms import SpaceTerms
 from shoal.values import Address, ServerMap
 from shoal.wire.keeper_messages import GroupStatus
 

@@ -6,8 +6,8 @@ every sample was used once, or every step was applied once and in order.
 
 from __future__ import annotations
 
-from shoal.parameters.effects import Reply, Update
-from shoal.parameters.ledger import Ledger
+from shoal.parameters.ledger.effects import Reply, Update
+from shoal.parameters.ledger.ledger import Ledger
 from shoal.plan.members.invariants import Violation
 from shoal.plan.served.served_job import ServedJob
 from shoal.plan.served.served_worker import ServedTerms

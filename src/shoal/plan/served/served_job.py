@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from shoal.parameters.sequencer import Answer
+from shoal.parameters.ledger.sequencer import Answer
 from shoal.plan.members.invariants import Violation
 from shoal.plan.served.mail import Mail
 from shoal.plan.served.served_worker import GenerationOrder, ServedTerms, ServedWorker

@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from shoal.parameters.effects import Reading
-from shoal.parameters.ranges import merged, without
+from shoal.parameters.ledger.effects import Reading
+from shoal.parameters.ledger.ranges import merged, without
 from shoal.plan.members.invariants import Violation
 from shoal.plan.served.mail import Mail
 from shoal.plan.served.server_process import ServerProcess, WaitingPull

@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Protocol
 
-from shoal.parameters.effects import Begun, Drop, Ended, Reading, Replace, Reply, Update
-from shoal.parameters.sequencer import Answer, Installed, Instruction, Redirect, Send, Sequencer
+from shoal.parameters.ledger.effects import Begun, Drop, Ended, Reading, Replace, Reply, Update
+from shoal.parameters.ledger.sequencer import Answer, Installed, Instruction, Redirect, Send, Sequencer
 from shoal.plan.members.invariants import Violation
 from shoal.plan.served.mail import Mail
 from shoal.plan.world.virtual_time import Action, Process

@@ -11,8 +11,10 @@ import itertools
 from collections.abc import Callable
 from functools import partial
 
-from shoal.parameters.group_events import GroupEvent, MapMade, ServerLost
-from shoal.parameters.keeper_core import (
+from shoal.parameters.ledger.sequencer import Answer
+from shoal.parameters.proving import KEEPER_PURPOSE
+from shoal.parameters.server_group.group_events import GroupEvent, MapMade, ServerLost
+from shoal.parameters.server_group.keeper_core import (
     Admit,
     Caller,
     KeeperCore,
@@ -22,9 +24,7 @@ from shoal.parameters.keeper_core import (
     SendNews,
     SendNote,
 )
-from shoal.parameters.proving import KEEPER_PURPOSE
-from shoal.parameters.sequencer import Answer
-from shoal.parameters.server_group import GroupSettings, ServerGroup
+from shoal.parameters.server_group.server_group import GroupSettings, ServerGroup
 from shoal.plan.members.invariants import Violation
 from shoal.plan.served.mail import Mail
 from shoal.plan.served.server_process import ServerProcess

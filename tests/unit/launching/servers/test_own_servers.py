@@ -18,7 +18,7 @@ from shoal.launching.servers.own_servers import ENDING_SECONDS, OwnServers, OwnS
 from shoal.launching.servers.server_side import Seen
 from shoal.parameters.keeper import KeeperConfig
 from shoal.parameters.keeper_client import KeeperClient
-from shoal.parameters.space_terms import SpaceTerms
+from shoal.parameters.server_group.space_terms import SpaceTerms
 from shoal.values import Address
 from shoal.wire.keeper_messages import ServerBeat, ServerFigures, SpaceEnd, SpaceFailed
 from support.servers import StandInServer

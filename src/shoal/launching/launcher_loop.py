@@ -23,7 +23,7 @@ from shoal.launching.chaos import clauses
 from shoal.launching.chaos.laboratory import Laboratory, Running
 from shoal.launching.coordinator_line import CoordinatorLine
 from shoal.launching.disk.aftermath import EVENTS
-from shoal.launching.processes.running import Gone, Processes, ProcessLines, ProcessNews, ProcessPlan, Source, wait_for
+from shoal.launching.processes.running import Gone, Planned, Processes, ProcessNews, Said, Source, wait_for
 from shoal.launching.processes.spares import Spares
 from shoal.launching.processes.specs import COORDINATOR, Job, worker_name, worker_process
 from shoal.launching.screen import Screen
@@ -48,7 +48,7 @@ class Equipment:
     screen: Screen
     signals: Signals
     line: CoordinatorLine
-    coordinator: ProcessPlan  # as it is started, and started again
+    coordinator: Planned  # as it is started, and started again
     servers: ServerSide
 
 
@@ -137,7 +137,7 @@ class Launcher:
                 if isinstance(happened, Gone) and self._finish is None:
                     self._coordinator_exited(happened)
             elif self._spares.owns(happened.name):
-                if isinstance(happened, ProcessLines):
+                if isinstance(happened, Said):
                     self._spares.printed(happened.name, happened.lines)
                 elif isinstance(happened, Gone):
                     self._spares.exited(happened.name, time.monotonic())
@@ -147,7 +147,7 @@ class Launcher:
                 self._from_worker(self._running[happened.name], happened)
 
     def _from_worker(self, worker: int, happened: ProcessNews) -> None:
-        if isinstance(happened, ProcessLines):
+        if isinstance(happened, Said):
             if self._finish is None:
                 self._screen.worker_lines(worker, happened.lines)
         elif isinstance(happened, Working):

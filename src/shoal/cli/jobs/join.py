@@ -15,7 +15,7 @@ from shoal.environment import likely_typos, parse_address
 from shoal.errors import UsageError
 from shoal.job_config import from_toml
 from shoal.launching.disk.job_token import read_token
-from shoal.launching.joiner import join_job
+from shoal.launching.joining import join_job
 from shoal.launching.processes.specs import Job, check_script
 from shoal.values import Address
 from shoal.wire.messages import Welcome

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from shoal.events import Event, FaultInjected, GenerationFormed, StepsApplied
-from shoal.launching.chaos.chaos_timetable import Fault, Present, Timetable
 from shoal.launching.chaos.clauses import Clause
+from shoal.launching.chaos.timetable import Fault, Present, Timetable
 from shoal.launching.coordinator_line import CoordinatorLine
 from shoal.launching.processes.running import Processes
 from shoal.launching.processes.specs import COORDINATOR, server_name, worker_name

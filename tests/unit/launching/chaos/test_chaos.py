@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.launching.chaos.chaos_timetable import JITTER, Fault, Present, Timetable
 from shoal.launching.chaos.clauses import VERBS, Clause, doubts, parse
+from shoal.launching.chaos.timetable import JITTER, Fault, Present, Timetable
 
 ALL = Present(here=(0, 1, 2, 3), members=(0, 1, 2, 3), step=0)
 

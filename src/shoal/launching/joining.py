@@ -18,7 +18,7 @@ from shoal.engines.local import LocalEngine
 from shoal.errors import AddressUnavailable, Interrupted, Refused, ShoalError, by_name
 from shoal.events import StorageFailed
 from shoal.launching.coordinator_line import Broke, Connected, CoordinatorLine
-from shoal.launching.processes.running import Gone, Processes, ProcessLines, wait_for
+from shoal.launching.processes.running import Gone, Processes, Said, wait_for
 from shoal.launching.processes.specs import Job, worker_name, worker_process
 from shoal.launching.signals import Signals, caught_signals
 from shoal.membership.watcher import WatcherClient
@@ -91,7 +91,7 @@ class _Joining:
 
     def _look(self) -> None:
         for happened in self._processes.poll():
-            if isinstance(happened, ProcessLines):
+            if isinstance(happened, Said):
                 sys.stdout.write("".join(f"{text}\n" for text in happened.lines))
                 sys.stdout.flush()
             elif isinstance(happened, Gone):

@@ -19,14 +19,11 @@ SMALL = 60  # lines: what is smaller joins its only importer
 
 # Small modules with one importer that stay by themselves, and why.
 INTERFACES: frozenset[str] = frozenset()
-PURE_CORES = frozenset({"links/rounds.py"})
+PURE_CORES = frozenset({"entry/script_kind.py", "links/rounds.py"})
 
 # Rooms that have more modules than they should.
 FULL_ROOMS = frozenset(
     {
-        "cli",
-        "collectives",
-        "collectives/torch_backend",
         "membership",
         "parameters",
         "plan",
@@ -39,28 +36,20 @@ FULL_ROOMS = frozenset(
 LONG_MODULES = frozenset(
     {
         "events.py",
-        "training/session.py",
     }
 )
 # Small modules that have not joined their only importer.
 NOT_JOINED = frozenset(
     {
-        "cli/last_line.py",
-        "cli/last_report.py",
-        "cli/script_kind.py",
         "collectives/carriers/making.py",
-        "collectives/double_tree.py",
-        "collectives/hierarchical.py",
-        "collectives/mailbox_losses.py",
-        "collectives/torch_backend/point_to_point.py",
-        "collectives/torch_backend/sparse.py",
+        "collectives/schedules/double_tree.py",
+        "collectives/schedules/hierarchical.py",
         "membership/losses.py",
         "membership/missing.py",
         "membership/wishes.py",
         "parameters/clocks.py",
         "parameters/cut_links.py",
         "parameters/laying_out.py",
-        "parameters/ranges.py",
         "plan/quantities.py",
         "plan/reach.py",
         "plan/replay.py",

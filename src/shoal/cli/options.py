@@ -15,9 +15,10 @@ from typing import Any, NoReturn
 import msgspec
 
 from shoal.errors import UsageError
-from shoal.job_config import JobConfig, nearest
+from shoal.job_config import JobConfig
 from shoal.launching import strategy_settings
 from shoal.launching.settings import merge
+from shoal.settings.setting_checks import nearest
 
 # The order of groups in --help, and which settings each holds.
 GROUPS: Mapping[str, tuple[str, ...]] = {

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from shoal.errors import UsageError
-from shoal.job_config import nearest
 from shoal.launching.disk.run_directory import CONFIG, PARENT
+from shoal.settings.setting_checks import nearest
 
 LAST = "last"
 

@@ -18,6 +18,7 @@ from shoal.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from shoal.launching import texts
 from shoal.launching.supervision.orders import CoordinatorBack, CoordinatorExited, Fact, Finish, Instruction, Signalled
 from shoal.launching.supervision.supervisor import Supervisor
 from shoal.wire.messages import Ended
@@ -28,7 +29,7 @@ KILLED = CoordinatorExited("was killed by SIGKILL")
 GOOD = Ended(exit_code=0, error="", text="all 2 workers finished")
 LOST = Ended(exit_code=3, error="WorkerLost", text="worker 1 was killed by SIGKILL in step 4")
 CTRL_C = Signalled(signal.SIGINT)
-STOP_NOTED = StopRequested(worker=None, reason="interrupted by Ctrl-C")
+STOP_NOTED = StopRequested(worker=None, reason=texts.STOP_WORDS[signal.SIGINT])
 
 
 def joined(worker: int) -> WorkerJoined:

@@ -1,7 +1,7 @@
 """Where a script's last line is: whether anything follows its call of `shoal.main`, and a word to the job when it ran.
 
 A worker that is killed after its script's last line costs the job nothing; one that is killed before may leave
-something undone. Not here: what follows from that (`membership.finishing`).
+something undone. Not here: what follows from that (`membership.verdicts.finishing`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import torch
 
 from shoal.errors import UsageError
 from shoal.events import Advised, AnyEvent, StepsApplied
-from shoal.membership.worker_clocks import own_clock
+from shoal.membership.record.worker_clocks import own_clock
 from shoal.steps import StepRow
 from shoal.strategies.peers import Peers
 from shoal.strategies.strategy import Iteration

@@ -19,6 +19,7 @@ from shoal.environment import (
 )
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig
+from shoal.launching import texts
 from shoal.launching.processes.running import Planned
 from shoal.settings.setting_checks import MOST_LOCAL
 from shoal.values import Address
@@ -47,20 +48,17 @@ class Job:
 
 def check_size(config: JobConfig) -> None:
     if config.workers > MOST_LOCAL:
-        raise UsageError(
-            f"--workers is {config.workers}; one machine starts at most {MOST_LOCAL}: start a coordinator with "
-            "`shoal coordinator` and add workers with `shoal join`"
-        )
+        raise UsageError(texts.too_many_workers(config.workers, MOST_LOCAL))
 
 
 def check_script(script: str) -> None:
     if not script:
-        raise UsageError("no script given; name the Python file to run")
+        raise UsageError(texts.NO_SCRIPT)
     path = Path(script)
     if not path.exists():
-        raise UsageError(f"the script {script} does not exist (looked in {Path.cwd()})")
+        raise UsageError(texts.script_missing(script))
     if not path.is_file():
-        raise UsageError(f"the script {script} is not a file; name the Python file to run")
+        raise UsageError(texts.script_is_no_file(script))
 
 
 def worker_name(worker: int) -> str:

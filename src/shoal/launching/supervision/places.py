@@ -10,6 +10,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from shoal.launching import texts
+
 PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0)  # seconds before the next try, by how many rounds in a row came to nothing
 
 
@@ -121,8 +123,7 @@ class Places:
             return ""
         if place.state is _State.VACANT:
             place.state = _State.GIVEN_UP
-        count = "the process" if place.refusals == 1 else f"each of {place.refusals} processes"
-        return f"{count} started in the place of a lost worker was turned away; no other is started there"
+        return texts.place_given_up(place.refusals)
 
     def has_stepped(self, worker: int) -> None:
         self._useful.add(worker)

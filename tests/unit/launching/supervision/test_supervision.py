@@ -13,6 +13,7 @@ from shoal.events import (
     CheckpointLost,
     CheckpointPublished,
 )
+from shoal.launching import texts
 from shoal.launching.supervision.orders import (
     AskToStop,
     CoordinatorExited,
@@ -102,7 +103,7 @@ def test_ctrl_c_asks_a_joined_job_to_stop_and_waits_for_it() -> None:
 def test_ctrl_c_interrupts_scripts_that_have_not_joined_and_their_exits_are_no_failure() -> None:
     out = play([CTRL_C, STOP_NOTED, WorkerExited(0, 1), WorkerExited(1, -2)])
     assert [type(instruction) for instruction in out] == [AskToStop, InterruptWorkers, Say, Finish]
-    assert out[-1] == Finish(130, 0.5, text="interrupted by Ctrl-C")
+    assert out[-1] == Finish(130, 0.5, text=texts.STOP_WORDS[signal.SIGINT])
 
 
 def test_ctrl_c_in_the_first_moments_waits_to_know_whether_anybody_has_joined() -> None:
@@ -111,7 +112,7 @@ def test_ctrl_c_in_the_first_moments_waits_to_know_whether_anybody_has_joined() 
     assert [type(one) for one in supervisor.handle(CTRL_C, 0.0)] == [AskToStop]
     assert [type(one) for one in supervisor.handle(BACK, 1.0)] == [AskToStop]
     assert supervisor.handle(joined(0), 1.1) == ()
-    assert supervisor.handle(STOP_NOTED, 1.2) == (Say("stopping after this step (Ctrl-C again to stop now)"),)
+    assert supervisor.handle(STOP_NOTED, 1.2) == (Say(texts.STOPPING_AFTER_STEP),)
 
 
 def test_ctrl_c_does_not_wait_long_for_a_coordinator_that_says_nothing_to_it() -> None:
@@ -160,7 +161,7 @@ def test_stop_waits_for_the_last_checkpoint_and_then_a_moment(
     supervisor.handle(joined(0), 0.0)
     supervisor.handle(CTRL_C, 1.0)
     said = supervisor.handle(saving("a", is_last=True), 2.0)
-    assert said == (Say("writing the last checkpoint (Ctrl-C again to stop now)"),)
+    assert said == (Say(texts.LAST_CHECKPOINT),)
     assert supervisor.handle(Tick(), 1.0 + SAVING_STOP - 1) == ()
     supervisor.handle(end("a"), 300.0)
     assert supervisor.deadline == 300.0 + CLEAN_STOP

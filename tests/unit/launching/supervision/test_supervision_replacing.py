@@ -9,6 +9,7 @@ from shoal.events import (
     Waiting,
     WorkerFailed,
 )
+from shoal.launching import texts
 from shoal.launching.supervision.orders import (
     AskForNumber,
     AskToStop,
@@ -39,6 +40,7 @@ from support.supervision import (
     GOOD,
     KILLED,
     LOST,
+    STOP_NOTED,
     connected,
     died,
     finishes,
@@ -72,7 +74,7 @@ def test_a_coordinator_that_dies_again_and_again_ends_the_job() -> None:
         supervisor.handle(BACK, number + 0.5)
     [finish] = supervisor.handle(KILLED, RESTARTS_WITHIN - 1)
     assert isinstance(finish, Finish)
-    assert f"was killed by SIGKILL, {RESTARTS + 1} times within a minute" in finish.text
+    assert finish.text == texts.coordinator_gone("was killed by SIGKILL", RESTARTS + 1)
 
 
 def test_a_coordinator_that_dies_now_and_then_does_not() -> None:
@@ -89,7 +91,7 @@ def test_a_coordinator_that_is_back_is_told_what_it_may_have_missed() -> None:
 
 
 def test_a_stop_survives_the_coordinator() -> None:
-    asked = AskToStop("interrupted by Ctrl-C", 130)
+    asked = AskToStop(STOP_NOTED.reason, 130)
     out = play([joined(0), joined(1), CTRL_C, KILLED, BACK])
     assert [one for one in out if not isinstance(one, Say)] == [asked, RestartCoordinator(), asked]
     assert isinstance(play([joined(0), CTRL_C, KILLED, CTRL_C])[-1], Finish)

@@ -1,13 +1,13 @@
 """What a user may set about a job: one flat set of names for Python, the command line and TOML files.
 
 `workers` in Python is `--workers` on the command line and `workers` in a file; `run_dir` is `--run-dir` and `run-dir`.
-Values are checked once, here; an unknown name is answered with the nearest known one. Not here: which settings go with
-which strategy (`launching.strategy_settings`), as they may come from a file and a command line.
+Values are checked once, here; an unknown name is answered with the nearest known one. Not here: settings that one
+strategy alone has, which are declared and checked by themselves (`settings`), and which settings go with the strategy
+that is chosen (`launching.strategy_settings`), as they may come from a file and a command line.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib.metadata
 import json
 import re
@@ -23,11 +23,10 @@ from shoal import files
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.manners import Manners
-from shoal.values import Address
+from shoal.settings.parameter_server_settings import ParameterServerSettings
+from shoal.settings.setting_checks import MOST_LOCAL, nearest, one_of
 
 STRATEGIES = ("all-reduce", "parameter-server")
-CONSISTENCIES = ("synchronous", "asynchronous")
-SCALINGS = ("lr", "gradient", "none")
 SCHEDULES = ("auto", "ring", "tree", "double-tree", "halving-doubling", "hierarchical")
 CODECS = ("identity",)  # Shoal's own; installed packages may offer others
 CODEC_GROUP = "shoal.codecs"  # of the entry points by which they do
@@ -37,15 +36,11 @@ PROGRESS = ("auto", "live", "plain", "none")
 
 
 MOST_WORKERS = 10_000  # of a job
-MOST_LOCAL = 256  # processes that one machine starts and watches
-MOST_STALENESS = 10**9
 NUMBERS_IN_TEXT = ("checkpoint-every", "servers", "staleness")  # the plainest way to write them in Python and TOML
-UNITS = {"": 1, "B": 1} | {f"{letter}B": 1000 ** (power + 1) for power, letter in enumerate("KMGT")}
-UNITS |= {f"{letter}iB": 1024 ** (power + 1) for power, letter in enumerate("KMGT")}
 
 
-class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """The settings of one job. Field order is the order of `shoal run --help`."""
+class JobConfig(ParameterServerSettings, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """The settings of one job: those of all strategies, declared beside each other in `settings`, and these."""
 
     workers: Annotated[int, Meta(description="number of worker processes (-n); MIN:MAX sets --min-workers too")] = 1
     min_workers: Annotated[
@@ -77,36 +72,6 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     bucket_mb: Annotated[
         float, Meta(description="gradients travel in groups of about this many MB, eight times that on a GPU")
     ] = 4.0
-    servers: Annotated[
-        str, Meta(description="parameter servers: how many to start, or HOST:PORT of a group that runs")
-    ] = ""
-    servers_token: Annotated[
-        str, Meta(description="file with the token of that group, as `shoal servers start` names it")
-    ] = ""
-    replicas: Annotated[int, Meta(description="servers that hold each parameter; one less of them may die at once")] = 1
-    consistency: Annotated[
-        str, Meta(description="synchronous (all workers' gradients make one update) or asynchronous (each its own)")
-    ] = "synchronous"
-    staleness: Annotated[
-        str, Meta(description="updates by which a worker may be ahead of the slowest; implies asynchronous")
-    ] = ""
-    staleness_scaling: Annotated[
-        str, Meta(description="what a late update is scaled down in: lr (the learning rate), gradient or none")
-    ] = "lr"
-    noise: Annotated[
-        float, Meta(description="standard deviation of noise that each asynchronous push adds to its gradient")
-    ] = 0.0
-    normalize: Annotated[bool, Meta(description="asynchronous pushes have their gradient scaled to norm 1")] = False
-    server_memory: Annotated[
-        str, Meta(description="what each server may hold, such as 2GB; default 90% of what is free, divided evenly")
-    ] = ""
-    server_limit: Annotated[
-        float, Meta(description="seconds of silence after which a parameter server counts as lost")
-    ] = 1.5
-    server_quota: Annotated[
-        str,
-        Meta(description="what the job may hold on all servers, parameters and state, such as 4GB; default no limit"),
-    ] = ""
     threads: Annotated[int, Meta(description="torch threads per worker; 0 divides the cores evenly")] = 0
     address: Annotated[str, Meta(description="where the coordinator listens, HOST:PORT; port 0 is any free one")] = (
         "127.0.0.1:0"
@@ -141,14 +106,14 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
             )
         if not 0 <= self.spares <= MOST_LOCAL:
             raise UsageError(f"--spares is {self.spares}; it should be from 0 to {MOST_LOCAL}")
-        _one_of("resize", self.resize, RESIZES)
-        _one_of("strategy", self.strategy, STRATEGIES)
-        _one_of("schedule", self.schedule, SCHEDULES)
+        one_of("resize", self.resize, RESIZES)
+        one_of("strategy", self.strategy, STRATEGIES)
+        one_of("schedule", self.schedule, SCHEDULES)
         codec = codec_parts(self.codec)[0]
-        _one_of("codec", codec, CODECS if codec in CODECS else (*CODECS, *codecs_offered()))
-        _one_of("carrier", self.carrier, CARRIERS)
+        one_of("codec", codec, CODECS if codec in CODECS else (*CODECS, *codecs_offered()))
+        one_of("carrier", self.carrier, CARRIERS)
         self._check_carrier()
-        _one_of("progress", self.progress, PROGRESS)
+        one_of("progress", self.progress, PROGRESS)
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"--seed is {self.seed}; it should be from 0 to 2^63-1")
         if not 0 < self.bucket_mb <= 1024:
@@ -169,65 +134,13 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
             raise UsageError(f"--keep-checkpoints is {self.keep_checkpoints}; it should be from 1 to 1000000")
         parse_address(self.address, named="--address")
         _ = self.checkpoints
-        self._check_server_values()
+        self.check_server_values()
         return self
-
-    def _check_server_values(self) -> None:
-        _one_of("consistency", self.consistency, CONSISTENCIES)
-        _one_of("staleness-scaling", self.staleness_scaling, SCALINGS)
-        address = self.server_group
-        if self.servers and address is None and not 1 <= self.server_count <= MOST_LOCAL:
-            raise UsageError(f"--servers is {self.servers}; one machine starts from 1 to {MOST_LOCAL}")
-        if address is not None and not address.port:
-            raise UsageError(
-                f"--servers is {self.servers!r}; it should be a number of servers to start (3), or HOST:PORT of a "
-                "group that runs, as `shoal servers start` prints it"
-            )
-        if not 1 <= self.replicas <= MOST_LOCAL:
-            raise UsageError(f"--replicas is {self.replicas}; it should be from 1 to {MOST_LOCAL}")
-        if self.staleness and (
-            not re.fullmatch(r"[0-9]{1,10}", self.staleness) or int(self.staleness) > MOST_STALENESS
-        ):
-            raise UsageError(
-                f"--staleness is {self.staleness!r}; it should be a whole number of updates, 0 or more: 0 lets no "
-                "worker ahead of another, and --consistency asynchronous without --staleness has no bound"
-            )
-        if not 0 <= self.noise <= 1e6:  # nan is not either
-            raise UsageError(f"--noise is {self.noise}; it should be a standard deviation of 0 (none) or more")
-        if not 1 <= self.server_limit <= 3600:
-            raise UsageError(f"--server-limit is {self.server_limit}; it should be from 1 to 3600 seconds")
-        size_of(self.server_memory or "1B", named="--server-memory")
-        size_of(self.server_quota or "1B", named="--server-quota")
-
-    @property
-    def is_synchronous(self) -> bool:
-        """Whether all workers' gradients make one update."""
-        return self.consistency == "synchronous"
 
     @property
     def manners(self) -> Manners:
         """What the strategy is like, also for those who never load it."""
-        if self.strategy != "parameter-server":
-            return Manners()
-        every = 1 if self.is_synchronous else None
-        return Manners(every=every, updates_elsewhere=True, connects_workers=False)
-
-    @property
-    def staleness_bound(self) -> int | None:
-        """Updates by which a worker may be ahead of the slowest one; None: no bound."""
-        return int(self.staleness) if self.staleness else None
-
-    @property
-    def server_count(self) -> int:
-        """How many parameter servers the job starts itself."""
-        return int(self.servers) if re.fullmatch(r"[0-9]{1,9}", self.servers) else 0
-
-    @property
-    def server_group(self) -> Address | None:
-        """Where the group of servers is reached that runs already."""
-        if not self.servers or re.fullmatch(r"[0-9]{1,9}", self.servers):
-            return None
-        return parse_address(self.servers, named="--servers")
+        return self.manners_with_servers if self.strategy == "parameter-server" else Manners()
 
     def _check_carrier(self) -> None:
         if self.carrier != "shoal" and (self.schedule, self.codec) != ("auto", "identity"):
@@ -274,15 +187,6 @@ def checkpoint_rhythm(text: str) -> CheckpointRhythm:
     )
 
 
-def size_of(text: str, *, named: str) -> int:
-    """Bytes of a text such as 2GB, 512MiB or 1000."""
-    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([A-Za-z]*)", text.strip())
-    unit = {name.lower(): size for name, size in UNITS.items()}.get(match[2].lower()) if match else None
-    if match is None or unit is None or float(match[1]) * unit < 1:
-        raise UsageError(f"{named} is {text!r}; it should be a size such as 2GB, 512MB or 1.5GiB")
-    return int(float(match[1]) * unit)
-
-
 def codec_parts(text: str) -> tuple[str, dict[str, str]]:
     """`int8:bits=4,seed=3` is the codec int8 and two settings, which the codec itself checks when it is made."""
     name, colon, rest = text.partition(":")
@@ -308,17 +212,6 @@ def _toml(value: object) -> str:
 def field_names() -> tuple[str, ...]:
     """Names as the command line and files have them."""
     return JobConfig.__struct_encode_fields__
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UsageError(f"--{name} is {value!r}; {nearest(value, allowed)}")
-
-
-def nearest(name: str, known: tuple[str, ...]) -> str:
-    """'did you mean X?' where something is close, else the list of what there is."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known)}"
 
 
 def from_mapping(values: Mapping[str, Any], *, origin: str) -> JobConfig:

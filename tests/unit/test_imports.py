@@ -22,6 +22,7 @@ HOUSE = [
     {"terms"},
     {"environment"},
     {"manners"},
+    {"settings"},
     {"job_config"},
     {"wire"},
     {"codecs"},

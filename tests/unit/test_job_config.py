@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.job_config import JobConfig, field_names, from_mapping, from_toml, read_toml, size_of
+from shoal.job_config import JobConfig, field_names, from_mapping, from_toml, read_toml
+from shoal.settings.setting_checks import size_of
 from shoal.values import Address
 
 

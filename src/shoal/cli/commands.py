@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shoal.errors import UsageError
-from shoal.job_config import nearest
+from shoal.settings.setting_checks import nearest
 
 
 @dataclass(frozen=True)

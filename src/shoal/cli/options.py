@@ -15,9 +15,11 @@ from typing import Any, NoReturn
 import msgspec
 
 from shoal.errors import UsageError
-from shoal.job_config import JobConfig, nearest
+from shoal.job_config import JobConfig
 from shoal.launching import strategy_settings
 from shoal.launching.settings import merge
+from shoal.settings.parameter_server_settings import PARAMETER_SERVER
+from shoal.settings.setting_checks import nearest
 
 # The order of groups in --help, and which settings each holds.
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -54,11 +56,11 @@ class Setting:
 
 
 def settings() -> dict[str, Setting]:
-    """By name, in the order of the fields."""
+    """By name, in the order of the fields; those of one strategy come after those of every job."""
     kind = msgspec.inspect.type_info(JobConfig)
     assert isinstance(kind, msgspec.inspect.StructType)
     found = {}
-    for field in kind.fields:
+    for field in sorted(kind.fields, key=lambda field: field.encode_name in PARAMETER_SERVER):
         assert isinstance(field.type, msgspec.inspect.Metadata), f"{field.name} needs a description"
         python_kind, text = KINDS[type(field.type.type)]
         description = (field.type.extra_json_schema or {}).get("description", "")

@@ -15,7 +15,7 @@ from shoal.checkpoint.state_tree import flatten
 from shoal.collectives.group import Group
 from shoal.data.sources import FeedOptions, feed_for
 from shoal.errors import UsageError
-from shoal.job_config import nearest
+from shoal.settings.setting_checks import nearest
 from shoal.training.batches import Batches, epoch_numbers
 from shoal.training.call_terms import kept_terms, model_terms, optimizer_terms
 from shoal.training.checkpointing import save_here

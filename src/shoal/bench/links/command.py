@@ -16,9 +16,9 @@ from shoal.bench.harness import Crew, worker_of
 from shoal.cli.options import Parser
 from shoal.cli.tables import columns
 from shoal.errors import UsageError
-from shoal.job_config import MOST_LOCAL
 from shoal.links.matrix import LinkMatrix
 from shoal.links.plan import make_plan
+from shoal.settings.setting_checks import MOST_LOCAL
 
 WORKER = worker_of(__file__)
 PATIENCE = 30.0  # seconds for a process to end when everything is measured

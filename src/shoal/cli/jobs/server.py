@@ -16,8 +16,8 @@ from pathlib import Path
 from shoal.cli.options import Parser
 from shoal.environment import TOKEN_FILE, parse_address, token_file
 from shoal.errors import UsageError
-from shoal.job_config import nearest
 from shoal.launching.disk.job_token import read_token
+from shoal.settings.setting_checks import nearest
 from shoal.transport.strangers import raise_descriptor_limit
 
 DESCRIPTION = """\

@@ -12,9 +12,9 @@ from shoal.cli.options import Parser
 from shoal.cli.tables import columns
 from shoal.environment import parse_address
 from shoal.errors import UsageError
-from shoal.job_config import nearest
 from shoal.launching.disk.job_token import read_group_token
 from shoal.parameters.keeper_client import KeeperClient
+from shoal.settings.setting_checks import nearest
 from shoal.watch.wording import amount, span
 from shoal.wire.keeper_messages import GroupStatus, ServerFigures
 

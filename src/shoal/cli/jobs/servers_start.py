@@ -18,13 +18,14 @@ from shoal.engines.local import LocalEngine
 from shoal.environment import parse_address
 from shoal.errors import ServersLost, UsageError
 from shoal.events import AnyEvent
-from shoal.job_config import MOST_LOCAL, JobConfig, size_of
+from shoal.job_config import JobConfig
 from shoal.launching.disk.job_token import read_group_token, token_file
 from shoal.launching.processes.running import Processes, wait_for
 from shoal.launching.processes.specs import public
 from shoal.launching.servers.own_servers import OwnServers, OwnServersConfig
 from shoal.launching.signals import Signals, caught_signals
 from shoal.parameters.keeper import KeeperConfig
+from shoal.settings.setting_checks import MOST_LOCAL, size_of
 from shoal.transport.strangers import raise_descriptor_limit
 from shoal.watch.server_words import notice
 from shoal.wire.handshake import new_token

@@ -15,7 +15,7 @@ from shoal.cli.options import Parser
 from shoal.cli.records.run_store import chosen, run_store
 from shoal.cli.tables import columns
 from shoal.errors import CheckpointUnusable, UsageError, printable
-from shoal.job_config import nearest
+from shoal.settings.setting_checks import nearest
 from shoal.values import Cursor
 from shoal.watch.wording import amount
 

@@ -11,7 +11,7 @@ from shoal.checkpoint.published.weights import ENDINGS, FORMATS, Weights, weight
 from shoal.cli.options import Parser
 from shoal.cli.records.run_store import chosen, run_store
 from shoal.errors import CheckpointUnusable, UsageError
-from shoal.job_config import nearest
+from shoal.settings.setting_checks import nearest
 from shoal.watch.wording import amount
 
 DESCRIPTION = """\

@@ -10,9 +10,10 @@ from shoal.checkpoint.published import catalogue
 from shoal.checkpoint.stores.opening import store_for
 from shoal.checkpoint.stores.store import Store
 from shoal.errors import CheckpointUnusable, UsageError
-from shoal.job_config import from_mapping, nearest, read_toml
+from shoal.job_config import from_mapping, read_toml
 from shoal.launching.disk.find_run import find_run
 from shoal.launching.disk.run_directory import CONFIG
+from shoal.settings.setting_checks import nearest
 
 
 @contextlib.contextmanager

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 from shoal.errors import UsageError
-from shoal.job_config import nearest
 from shoal.launching import texts
 from shoal.launching.disk.run_directory import CONFIG, PARENT
+from shoal.settings.setting_checks import nearest
 
 LAST = "last"
 

@@ -18,9 +18,10 @@ from shoal.environment import (
     worker_variables,
 )
 from shoal.errors import UsageError
-from shoal.job_config import MOST_LOCAL, JobConfig
+from shoal.job_config import JobConfig
 from shoal.launching import texts
 from shoal.launching.processes.running import JobProcess
+from shoal.settings.setting_checks import MOST_LOCAL
 from shoal.values import Address
 
 COORDINATOR = "coordinator"

@@ -12,11 +12,12 @@ import socket
 from pathlib import Path
 
 from shoal.environment import parse_address
-from shoal.job_config import JobConfig, size_of
+from shoal.job_config import JobConfig
 from shoal.launching.disk.job_token import read_group_token, token_file
 from shoal.launching.processes.running import Processes
 from shoal.launching.processes.specs import Job, public
 from shoal.launching.servers.server_side import NoServers, ServerSide
+from shoal.settings.setting_checks import size_of
 from shoal.values import Address
 from shoal.wire.derived_keys import group_key, space_key
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from shoal.engines.engine import describe_exit
 from shoal.errors import ShoalError
-from shoal.job_config import size_of
 from shoal.launching import texts
 from shoal.launching.processes.running import Gone, Processes, ProcessNews, Source
 from shoal.launching.processes.specs import ServerPlan, reachable, server_process
@@ -25,6 +24,7 @@ from shoal.launching.servers.server_posts import ServerPosts
 from shoal.launching.servers.server_side import Rhythm, Seen, ServerSide
 from shoal.parameters.keeper import Keeper, KeeperConfig
 from shoal.parameters.server_group import group_events
+from shoal.settings.setting_checks import size_of
 
 MEMORY_SHARE = 0.9  # of what is free when the servers start
 SHOWN_LINES = 15  # of a failed server's output

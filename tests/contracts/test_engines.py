@@ -180,14 +180,16 @@ while True:
 
 
 @pytest.mark.parametrize("kind", ["local", NAMESPACES])
-def test_nothing_outlives_a_launcher_that_is_killed(kind: str) -> None:
+def test_nothing_outlives_a_launcher_that_is_killed(kind: str, tmp_path: Path) -> None:
     code = f"import os\nprint(os.getpid(), end=' ')\n{WITH_CHILD}import time; time.sleep(1000)"
     with contextlib.ExitStack() as stack:
         made = "LocalEngine()"
         if kind == "namespaces":
             made = f"NamespaceEngine(NamespaceEngineConfig({stack.enter_context(Network(1)).namespaces}))"
         program = LAUNCHER.format(path=sys.path, engine=made, code=code)
-        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as launcher:
+        variables = {**os.environ, "TMPDIR": str(tmp_path)}  # what a killed launcher leaves there goes with the test
+        command = [sys.executable, "-c", program]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as launcher:
             assert launcher.stdout is not None
             started = [int(number) for number in launcher.stdout.readline().split()]
             launcher.kill()

@@ -29,6 +29,7 @@ from shoal.training.loop_end import LoopEnd, group_settings
 from shoal.training.optimizers import OptimizerSteps
 from shoal.training.progress import Progress
 from shoal.training.reporter import Reporter
+from shoal.training.residual import Residual
 from shoal.training.saving import Saver
 from shoal.training.script_calls import ScriptCalls, disagreement
 from shoal.training.snapshot import Kept, StepSnapshot
@@ -122,6 +123,7 @@ class Session:
         self.reporter = Reporter(peers)
         self.progress = Progress(peers)
         self.snapshot = StepSnapshot()
+        self.residual = Residual(peers)
         self.saver = Saver(peers, config, store)
         self.steps = OptimizerSteps(
             strategy, can_fail=lambda: peers.group.size > 1, average_loss=self._mean_loss, before_update=self._prepare
@@ -164,6 +166,7 @@ class Session:
         if iteration.is_first and self.peers.group.size > 1:
             started = time.perf_counter()
             self.snapshot.take(self.watched.models.values(), self.watched.kept, self.watched.optimizers)
+            self.residual.begin_step()
             self.progress.spent("undo copies", time.perf_counter() - started)
         self._compare_now(iteration)
         place = (iteration.step, self.peers.group.rank, int(iteration.earlier_weight))
@@ -232,6 +235,7 @@ class Session:
         if iteration.is_void:
             self.reporter.drop_logged()
         elif counts:
+            self.residual.end_step()
             self.compared = self.step if self._compares else self.compared
             self.step += 1
             self.reporter.keep_logged(iteration, step=self.step)

@@ -25,7 +25,8 @@
         ├── ParametersLost                 no living parameter server holds some of the values any more
         └── Aborted                        the group was aborted from this side
 
-`docs/exit-codes.md` is the page for users; a test keeps it equal to this tree.
+`docs/exit-codes.md` is the page for users; a test keeps it equal to this tree. Also here: making text that others wrote
+safe to print.
 """
 
 from __future__ import annotations
@@ -168,3 +169,8 @@ def by_name(name: str, text: str) -> ShoalError:
     """Rebuild an error that another process reported by class name. Unknown names become a plain ShoalError."""
     kind = {error.__name__: error for error in all_errors()}.get(name, ShoalError)
     return kind(text)
+
+
+def printable(text: str) -> str:
+    """Without control characters, which could move the cursor, and without what UTF-8 cannot hold."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

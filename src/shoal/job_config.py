@@ -2,7 +2,7 @@
 
 `workers` in Python is `--workers` on the command line and `workers` in a file; `run_dir` is `--run-dir` and `run-dir`.
 Values are checked once, here; an unknown name is answered with the nearest known one. Not here: which settings go with
-which strategy (`cli.strategy_settings`), as they may come from a file and a command line.
+which strategy (`launching.strategy_settings`), as they may come from a file and a command line.
 """
 
 from __future__ import annotations

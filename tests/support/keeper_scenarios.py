@@ -28,7 +28,16 @@ from typing import Any
 
 from shoal.parameters.group_events import GroupEvent, MapMade
 from shoal.parameters.keeper import TICK
-from shoal.parameters.keeper_core import Admit, Caller, Happened, KeeperCore, KeeperInstruction, Refuse, Send, SendNews
+from shoal.parameters.keeper_core import (
+    Admit,
+    Caller,
+    KeeperCore,
+    KeeperEvent,
+    KeeperInstruction,
+    Refuse,
+    SendNews,
+    SendNote,
+)
 from shoal.parameters.proving import KEEPER_PURPOSE, keeper_job_purpose
 from shoal.parameters.server_group import GroupSettings, ServerGroup
 from shoal.parameters.space_terms import SpaceTerms
@@ -139,7 +148,7 @@ class Scenario:
         return [self._text(each) for each in instructions if not isinstance(each, Admit)]
 
     def _text(self, instruction: KeeperInstruction) -> str:
-        if isinstance(instruction, Happened):
+        if isinstance(instruction, KeeperEvent):
             return f"happened: {_event_text(instruction.event)}"
         name = next(name for name, caller in self.clients.items() if caller.client == instruction.client)
         if isinstance(instruction, Refuse):
@@ -147,7 +156,7 @@ class Scenario:
         if isinstance(instruction, SendNews):
             jobs = [f"{each.job} (ended: {each.end.reason})" if each.end else each.job for each in instruction.spaces]
             return f"to {name}: {_map_text(instruction.map)}, jobs [{', '.join(jobs)}]"
-        assert isinstance(instruction, Send)
+        assert isinstance(instruction, SendNote)
         return f"to {name}: {_note_text(instruction.note)}"
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from shoal.codecs.codec import Codec
 from shoal.codecs.identity import Identity
 from shoal.collectives.assembly import GroupConfig, group_over
-from shoal.collectives.choice import Chooser
-from shoal.collectives.memory_engine import MemoryEngine
-from shoal.collectives.memory_loops import MemoryWays
-from shoal.collectives.scheduled_engine import ScheduledEngine
+from shoal.collectives.memory.memory_engine import MemoryEngine
+from shoal.collectives.memory.memory_loops import MemoryWays
+from shoal.collectives.schedules.choice import Chooser
+from shoal.collectives.schedules.scheduled_engine import ScheduledEngine
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.transport.in_process import in_process_meshes
 from shoal.transport.mesh import Mesh

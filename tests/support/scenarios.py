@@ -1,7 +1,7 @@
 """Scenario files: commands, each followed by `----` and what a pure core answers. The file's text is what is expected.
 
 Empty lines and lines that begin with `#` stay as they are. Not here: the commands (`support.membership`,
-`support.ledger_scenarios`, `support.keeper_scenarios`).
+`support.ledger_scenarios`, `support.keeper_scenarios`, `support.supervision_scenarios`).
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from shoal.collectives import mean, staging
 from shoal.collectives.combining import combine
 from shoal.collectives.dtypes import code_of
 from shoal.collectives.engine import Engine, Operation, PointToPoint
-from shoal.collectives.gpu_copies import Moment, moment_of
-from shoal.collectives.gpu_way import GpuWay
+from shoal.collectives.gpu.gpu_copies import Moment, moment_of
+from shoal.collectives.gpu.gpu_way import GpuWay
 from shoal.collectives.group import Group, Pending, Reduction
 from shoal.collectives.staging import Flat, Staged
 from shoal.errors import UsageError

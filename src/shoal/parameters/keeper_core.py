@@ -59,7 +59,7 @@ class Admit:
 
 
 @dataclass(frozen=True)
-class Send:
+class SendNote:
     client: int
     note: AnyNote
 
@@ -83,13 +83,13 @@ class Refuse:
 
 
 @dataclass(frozen=True)
-class Happened:
+class KeeperEvent:
     """Whoever started the group hears of this."""
 
     event: GroupEvent
 
 
-KeeperInstruction = Admit | Send | SendNews | Refuse | Happened
+KeeperInstruction = Admit | SendNote | SendNews | Refuse | KeeperEvent
 
 
 @dataclass
@@ -187,7 +187,7 @@ class KeeperCore:
                 raise Refused(f"{type(note).__name__} is not for the keeper")
         except Refused as error:
             if isinstance(note, Request):
-                out.append(Send(client, Refusal(kind="bad-request", reason=str(error), request=note.request)))
+                out.append(SendNote(client, Refusal(kind="bad-request", reason=str(error), request=note.request)))
             else:
                 self._refuse(client, "bad-request", str(error), now, out)
         return out
@@ -214,11 +214,11 @@ class KeeperCore:
             self._tell(self._group.filled(seat.number, note.view, note.size, now), out)
         elif isinstance(note, Lost):
             self._group.lost(seat.number, note)
-            out.append(Happened(BlocksLost(seat.number, note.job, note.blocks, note.size, note.view)))
+            out.append(KeeperEvent(BlocksLost(seat.number, note.job, note.blocks, note.size, note.view)))
         elif isinstance(note, SpaceFailed):
             if self._group.end(note.job, note.end):
                 self._tell_servers(out)
-                out.append(Happened(SpaceEnded(note.job, note.end.reason)))
+                out.append(KeeperEvent(SpaceEnded(note.job, note.end.reason)))
         else:
             raise Refused(f"{type(note).__name__} is nothing that a server tells the keeper")
 
@@ -233,11 +233,11 @@ class KeeperCore:
         if caller.purpose != KEEPER_PURPOSE and len(self._group.spaces) > 1 and count >= self._most_watchers:
             raise Refused(f"job {note.job} has {count} connections to the keeper of the servers: others need some too")
         self._watchers[caller.client] = note.job
-        out += [Admit(caller.client, job=note.job), Send(caller.client, GroupNews(map=self._group.map))]
+        out += [Admit(caller.client, job=note.job), SendNote(caller.client, GroupNews(map=self._group.map))]
 
     def _meet(self, caller: Caller, note: Request, now: float, out: list[KeeperInstruction]) -> None:
         if isinstance(note, GroupStatus):
-            out.append(Send(caller.client, msgspec.structs.replace(self.status, request=note.request)))
+            out.append(SendNote(caller.client, msgspec.structs.replace(self.status, request=note.request)))
             return
         if isinstance(note, OpenSpace):
             self._group.open(SpaceTerms.opened(note.space, caller.session))
@@ -246,9 +246,9 @@ class KeeperCore:
             self._close_space(note.job, now, out)
         elif isinstance(note, ChangeServers):
             self._change_servers(note, now, out)
-        out.append(Send(caller.client, Agreed(request=note.request)))
+        out.append(SendNote(caller.client, Agreed(request=note.request)))
         if isinstance(note, StopGroup):
-            out.append(Happened(StopWanted()))
+            out.append(KeeperEvent(StopWanted()))
 
     def _change_servers(self, note: ChangeServers, now: float, out: list[KeeperInstruction]) -> None:
         if note.more < 0:
@@ -256,7 +256,7 @@ class KeeperCore:
         if note.remove:
             self._tell(self._group.remove(note.remove, now), out)
         if note.more:
-            out.append(Happened(MoreWanted(note.more)))
+            out.append(KeeperEvent(MoreWanted(note.more)))
 
     def _close_space(self, job: str, now: float, out: list[KeeperInstruction]) -> None:
         self._group.close(job)
@@ -269,8 +269,8 @@ class KeeperCore:
     def _tell(self, events: list[GroupEvent], out: list[KeeperInstruction]) -> None:
         if _has_new_map(events):
             self._tell_servers(out)
-            out += [Send(watcher, GroupNews(map=self._group.map)) for watcher in self._watchers]
-        out += [Happened(event) for event in events]
+            out += [SendNote(watcher, GroupNews(map=self._group.map)) for watcher in self._watchers]
+        out += [KeeperEvent(event) for event in events]
 
     def _tell_servers(self, out: list[KeeperInstruction]) -> None:
         out += [self._news_for(client) for client in self._seats]

@@ -16,7 +16,16 @@ from shoal.errors import WireError
 from shoal.parameters import trouble_log
 from shoal.parameters.connection import Connection
 from shoal.parameters.group_events import GroupEvent
-from shoal.parameters.keeper_core import Admit, Caller, Happened, KeeperCore, KeeperInstruction, Refuse, Send, SendNews
+from shoal.parameters.keeper_core import (
+    Admit,
+    Caller,
+    KeeperCore,
+    KeeperEvent,
+    KeeperInstruction,
+    Refuse,
+    SendNews,
+    SendNote,
+)
 from shoal.parameters.server_group import ServerGroup
 from shoal.wire.keeper_messages import GroupNews
 from shoal.wire.note_frames import MAX_BODY_BYTES
@@ -107,12 +116,12 @@ class KeeperDesk:
             self._is_busy = False
 
     def _do_next(self, instruction: KeeperInstruction) -> None:
-        if isinstance(instruction, Happened):
+        if isinstance(instruction, KeeperEvent):
             self._on_event(instruction.event)
         elif (connection := self._connections.get(instruction.client)) is not None:
             self._do_at(connection, instruction)
 
-    def _do_at(self, connection: Connection, instruction: Admit | Send | SendNews | Refuse) -> None:
+    def _do_at(self, connection: Connection, instruction: Admit | SendNote | SendNews | Refuse) -> None:
         if isinstance(instruction, Admit):
             self.settled(connection)
             if instruction.is_server:
@@ -123,7 +132,7 @@ class KeeperDesk:
             connection.send(Refusal(kind=instruction.kind, reason=instruction.reason))
             connection.end()
             self._forget(connection)
-        elif isinstance(instruction, Send):
+        elif isinstance(instruction, SendNote):
             connection.send(instruction.note)
         else:
             spaces = tuple(terms.sealed(connection.session) for terms in instruction.spaces)

@@ -7,24 +7,24 @@ out again, and the loop that was going on gets the state and goes on at its plac
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 import torch
 
 from shoal.bounds import ItemList, Name
-from shoal.checkpoint.catalogue import load_manifest, published
-from shoal.checkpoint.manifest import OWN, Manifest
 from shoal.checkpoint.peer_copy import broadcast_bytes
-from shoal.checkpoint.reader import read_own, read_state
+from shoal.checkpoint.published.catalogue import load_manifest, published
+from shoal.checkpoint.published.manifest import OWN, Manifest
+from shoal.checkpoint.published.reader import read_own, read_state
 from shoal.checkpoint.state_tree import Tree
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores.store import Store
 from shoal.errors import CheckpointUnusable
 from shoal.events import Advised, CheckpointRefused, Resumed
 from shoal.training.call_terms import resume_difference
 from shoal.training.loop_end import without_later
+from shoal.training.past import Past
 from shoal.training.saving import CODEC
-from shoal.training.session import Past, Session
+from shoal.training.session import Session
 from shoal.values import Cursor
 
 
@@ -37,7 +37,7 @@ def resume(session: Session, store: Store, *, must_find: bool = True, trusted: i
     names = _listed(session, store)
     reasons, has_begun = [], False
     for name in names:
-        found, reason = _read(store, name, trusted, Place(session.peers.group.rank, session.peers.group.size))
+        found, reason = _read(store, name, trusted, session.peers.group.rank)
         lacking = _who_lacks_it(session, name, has_it=found is not None)
         if not lacking and found is not None:
             if found[0].about.kind == "full" and found[0].about.loop == 0:
@@ -71,34 +71,22 @@ def _listed(session: Session, store: Store) -> list[str]:
 Read = tuple[Manifest, Tree, Mapping[str, torch.Tensor]]  # the last: what is this worker's alone
 
 
-def _read(store: Store, name: str, trusted: int | None, place: Place) -> tuple[Read | None, str]:
+def _read(store: Store, name: str, trusted: int | None, rank: int) -> tuple[Read | None, str]:
     """The checkpoint, or why it is of no use to this worker."""
     try:
         manifest = load_manifest(store, name)
         if trusted is not None and manifest.about.step > trusted:
             return None, f"{name} was made after step {trusted}, when the workers' parameters were last the same"
-        return (manifest, read_state(store, manifest), _own_in(store, manifest, place)), ""
+        return (manifest, read_state(store, manifest), read_own(store, manifest, rank)), ""
     except CheckpointUnusable as error:
         return None, str(error)
     except OSError as error:
         return None, f"{name} in {store.place} cannot be read: {error.strerror or error}"
 
 
-@dataclass(frozen=True)
-class Place:
-    """Whose state beside the job's a worker takes up."""
-
-    rank: int
-    size: int  # of the group
-
-
-def _own_in(store: Store, manifest: Manifest, place: Place) -> Mapping[str, torch.Tensor]:
-    """Only where as many workers go on as made it: what belongs to one of several workers is not another's."""
-    return read_own(store, manifest, place.rank) if manifest.about.generation.size == place.size else {}
-
-
 def _take_up_own(session: Session, manifest: Manifest, own: Mapping[str, torch.Tensor]) -> None:
-    """The codec's residual, bit for bit, or the news that it is dropped."""
+    """The codec's residual, bit for bit, or the news that it is dropped: as of one of several workers, it is nobody
+    else's."""
     peers, then, now = session.peers, manifest.about.generation, session.peers.generation
     has_any = any(entry.name.startswith(OWN) for entry in manifest.tensors)
     if then.size == now.size and then.codec == now.codec:

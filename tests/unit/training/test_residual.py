@@ -14,9 +14,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import shoal
-from shoal.checkpoint.catalogue import load_manifest, published, verify
-from shoal.checkpoint.local_store import LocalStore
-from shoal.checkpoint.publisher import StorePublisher
+from shoal.checkpoint.published.catalogue import load_manifest, published, verify
+from shoal.checkpoint.published.store_publisher import StorePublisher
+from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.codecs.codec import Codec
 from shoal.codecs.identity import Identity
 from shoal.events import Advised, StateCopied, StepVoided

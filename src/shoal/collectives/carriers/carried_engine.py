@@ -17,12 +17,12 @@ import torch
 
 from shoal.codecs.identity import memory_of
 from shoal.collectives.carriers.carrier import Carrier, CarrierFailed, Work
-from shoal.collectives.choice import Chooser
 from shoal.collectives.combining import REAL, combine, unify_nans
 from shoal.collectives.engine import Engine, Operation, PointToPoint
-from shoal.collectives.executor import Executor, Segment
 from shoal.collectives.group import Reduction
-from shoal.collectives.schedule import Program
+from shoal.collectives.schedules.choice import Chooser
+from shoal.collectives.schedules.executor import Executor, Segment
+from shoal.collectives.schedules.schedule import Program
 from shoal.errors import ExchangeFailed, PeerLost
 from shoal.transport.mesh import Mesh
 from shoal.wire.frames import Kind

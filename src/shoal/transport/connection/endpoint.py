@@ -1,0 +1,89 @@
+"""One end of a connected stream: a plain TCP socket, or the same through TLS (`tls`), with the methods of a socket.
+
+Readiness is that of the socket. A caller that stops reading before it was told that nothing is there has to ask
+`has_more` before it waits; one that could not send everything begins its next try with the first byte that was left.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import ipaddress
+import socket
+import termios
+from collections.abc import Iterable
+from typing import Protocol
+
+from shoal import environment
+
+ALL = -1  # as a number of bytes to look at: all that is there
+
+
+class Endpoint(Protocol):
+    """Errors are those of a socket: `BlockingIOError` where nothing can be done now, `TimeoutError`, `OSError`."""
+
+    @property
+    def family(self) -> int: ...
+
+    def fileno(self) -> int: ...
+
+    def send(self, data: bytes | memoryview, /) -> int: ...
+
+    def sendall(self, data: bytes | memoryview, /) -> None: ...
+
+    def sendmsg(self, buffers: Iterable[memoryview], /) -> int:
+        """How many bytes have left. More may be on their way: only these need not be given again."""
+
+    def recv(self, size: int, /) -> bytes: ...
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        """Fewer bytes than there is room for: nothing more is here that the kernel does not know of. 0: the end."""
+
+    def peek(self, most: int) -> bytes:
+        """The first unread bytes, which stay unread; nothing: the end of the stream."""
+
+    def has_more(self) -> bool:
+        """Whether bytes lie here unread that the kernel does not know of."""
+
+    def shutdown(self, how: int, /) -> None: ...
+
+    def close(self) -> None: ...
+
+    def setblocking(self, flag: bool, /) -> None: ...
+
+    def settimeout(self, seconds: float | None, /) -> None: ...
+
+    def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
+
+    def getsockopt(self, level: int, option: int, size: int, /) -> bytes: ...
+
+
+class PlainEndpoint(socket.socket):
+    """A socket, with what `Endpoint` has besides."""
+
+    def peek(self, most: int) -> bytes:
+        if most == ALL:  # there is no way to look at the end only
+            waiting = array.array("i", [0])
+            fcntl.ioctl(self, termios.FIONREAD, waiting)
+            most = max(1, waiting[0])
+        return self.recv(most, socket.MSG_PEEK)
+
+    def has_more(self) -> bool:
+        return False
+
+
+def plain(connection: socket.socket) -> PlainEndpoint:
+    """The same socket, which is the endpoint's from now on."""
+    timeout = connection.gettimeout()
+    endpoint = PlainEndpoint(connection.family, connection.type, connection.proto, connection.detach())
+    endpoint.settimeout(timeout)
+    return endpoint
+
+
+def insists_on_tls(endpoint: PlainEndpoint) -> bool:
+    """Whether this process talks to the other end of a connected socket through TLS only."""
+    if endpoint.family not in (socket.AF_INET, socket.AF_INET6) or environment.plaintext():
+        return False
+    host = ipaddress.ip_address(endpoint.getpeername()[0].partition("%")[0])
+    inner = host.ipv4_mapped if isinstance(host, ipaddress.IPv6Address) else None
+    return not (inner or host).is_loopback

@@ -1,0 +1,88 @@
+"""The handshake on one socket, from either end: advanced whenever the socket is ready, or by waiting where it blocks.
+
+Not here: what is said (`handshake`), how long somebody may take for it (`strangers`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+from shoal.transport.connection.endpoint import Endpoint, insists_on_tls, plain
+from shoal.transport.connection.handshake import AnyHandshake, ListenerHandshake, Step
+from shoal.transport.connection.tls import TlsEndpoint
+
+CLOSED = "it closed the connection before it proved anything"
+
+
+class Introduction:
+    """Once `advance` returns True, `endpoint` is what both ends talk through."""
+
+    def __init__(self, connection: socket.socket, handshake: AnyHandshake, *, is_connected: bool = True) -> None:
+        """`connection` belongs to the endpoint from now on."""
+        self._plain = plain(connection)
+        self.endpoint: Endpoint = self._plain
+        self.handshake = handshake
+        self.is_connected = is_connected  # False: it can be written to as soon as it is
+        self.was_refused = False  # this end did
+        self._read = bytearray()
+        self._securing: TlsEndpoint | None = None
+        if is_connected:
+            self._open()
+
+    def _open(self) -> None:
+        self._say(self.handshake.open(insists=insists_on_tls(self._plain)))
+
+    def advance(self) -> bool:
+        """Do what can be done now; where the socket blocks, all. True: both ends are proven.
+
+        A listener still has to `welcome`. False: wait until the socket can be read, or written if it is not connected.
+        `OSError`, `WireError` or `Untrusted`: close the endpoint.
+        """
+        if not self.is_connected:
+            code = self._plain.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                raise OSError(code, os.strerror(code))
+            self.is_connected = True
+            self._open()
+        while not self.was_refused:
+            step = self._next_step()
+            if step is None:
+                return False
+            self._say(step.send)
+            if step.secures:
+                self._securing = TlsEndpoint(self._plain, is_listener=self.handshake.is_listener)
+                self.endpoint = self._securing
+            self.was_refused = step.is_refused
+            if step.is_proved:
+                return True
+        return False
+
+    def welcome(self) -> Endpoint:
+        """The listener's last word: from now on the connection is whatever its purpose says."""
+        assert isinstance(self.handshake, ListenerHandshake)
+        self._say(self.handshake.answer)
+        return self.endpoint
+
+    def _next_step(self) -> Step | None:
+        """None: the other end's bytes have not come."""
+        if self._securing is not None:
+            if not self._securing.shake_hands():
+                return None
+            fingerprint, self._securing = self._securing.fingerprint, None
+            return self.handshake.secured(fingerprint)
+        while (missing := self.handshake.wanted - len(self._read)) > 0:
+            try:
+                data = self.endpoint.recv(missing)
+            except BlockingIOError:
+                return None
+            if not data:
+                raise ConnectionResetError(errno.ECONNRESET, CLOSED)
+            self._read += data
+        taken, self._read = bytes(self._read), bytearray()
+        return self.handshake.take(taken)
+
+    def _say(self, data: bytes) -> None:
+        if data and self.endpoint.send(data) < len(data):  # the first bytes of a connection always find room
+            raise OSError(errno.ENOBUFS, "the connection takes no bytes")

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from shoal.errors import AddressUnavailable, Refused, WireError
 from shoal.parameters.proving import KEEPER_PURPOSE, ConnectorProof, Key
-from shoal.parameters.space_terms import SpaceTerms
+from shoal.parameters.server_group.space_terms import SpaceTerms
 from shoal.values import Address
 from shoal.wire.keeper_messages import Agreed, ChangeServers, CloseSpace, GroupStatus, OpenSpace, StopGroup
 from shoal.wire.note import Note

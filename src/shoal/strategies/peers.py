@@ -17,7 +17,6 @@ from shoal.codecs.identity import Identity
 from shoal.collectives.group import Group
 from shoal.errors import ExchangeFailed, ParametersLost, ShoalError
 from shoal.events import Advised, AnyEvent
-from shoal.parameters.client import ParameterClient
 from shoal.terms import Made
 from shoal.values import Generation, Unreached
 from shoal.wire.messages import Done, ExchangeBroken, PartFailed, PartWritten, Ready
@@ -66,7 +65,7 @@ class Breakage:
 class Traffic:
     """Running totals over all generations."""
 
-    bytes_sent: int = 0  # to peers and to servers
+    bytes_sent: int = 0  # to peers, and to servers where the job has any
     idle_seconds: float = 0.0  # blocked in a collective while no byte moved
     bytes_shared: int = 0  # that parameter servers on this machine read from this worker's memory
 
@@ -85,7 +84,6 @@ class Peers(ABC):
     is_new: bool  # it has not been in a generation yet: its group stands for the one to come, and can do nothing
     group: Group  # of the current generation
     generation: Generation
-    servers: ParameterClient | None = None  # of the job, where it has parameter servers
     codec: Codec = Identity()  # encodes what crosses hosts, in every generation: its residual is this worker's
 
     # Into the next generation: see `membership.member`

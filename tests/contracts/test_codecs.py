@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from shoal.codecs.codec import Codec, Key, Leg
+from shoal.codecs.codec import Codec, Leg, TensorKey
 from shoal.codecs.identity import Identity
 from shoal.errors import WireError
 from support.sparse_codec import Sparse
@@ -17,7 +17,7 @@ from support.sparse_codec import Sparse
 CODECS: list[Callable[[], Codec]] = [Identity, Sparse, lambda: Sparse(Sparse.Settings(above=0.2))]
 IDS = ["identity", "sparse", "sparse-dense"]
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-GRADIENTS = Key("model/gradients", Leg.PART)
+GRADIENTS = TensorKey("model/gradients", Leg.CONTRIBUTION)
 
 
 @pytest.fixture(params=CODECS, ids=IDS)
@@ -26,7 +26,7 @@ def make(request: pytest.FixtureRequest) -> Callable[[], Codec]:
     return made
 
 
-def through(codec: Codec, key: Key, tensor: torch.Tensor) -> tuple[bytes, torch.Tensor]:
+def through(codec: Codec, key: TensorKey, tensor: torch.Tensor) -> tuple[bytes, torch.Tensor]:
     """What travels, and what arrives."""
     data = bytes(codec.encode(key, tensor))
     assert len(data) <= codec.most_bytes(len(tensor), tensor.dtype)
@@ -46,7 +46,7 @@ def gradients(step: int, elements: int = 1000, dtype: torch.dtype = torch.float3
 def test_every_receiver_gets_the_same_bits(
     make: Callable[[], Codec], leg: Leg, elements: int, dtype: torch.dtype
 ) -> None:
-    codec, key = make(), Key("model/gradients", leg)
+    codec, key = make(), TensorKey("model/gradients", leg)
     given_tensor = gradients(0, elements, dtype)
     before = given_tensor.clone()
     data, arrived = through(codec, key, given_tensor)
@@ -81,7 +81,11 @@ def test_what_is_left_out_comes_later(make: Callable[[], Codec]) -> None:
 def test_keys_have_nothing_to_do_with_each_other(make: Callable[[], Codec]) -> None:
     codec, alone = make(), make()
     for step in range(3):
-        for key in (Key("model/other", Leg.PART), Key("model/gradients", Leg.SUM), Key("model/gradients", Leg.VALUES)):
+        for key in (
+            TensorKey("model/other", Leg.CONTRIBUTION),
+            TensorKey("model/gradients", Leg.SUM),
+            TensorKey("model/gradients", Leg.VALUES),
+        ):
             codec.encode(key, gradients(100 + step))
         assert through(codec, GRADIENTS, gradients(step))[0] == through(alone, GRADIENTS, gradients(step))[0]
 
@@ -106,15 +110,17 @@ def test_its_state_goes_on_bit_for_bit_and_goes_back(make: Callable[[], Codec]) 
 def test_values_that_replace_others_leave_no_state(make: Callable[[], Codec]) -> None:
     codec = make()
     assert (
-        through(codec, Key("block", Leg.VALUES), gradients(0))[0]
-        == through(codec, Key("block", Leg.VALUES), gradients(0))[0]
+        through(codec, TensorKey("block", Leg.VALUES), gradients(0))[0]
+        == through(codec, TensorKey("block", Leg.VALUES), gradients(0))[0]
     )
     assert not codec.state()
 
 
 def test_a_state_of_something_else_is_ignored(make: Callable[[], Codec]) -> None:
     codec = make()
-    codec.load({"": torch.zeros(3), "part x y": torch.zeros(2, 2), "part 0 model/gradients": torch.zeros(2, 2)})
+    codec.load(
+        {"": torch.zeros(3), "contribution x y": torch.zeros(2, 2), "contribution 0 model/gradients": torch.zeros(2, 2)}
+    )
     assert through(codec, GRADIENTS, gradients(0))[0] == through(make(), GRADIENTS, gradients(0))[0]
 
 
@@ -125,7 +131,7 @@ def test_a_cut_that_moves_keeps_what_was_left_out(make: Callable[[], Codec]) -> 
         tensor, cut = gradients(step), (250, 500, 333)[step // 10]
         sent += tensor
         for start in range(0, 1000, cut):
-            key = Key("model/gradients", Leg.PART, start)
+            key = TensorKey("model/gradients", Leg.CONTRIBUTION, start)
             arrived[start : start + cut] += through(codec, key, tensor[start : start + cut])[1]
     lacking = torch.zeros(1000)
     for name, left_out in codec.state().items():

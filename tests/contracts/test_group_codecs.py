@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-from shoal.codecs.codec import Codec, Key
+from shoal.codecs.codec import Codec, TensorKey
 from shoal.codecs.identity import Identity, memory_of
 from shoal.collectives.assembly import GroupConfig, group_over
 from shoal.collectives.threaded_group import ThreadedGroup
@@ -31,16 +31,16 @@ class Counting(Codec):
 
     def __init__(self) -> None:
         super().__init__()
-        self.keys: list[Key] = []
+        self.keys: list[TensorKey] = []
 
     def most_bytes(self, elements: int, dtype: torch.dtype) -> int:
         return elements * dtype.itemsize
 
-    def encode(self, key: Key, tensor: torch.Tensor) -> memoryview:
+    def encode(self, key: TensorKey, tensor: torch.Tensor) -> memoryview:
         self.keys.append(key)
         return memoryview(bytes(memory_of(tensor))[::-1])
 
-    def decode(self, key: Key, data: memoryview, tensor: torch.Tensor) -> None:
+    def decode(self, key: TensorKey, data: memoryview, tensor: torch.Tensor) -> None:
         Identity().decode(key, memoryview(bytes(data)[::-1]), tensor)
 
 
@@ -128,7 +128,7 @@ def test_inside_a_machine_memory_stays_memory(two_machines: tuple[list[ThreadedG
     leaders = [codec.keys for codec in codecs]
     assert not leaders[1]
     assert not leaders[3]
-    assert [key.leg.value for key in leaders[0]] == ["part", "sum"] * 2
+    assert [key.leg.value for key in leaders[0]] == ["contribution", "sum"] * 2
     assert leaders[0][:2] == leaders[0][2:], "the same key means the same elements in every step"
     assert {key.tensors for key in leaders[2]} == {"model/gradients"}
     # What one leader sends of a part, the other owns.
@@ -138,12 +138,12 @@ def test_inside_a_machine_memory_stays_memory(two_machines: tuple[list[ThreadedG
 class Chatty(Counting):
     """It makes more bytes than it says."""
 
-    def encode(self, key: Key, tensor: torch.Tensor) -> memoryview:
+    def encode(self, key: TensorKey, tensor: torch.Tensor) -> memoryview:
         return memoryview(bytes(super().encode(key, tensor)) + b"!")
 
 
 class Liar(Counting):
-    def encode(self, key: Key, tensor: torch.Tensor) -> memoryview:
+    def encode(self, key: TensorKey, tensor: torch.Tensor) -> memoryview:
         return super().encode(key, tensor)[1:]
 
 

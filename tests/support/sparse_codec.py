@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 import torch
 
-from shoal.codecs.codec import Codec, Key, Leg
+from shoal.codecs.codec import Codec, Leg, TensorKey
 from shoal.codecs.identity import memory_of
 from shoal.codecs.residuals import Residuals
 from shoal.errors import WireError
@@ -35,7 +35,7 @@ class Sparse(Codec):
     def most_bytes(self, elements: int, dtype: torch.dtype) -> int:
         return 1 + elements * dtype.itemsize
 
-    def encode(self, key: Key, tensor: torch.Tensor) -> memoryview:
+    def encode(self, key: TensorKey, tensor: torch.Tensor) -> memoryview:
         if key.leg is Leg.VALUES:  # a server must not remember what it left out for whom
             return _whole(tensor)
         wanted = self._residuals.add_to(key, tensor)
@@ -50,7 +50,7 @@ class Sparse(Codec):
         indices = chosen.to(torch.int32)
         return memoryview(bytes([SPARSE]) + bytes(memory_of(indices)) + bytes(memory_of(values)))
 
-    def decode(self, key: Key, data: memoryview, tensor: torch.Tensor) -> None:
+    def decode(self, key: TensorKey, data: memoryview, tensor: torch.Tensor) -> None:
         if len(data) == 1 + tensor.nbytes and data[0] == WHOLE:
             memory_of(tensor)[:] = data[1:]
             return

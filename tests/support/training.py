@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from shoal.checkpoint.stores.store import Store
+from shoal.codecs.codec import Codec
 from shoal.codecs.identity import Identity
 from shoal.collectives.group import Group, Pending
 from shoal.collectives.operations import Operations
@@ -57,6 +58,7 @@ class Hub:
     publisher: Publisher | None = None  # None: no checkpoint is ever published
     store: Store | None = None  # where checkpoints go to and come from
     is_resumed: bool = False
+    codec: Callable[[], Codec] = Identity  # each worker has its own
 
     def __post_init__(self) -> None:
         self.parts: dict[str, dict[int, PartWritten | PartFailed]] = {}  # by checkpoint and rank
@@ -294,6 +296,7 @@ class ThreadPeers(Peers):
         self.worker = worker
         self.is_new = bool(hub.members)
         size = len(hub.members)
+        self.codec = hub.codec()
         self._group: WatchedGroup | None = None
         self.group: Group = StandInGroup(size if self.is_new else worker)
         self.generation = Generation(number=0, members=(), schedule="auto", codec="identity", reason="none yet")
@@ -332,7 +335,7 @@ class ThreadPeers(Peers):
             raise Aborted("there is a newer generation")
         self.generation = generation
         group = WatchedGroup.over(
-            self._hub.meshes[rank], generation=generation.number, schedule="auto", codec=Identity()
+            self._hub.meshes[rank], generation=generation.number, schedule="auto", codec=self.codec
         )
         group.watch(self._hub, self.worker)
         self.group = self._group = group

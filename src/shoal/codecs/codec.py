@@ -19,12 +19,12 @@ import torch
 class Leg(enum.Enum):
     """What the receiver does with a tensor."""
 
-    PART = "part"  # it is added to the parts of others: a worker's gradients, or a machine's
-    SUM = "sum"  # it is the sum of all parts, on its way back to everybody
+    CONTRIBUTION = "contribution"  # it is added to those of others: a worker's gradients, or a machine's
+    SUM = "sum"  # it is the sum of all contributions, on its way back to everybody
     VALUES = "values"  # it replaces what the receiver has: parameters from a server. Encoded without a residual
 
 
-class Key(msgspec.Struct, frozen=True):
+class TensorKey(msgspec.Struct, frozen=True):
     """Which tensor is encoded. The same key means the same elements of the same tensors in every step."""
 
     tensors: str  # name of a group of tensors, stable over steps and generations
@@ -53,11 +53,11 @@ class Codec(ABC):
         """How many bytes `encode` makes of so many elements at most: a receiver takes no frame that is longer."""
 
     @abstractmethod
-    def encode(self, key: Key, tensor: torch.Tensor) -> memoryview:
+    def encode(self, key: TensorKey, tensor: torch.Tensor) -> memoryview:
         """The bytes that travel; whoever decodes them gets the same bits. May share memory with the tensor."""
 
     @abstractmethod
-    def decode(self, key: Key, data: memoryview, tensor: torch.Tensor) -> None:
+    def decode(self, key: TensorKey, data: memoryview, tensor: torch.Tensor) -> None:
         """Fill `tensor`. Bytes that no `encode` of as many elements makes are a `WireError`."""
 
     def state(self) -> dict[str, torch.Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from shoal.codecs.codec import Codec, Key
+from shoal.codecs.codec import Codec, TensorKey
 from shoal.errors import WireError
 
 
@@ -23,10 +23,10 @@ class Identity(Codec):
     def most_bytes(self, elements: int, dtype: torch.dtype) -> int:
         return elements * dtype.itemsize
 
-    def encode(self, key: Key, tensor: torch.Tensor) -> memoryview:  # noqa: ARG002  all tensors are alike
+    def encode(self, key: TensorKey, tensor: torch.Tensor) -> memoryview:  # noqa: ARG002  all tensors are alike
         return memory_of(tensor)
 
-    def decode(self, key: Key, data: memoryview, tensor: torch.Tensor) -> None:  # noqa: ARG002
+    def decode(self, key: TensorKey, data: memoryview, tensor: torch.Tensor) -> None:  # noqa: ARG002
         memory = memory_of(tensor)
         if len(data) != len(memory):
             raise WireError(f"{len(data)} bytes arrived for a tensor of {len(memory)}")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from shoal.codecs.codec import Key, Leg
+from shoal.codecs.codec import Leg, TensorKey
 
 _Piece = tuple[int, torch.Tensor]  # first element, and the residual from there on
 
@@ -22,7 +22,7 @@ class Residuals:
     def __init__(self) -> None:
         self._pieces: dict[tuple[Leg, str], list[_Piece]] = {}  # in order of their first elements, without overlaps
 
-    def add_to(self, key: Key, tensor: torch.Tensor) -> torch.Tensor:
+    def add_to(self, key: TensorKey, tensor: torch.Tensor) -> torch.Tensor:
         """A new tensor: the given one with what is known of its elements. Values that replace others have nothing."""
         found = tensor.clone()
         for start, known in self._overlapping(key, len(tensor)):
@@ -31,7 +31,7 @@ class Residuals:
                 found[begin - key.start : end - key.start] += known[begin - start : end - start]
         return found
 
-    def put(self, key: Key, left_out: torch.Tensor) -> None:
+    def put(self, key: TensorKey, left_out: torch.Tensor) -> None:
         """From now on this is what the elements of that key lack. The tensor is not the caller's any more."""
         if key.leg is Leg.VALUES or not len(left_out):
             return
@@ -54,12 +54,12 @@ class Residuals:
         for text, piece in state.items():
             leg, _, rest = text.partition(" ")
             start, _, tensors = rest.partition(" ")
-            if leg in (Leg.PART.value, Leg.SUM.value) and start.isdecimal() and piece.dim() == 1:
+            if leg in (Leg.CONTRIBUTION.value, Leg.SUM.value) and start.isdecimal() and piece.dim() == 1:
                 insort(
                     self._pieces.setdefault((Leg(leg), tensors), []), (int(start), piece), key=lambda piece: piece[0]
                 )
 
-    def _overlapping(self, key: Key, elements: int) -> Iterator[_Piece]:
+    def _overlapping(self, key: TensorKey, elements: int) -> Iterator[_Piece]:
         for start, known in self._pieces.get((key.leg, key.tensors), ()):
             if start < key.start + elements and key.start < start + len(known):
                 yield start, known

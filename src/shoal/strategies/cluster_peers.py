@@ -63,6 +63,7 @@ class ClusterPeers(Peers):
         self._token = _token(Path(environment.token_file))
         self._listener = PeerListener(local_host(environment.coordinator), self._token)
         self._past = Traffic()
+        self._codec_named = ""  # what the job's codec was made from
         self._lock = threading.Lock()
         self._current: ThreadedGroup | None = None
         self._mesh: TcpMesh | None = None  # of the newest group, or of the one that is being put together
@@ -169,6 +170,8 @@ class ClusterPeers(Peers):
         if rank is None:
             raise ShoalError(f"worker {self.worker} is not in generation {generation.number}")
         self._connecting = generation.number
+        if generation.codec != self._codec_named:
+            self.codec, self._codec_named = codec_by_name(generation.codec), generation.codec
         if (news := self.client.interruption(generation.number)) is not None:
             raise Aborted(news)  # from before there was something to interrupt; what comes later ends the connecting
         group = self._direct_group(generation, rank) if self.servers is None else self._relayed_group(generation, rank)
@@ -201,7 +204,7 @@ class ClusterPeers(Peers):
     def _relayed_group(self, generation: Generation, rank: int) -> ThreadedGroup:
         assert self._ways is not None
         mesh = self._ways.relay(generation, rank) if generation.size > 1 else None
-        return ThreadedGroup.over(mesh, generation.number, generation.schedule, codec_by_name(generation.codec))
+        return ThreadedGroup.over(mesh, generation.number, generation.schedule, self.codec)
 
     def _put_together(self, mesh: TcpMesh, generation: Generation) -> ThreadedGroup:
         if (news := self.client.interruption(generation.number)) is not None:
@@ -218,7 +221,7 @@ class ClusterPeers(Peers):
             config = GroupConfig(
                 generation=generation.number,
                 schedule=generation.schedule,
-                codec=codec_by_name(generation.codec),
+                codec=self.codec,
                 deterministic=settings.deterministic,
                 limits=TeamLimits(stopped=settings.heartbeat_limit),
                 names=names,

@@ -116,7 +116,9 @@ class GradientExchange:
         numbers = {entry: number for number, entry in enumerate(self._watched.values())}
         self._knows_order = numbers.keys() == set(order)
         if self._knows_order:
-            self._groups.follow([numbers[entry] for entry in order])
+            encodes = not self._shared.board.peers.codec.raw
+            named = [f"{self.name}/{entry}" for entry in numbers] if encodes else []
+            self._groups.follow([numbers[entry] for entry in order], named=named)
 
     def rebind(self) -> None:
         """Forget a round that failed."""
@@ -139,6 +141,8 @@ class GradientExchange:
         for handle in self._handles:
             handle.remove()
         self._watched = {id(parameter): self._known[id(parameter)][0] for parameter in watched}
+        if any(self._groups.keys):  # what was left out of other groups belongs to none of the new ones
+            self._shared.board.peers.drop_residual(f"{self.name} trains other parameters from now on")
         self._groups = GradientGroups(watched, group_bytes=self._shared.group_bytes)
         self.follow(self.order)
         # Hooks of the accumulating node run in `backward()` only; hooks of the tensor would run in autograd.grad too.

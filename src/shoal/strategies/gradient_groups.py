@@ -2,12 +2,13 @@
 
 Groups of gradients leave in the order of the plan, each as soon as it is complete. The last one carries a flag per
 parameter, so that all workers know which parameters somebody used. What `.grad` held before is added at the end, so
-that `backward()` accumulates for n workers as it does for one. Not here: when an exchange starts and ends
-(`gradient_exchange`).
+that `backward()` accumulates for n workers as it does for one. Where a codec encodes gradients, the flags travel by
+themselves: they must arrive as they are. Not here: when an exchange starts and ends (`gradient_exchange`).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from shoal.strategies.gradient_plan import GradientSize, completed, first_order,
 
 # Groups on a GPU are so much larger: each costs half a millisecond of its own for ways to the host and back.
 GPU_FACTOR = 8
+MOST_KEY = 100  # characters of a parameter's name in a codec's key, for people; a digest makes it unique
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,25 @@ class GradientGroups:
         self._sparse: set[int] = set()  # parameters whose gradients autograd makes as sparse tensors
         self._pending: list[Pending] = []  # by group that has left
         self._flags: torch.Tensor | None = None  # by parameter: not 0 where some worker used it
+        self._flags_pending: Pending | None = None  # where they travel by themselves
         self.follow(first_order(len(self.parameters)))
 
-    def follow(self, order: Sequence[int]) -> None:
-        """Between exchanges: gradients travel in this order from now on."""
+    def follow(self, order: Sequence[int], *, named: Sequence[str] = ()) -> None:
+        """Between exchanges: gradients travel in this order from now on.
+
+        `named`: by parameter, for a codec to know groups by what is in them. Without names nothing is encoded.
+        """
         self._plan = plan_groups(self._sizes, order, group_bytes=self._group_bytes)
+        self.keys = [self._key(group, named) for group in self._plan]
         self._place = {index: number for number, group in enumerate(self._plan) for index in group}
         self.reset()
+
+    def _key(self, group: Sequence[int], named: Sequence[str]) -> str:
+        """Another one for other tensors, or for the same in another order: a residual belongs to elements."""
+        if not named or not self.parameters[group[0]].is_floating_point():
+            return ""
+        digest = hashlib.blake2b("\n".join(named[index] for index in group).encode(), digest_size=8).hexdigest()
+        return f"{named[group[0]][:MOST_KEY]} and {len(group) - 1} more, {digest}"
 
     @property
     def leave_early(self) -> bool:
@@ -124,7 +138,11 @@ class GradientGroups:
             for tensor in tensors:
                 tensor.mul_(scale)
             scale = 1.0
-        self._pending.append(group.all_reduce([*tensors, *extra], label=f"{label}, gradients {number}", scale=scale))
+        label, key = f"{label}, gradients {number}", self.keys[number]
+        together = () if key else extra
+        self._pending.append(group.all_reduce([*tensors, *together], label=label, scale=scale, key=key))
+        if key and extra:
+            self._flags_pending = group.all_reduce(extra, label=f"{label}, flags")
 
     def _take(self, index: int, scale: float) -> None:
         """Make what autograd made our own."""
@@ -147,7 +165,7 @@ class GradientGroups:
 
     def wait(self) -> None:
         """Return when every group is reduced; raise the first failure."""
-        for pending in self._pending:
+        for pending in (*self._pending, *filter(None, [self._flags_pending])):
             pending.wait()
 
     def order(self) -> tuple[int, ...]:
@@ -183,7 +201,7 @@ class GradientGroups:
     def reset(self) -> None:
         """Nothing of an exchange remains here. Operations that were given up keep their memory; it is never reused."""
         self._gradients, self._earlier = {}, {}
-        self._pending, self._flags = [], None
+        self._pending, self._flags, self._flags_pending = [], None, None
         self._expect()
 
     def _expect(self) -> None:

@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
+from shoal.codecs.codec import Codec
+from shoal.codecs.identity import Identity
 from shoal.collectives.group import Group
 from shoal.errors import ExchangeFailed, ParametersLost, ShoalError
-from shoal.events import AnyEvent
+from shoal.events import Advised, AnyEvent
 from shoal.terms import Made
 from shoal.values import Generation, Unreached
 from shoal.wire.messages import Done, ExchangeBroken, PartFailed, PartWritten, Ready
@@ -82,6 +84,7 @@ class Peers(ABC):
     is_new: bool  # it has not been in a generation yet: its group stands for the one to come, and can do nothing
     group: Group  # of the current generation
     generation: Generation
+    codec: Codec = Identity()  # encodes what crosses hosts, in every generation: its residual is this worker's
 
     # Into the next generation: see `membership.member`
 
@@ -150,6 +153,13 @@ class Peers(ABC):
     @abstractmethod
     def report(self, *events: AnyEvent) -> None:
         """Hand events to whoever records them."""
+
+    def drop_residual(self, reason: str) -> None:
+        """What the codec left out of this worker's gradients will not be made up for."""
+        if self.codec.state():
+            self.codec.load({})
+            text = f"what the codec {self.codec.name} had left out of worker {self.worker}'s gradients is dropped"
+            self.report(Advised(worker=self.worker, text=f"{text}: {reason}"))
 
     @abstractmethod
     def stop_wish(self) -> str | None:

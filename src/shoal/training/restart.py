@@ -64,6 +64,7 @@ def begin_anew(session: Session, store: Store | None, *, trusted: int | None = N
 
     Checkpoints of steps after `trusted` are not used.
     """
+    session.peers.drop_residual("all workers begin anew")
     is_first = session.peers.generation.number == 1
     while store is not None and (session.config.resume or not is_first):
         try:

@@ -14,15 +14,16 @@ import torch
 from shoal.bounds import ItemList, Name
 from shoal.checkpoint.peer_copy import broadcast_bytes
 from shoal.checkpoint.published.catalogue import load_manifest, published
-from shoal.checkpoint.published.manifest import Manifest
-from shoal.checkpoint.published.reader import read_state
+from shoal.checkpoint.published.manifest import OWN, Manifest
+from shoal.checkpoint.published.reader import read_own, read_state
 from shoal.checkpoint.state_tree import Tree
 from shoal.checkpoint.stores.store import Store
 from shoal.errors import CheckpointUnusable
-from shoal.events import CheckpointRefused, Resumed
+from shoal.events import Advised, CheckpointRefused, Resumed
 from shoal.training.call_terms import resume_difference
 from shoal.training.loop_end import without_later
 from shoal.training.past import Past
+from shoal.training.saving import CODEC
 from shoal.training.session import Session
 from shoal.values import Cursor
 
@@ -36,7 +37,7 @@ def resume(session: Session, store: Store, *, must_find: bool = True, trusted: i
     names = _listed(session, store)
     reasons, has_begun = [], False
     for name in names:
-        found, reason = _read(store, name, trusted)
+        found, reason = _read(store, name, trusted, session.peers.group.rank)
         lacking = _who_lacks_it(session, name, has_it=found is not None)
         if not lacking and found is not None:
             if found[0].about.kind == "full" and found[0].about.loop == 0:
@@ -67,17 +68,35 @@ def _listed(session: Session, store: Store) -> list[str]:
     return msgspec.msgpack.decode(data, type=ItemList[Name])
 
 
-def _read(store: Store, name: str, trusted: int | None) -> tuple[tuple[Manifest, Tree] | None, str]:
+Read = tuple[Manifest, Tree, Mapping[str, torch.Tensor]]  # the last: what is this worker's alone
+
+
+def _read(store: Store, name: str, trusted: int | None, rank: int) -> tuple[Read | None, str]:
     """The checkpoint, or why it is of no use to this worker."""
     try:
         manifest = load_manifest(store, name)
         if trusted is not None and manifest.about.step > trusted:
             return None, f"{name} was made after step {trusted}, when the workers' parameters were last the same"
-        return (manifest, read_state(store, manifest)), ""
+        return (manifest, read_state(store, manifest), read_own(store, manifest, rank)), ""
     except CheckpointUnusable as error:
         return None, str(error)
     except OSError as error:
         return None, f"{name} in {store.place} cannot be read: {error.strerror or error}"
+
+
+def _take_up_own(session: Session, manifest: Manifest, own: Mapping[str, torch.Tensor]) -> None:
+    """The codec's residual, bit for bit, or the news that it is dropped: as of one of several workers, it is nobody
+    else's."""
+    peers, then, now = session.peers, manifest.about.generation, session.peers.generation
+    has_any = any(entry.name.startswith(OWN) for entry in manifest.tensors)
+    if then.size == now.size and then.codec == now.codec:
+        peers.codec.load({name.removeprefix(CODEC): tensor for name, tensor in own.items() if name.startswith(CODEC)})
+    elif has_any and peers.group.rank == 0:
+        text = (
+            f"what the codec {then.codec} had left out of gradients is dropped: {manifest.checkpoint} has it of "
+            f"{then.size} workers, and {now.size} go on from there with the codec {now.codec}"
+        )
+        peers.report(Advised(worker=peers.worker, text=text))
 
 
 def _who_lacks_it(session: Session, name: str, *, has_it: bool) -> list[int]:
@@ -89,8 +108,9 @@ def _who_lacks_it(session: Session, name: str, *, has_it: bool) -> list[int]:
     return [rank for rank, lacks in enumerate(lacking.tolist()) if lacks]
 
 
-def _take_up(session: Session, manifest: Manifest, state: Tree) -> None:
+def _take_up(session: Session, manifest: Manifest, state: Tree, own: Mapping[str, torch.Tensor]) -> None:
     about = manifest.about
+    _take_up_own(session, manifest, own)
     state = without_later(state)
     if about.kind == "weights":
         session.weights = state["models"]

@@ -18,7 +18,7 @@ import msgspec
 from shoal.checkpoint.parts.capture import SMALL, Capture, CaptureMemory, NamedState
 from shoal.checkpoint.parts.part_thread import CoordinatorAnswers, PartThread, PartToWrite, Writing
 from shoal.checkpoint.published.catalogue import is_published, set_mark
-from shoal.checkpoint.published.manifest import About, checkpoint_name, part_name
+from shoal.checkpoint.published.manifest import About, checkpoint_name, own_prefix, part_name
 from shoal.checkpoint.state_tree import flatten_named
 from shoal.checkpoint.stores.store import Store
 from shoal.errors import ShoalError
@@ -30,6 +30,8 @@ from shoal.training.devices import finish
 from shoal.training.timetable import Due, Timetable
 from shoal.values import Cursor
 from shoal.wire.messages import PartFailed
+
+CODEC = "codec/"  # what the names of a codec's state begin with in a checkpoint
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,9 @@ class Saver:
         group, generation = self._peers.group, self._peers.generation
         flat = flatten_named(snapshot.tree, named="the state")
         finish(flat.tensors)  # another thread copies them
-        state = NamedState(flat.names, flat.tensors, snapshot.steady(flat.names) if self._is_lazy else ())
+        prefix = f"{own_prefix(group.rank)}{CODEC}"
+        own = {f"{prefix}{name}": tensor for name, tensor in self._peers.codec.state().items()}
+        state = NamedState(flat.names, flat.tensors, snapshot.steady(flat.names) if self._is_lazy else (), own)
         about = About(
             kind="full",
             step=moment.step,

@@ -30,7 +30,7 @@ from shoal.training.reporter import Reporter
 from shoal.training.saving import Saver
 from shoal.training.script_calls import ScriptCalls, disagreement
 from shoal.training.script_place import ScriptPlace
-from shoal.training.snapshot import Kept, StepSnapshot, UnitStart
+from shoal.training.snapshot import Kept, Residual, StepSnapshot, UnitStart
 from shoal.values import Cursor, Standing
 from shoal.wire.tables import Range
 
@@ -90,6 +90,7 @@ class Session:
         self.reporter = Reporter(peers)
         self.progress = Progress(peers)
         self.snapshot = StepSnapshot()
+        self.residual = Residual(peers)
         self.saver = Saver(peers, config, store)
         self.steps = OptimizerSteps(
             strategy,
@@ -145,6 +146,7 @@ class Session:
     def _begin_unit(self) -> None:
         assert self.loop is not None
         self.unit = UnitStart(self.step, self.replica.votes.updates, self.loop.cursor, self.gaps)
+        self.residual.begin_unit()
         if self.peers.group.size > 1:
             started, watched = time.perf_counter(), self.watched
             is_stretch = self.strategy.manners.has_stretches
@@ -234,6 +236,7 @@ class Session:
     def commit(self) -> None:
         """The present unit counts, whatever happens from now on."""
         self.unit = None
+        self.residual.commit()
         self.reporter.commit()
 
     @property

@@ -1,4 +1,5 @@
-"""What a void step must give back: buffers, kept objects, gradients held over from before, learning rates.
+"""What a void step must give back: buffers, kept objects, gradients held over from before, learning rates, and a
+codec's residual.
 
 Taken when the first batch of a step is about to be yielded, restored when that step turns out to be void. Parameters
 and optimizer state are not in it: a void step never changed them (`optimizers` has the undo copies where it may have).
@@ -15,7 +16,9 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from shoal.events import Advised
 from shoal.strategies.model_walk import modules_of, parameters_of
+from shoal.strategies.peers import Peers
 from shoal.training.optimizers import UndoCopy
 from shoal.values import Cursor
 from shoal.wire.tables import Range
@@ -103,3 +106,41 @@ class StepSnapshot:
                 kept[name].load_state_dict(copy.deepcopy(state))
         for group, values in self._groups:
             group.update(values)
+
+
+class Residual:
+    """What a codec left out of this worker's gradients, and what becomes of it when the group has broken.
+
+    It changes whenever the worker encodes. After a void unit it goes back if the unit is redone. It stays if the unit
+    was applied elsewhere and this worker copies the result: what it has sent is in that sum, and the old residual would
+    count twice. A worker that the others went on without starts at zero.
+    """
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._before: Mapping[str, torch.Tensor] | None = None  # at the start of a unit that may be redone
+
+    def begin_unit(self) -> None:
+        self._before = self._peers.codec.state()
+
+    def commit(self) -> None:
+        """The present unit of steps is applied here: nothing of it will be redone."""
+        self._before = None
+
+    def settle(self, *, ahead: int, holds: int) -> None:
+        """In a new generation. `ahead`: steps that the state which all go on with has applied and this worker has not.
+
+        `holds`: the generation that agreed on this worker's state before.
+        """
+        before, self._before = self._before, None
+        peers, generation = self._peers, self._peers.generation
+        if peers.codec.raw:
+            return
+        if peers.worker not in generation.carriers:
+            peers.drop_residual("the others have gone on without this worker")
+        elif before is not None and ahead == 0:
+            peers.codec.load(before)
+        if peers.group.rank == 0:
+            gone = [lost.worker for lost in generation.lost if lost.generation >= holds]
+            text = f"what the codec {peers.codec.name} had left out of the gradients of worker {{}} is lost with it"
+            peers.report(*(Advised(worker=peers.worker, text=text.format(worker)) for worker in gone))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.codecs.codec import Key, Leg
+from shoal.codecs.codec import Leg, TensorKey
 from shoal.codecs.identity import Identity
 from shoal.collectives.dtypes import CODES
 from shoal.errors import WireError
 
-KEY = Key("gradients", Leg.PART)
+KEY = TensorKey("gradients", Leg.CONTRIBUTION)
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in CODES if dtype is not torch.complex32], ids=str)

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy
 import torch
 
-from shoal.checkpoint.parts.division import Extent, divide
+from shoal.checkpoint.parts.division import Extent, Rows, divide
 from shoal.checkpoint.parts.part_file import StoredTensor
 from shoal.checkpoint.stores.direct_write import BLOCK
 
@@ -34,6 +34,7 @@ class NamedState:
     names: Sequence[str]
     tensors: Sequence[torch.Tensor]
     steady: Collection[str]  # names of tensors that nothing but an optimizer's step changes
+    own: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of this worker alone, which writes them whole
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ Description = tuple[str, str, tuple[int, ...]]  # of a tensor: name, dtype, shap
 class Layout:
     """What one worker's part consists of, for all states with the same tensors."""
 
-    tensors: list[Description]  # of the whole state
+    tensors: list[Description]  # of the whole state, and behind them those of this worker alone
+    shared: int  # how many of them are of the state
     rank: int
     world_size: int
     pieces: list[CapturedPiece]
@@ -67,16 +69,16 @@ class CaptureMemory:
 
     def __init__(self) -> None:
         self._memory = numpy.empty(0, dtype=numpy.uint8)
-        self._layout = Layout([], 0, 0, [])
+        self._layout = Layout([], 0, 0, 0, [])
 
     def layout(self, state: NamedState, rank: int, world_size: int) -> Layout:
         tensors = [
             (name, str(tensor.dtype)[6:], tuple(tensor.shape))
-            for name, tensor in zip(state.names, state.tensors, strict=True)
+            for name, tensor in (*zip(state.names, state.tensors, strict=True), *state.own.items())
         ]
-        known = self._layout
-        if (known.rank, known.world_size) != (rank, world_size) or known.tensors != tensors:
-            self._layout = Layout(tensors, rank, world_size, _lay_out(state, rank, world_size))
+        known, shared = self._layout, len(state.tensors)
+        if (known.shared, known.rank, known.world_size) != (shared, rank, world_size) or known.tensors != tensors:
+            self._layout = Layout(tensors, shared, rank, world_size, _lay_out(state, rank, world_size))
         return self._layout
 
     def prepare(self, size: int) -> None:
@@ -99,19 +101,20 @@ class Capture:
     """
 
     def __init__(self, state: NamedState, staging: CaptureMemory, *, rank: int, world_size: int) -> None:
-        self._tensors = state.tensors
+        self._tensors = [*state.tensors, *state.own.values()]
+        names = [*state.names, *state.own]
         self.layout = staging.layout(state, rank, world_size)
         self.pieces = self.layout.pieces
         self.memory = staging.of_size(self.pieces[-1].end if self.pieces else 0)
         self.torn: str | None = None  # name of a tensor that was changed while it was copied
         self.failure: Exception | None = None  # why something could not be copied
-        self._names = state.names
+        self._names = names
         self._done = threading.Event()
         self.is_settled = threading.Event()
         self._counting = threading.Lock()
         is_small = self.memory.nbytes <= SMALL
-        later = [piece for piece in self.pieces if not is_small and state.names[piece.tensor] in state.steady]
-        self._versions = {piece.tensor: state.tensors[piece.tensor]._version for piece in later}
+        later = [piece for piece in self.pieces if not is_small and names[piece.tensor] in state.steady]
+        self._versions = {piece.tensor: self._tensors[piece.tensor]._version for piece in later}
         for piece in self.pieces:
             if piece.tensor not in self._versions:
                 self._copy(piece, 0, piece.stored.size)
@@ -148,7 +151,7 @@ class Capture:
         for tensor, version in self._versions.items():
             if self._tensors and self._tensors[tensor]._version != version:
                 self.torn = self._names[tensor]
-        self._tensors = ()
+        self._tensors = []
         self.is_settled.set()
 
     def data(self, piece: CapturedPiece) -> memoryview:
@@ -193,13 +196,15 @@ def _units(pieces: Sequence[CapturedPiece]) -> Iterator[list[Stretch]]:
 def _lay_out(state: NamedState, rank: int, world_size: int) -> list[CapturedPiece]:
     """Largest elements first, so that every piece starts at a multiple of its element's size, without gaps."""
     extents = [Extent(tuple(tensor.shape), tensor.element_size()) for tensor in state.tensors]
-    rows = divide(extents, world_size)[rank]
-    keys = _keys(state.names)
-    ordered = sorted(rows, key=lambda part: (-state.tensors[part.tensor].element_size(), part.tensor))
+    tensors = [*state.tensors, *state.own.values()]
+    own = (Rows(number, 0, tensors[number].shape[0]) for number in range(len(state.tensors), len(tensors)))
+    rows = (*divide(extents, world_size)[rank], *own)
+    keys = _keys([*state.names, *state.own])
+    ordered = sorted(rows, key=lambda part: (-tensors[part.tensor].element_size(), part.tensor))
     pieces: list[CapturedPiece] = []
     position = 0
     for part in ordered:
-        tensor = state.tensors[part.tensor]
+        tensor = tensors[part.tensor]
         whole = tuple(tensor.shape)
         is_cut = bool(whole) and part.count < whole[0]
         shape = (part.count, *whole[1:]) if is_cut else whole

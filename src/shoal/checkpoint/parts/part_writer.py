@@ -34,13 +34,12 @@ def write_part(store: Store, name: str, capture: Capture, about: About | None) -
                 checksum=checksum(capture.data(piece)),
             )
         )
-    index = PartIndex(
-        tensors=tuple(
-            TensorEntry(name=name, dtype=dtype, shape=shape, pieces=tuple(pieces.get(number, ())))
-            for number, (name, dtype, shape) in enumerate(capture.layout.tensors)
-        ),
-        about=about,
-    )
+    entries = [
+        TensorEntry(name=name, dtype=dtype, shape=shape, pieces=tuple(pieces.get(number, ())))
+        for number, (name, dtype, shape) in enumerate(capture.layout.tensors)
+    ]
+    shared = capture.layout.shared
+    index = PartIndex(tensors=tuple(entries[:shared]), own=tuple(entries[shared:]), about=about)
     metadata = {"format": "pt", INDEX_KEY: msgspec.json.encode(index).decode()}
     header = encode_header([piece.stored for piece in capture.pieces], metadata)
     store.write(name, _chunks(header, capture.memory.data))

@@ -13,7 +13,15 @@ from collections.abc import Sequence
 import msgspec
 
 from shoal.checkpoint.parts.part_file import Header, stored_as
-from shoal.checkpoint.published.manifest import INDEX_KEY, About, PartIndex, StoredSlice, TensorEntry, checkpoint_name
+from shoal.checkpoint.published.manifest import (
+    INDEX_KEY,
+    About,
+    PartIndex,
+    StoredSlice,
+    TensorEntry,
+    checkpoint_name,
+    own_prefix,
+)
 from shoal.errors import CheckpointUnusable, UsageError
 
 _decoder: msgspec.json.Decoder[PartIndex] = msgspec.json.Decoder(PartIndex)
@@ -25,7 +33,7 @@ def index_in(header: Header, *, file: str) -> PartIndex:
         index = _decoder.decode(header.metadata.get(INDEX_KEY, ""))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointUnusable(f"{file} has no index of its tensors: {error}") from None
-    for entry in index.tensors:
+    for entry in (*index.tensors, *index.own):
         for piece in entry.pieces:
             if piece.file != file or (misfit := misfit_in(header, entry, piece)):
                 what = f"says it is in {piece.file}" if piece.file != file else misfit
@@ -68,6 +76,12 @@ def join(indexes: Sequence[PartIndex], *, checkpoint: str) -> tuple[About, tuple
         if misfit := gap_in(joined):
             raise CheckpointUnusable(f"{checkpoint}: {misfit}")
         tensors.append(joined)
+    for rank, index in enumerate(indexes):
+        for entry in index.own:
+            misfit = gap_in(entry) if entry.name.startswith(own_prefix(rank)) else f"{entry.name} is not rank {rank}'s"
+            if misfit:
+                raise CheckpointUnusable(f"{checkpoint}: {misfit}")
+            tensors.append(entry)
     return about, tuple(tensors)
 
 

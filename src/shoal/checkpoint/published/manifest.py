@@ -1,8 +1,9 @@
 """The manifest of a checkpoint: what makes a folder of part files one whole state. No torch: the coordinator writes it.
 
-A checkpoint names tensors and slices globally, not by rank, so that any number of workers can read it. Each worker
-writes one part, a safetensors file whose header carries a `PartIndex`; the coordinator joins the indexes into the
-manifest and publishes the checkpoint by writing it, last.
+A checkpoint names tensors and slices globally, not by rank, so that any number of workers can read it. What belongs to
+one worker, such as a codec's residual, lies beside the state under the worker's rank. Each worker writes one part, a
+safetensors file whose header carries a `PartIndex`; the coordinator joins the indexes into the manifest and publishes
+the checkpoint by writing it, last.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from shoal.values import Cursor, Generation
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+OWN = "ranks/"  # see `own_prefix`
 INDEX_KEY = "shoal"  # of the index in a part's safetensors metadata
 _NAME = re.compile(r"step-([0-9]{8,15})-g([0-9]{1,9})")
 
@@ -60,6 +62,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 class PartIndex(msgspec.Struct, frozen=True, kw_only=True):
     tensors: Items[TensorEntry]  # every tensor of the state, in order, where this part has no piece of it too
+    own: Items[TensorEntry] = ()  # tensors of the worker that wrote this part alone; all of each is in it
     about: About | None = None  # in the first part only
 
 
@@ -74,12 +77,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     written: float  # seconds since 1970
     about: About
     files: Members[FileEntry]
-    tensors: Items[TensorEntry]
+    tensors: Items[TensorEntry]  # of the state, and behind them those of single workers, by rank
     checksum: Name = ""  # of everything else in the manifest; filled in when it is encoded
 
     @property
     def size(self) -> int:
         return sum(file.size for file in self.files)
+
+
+def own_prefix(rank: int) -> str:
+    """What the names of tensors begin with that belong to one worker, not to the state."""
+    return f"{OWN}{rank}/"
 
 
 def checkpoint_name(step: int, generation: int) -> str:

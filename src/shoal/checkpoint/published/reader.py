@@ -15,7 +15,7 @@ import torch
 
 from shoal.checkpoint.parts.part_file import Header, read_header
 from shoal.checkpoint.parts.part_writer import checksum
-from shoal.checkpoint.published.manifest import Manifest, StoredSlice, TensorEntry
+from shoal.checkpoint.published.manifest import OWN, Manifest, StoredSlice, TensorEntry, own_prefix
 from shoal.checkpoint.state_tree import Tree, dtype_named, unflatten_named
 from shoal.checkpoint.stores.store import Store
 from shoal.errors import CheckpointUnusable, WireError
@@ -25,20 +25,32 @@ STRETCH = 64 * 2**20  # bytes of several pieces that are read at once
 
 def read_state(store: Store, manifest: Manifest, *, wanted: Callable[[str], bool] | None = None) -> Tree:
     """Read the whole state. Tensors whose name is not `wanted` are not read; their contents are arbitrary."""
-    tensors = [_empty(manifest, entry) for entry in manifest.tensors]
-    for file in manifest.files:
-        pieces = [
-            (tensors[number], piece)
-            for number, entry in enumerate(manifest.tensors)
-            for piece in entry.pieces
-            if piece.file == file.name and (wanted is None or wanted(entry.name))
-        ]
-        if pieces:
-            _read_file(store, f"{manifest.checkpoint}/{file.name}", file.size, pieces)
+    entries = [entry for entry in manifest.tensors if not entry.name.startswith(OWN)]
+    tensors = [_empty(manifest, entry) for entry in entries]
+    chosen = [
+        (tensor, entry) for tensor, entry in zip(tensors, entries, strict=True) if wanted is None or wanted(entry.name)
+    ]
+    _read_tensors(store, manifest, chosen)
     try:
         return unflatten_named(bytes(manifest.about.tree), tensors)
     except WireError as error:
         raise CheckpointUnusable(f"{manifest.checkpoint}: {error}") from None
+
+
+def read_own(store: Store, manifest: Manifest, rank: int) -> dict[str, torch.Tensor]:
+    """What belongs to the worker of that rank alone, by name without the rank."""
+    prefix = own_prefix(rank)
+    entries = [entry for entry in manifest.tensors if entry.name.startswith(prefix)]
+    tensors = [_empty(manifest, entry) for entry in entries]
+    _read_tensors(store, manifest, list(zip(tensors, entries, strict=True)))
+    return {entry.name.removeprefix(prefix): tensor for tensor, entry in zip(tensors, entries, strict=True)}
+
+
+def _read_tensors(store: Store, manifest: Manifest, wanted: list[tuple[torch.Tensor, TensorEntry]]) -> None:
+    for file in manifest.files:
+        pieces = [(tensor, piece) for tensor, entry in wanted for piece in entry.pieces if piece.file == file.name]
+        if pieces:
+            _read_file(store, f"{manifest.checkpoint}/{file.name}", file.size, pieces)
 
 
 def _empty(manifest: Manifest, entry: TensorEntry) -> torch.Tensor:

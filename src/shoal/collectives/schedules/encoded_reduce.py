@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
-from shoal.codecs.codec import Codec, Key, Leg
+from shoal.codecs.codec import Codec, Leg, TensorKey
 from shoal.codecs.identity import memory_of
 from shoal.collectives.agreement import disagreement
 from shoal.collectives.combining import combine
@@ -27,7 +27,7 @@ from shoal.errors import WireError
 from shoal.transport.mesh import Mesh
 from shoal.wire.frames import pack
 
-_LEGS = {Leg.PART: 0, Leg.SUM: 1}  # numbers of transfers
+_LEGS = {Leg.CONTRIBUTION: 0, Leg.SUM: 1}  # numbers of transfers
 
 
 class EncodedReduce:
@@ -45,10 +45,15 @@ class EncodedReduce:
         bounds = boundaries(operation.elements, size)
         segments = segments_of(tensors, bounds)
         others = [(rank + step) % size for step in range(1, size)]
-        keys = {leg: [Key(operation.key, leg, start) for start, _ in bounds] for leg in Leg}
+        keys = {leg: [TensorKey(operation.key, leg, start) for start, _ in bounds] for leg in Leg}
         for owner in others:
-            self._post(operation, Leg.PART, owner, self._encoded(keys[Leg.PART][owner], segments[owner].joined()))
-        total = self._summed(operation, segments[rank], keys[Leg.PART][rank])
+            self._post(
+                operation,
+                Leg.CONTRIBUTION,
+                owner,
+                self._encoded(keys[Leg.CONTRIBUTION][owner], segments[owner].joined()),
+            )
+        total = self._summed(operation, segments[rank], keys[Leg.CONTRIBUTION][rank])
         data = self._encoded(keys[Leg.SUM][rank], total)
         for peer in others:
             self._post(operation, Leg.SUM, peer, data)
@@ -57,7 +62,7 @@ class EncodedReduce:
             segments[owner].fill(self._received(operation, owner, keys[Leg.SUM][owner], segments[owner].elements))
         self._mesh.drain()
 
-    def _summed(self, operation: Operation, own: Segment, key: Key) -> torch.Tensor:
+    def _summed(self, operation: Operation, own: Segment, key: TensorKey) -> torch.Tensor:
         """Everybody's pieces of the part that this rank owns. What does not travel is not encoded."""
         assert operation.reduction is not None
         combined = combine(operation.dtype, operation.reduction)
@@ -75,7 +80,7 @@ class EncodedReduce:
         header = self._executor.header(operation, _LEGS[leg], data.nbytes, codec=self._codec.wire_id)
         self._mesh.post(peer, pack(header), data)
 
-    def _received(self, operation: Operation, peer: int, key: Key, elements: int) -> torch.Tensor:
+    def _received(self, operation: Operation, peer: int, key: TensorKey, elements: int) -> torch.Tensor:
         most = self._codec.most_bytes(elements, operation.dtype)
         expected = self._executor.header(operation, _LEGS[key.leg], most, codec=self._codec.wire_id)
         found = self._executor.receive_header(peer, expected)
@@ -95,11 +100,11 @@ class EncodedReduce:
 
     # The communication thread is in inference mode. What a codec keeps is used by other threads too.
 
-    def _encoded(self, key: Key, tensor: torch.Tensor) -> memoryview:
+    def _encoded(self, key: TensorKey, tensor: torch.Tensor) -> memoryview:
         with torch.inference_mode(mode=False), torch.no_grad():
             return self._codec.encode(key, tensor)
 
-    def _decoded(self, key: Key, data: memoryview, elements: int, dtype: torch.dtype) -> torch.Tensor:
+    def _decoded(self, key: TensorKey, data: memoryview, elements: int, dtype: torch.dtype) -> torch.Tensor:
         with torch.inference_mode(mode=False), torch.no_grad():
             tensor = torch.empty(elements, dtype=dtype)
             self._codec.decode(key, data, tensor)

@@ -19,7 +19,14 @@ from shoal.events import (
     WorkerLeft,
 )
 from shoal.launching import texts
-from shoal.launching.supervision.orders import CoordinatorBack, CoordinatorExited, Fact, Finish, Instruction, Signalled
+from shoal.launching.supervision.orders import (
+    CoordinatorBack,
+    CoordinatorExited,
+    Fact,
+    FinishJob,
+    Instruction,
+    Signalled,
+)
 from shoal.launching.supervision.supervisor import Supervisor
 from shoal.wire.messages import Ended
 from support.records import applied
@@ -91,6 +98,6 @@ def connected(workers: int) -> Supervisor:
     return supervisor
 
 
-def finishes(facts: Sequence[Fact]) -> Finish:
-    [finish] = [instruction for instruction in play(facts) if isinstance(instruction, Finish)]
+def finishes(facts: Sequence[Fact]) -> FinishJob:
+    [finish] = [instruction for instruction in play(facts) if isinstance(instruction, FinishJob)]
     return finish

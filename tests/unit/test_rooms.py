@@ -51,7 +51,6 @@ LONG_MODULES = frozenset(
 NOT_JOINED = frozenset(
     {
         "collectives/carriers/making.py",
-        "entry/last_line.py",
         "entry/script_kind.py",
         "parameters/space/laying_out.py",
         "plan/members/reach.py",

@@ -5,6 +5,8 @@ A worker never prints its own failure: it tells the coordinator, and the launche
 
 from __future__ import annotations
 
+import atexit
+import dis
 import os
 import signal
 import sys
@@ -14,15 +16,16 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from shoal.checkpoint.stores.opening import FullDiskStore, store_for
 from shoal.checkpoint.stores.store import Store
-from shoal.entry.last_line import ends_with, tell_last_line
 from shoal.environment import WorkerEnvironment, is_worker_itself, likely_typos, worker_environment
 from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError, TermsDiffer
 from shoal.events import AnyEvent, JobEnded
 from shoal.job_config import JobConfig, from_mapping, from_toml
+from shoal.membership.client import CoordinatorClient
 from shoal.strategies.choosing import make_strategy
 from shoal.strategies.cluster_peers import ClusterPeers
 from shoal.strategies.peers import JobOver
@@ -36,6 +39,9 @@ from shoal.training.start import MakeStrategy, start_session
 from shoal.watch import open_display
 
 T = TypeVar("T")
+# What Python itself puts behind a call that is the last thing in a module or a function; names of 3.11 and later.
+NOTHING = {"POP_TOP", "LOAD_CONST", "NOP", "STORE_NAME", "STORE_FAST", "STORE_GLOBAL"}
+RETURNS = {"RETURN_VALUE", "RETURN_CONST"}
 
 
 is_worker = False  # `train` runs in this process as a worker of a job; `torch_autoload` asks
@@ -142,7 +148,7 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment, *, is_
                 session.close()
             peers.close(keeps_line=runs_on)
             if session is not None and runs_on:
-                tell_last_line(peers.client, step=session.step)
+                _tell_last_line(peers.client, step=session.step)
 
 
 def _heed_sigterm(peers: ClusterPeers) -> None:
@@ -242,3 +248,42 @@ def script_traceback(error: BaseException) -> str:
     while frames is not None and frames.tb_next is not None and frames.tb_frame.f_code.co_filename.startswith(ours):
         frames = frames.tb_next
     return "".join(traceback.format_exception(type(error), error, frames)).rstrip()
+
+
+# A script's last line: a worker that is killed after it costs the job nothing, one that is killed before may leave
+# something undone (`membership.finishing`).
+
+
+def ends_with(frame: FrameType | None) -> bool:
+    """Whether the script ends when the call that this frame is in returns. False where that is not certain."""
+    while frame is not None and _returns_next(frame):
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _returns_next(frame: FrameType) -> bool:
+    """Whether nothing but a return comes after the call that the frame is in."""
+    for instruction in dis.get_instructions(frame.f_code):
+        if instruction.offset <= frame.f_lasti:
+            continue
+        if instruction.opname in RETURNS:
+            return True
+        if instruction.opname not in NOTHING:
+            return False
+    return False
+
+
+def _tell_last_line(client: CoordinatorClient, *, step: int) -> None:
+    """Say that the script has come to its last line, when the interpreter comes to its end. Closes the client then."""
+    process = os.getpid()
+
+    def tell() -> None:
+        if os.getpid() != process:
+            return  # a child that the script forked
+        if getattr(sys, "last_value", None) is None:  # else the script raised: the exit code says so
+            client.leave(step=step, reason="the script is done")
+        client.close()
+
+    atexit.register(tell)

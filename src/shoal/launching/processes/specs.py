@@ -20,7 +20,7 @@ from shoal.environment import (
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig
 from shoal.launching import texts
-from shoal.launching.processes.running import Planned
+from shoal.launching.processes.running import JobProcess
 from shoal.settings.setting_checks import MOST_LOCAL
 from shoal.values import Address
 
@@ -69,7 +69,7 @@ def server_name(server: int) -> str:
     return f"server {server}"
 
 
-def coordinator_process(job: Job, listener: socket.socket, lock: FileIO) -> Planned:
+def coordinator_process(job: Job, listener: socket.socket, lock: FileIO) -> JobProcess:
     """It inherits the listening socket, and the lock of the run directory, which is free when both are gone."""
     # -P: the current folder may hold a module with a name of the standard library's.
     command = (
@@ -78,19 +78,19 @@ def coordinator_process(job: Job, listener: socket.socket, lock: FileIO) -> Plan
         *((f"--servers-at={job.servers}", f"--servers-space={job.space}") if job.servers else ()),
         *("--", job.script, *job.arguments),
     )
-    return Planned(
+    return JobProcess(
         ProcessSpec(name=COORDINATOR, command=command, variables={}, outlives_launcher=RECORD_SECONDS),
         log=job.run_dir / "logs" / "coordinator.log",
         descriptors=(listener.fileno(), lock.fileno()),
     )
 
 
-def worker_processes(job: Job) -> list[Planned]:
+def worker_processes(job: Job) -> list[JobProcess]:
     """Those that a job begins with."""
     return [worker_process(job, worker, place=worker) for worker in range(job.config.workers)]
 
 
-def worker_process(job: Job, worker: int, *, place: int) -> Planned:
+def worker_process(job: Job, worker: int, *, place: int) -> JobProcess:
     """`place`, from 0 to workers - 1, is its own as long as it runs; its number is its own for ever."""
     spec = ProcessSpec(
         name=worker_name(worker),
@@ -98,7 +98,7 @@ def worker_process(job: Job, worker: int, *, place: int) -> Planned:
         variables=_variables(job, worker, place),
         files=(BroughtFile(job.token_file, TOKEN_FILE),),
     )
-    return Planned(spec, log=job.run_dir / "logs" / f"worker-{worker}.log")
+    return JobProcess(spec, log=job.run_dir / "logs" / f"worker-{worker}.log")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class ServerPlan:
     memory: int  # bytes that each may hold
 
 
-def server_process(plan: ServerPlan, server: int) -> Planned:
+def server_process(plan: ServerPlan, server: int) -> JobProcess:
     """One thread each: a server is a loop that many wait for, and the others need the cores.
 
     No GPU: servers compute on the CPU, and torch's optimizers would take hold of one where they see it.
@@ -127,10 +127,10 @@ def server_process(plan: ServerPlan, server: int) -> Planned:
         variables={**process_variables(1), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         files=(BroughtFile(plan.token_file, TOKEN_FILE),),
     )
-    return Planned(spec, log=None if plan.logs is None else plan.logs / f"server-{server}.log")
+    return JobProcess(spec, log=None if plan.logs is None else plan.logs / f"server-{server}.log")
 
 
-def spare_process(job: Job, number: int) -> Planned:
+def spare_process(job: Job, number: int) -> JobProcess:
     """It waits to be told, through its standard input, which worker it is."""
     spec = ProcessSpec(
         name=f"spare {number}",
@@ -139,7 +139,7 @@ def spare_process(job: Job, number: int) -> Planned:
         files=(BroughtFile(job.token_file, TOKEN_FILE),),
         takes_input=True,
     )
-    return Planned(spec, log=job.run_dir / "logs" / "spares.log")
+    return JobProcess(spec, log=job.run_dir / "logs" / "spares.log")
 
 
 def _variables(job: Job, worker: int, place: int) -> dict[str, str]:

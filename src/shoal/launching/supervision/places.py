@@ -35,7 +35,7 @@ class _Place:
 
 
 @dataclass(frozen=True)
-class Filled:
+class FilledPlace:
     """A new process is to be started."""
 
     worker: int
@@ -43,7 +43,7 @@ class Filled:
     reason: str
 
 
-class Places:
+class WorkerPlaces:
     def __init__(self, workers: int, most_refusals: int = 3) -> None:
         """A place is given up after so many processes in a row that the job turned away: the next would be too."""
         self._most_refusals = most_refusals
@@ -151,14 +151,14 @@ class Places:
             if place.state is _State.ASKED:
                 place.since = now
 
-    def give(self, worker: int) -> Filled | None:
+    def give(self, worker: int) -> FilledPlace | None:
         """A number has been given. None when nobody needs it any more."""
         for index, place in enumerate(self._places):
             if place.state is _State.ASKED:
                 reason = place.why
                 self._places[index] = _Place(worker, refusals=place.refusals)
                 self._newest = max(self._newest, worker)
-                return Filled(worker, index, reason)
+                return FilledPlace(worker, index, reason)
         return None
 
     def _of(self, worker: int) -> _Place | None:

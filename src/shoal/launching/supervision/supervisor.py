@@ -36,7 +36,7 @@ from shoal.launching.supervision.orders import (
     CoordinatorBack,
     CoordinatorExited,
     Fact,
-    Finish,
+    FinishJob,
     Instruction,
     InterruptWorkers,
     KillCoordinator,
@@ -48,7 +48,7 @@ from shoal.launching.supervision.orders import (
     TellExit,
     WorkerExited,
 )
-from shoal.launching.supervision.places import Places
+from shoal.launching.supervision.places import WorkerPlaces
 from shoal.wire.messages import Ended, Enlisted
 
 CLEAN_STOP = 10.0  # seconds that a job may take to stop after Ctrl-C, and after its checkpoint
@@ -64,10 +64,10 @@ RESTARTS_WITHIN = 60.0  # seconds
 
 
 class Supervisor:
-    """Decides. One instance per job; after `Finish` nothing more comes out."""
+    """Decides. One instance per job; after `FinishJob` nothing more comes out."""
 
     def __init__(self, workers: int, max_failures: int = 3) -> None:
-        self._places = Places(workers, max_failures)
+        self._places = WorkerPlaces(workers, max_failures)
         self._codes: dict[int, int] = {}  # exit codes by worker
         self._told: dict[int, int] = {}  # those of them that are the coordinator's business
         self._joined: set[int] = set()
@@ -92,7 +92,7 @@ class Supervisor:
 
     @property
     def deadline(self) -> float | None:
-        """When a `Tick` is due at the latest."""
+        """When a `TimePassed` is due at the latest."""
         due = min(self._stop_by, self._word_by, math.inf if self._echo_by is None else self._echo_by)
         if self._replaces:
             due = min(due, self._places.next_due or math.inf, self._answer_by)
@@ -120,12 +120,12 @@ class Supervisor:
             return ()
         if isinstance(fact, ServersFailed):
             self._finished = True
-            return (Finish(ServersLost.exit_code, SOFT_STOP, ServersLost.__name__, fact.text),)
+            return (FinishJob(ServersLost.exit_code, SOFT_STOP, ServersLost.__name__, fact.text),)
         out = self._take_in(fact, now)
         if self._echo_by is not None and (isinstance(fact, StopRequested) or now >= self._echo_by):
             out += self._stop_gently()
         out += self._conclude(fact, now)
-        self._finished = any(isinstance(instruction, Finish) for instruction in out)
+        self._finished = any(isinstance(instruction, FinishJob) for instruction in out)
         return tuple(out) if self._finished else (*out, *self._replace(now))
 
     def _take_in(self, fact: Fact, now: float) -> list[Instruction]:
@@ -270,7 +270,7 @@ class Supervisor:
             self._restarts.append(now)
             return [RestartCoordinator()]
         text = texts.coordinator_gone(fact.how, RESTARTS + 1 if often else 0)
-        return [Finish(ShoalError.exit_code, SOFT_STOP, ShoalError.__name__, text)]
+        return [FinishJob(ShoalError.exit_code, SOFT_STOP, ShoalError.__name__, text)]
 
     # The end
 
@@ -309,14 +309,14 @@ class Supervisor:
     def _last_word(self) -> float:
         return SAVING_WORD if self._saving else DISK_WORD if self._waits_for_disk else LAST_WORD
 
-    def _interrupted(self, number: signal.Signals) -> Finish:
-        return Finish(_code_of(number), 0.0 if self._insisted else SOFT_STOP, text=texts.STOP_WORDS[number])
+    def _interrupted(self, number: signal.Signals) -> FinishJob:
+        return FinishJob(_code_of(number), 0.0 if self._insisted else SOFT_STOP, text=texts.STOP_WORDS[number])
 
-    def _failed(self, ended: Ended) -> Finish:
+    def _failed(self, ended: Ended) -> FinishJob:
         lost = self._died if ended.error == WorkerLost.__name__ else None
-        return Finish(ended.exit_code, SOFT_STOP, ended.error, ended.text, lost)
+        return FinishJob(ended.exit_code, SOFT_STOP, ended.error, ended.text, lost)
 
-    def _by_exit_codes(self) -> Finish:
+    def _by_exit_codes(self) -> FinishJob:
         """All is well with the job; what the scripts did afterwards counts too. Who was lost before does not."""
         counted = self._codes if self._ended is None or not self._joined else self._places.left
         is_good = self._ended is not None and bool(self._joined)
@@ -326,8 +326,8 @@ class Supervisor:
             if code > 0 or (code < 0 and not is_good):
                 error = ScriptFailed if code > 0 else WorkerLost
                 text = texts.failed_after_training(worker, describe_exit(code))
-                return Finish(error.exit_code, SOFT_STOP, error.__name__, text, worker if code < 0 else None)
-        return Finish(0, SOFT_STOP)
+                return FinishJob(error.exit_code, SOFT_STOP, error.__name__, text, worker if code < 0 else None)
+        return FinishJob(0, SOFT_STOP)
 
 
 def _code_of(number: signal.Signals) -> int:

@@ -13,7 +13,7 @@ from shoal import events
 from shoal.engines.engine import BroughtFile
 from shoal.errors import UsageError
 from shoal.launching import texts
-from shoal.launching.processes.running import Gone, Planned, Processes
+from shoal.launching.processes.running import Gone, JobProcess, Processes
 from shoal.launching.servers.own_servers import ENDING_SECONDS, OwnServers, OwnServersConfig, free_memory
 from shoal.launching.servers.server_side import Seen
 from shoal.parameters.keeper import KeeperConfig
@@ -30,11 +30,11 @@ class SaidToRun(Processes):
     """Starts nothing."""
 
     def __init__(self) -> None:
-        self.started: list[Planned] = []
+        self.started: list[JobProcess] = []
         self.signals: list[tuple[Collection[str], signal.Signals]] = []
         self.fails = False
 
-    def start(self, planned: Planned) -> None:
+    def start(self, planned: JobProcess) -> None:
         if self.fails:
             raise UsageError("no more processes")
         self.started.append(planned)

@@ -1,7 +1,7 @@
 """One worker, on this machine, for a job that runs somewhere: a small launcher for one process.
 
 Asks the coordinator for a number, starts the job's script under it, passes its output on, and ends with its exit code.
-Ctrl-C makes the worker hand over. Not here: the job itself (`job`).
+Ctrl-C makes the worker hand over. Not here: the job itself (`run_job`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shoal.engines.local import LocalEngine
 from shoal.errors import AddressUnavailable, Interrupted, Refused, ShoalError, by_name
 from shoal.events import StorageFailed
 from shoal.launching.coordinator_line import Broke, Connected, CoordinatorLine
-from shoal.launching.processes.running import Gone, Processes, Said, wait_for
+from shoal.launching.processes.running import Gone, LinesPrinted, Processes, wait_for
 from shoal.launching.processes.specs import Job, worker_name, worker_process
 from shoal.launching.signals import Signals, caught_signals
 from shoal.membership.watcher import WatcherClient
@@ -91,7 +91,7 @@ class _Joining:
 
     def _look(self) -> None:
         for happened in self._processes.poll():
-            if isinstance(happened, Said):
+            if isinstance(happened, LinesPrinted):
                 sys.stdout.write("".join(f"{text}\n" for text in happened.lines))
                 sys.stdout.flush()
             elif isinstance(happened, Gone):

@@ -18,7 +18,7 @@ BETWEEN_TWO = ("cut", "slow")  # verbs about a link between two workers
 
 
 @dataclass(frozen=True)
-class Fault:
+class Strike:
     """One fault, now."""
 
     verb: str  # a key of `chaos.VERBS`
@@ -40,7 +40,7 @@ class Present:
     servers: tuple[int, ...] = ()  # parameter servers in the group whose processes run on this machine
 
 
-class Timetable:
+class FaultTimetable:
     def __init__(self, clauses: Sequence[Clause], *, seed: int) -> None:
         self._clauses = clauses
         self._seed = seed
@@ -56,9 +56,9 @@ class Timetable:
         """When `take_due` has something to say, as far as that is a matter of time."""
         return min((due for index in range(len(self._clauses)) if (due := self._due(index)) is not None), default=None)
 
-    def take_due(self, now: float, present: Present) -> list[Fault]:
+    def take_due(self, now: float, present: Present) -> list[Strike]:
         """The faults that strike now."""
-        faults: list[Fault] = []
+        faults: list[Strike] = []
         if self._begun is None:
             return faults
         for index, clause in enumerate(self._clauses):
@@ -87,16 +87,16 @@ class Timetable:
         jitter = self._draws(index, number).uniform(-JITTER, JITTER)
         return self._begun + clause.every * (number + jitter)
 
-    def _strike(self, index: int, number: int, present: Present) -> list[Fault]:
+    def _strike(self, index: int, number: int, present: Present) -> list[Strike]:
         clause, draws = self._clauses[index], self._draws(index, -number)
         if not VERBS[clause.verb].has_target:
-            return [Fault(clause.verb, None, clause.seconds, None, clause.rate, clause.text)]
+            return [Strike(clause.verb, None, clause.seconds, None, clause.rate, clause.text)]
         there = present.servers if clause.target == "server" else present.here
         candidates = [one for one in sorted(there) if clause.number in (None, one)]
         faults = []
         for victim in draws.sample(candidates, min(clause.count, len(candidates))):
             if clause.target == "server":
-                faults.append(Fault(clause.verb, None, clause.seconds, None, clause.rate, clause.text, server=victim))
+                faults.append(Strike(clause.verb, None, clause.seconds, None, clause.rate, clause.text, server=victim))
                 continue
             peer = None
             if clause.verb in BETWEEN_TWO:
@@ -104,7 +104,7 @@ class Timetable:
                 if not others:
                     continue
                 peer = draws.choice(others)
-            faults.append(Fault(clause.verb, victim, clause.seconds, peer, clause.rate, clause.text))
+            faults.append(Strike(clause.verb, victim, clause.seconds, peer, clause.rate, clause.text))
         return faults
 
     def _draws(self, index: int, number: int) -> random.Random:

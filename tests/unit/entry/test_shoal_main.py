@@ -11,7 +11,7 @@ import pytest
 
 PROGRAM = """
 import sys
-from shoal.entry.last_line import ends_with
+from shoal.entry.shoal_main import ends_with
 
 def main(*_):
     print(ends_with(sys._getframe(1)))

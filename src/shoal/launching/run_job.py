@@ -29,7 +29,7 @@ from shoal.launching.disk.aftermath import put_in_order, record_size
 from shoal.launching.disk.job_token import token_file
 from shoal.launching.disk.last_report import leave_report
 from shoal.launching.disk.resuming import strangers_hand
-from shoal.launching.launcher_loop import Equipment, Launcher
+from shoal.launching.launcher_loop import Equipment, LauncherLoop
 from shoal.launching.processes.running import Processes
 from shoal.launching.processes.specs import (
     Job,
@@ -44,7 +44,7 @@ from shoal.launching.processes.specs import (
 from shoal.launching.screen import Screen
 from shoal.launching.servers.job_servers import check_group, group_key_file, open_servers, space_name
 from shoal.launching.signals import caught_signals
-from shoal.launching.supervision.orders import Finish
+from shoal.launching.supervision.orders import FinishJob
 from shoal.membership.coordinator import open_listener
 from shoal.membership.watcher import WatcherClient
 from shoal.values import Address
@@ -146,7 +146,7 @@ def _way_in(job: Job, bound: Address) -> Iterator[None]:
                 file.unlink()
 
 
-def _start_and_see_to(job: Job, means: _Means, stack: contextlib.ExitStack) -> Finish:
+def _start_and_see_to(job: Job, means: _Means, stack: contextlib.ExitStack) -> FinishJob:
     """Start the processes and wait for the end of the job."""
     signals = stack.enter_context(caught_signals())
     private = (job.token_file,) if job.group_key_file is None else (job.token_file, job.group_key_file)
@@ -163,7 +163,7 @@ def _start_and_see_to(job: Job, means: _Means, stack: contextlib.ExitStack) -> F
     stack.callback(screen.close)
     line = CoordinatorLine(lambda: WatcherClient.connect(job.coordinator, means.token, timeout=CONNECT_TIMEOUT))
     stack.callback(line.close)
-    launcher = Launcher(job, Equipment(processes, screen, signals, line, coordinator, servers))
+    launcher = LauncherLoop(job, Equipment(processes, screen, signals, line, coordinator, servers))
     finish = launcher.run()
     screen.conclude(finish, job, launcher.last_lines(finish.lost_worker))
     return finish

@@ -165,6 +165,7 @@ class Hub:
         self.broken = self.number
         for interrupt in self.interrupts.values():
             interrupt("the generation is over")
+        self.interrupts.clear()
 
     @property
     def is_finished(self) -> bool:
@@ -369,7 +370,9 @@ class ThreadPeers(Peers):
             yield
         finally:
             with self._hub.condition:
-                del self._hub.interrupts[self.worker]
+                was_interrupted = self._hub.interrupts.pop(self.worker, None) is None
+        if was_interrupted:
+            raise Aborted("the generation is over")
 
     def set_position(self, step: int, operation: str) -> None:
         pass

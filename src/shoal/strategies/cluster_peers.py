@@ -70,6 +70,8 @@ class ClusterPeers(Peers):
         self._team: Team | None = None  # of a group that is being put together
         self._told_to_leave: str | None = None  # this process was, by a signal
         self._interrupt: Callable[[str], None] | None = None  # ends what the script waits for besides the group
+        self._interrupted: str | None = None  # why that was ended
+        self._interrupting = threading.Lock()  # held while it is; taken before the locks of whoever is interrupted
         self._unreached = Unreached()  # members that are missed since the last try to connect
         self._said: Ready | ExchangeBroken | None = None  # the newest notice
         self._connecting = 0  # number of the newest generation that this worker has tried to connect in
@@ -259,21 +261,27 @@ class ClusterPeers(Peers):
                     team.give_up(reason)
             self._listener.give_up(self._connecting if formed is None else min(self._connecting, formed - 1), reason)
 
-        if (interrupt := self._interrupt) is not None and (formed is None or self.generation.number < formed):
-            interrupt(reason)
+        with self._interrupting:
+            if self._interrupt is not None and (formed is None or self.generation.number < formed):
+                self._interrupted = reason
+                self._interrupt(reason)
 
     def interruption(self) -> str | None:
         return self.client.interruption(self.generation.number)
 
     @contextmanager
     def interrupting(self, interrupt: Callable[[str], None]) -> Iterator[None]:
-        self._interrupt = interrupt
+        with self._interrupting:
+            self._interrupt, self._interrupted = interrupt, None
         try:
             if (news := self.interruption()) is not None:  # it came before
                 raise Aborted(news)
             yield
         finally:
-            self._interrupt = None
+            with self._interrupting:
+                self._interrupt = None
+        if self._interrupted is not None:  # it came with the answer, and whoever was interrupted answers no more
+            raise Aborted(self._interrupted)
 
     # Wishes, and the leave to go on
 

@@ -147,7 +147,10 @@ class Peers(ABC):
 
     @contextmanager
     def interrupting(self, interrupt: Callable[[str], None]) -> Iterator[None]:  # noqa: ARG002  some are never interrupted
-        """Inside, `interrupt` is called, from another thread, when the present generation is over."""
+        """Inside, `interrupt` is called, from another thread, when the present generation is over.
+
+        Raises Aborted on the way out where it was called, also where what was waited for came all the same.
+        """
         yield
 
     @abstractmethod

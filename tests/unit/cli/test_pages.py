@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import shoal.transport.connection.handshake  # noqa: F401  # it defines an error
 from shoal.cli.options import settings
 from shoal.errors import all_errors
 

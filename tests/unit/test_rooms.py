@@ -58,7 +58,6 @@ NOT_JOINED = frozenset(
         "plan/quantities.py",
         "strategies/brake.py",
         "strategies/gradient_plan.py",
-        "strategies/reaching.py",
         "strategies/stand_in_group.py",
         "training/batches.py",
         "training/progress.py",

@@ -31,7 +31,7 @@ from shoal.membership.client import CoordinatorClient
 from shoal.membership.member.member import again
 from shoal.strategies.brake import Brake
 from shoal.strategies.peers import Briefed, JobOver, Peers, Traffic
-from shoal.strategies.reaching import by_worker, tell_from_outside
+from shoal.strategies.reaching import by_worker, local_host, tell_from_outside
 from shoal.strategies.server_ways import ServerWays
 from shoal.strategies.stand_in_group import StandInGroup, stand_in_generation
 from shoal.terms import Made
@@ -39,7 +39,7 @@ from shoal.transport.mesh_exchange import exchange_over
 from shoal.transport.neighbours import form
 from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
 from shoal.transport.team import Team, TeamLimits
-from shoal.values import Address, Generation, Member, Unreached
+from shoal.values import Generation, Member, Unreached
 from shoal.wire.messages import (
     PROTOCOL_VERSION,
     Briefing,
@@ -388,14 +388,3 @@ def _token(path: Path) -> str:
         return read_token(path)
     except TokenFileError as error:
         raise Refused(f"the token file {path} {error}; it is made by `shoal run`") from None
-
-
-def local_host(coordinator: Address) -> str:
-    """The address of this machine that the coordinator, and so the peers, can reach. No packet is sent."""
-    family = socket.AF_INET6 if ":" in coordinator.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((coordinator.host, coordinator.port))
-        except OSError as error:
-            raise Refused(f"the coordinator's address {coordinator} cannot be reached: {error.strerror}") from None
-        return str(probe.getsockname()[0])

@@ -1,17 +1,22 @@
-"""A worker that was left out, and whom of the members it can reach: it says so to the coordinator, and again when that
-changes, so that it is let in when it would not break the generation."""
+"""Who can reach whom: this worker's address for its peers, and the members that a worker which was left out can reach.
+
+The worker that was left out tells the coordinator, again whenever that changes, so that it is let in when it would not
+break the generation.
+"""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from itertools import count
 
 import msgspec
 
+from shoal.errors import Refused
 from shoal.membership.client import CoordinatorClient
 from shoal.transport.probe import reachable
 from shoal.transport.tcp_listener import PeerListener
-from shoal.values import Generation, Unreached
+from shoal.values import Address, Generation, Unreached
 from shoal.wire.messages import Ready
 
 PROBE_SECONDS = 1.0  # for all members to answer, and before they are asked again
@@ -54,3 +59,14 @@ def by_worker(unreached: Unreached, generation: Generation) -> Unreached:
         unreachable=tuple(sorted(generation.members[rank].worker for rank in unreached.unreachable)),
         late=tuple(sorted(generation.members[rank].worker for rank in unreached.late)),
     )
+
+
+def local_host(coordinator: Address) -> str:
+    """The address of this machine that the coordinator, and so the peers, can reach. No packet is sent."""
+    family = socket.AF_INET6 if ":" in coordinator.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((coordinator.host, coordinator.port))
+        except OSError as error:
+            raise Refused(f"the coordinator's address {coordinator} cannot be reached: {error.strerror}") from None
+        return str(probe.getsockname()[0])

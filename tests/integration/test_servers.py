@@ -20,11 +20,11 @@ from shoal.parameters.connection import Connection, Hearer
 from shoal.parameters.group_events import BlocksLost, MapMade
 from shoal.parameters.holding import Plan, plan_of
 from shoal.parameters.keeper_client import KeeperClient
-from shoal.parameters.proving import Key
 from shoal.parameters.server import Server, ServerConfig
 from shoal.parameters.shard import Shard
 from shoal.parameters.space_terms import SpaceTerms
 from shoal.parameters.table_blocks import table_bytes
+from shoal.transport.connection.handshake import Key
 from shoal.transport.name_lookup import Place
 from shoal.values import Address, ServerMap
 from shoal.values import Server as ServerAt

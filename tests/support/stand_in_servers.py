@@ -24,10 +24,11 @@ from shoal.parameters.ledger import Ledger
 from shoal.parameters.part_layout import PartLayout
 from shoal.parameters.part_memory import PartMemory
 from shoal.parameters.placement import Placement, keys_digest
-from shoal.parameters.proving import Key, job_purpose, keeper_job_purpose
+from shoal.parameters.purposes import job_purpose, keeper_job_purpose
 from shoal.parameters.switchboard import Switchboard
 from shoal.parameters.table_blocks import blocks_of
 from shoal.transport.arena import Offer, PeerArena
+from shoal.transport.connection.handshake import Key
 from shoal.values import Address, Server, ServerMap
 from shoal.wire import parameter_messages as wire
 from shoal.wire.keeper_messages import GroupNews, WatchGroup

@@ -22,7 +22,7 @@ from shoal.errors import ScriptFailed
 from shoal.parameters.keeper import Keeper, KeeperConfig
 from shoal.parameters.space_terms import SpaceTerms
 from shoal.values import Address
-from shoal.wire.handshake import new_token
+from shoal.wire.token_file import new_token
 
 WORKER = "shoal.cli.bench_parameter_server_worker"
 BASELINES = ("torch RPC, 1 at once", "torch RPC, 4 at once", "torch RPC, 16 at once", "two sockets")

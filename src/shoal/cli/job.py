@@ -24,6 +24,7 @@ from shoal.cli.last_report import leave_report
 from shoal.cli.launcher import Equipment, Launcher
 from shoal.cli.line import CoordinatorLine
 from shoal.cli.orders import Finish
+from shoal.cli.plaintext import spoken_plaintext
 from shoal.cli.plan import (
     Job,
     check_script,
@@ -46,7 +47,7 @@ from shoal.membership.coordinator import open_listener
 from shoal.membership.watcher import WatcherClient
 from shoal.values import Address
 from shoal.watch import open_display
-from shoal.wire.handshake import new_token
+from shoal.wire.token_file import new_token
 
 CONNECT_TIMEOUT = 300.0  # seconds for the coordinator's process to come up; it may have a slow store to look at first
 
@@ -67,6 +68,7 @@ def run_job(config: JobConfig, script: str, arguments: tuple[str, ...]) -> int:
         print(printable(f"shoal: {whose}; about to run {command}"), file=sys.stderr, flush=True)
     with contextlib.ExitStack() as stack:
         held = _earlier_run(config, stack)
+        stack.enter_context(spoken_plaintext(config.plaintext))
         token = new_token()
         listener = stack.enter_context(open_listener(parse_address(config.address, named="--address"), token))
         config = msgspec.structs.replace(config, address=str(_bound(listener)))  # for whoever looks for it

@@ -24,7 +24,7 @@ from shoal.cli.signals import Signals, caught_signals
 from shoal.cli.token_file import read_token
 from shoal.engines.engine import Engine, Exited, Printed, describe_exit
 from shoal.engines.local import LocalEngine
-from shoal.environment import likely_typos, parse_address
+from shoal.environment import in_plaintext, likely_typos, parse_address
 from shoal.errors import AddressUnavailable, Interrupted, Refused, ShoalError, UsageError, by_name
 from shoal.events import StorageFailed
 from shoal.job_config import from_toml
@@ -74,6 +74,7 @@ def main(arguments: Sequence[str]) -> int:
         line = CoordinatorLine(lambda: _reconnect(address, token), client)
         stack.callback(line.close)
         job = _job(client.welcome, parsed, address, token_file)
+        stack.enter_context(in_plaintext(job.config.plaintext))
         engine = stack.enter_context(contextlib.closing(LocalEngine()))
         return _Joining(job, _Equipment(engine, line, signals)).run()
 

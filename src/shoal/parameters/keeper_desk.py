@@ -18,7 +18,7 @@ from shoal.parameters import trouble_log
 from shoal.parameters.connection import Connection
 from shoal.parameters.cut_links import CutLinks
 from shoal.parameters.group_events import BlocksLost, GroupEvent, MapMade, MoreWanted, SpaceEnded, StopWanted
-from shoal.parameters.proving import KEEPER_PURPOSE, keeper_job_purpose
+from shoal.parameters.purposes import KEEPER_PURPOSE, keeper_job_purpose
 from shoal.parameters.server_group import ServerGroup
 from shoal.parameters.space_terms import SpaceTerms
 from shoal.values import Server

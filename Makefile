@@ -26,7 +26,9 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard src/shoal/native/*)
 demo: $(STAMP)
 	$(BIN)/shoal run -n 4 --spares 1 --chaos "kill worker at step 100" examples/count_samples.py --pause 0.03
 
-test: lint types unit
+# Lint and types use the cores that tests leave idle while they wait for processes.
+test: $(STAMP)
+	@$(MAKE) --no-print-directory -j3 lint types unit
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

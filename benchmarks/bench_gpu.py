@@ -23,8 +23,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from shoal.collectives import gpu_cuts
-from shoal.collectives.pinned_memory import pool
+from shoal.collectives.gpu import gpu_cuts
+from shoal.collectives.gpu.pinned_memory import pool
 
 RANKS = 2
 MB = 1_000_000

@@ -22,8 +22,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # How wide the terminal is must not decide what commands print here; those that run tests side by side say 80.
 os.environ.pop("COLUMNS", None)
 
-# In the background of a shell Ctrl-C is ignored, and processes that tests start would inherit that.
+# In the background of a shell Ctrl-C is ignored, and under nohup a closed terminal is. Processes that tests start would
+# inherit that; a handler in place of the setting is not inherited.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda _number, _frame: None)
 
 # How long an example takes is the machine's business. Under CI it is so by itself.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])

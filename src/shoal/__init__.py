@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.cli.launch import launch
-    from shoal.cli.script import main
     from shoal.data.streams import Files
+    from shoal.entry.shoal_main import main
+    from shoal.launching.launch import launch
     from shoal.training.run import Epoch, Run
 
 __version__ = "0.1.0"
@@ -20,8 +20,8 @@ _HOMES = {
     "Epoch": "shoal.training.run",
     "Files": "shoal.data.streams",
     "Run": "shoal.training.run",
-    "launch": "shoal.cli.launch",
-    "main": "shoal.cli.script",
+    "launch": "shoal.launching.launch",
+    "main": "shoal.entry.shoal_main",
 }
 
 

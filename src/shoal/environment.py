@@ -22,7 +22,7 @@ PREFIX = "SHOAL_"
 COORDINATOR = "SHOAL_COORDINATOR"  # host:port of the job's coordinator
 TOKEN_FILE = "SHOAL_TOKEN_FILE"  # noqa: S105  path of the file with the job's token; for the torch backend anybody may set it
 WORKER = "SHOAL_WORKER"  # this worker's number in the job
-LAUNCHER = "SHOAL_LAUNCHER"  # process id of the parent that started this worker; tells a worker from its own children
+PROCESS = "SHOAL_PROCESS"  # process id of the worker, which it sets itself: tells it from the processes it starts
 TORCH_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # torch's own: whether it loads extensions, such as ours, at import
 MALLOC = "GLIBC_TUNABLES"  # the C library's own
 # A step frees every gradient and the next one takes as much again: memory that malloc keeps (up to 4 GiB), in large
@@ -32,7 +32,7 @@ KEEPING_MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1073741824:
 TORCH_INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")  # that gloo and torch's RPC listen on
 NATIVE = "SHOAL_NATIVE"  # 0: the C extension is not used, even where it was built
 NCCL = "SHOAL_NCCL"  # 0: tensors of GPUs go through host memory, even where NCCL could carry them
-KNOWN = (COORDINATOR, TOKEN_FILE, WORKER, LAUNCHER)  # what a worker must have
+KNOWN = (COORDINATOR, TOKEN_FILE, WORKER)  # what a worker must have
 PLAINTEXT = "SHOAL_PLAINTEXT"  # 1: connections to other machines are not encrypted, as far as this process is asked
 SETTINGS = (NATIVE, NCCL, PLAINTEXT)  # what anybody may set
 # What Kubernetes sets in every container for a service whose name begins with shoal.
@@ -48,7 +48,6 @@ class WorkerEnvironment:
     coordinator: Address
     token_file: str
     worker: int
-    launcher: int  # process id
 
 
 def parse_address(text: str, *, named: str) -> Address:
@@ -74,15 +73,25 @@ def worker_environment(variables: Mapping[str, str] | None = None) -> WorkerEnvi
             f"the environment has {', '.join(sorted(found))} but not {', '.join(missing)}; "
             "start workers with `shoal run`"
         )
-    for name in (WORKER, LAUNCHER):
-        if not found[name].isdigit():
-            raise UsageError(f"the environment variable {name} is {found[name]!r}; it should be a number")
+    if not found[WORKER].isdigit():
+        raise UsageError(f"the environment variable {WORKER} is {found[WORKER]!r}; it should be a number")
     return WorkerEnvironment(
         coordinator=parse_address(found[COORDINATOR], named=COORDINATOR),
         token_file=found[TOKEN_FILE],
         worker=int(found[WORKER]),
-        launcher=int(found[LAUNCHER]),
     )
+
+
+def is_worker_itself() -> bool:
+    """Whether this process, which has a worker's variables, is the worker and not one that the worker started.
+
+    Engines make each of their processes the leader of a session. Which one asked first is noted in the environment, for
+    a process that the worker starts may lead a session too.
+    """
+    own = str(os.getpid())
+    if not os.environ.get(PROCESS):
+        os.environ[PROCESS] = own if os.getsid(0) == os.getpid() else "0"
+    return os.environ[PROCESS] == own
 
 
 def likely_typos(variables: Mapping[str, str] | None = None) -> list[str]:
@@ -220,20 +229,22 @@ def autoload_choice() -> dict[str, str]:
     return {TORCH_AUTOLOAD: os.environ[TORCH_AUTOLOAD]} if TORCH_AUTOLOAD in os.environ else {}
 
 
-def worker_variables(worker: WorkerEnvironment, torchrun: TorchrunPlace, *, threads: int) -> dict[str, str]:
-    """The variables of a new worker process: ours, torchrun's, and the number of threads torch may use."""
+def worker_variables(coordinator: Address, worker: int, torchrun: TorchrunPlace, *, threads: int) -> dict[str, str]:
+    """The variables of a new worker process: ours, torchrun's, and the number of threads torch may use.
+
+    Its engine adds `TOKEN_FILE`, since the path may be another one where the process runs.
+    """
     return {
-        COORDINATOR: str(worker.coordinator),
-        TOKEN_FILE: worker.token_file,
-        WORKER: str(worker.worker),
-        LAUNCHER: str(worker.launcher),
-        "RANK": str(worker.worker),
+        COORDINATOR: str(coordinator),
+        WORKER: str(worker),
+        PROCESS: "",  # the launcher may itself be a process that a worker started
+        "RANK": str(worker),
         "LOCAL_RANK": str(torchrun.place),
         "WORLD_SIZE": str(torchrun.workers),
         "LOCAL_WORLD_SIZE": str(torchrun.workers),
         "GROUP_RANK": "0",
         "GROUP_WORLD_SIZE": "1",
-        "ROLE_RANK": str(worker.worker),
+        "ROLE_RANK": str(worker),
         "ROLE_WORLD_SIZE": str(torchrun.workers),
         "MASTER_ADDR": torchrun.master.host,
         "MASTER_PORT": str(torchrun.master.port),

@@ -12,6 +12,7 @@
     ├── RunDirectoryExists       exit 7    the run directory is already there
     ├── Refused                  exit 8    the other side turned us away: wrong token, version, generation
     │   ├── TermsDiffer                    a newcomer's script says something else than the job's
+    │   ├── Untrusted                      of a connection's other end: no proof, or somebody in between (transport)
     │   └── ServerRefused                  a parameter server: no room, over its quota, a table it cannot hold
     ├── CheckpointUnusable       exit 9    no checkpoint can be used: none there, damaged, or of another model
     ├── ServersLost              exit 10   no parameter server can be reached any more
@@ -25,7 +26,8 @@
         ├── ParametersLost                 no living parameter server holds some of the values any more
         └── Aborted                        the group was aborted from this side
 
-`docs/exit-codes.md` is the page for users; a test keeps it equal to this tree.
+`docs/exit-codes.md` is the page for users; a test keeps it equal to this tree. Also here: making text that others wrote
+safe to print.
 """
 
 from __future__ import annotations
@@ -168,3 +170,8 @@ def by_name(name: str, text: str) -> ShoalError:
     """Rebuild an error that another process reported by class name. Unknown names become a plain ShoalError."""
     kind = {error.__name__: error for error in all_errors()}.get(name, ShoalError)
     return kind(text)
+
+
+def printable(text: str) -> str:
+    """Without control characters, which could move the cursor, and without what UTF-8 cannot hold."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -2,12 +2,13 @@
 
 `workers` in Python is `--workers` on the command line and `workers` in a file; `run_dir` is `--run-dir` and `run-dir`.
 Values are checked once, here; an unknown name is answered with the nearest known one. Not here: which settings go with
-which strategy (`cli.strategy_settings`), as they may come from a file and a command line.
+which strategy (`launching.strategy_settings`), as they may come from a file and a command line.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib.metadata
 import json
 import re
 from collections.abc import Mapping
@@ -27,7 +28,8 @@ STRATEGIES = ("all-reduce", "parameter-server")
 CONSISTENCIES = ("synchronous", "asynchronous")
 SCALINGS = ("lr", "gradient", "none")
 SCHEDULES = ("auto", "ring", "tree", "double-tree", "halving-doubling", "hierarchical")
-CODECS = ("identity",)
+CODECS = ("identity",)  # Shoal's own; installed packages may offer others
+CODEC_GROUP = "shoal.codecs"  # of the entry points by which they do
 CARRIERS = ("shoal", "gloo", "nccl", "mpi")
 RESIZES = ("global-batch", "worker-batch", "worker-batch-and-lr")
 PROGRESS = ("auto", "live", "plain", "none")
@@ -63,7 +65,9 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     deterministic: Annotated[
         bool, Meta(description="what auto takes follows from sizes alone, by a fixed table, and no link is measured")
     ] = False
-    codec: Annotated[str, Meta(description="how tensors travel: identity")] = "identity"
+    codec: Annotated[
+        str, Meta(description="how gradients cross from host to host: identity, or a codec of an installed package")
+    ] = "identity"
     carrier: Annotated[
         str, Meta(description="what moves them: shoal (shared memory and TCP), or the library gloo, nccl or mpi")
     ] = "shoal"
@@ -142,7 +146,8 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         _one_of("resize", self.resize, RESIZES)
         _one_of("strategy", self.strategy, STRATEGIES)
         _one_of("schedule", self.schedule, SCHEDULES)
-        _one_of("codec", self.codec, CODECS)
+        codec = codec_parts(self.codec)[0]
+        _one_of("codec", codec, CODECS if codec in CODECS else (*CODECS, *codecs_offered()))
         _one_of("carrier", self.carrier, CARRIERS)
         self._check_carrier()
         _one_of("progress", self.progress, PROGRESS)
@@ -270,6 +275,23 @@ def size_of(text: str, *, named: str) -> int:
     if match is None or unit is None or float(match[1]) * unit < 1:
         raise UsageError(f"{named} is {text!r}; it should be a size such as 2GB, 512MB or 1.5GiB")
     return int(float(match[1]) * unit)
+
+
+def codec_parts(text: str) -> tuple[str, dict[str, str]]:
+    """`int8:bits=4,seed=3` is the codec int8 and two settings, which the codec itself checks when it is made."""
+    name, colon, rest = text.partition(":")
+    settings: dict[str, str] = {}
+    for part in rest.split(",") if colon else ():
+        key, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or not key or key in settings:
+            raise UsageError(f"--codec is {text!r}; it should be NAME, or NAME:SETTING=VALUE,SETTING=VALUE,...")
+        settings[key] = value
+    return name, settings
+
+
+def codecs_offered() -> dict[str, importlib.metadata.EntryPoint]:
+    """By name: codecs of packages that are installed beside Shoal. Reads their metadata and imports nothing."""
+    return {point.name: point for point in importlib.metadata.entry_points(group=CODEC_GROUP)}
 
 
 def _toml(value: object) -> str:

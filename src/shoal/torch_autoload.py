@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from shoal.environment import (
     WorkerEnvironment,
+    is_worker_itself,
     keep_torch_on_loopback,
     store_is_the_agents,
     torch_rank,
@@ -67,7 +68,7 @@ def load() -> None:
         if hasattr(meeting, MAKING_STORES):
             setattr(meeting, MAKING_STORES, _on_loopback(getattr(meeting, MAKING_STORES)))
     # The variables are inherited by whatever a worker starts; only the worker itself may start no workers.
-    if worker.launcher == os.getppid():
+    if is_worker_itself():
         for name in REPLACED:
             setattr(multiprocessing, name, _refusal(name, worker))
 
@@ -86,7 +87,7 @@ def _own_rank_only(original: Callable[..., None], worker: WorkerEnvironment) -> 
         given = signature.bind_partial(*arguments, **options).arguments.get("rank", -1)
         rank = torch_rank() if given is None or given < 0 else given
         # A worker's own call may name any rank; it is processes that workers started that must not pose as others.
-        if os.getppid() != worker.launcher and rank is not None and rank != worker.worker:
+        if rank is not None and rank != worker.worker and not is_worker_itself():
             _leave(worker, _explain(f"distributed.init_process_group as rank {rank}", sys._getframe(1)))
         original(*arguments, **options)
 
@@ -144,7 +145,7 @@ def _loopback_family(host: str) -> socket.AddressFamily | None:
 def _refusal(name: str, worker: WorkerEnvironment) -> object:
     def refuse(*_arguments: object, **_options: object) -> NoReturn:
         text = _explain(f"multiprocessing.{name}", sys._getframe(1))
-        if getattr(sys.modules.get("shoal.cli.script"), "is_worker", False):
+        if getattr(sys.modules.get("shoal.entry.shoal_main"), "is_worker", False):
             raise ScriptStartsProcesses(text)  # `shoal.main` reports it
         _leave(worker, text)
 

@@ -62,8 +62,7 @@ class Hosts:
             )
 
     def start_worker(self, host: int, worker: int) -> None:
-        ours = {"SHOAL_COORDINATOR": self._address, "SHOAL_TOKEN_FILE": str(self._token)}
-        ours |= {"SHOAL_WORKER": str(worker), "SHOAL_LAUNCHER": str(os.getpid())}
+        ours = {"SHOAL_COORDINATOR": self._address, "SHOAL_TOKEN_FILE": str(self._token), "SHOAL_WORKER": str(worker)}
         self.host_of[self._start(host, f"worker-{worker}", SCRIPT, **ours).pid] = host
 
     def join(self, host: int) -> None:

@@ -12,7 +12,7 @@ from campaign.running import Outcome, events_of
 from campaign.script import EPOCHS, SAMPLES
 from shoal import events
 from shoal.watch.incident_words import cost_of
-from shoal.watch.record import read_record
+from shoal.watch.record.run_record import read_record
 from support.launcher import leftovers
 from support.truth import Told, diaries
 

@@ -106,7 +106,7 @@ def kind_of(command: list[str]) -> str:
     words = set(command)
     if any(word.endswith("guardian.py") for word in command):
         return "guardian"
-    if "shoal.cli.spare" in words:
+    if "shoal.entry.spare" in words:
         return "spare"
     for name in ("coordinator", "server", "join"):
         if "shoal" in words and name in words:

@@ -15,10 +15,10 @@ import torch
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as some
 
-from shoal.collectives.choice import Chooser
 from shoal.collectives.group import Group, Reduction
-from shoal.collectives.memory_loops import BLOCK_BYTES, MemoryWays
-from shoal.collectives.schedule import Program, boundaries
+from shoal.collectives.memory.memory_loops import BLOCK_BYTES, MemoryWays
+from shoal.collectives.schedules.choice import Chooser
+from shoal.collectives.schedules.schedule import Program, boundaries
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.transport.native_layout import SLOT_BYTES
 from support.bits import COMPLEX, DTYPES, bits_of, combined, folded, reductions_of, tensor_of

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from shoal.collectives.engine import Operation
-from shoal.collectives.memory_engine import MemoryEngine
+from shoal.collectives.memory.memory_engine import MemoryEngine
 from shoal.transport.in_process import in_process_meshes
 from shoal.wire.frames import Kind
 from support.collectives import succeed

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from shoal.codecs.identity import Identity, memory_of
+from shoal.codecs.identity import Identity
 from shoal.collectives.group import Pending, Reduction
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import Aborted, PeerLost, UsageError, WorkersDisagree
-from support.collectives import GROUP_KINDS, groups, in_threads, meshes
+from support.collectives import GROUP_KINDS, groups, in_threads
 
 Start = Callable[[ThreadedGroup], Pending]
 LARGE = 2_000_000  # elements: `auto` takes a ring
@@ -198,35 +198,12 @@ def test_a_send_of_another_size_is_named(kind: tuple[str, str]) -> None:
             made[1].receive(torch.ones(2), 0, label="rows").wait()
 
 
-class Inverted(Identity):
-    """A codec whose bytes are not the tensor's own."""
-
-    name = "inverted"
-    wire_id = 200
-    raw = False
-
-    def encode(self, tensor: torch.Tensor) -> memoryview:
-        return memoryview(bytes(255 - byte for byte in memory_of(tensor)))
-
-    def decode(self, data: memoryview, tensor: torch.Tensor) -> None:
-        super().decode(memoryview(bytes(255 - byte for byte in data)), tensor)
-
-
-def test_a_codec_that_changes_the_bytes_gives_the_same_sums(kind: tuple[str, str]) -> None:
-    with groups(kind[0], 3, kind[1], codec=Inverted) as made:
-        tensors = [torch.arange(100.0) * (rank + 1) for rank in range(3)]
-        for pending in [group.all_reduce(tensors[group.rank], label="inverted") for group in made]:
-            pending.wait()
-        assert all(torch.equal(tensor, torch.arange(100.0) * 6) for tensor in tensors)
-
-
-def test_a_lossy_codec_is_refused() -> None:
-    class Lossy(Identity):
-        name = "lossy"
-        lossless = False
-
-    with meshes("in-process", 2) as ends, pytest.raises(UsageError, match="'lossy' loses precision"):
-        ThreadedGroup.over(ends[0], 1, "auto", Lossy())
+def test_only_sums_of_floating_point_numbers_can_be_encoded() -> None:
+    with groups("in-process", 2) as made:
+        with pytest.raises(UsageError, match="only sums of floating point"):
+            made[0].all_reduce(torch.ones(3), label="largest", reduction=Reduction.MAX, key="gradients")
+        with pytest.raises(UsageError, match="only sums of floating point"):
+            made[0].all_reduce(torch.ones(3, dtype=torch.int64), label="counts", key="gradients")
 
 
 def test_a_group_of_one_needs_no_transport_and_no_thread() -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from shoal.collectives import mailbox_post
-from shoal.collectives.mailbox import Mailbox
+from shoal.collectives.mailbox import post as mailbox_post
+from shoal.collectives.mailbox.mailbox import Mailbox
 from shoal.errors import UsageError, WorkersDisagree
 from support.collectives import in_threads, succeed
 from support.mailboxes import LANES, mailboxes

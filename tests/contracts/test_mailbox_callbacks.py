@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoal.collectives.mailbox import Mailbox
-from shoal.collectives.mailbox_delivery import Delivery
+from shoal.collectives.mailbox.delivery import Delivery
+from shoal.collectives.mailbox.mailbox import Mailbox
 from shoal.errors import Aborted
 from support.collectives import PATIENCE
 from support.mailboxes import LANES, mailboxes

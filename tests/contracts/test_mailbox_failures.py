@@ -15,7 +15,7 @@ import psutil
 import pytest
 import torch
 
-from shoal.collectives.mailbox import Mailbox
+from shoal.collectives.mailbox.mailbox import Mailbox
 from shoal.errors import Aborted, PeerLost
 from support.collectives import PATIENCE, in_threads, succeed
 from support.mailboxes import LANES, mailboxes

@@ -13,8 +13,8 @@ from multiprocessing.process import BaseProcess
 import pytest
 import torch
 
-from shoal.collectives.mailbox import Mailbox
-from shoal.collectives.mailbox_stage import Stage
+from shoal.collectives.mailbox.mailbox import Mailbox
+from shoal.collectives.mailbox.pieces import Stage
 from shoal.errors import PeerLost
 from shoal.transport.native import native
 from support.mailboxes import connections_of, open_mailbox

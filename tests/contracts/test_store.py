@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from shoal.checkpoint.full_disk import FullDiskStore
-from shoal.checkpoint.local_store import LocalStore
-from shoal.checkpoint.remote_store import BLOCK, RemoteStore
-from shoal.checkpoint.store import Buffer, Store
+from shoal.checkpoint.stores.local_store import LocalStore
+from shoal.checkpoint.stores.opening import FullDiskStore
+from shoal.checkpoint.stores.remote_store import BLOCK, RemoteStore
+from shoal.checkpoint.stores.store import Buffer, Store
 from support.object_store import BUCKET, ObjectStore, object_store
 
 

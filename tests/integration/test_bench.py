@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from shoal.cli.bench_checkpoint import Bench
-from shoal.cli.bench_checkpoint_verdict import ASYNC
+from shoal.bench.checkpoint.command import SavingJobs
+from shoal.bench.checkpoint.figures import ASYNC
 from support.launcher import PATIENCE, leftovers, shoal, started
 
 
+@pytest.mark.long
 def test_training_benchmark_compares_with_ddp_in_one_run(tmp_path: Path) -> None:
     outcome = shoal(
         tmp_path, "bench", "training", "--model", "gpt", "--rounds", "1", "--steps", "1", "--json", "found.json"
@@ -60,7 +61,7 @@ def test_checkpoint_benchmark_compares_with_torch_in_one_run(tmp_path: Path) -> 
 @pytest.mark.long
 def test_memory_of_a_save_is_seen(tmp_path: Path) -> None:
     """Shoal's copy of the state is there, and it is one."""
-    found, _ = Bench(tmp_path, size_mb=60).job("memory-0", "--method", "shoal", workers=1)
+    found, _ = SavingJobs(tmp_path, size_mb=60).run("memory-0", "--method", "shoal", workers=1)
     assert 0.5 < found["growth"] / found["state_bytes"] < 1.5
 
 

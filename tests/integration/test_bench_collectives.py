@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from shoal.cli.bench_collectives import COLLECTIVES
+from shoal.bench.collectives.command import COLLECTIVES
 from support.launcher import shoal
 
 
+@pytest.mark.long
 def test_every_collective_is_measured_by_both_and_judged(tmp_path: Path) -> None:
     outcome = shoal(tmp_path, *("bench", "collectives", "-n", "2", "--sizes", "4k", "--quick", "--json", "found.json"))
     found = json.loads((tmp_path / "found.json").read_text())

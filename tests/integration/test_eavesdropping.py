@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shoal.cli.job_servers import space_name
+from shoal.launching.servers.job_servers import space_name
 from shoal.parameters.keeper_client import KeeperClient
 from shoal.parameters.space_terms import SpaceTerms
 from shoal.transport.connection.handshake import CLAIM_BYTES, MAGIC, OPENING_BYTES

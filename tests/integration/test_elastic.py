@@ -87,6 +87,7 @@ def job(
         yield Elastic(folder, process)
 
 
+@pytest.mark.long
 def test_kills_in_forward_backward_and_update_one_after_the_other(tmp_path: Path) -> None:
     """The survivors keep their processes; each loss is one new generation, and replacements come in."""
     traps = {1: ("forward", 10), 2: ("backward", 30), 3: ("update", 50)}
@@ -181,6 +182,7 @@ def test_sigterm_to_one_worker_hands_over_and_is_no_failure(tmp_path: Path) -> N
     assert not run.of(events.StepVoided)
 
 
+@pytest.mark.long
 def test_a_worker_that_runs_out_of_memory_is_replaced(tmp_path: Path) -> None:
     """As an exception, which torch raises, here; the kernel's way is a SIGKILL."""
     with job(tmp_path, "-n", "2", traps={1: ("memory", 10)}, epochs=3) as run:
@@ -189,6 +191,7 @@ def test_a_worker_that_runs_out_of_memory_is_replaced(tmp_path: Path) -> None:
     assert failed.worker == 1 and "memory" in failed.text
 
 
+@pytest.mark.long
 def test_the_scripts_own_mistake_ends_the_job_after_some_and_is_shown_once(tmp_path: Path) -> None:
     traps = dict.fromkeys(range(1, 12), ("raise", 10))
     with job(tmp_path, "-n", "2", "--max-failures", "2", traps=traps, epochs=30) as run:

@@ -43,7 +43,7 @@ def test_every_example_is_tried_here() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(SMALL)
 
 
-@pytest.mark.parametrize("name", examples_but("early_stopping.py"))  # which is looked at more closely below
+@pytest.mark.parametrize("name", examples_but("count_samples.py", "early_stopping.py", "gpt.py"))
 def test_example_on_two_workers(tmp_path: Path, name: str) -> None:
     saves = ("--save", SAVES[name]) if name in SAVES else ()
     outcome = shoal(tmp_path, "run", "-n", "2", str(EXAMPLES / name), *SMALL[name], *saves)
@@ -53,7 +53,7 @@ def test_example_on_two_workers(tmp_path: Path, name: str) -> None:
     assert ("finished" in outcome.stdout) is (name not in PLAIN)
 
 
-@pytest.mark.parametrize("name", examples_but("digits.py", "early_stopping.py"))
+@pytest.mark.parametrize("name", examples_but("count_samples.py", "digits.py", "early_stopping.py", "torch_ddp.py"))
 def test_example_in_one_process_without_a_coordinator(tmp_path: Path, name: str) -> None:
     command = [sys.executable, str(EXAMPLES / name), *SMALL[name]]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
@@ -83,6 +83,7 @@ def test_the_demo_kills_a_worker_and_every_sample_is_used_exactly_once_per_epoch
     assert "1,437 samples, each used exactly 5 times" in outcome.stdout
 
 
+@pytest.mark.long
 def test_early_stopping_ends_the_job_with_its_reason_in_the_record(tmp_path: Path) -> None:
     script = str(EXAMPLES / "early_stopping.py")
     outcome = shoal(tmp_path, "run", "-n", "2", "--run-dir", "kept", script, "--patience", "1", "--batch", "64")

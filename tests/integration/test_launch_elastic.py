@@ -241,7 +241,7 @@ def wait_for_spare(folder: Path) -> psutil.Process:
     while time.monotonic() < limit:
         log = folder / "out/logs/spares.log"
         ready = log.read_text().count("ready") if log.exists() else 0
-        spares = [process for process in processes_in(folder) if "shoal.cli.spare" in command_of(process)]
+        spares = [process for process in processes_in(folder) if "shoal.entry.spare" in command_of(process)]
         waiting = [process for process in spares if not is_worker(folder, process.pid)]
         if waiting and ready == len(spares):
             return waiting[0]

@@ -9,8 +9,8 @@ import threading
 import time
 from pathlib import Path
 
-from shoal.cli.line import Broke, Connected, CoordinatorLine, News, NoAnswer
 from shoal.errors import AddressUnavailable, ShoalError
+from shoal.launching.coordinator_line import Broke, Connected, CoordinatorLine, News, NoAnswer
 from shoal.membership.watcher import WatcherClient
 from shoal.wire.messages import Happened
 from support.membership_job import Job

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.checkpoint.manifest import parse_name
+from shoal.checkpoint.published.manifest import parse_name
 from shoal.events import (
     CheckpointPublished,
     CheckpointStarted,

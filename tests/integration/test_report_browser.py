@@ -342,6 +342,7 @@ def test_policy_stops_what_slips_through(browser: Browser, folder: Path) -> None
         assert page.title() == "first - shoal"
 
 
+@pytest.mark.long
 def test_report_of_a_real_job(tmp_path: Path, open_page: Opener) -> None:
     outcome = shoal(tmp_path, "run", "-n", "2", "--run-dir", "job", str(EXAMPLES / "digits.py"), "--epochs", "2")
     assert outcome.code == 0, outcome.stderr

@@ -167,6 +167,7 @@ def test_six_kills_at_random_moments(workers: int, tmp_path: Path) -> None:
         assert_same(expected, killed_and_resumed(folder, workers, point=100 * workers + point))
 
 
+@pytest.mark.long
 def test_with_another_number_of_workers_every_sample_still_counts_once(tmp_path: Path) -> None:
     write_script(tmp_path, pause=0.02)
     run_and_kill(tmp_path, 2, after=0.3, every=7)

@@ -13,19 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from shoal.checkpoint.catalogue import load_manifest, published, unpublished, verify
-from shoal.checkpoint.local_store import LocalStore
-from shoal.checkpoint.publisher import StorePublisher
+from shoal.checkpoint.published.catalogue import load_manifest, published, unpublished, verify
+from shoal.checkpoint.published.store_publisher import StorePublisher
+from shoal.checkpoint.stores.local_store import LocalStore
 
 KEEP = 2
 WRITER = """
 import sys, time
 import msgspec, numpy
 from pathlib import Path
-from shoal.checkpoint.local_store import LocalStore
-from shoal.checkpoint.manifest import INDEX_KEY, About, PartIndex, Piece, TensorEntry, checkpoint_name, part_name
-from shoal.checkpoint.part_file import Stored, encode_header
-from shoal.checkpoint.publisher import StorePublisher
+from shoal.checkpoint.stores.local_store import LocalStore
+from shoal.checkpoint.published.manifest import INDEX_KEY, About, PartIndex, Piece, TensorEntry
+from shoal.checkpoint.published.manifest import checkpoint_name, part_name
+from shoal.checkpoint.parts.part_file import Stored, encode_header
+from shoal.checkpoint.published.store_publisher import StorePublisher
 from shoal.membership.publisher import PublishRequest
 from shoal.values import Address, Cursor, Generation, Member
 import xxhash

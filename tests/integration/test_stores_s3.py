@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from shoal.checkpoint import catalogue
-from shoal.checkpoint.reader import read_state
-from shoal.checkpoint.remote_store import BLOCK, RemoteStore
+from shoal.checkpoint.published import catalogue
+from shoal.checkpoint.published.reader import read_state
+from shoal.checkpoint.stores.remote_store import BLOCK, RemoteStore
 from shoal.errors import UsageError
 from support.checkpoints import publish, small_tree, write_parts
 from support.object_store import BUCKET, Faults, ObjectStore, object_store

@@ -120,6 +120,7 @@ def test_an_exchange_broken_on_purpose_is_redone_in_the_next_generation(undistur
     assert {3} <= voided <= {2, 3}
 
 
+@pytest.mark.long
 def test_a_script_that_raises_in_a_void_iteration_starts_again(undisturbed: Path, tmp_path: Path) -> None:
     sabotaged(tmp_path, 6, "if not run.applied: raise ArithmeticError('no gradient')")
     assert_same_bits(undisturbed, tmp_path)
@@ -152,7 +153,7 @@ def test_a_script_that_raises_in_one_worker_shows_its_traceback_once(tmp_path: P
     everything = outcome.stdout + outcome.stderr
     assert everything.count("ValueError: bad batch") == 1
     assert "worker 2" in outcome.stderr
-    assert "in before_update" in outcome.stderr and "cli/script.py" not in outcome.stderr
+    assert "in before_update" in outcome.stderr and "entry/shoal_main.py" not in outcome.stderr
     assert leftovers(tmp_path) == []
 
 
@@ -176,7 +177,7 @@ MISTAKES = {
     "name",
     [
         "models differ",
-        "fewer samples",
+        pytest.param("fewer samples", marks=pytest.mark.long),
         pytest.param("loop left early", marks=pytest.mark.long),
         pytest.param("mean on one", marks=pytest.mark.long),
     ],
@@ -246,6 +247,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_loader_processes_and_collate_of_a_data_loader_are_used(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(HEAD + "EPOCHS, KILL_AT = 1, None\n" + LOADING)
     outcome = shoal(tmp_path, "run", "-n", "2", "script.py")
@@ -254,6 +256,7 @@ def test_loader_processes_and_collate_of_a_data_loader_are_used(tmp_path: Path) 
     assert sorted(seen) == [10 * index for index in range(40)]
 
 
+@pytest.mark.long
 def test_a_killed_worker_with_loader_processes_is_noticed_at_once_and_leaves_none(tmp_path: Path) -> None:
     kill = "EPOCHS, KILL_AT = 10, (3 if os.environ['RANK'] == '1' else None)\n"
     (tmp_path / "script.py").write_text(HEAD + kill + LOADING)

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import torch
 
-from shoal.checkpoint.capture import Capture, NamedState, Staging
-from shoal.checkpoint.manifest import About, checkpoint_name, part_name
-from shoal.checkpoint.part_writer import write_part
-from shoal.checkpoint.publisher import StorePublisher
+from shoal.checkpoint.parts.capture import Capture, CaptureMemory, NamedState
+from shoal.checkpoint.parts.part_writer import write_part
+from shoal.checkpoint.published.manifest import About, checkpoint_name, part_name
+from shoal.checkpoint.published.store_publisher import StorePublisher
 from shoal.checkpoint.state_tree import flatten_named
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores.store import Store
 from shoal.membership.publisher import PublishRequest
 from shoal.values import Address, Cursor, Generation, Member
 
@@ -58,7 +58,7 @@ def write_parts(store: Store, step: int, generation: int, world_size: int = 2, *
     )
     files = tuple(part_name(rank, world_size) for rank in range(world_size))
     for rank, file in enumerate(files):
-        capture = Capture(state, Staging(), rank=rank, world_size=world_size)
+        capture = Capture(state, CaptureMemory(), rank=rank, world_size=world_size)
         write_part(store, f"{name}/{file}", capture, about if rank == 0 else None)
     return PublishRequest(checkpoint=name, files=files, mark=mark)
 

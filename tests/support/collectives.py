@@ -13,10 +13,10 @@ import pytest
 
 from shoal.codecs.codec import Codec
 from shoal.codecs.identity import Identity
-from shoal.collectives.schedule import Action, Program, Transfer
+from shoal.collectives.schedules.schedule import Action, Program, Transfer
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.job_config import SCHEDULES
-from shoal.links.plan import Plan, fixed_plan
+from shoal.links.plan import LinkPlan, fixed_plan
 from shoal.transport.in_process import in_process_meshes
 from shoal.transport.mesh import Mesh
 from shoal.transport.native import native
@@ -125,7 +125,7 @@ def meshes(transport: str, size: int) -> Iterator[list[Mesh]]:
             mesh.close()
 
 
-def plan_of(size: int) -> Plan:
+def plan_of(size: int) -> LinkPlan:
     """With hosts, for those who ask for them."""
     return fixed_plan(tuple(tuple(range(size))[number::2] for number in range(min(2, size))))
 
@@ -135,7 +135,7 @@ def groups(
     transport: str, size: int, schedule: str = "auto", codec: Callable[[], Codec] = Identity
 ) -> Iterator[list[ThreadedGroup]]:
     if transport in KINDS_OF_MEMORY:
-        with memory_groups(transport, size) as found:
+        with memory_groups(transport, size, codec) as found:
             yield found
         return
     with meshes(transport, size) as ends:

@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import shoal
-from shoal.checkpoint import part_thread
+from shoal.checkpoint.parts import part_thread
 from shoal.training import regrouping
 
 

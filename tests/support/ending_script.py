@@ -38,8 +38,8 @@ from torch import nn  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
 import shoal  # noqa: E402
-from shoal.checkpoint import part_thread  # noqa: E402
-from shoal.checkpoint.part_writer import write_part  # noqa: E402
+from shoal.checkpoint.parts import part_thread  # noqa: E402
+from shoal.checkpoint.parts.part_writer import write_part  # noqa: E402
 from shoal.membership.client import CoordinatorClient  # noqa: E402
 from shoal.strategies.cluster_peers import ClusterPeers  # noqa: E402
 from shoal.values import Generation  # noqa: E402

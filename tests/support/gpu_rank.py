@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from shoal.collectives.carriers.beside import BesideEngine
 from shoal.collectives.carriers.nccl import NcclCarrier
 from shoal.collectives.engine import Engine, Operation
+from shoal.collectives.gpu.pinned_memory import pool
 from shoal.collectives.group import Reduction
-from shoal.collectives.pinned_memory import pool
 from shoal.errors import UsageError
 from shoal.wire.frames import Kind
 

@@ -115,9 +115,9 @@ leave(step, client.stop_reason or "finished", is_handover=bool(told) and client.
 # `wait` keeps it from writing.
 SAVING = """
 import msgspec
-from shoal.checkpoint.manifest import About, INDEX_KEY, PartIndex, checkpoint_name, part_name
-from shoal.checkpoint.part_file import encode_header
-from shoal.checkpoint.stores import store_for
+from shoal.checkpoint.published.manifest import About, INDEX_KEY, PartIndex, checkpoint_name, part_name
+from shoal.checkpoint.parts.part_file import encode_header
+from shoal.checkpoint.stores.opening import store_for
 from shoal.job_config import from_toml
 from shoal.values import Cursor
 from shoal.wire.messages import PartFailed, PartWritten

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shoal.collectives.mailbox import Mailbox
-from shoal.collectives.mailbox_lane import Lane
-from shoal.collectives.mailbox_memory import Exchange, MemoryLane
-from shoal.collectives.mailbox_tcp import TcpLane
+from shoal.collectives.mailbox.lane import Lane
+from shoal.collectives.mailbox.mailbox import Mailbox
+from shoal.collectives.mailbox.memory_lane import Exchange, MemoryLane
+from shoal.collectives.mailbox.tcp_lane import TcpLane
 from shoal.transport.connection.endpoint import Endpoint, plain
 from shoal.transport.neighbours import Neighbourhood
 from support.collectives import PATIENCE, succeed

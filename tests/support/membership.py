@@ -84,8 +84,8 @@ from shoal.terms import Call, Made
 from shoal.values import Address, Generation, Unreached
 from shoal.wire import messages
 from shoal.wire.messages import PROTOCOL_VERSION, ClientMessage, Join
+from support.scenarios import value
 
-SEPARATOR = "----"
 MISSING = {"step": 0, "operation": "all-reduce of gradients", "generation": 1, "peer": None, "reason": "reset by peer"}
 
 
@@ -213,14 +213,14 @@ class Scenario:
         name = options.pop("client", f"worker-{plain[0]}" if plain else "launcher")
         self.count += 1
         self.clients[name] = self.count
-        fields: dict[str, Any] = {key: _value(text) for key, text in options.items()}
+        fields: dict[str, Any] = {key: value(text) for key, text in options.items()}
         if plain:
             return self.count, join(int(plain[0]), **{"was_member": verb == "back"} | fields)
         is_launcher = bool(fields.get("launcher", 1))
         return self.count, messages.Watch(version=PROTOCOL_VERSION, is_launcher=is_launcher)
 
     def _message(self, verb: str, plain: list[str], options: dict[str, str]) -> ClientMessage:
-        fields: dict[str, Any] = {key: _value(text) for key, text in options.items()}
+        fields: dict[str, Any] = {key: value(text) for key, text in options.items()}
         if verb == "part":
             return part(int(plain[0]), failed=fields.pop("not", ""), **fields)
         if verb == "report":
@@ -284,17 +284,6 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in text.split(","))
 
 
-def _value(text: str) -> int | float | str | list[Any]:
-    if text.startswith("["):
-        return list(json.loads(text))
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
 def as_text(value: msgspec.Struct) -> str:
     """The name on the wire and the fields that tell something."""
     shown = []
@@ -345,19 +334,3 @@ def generation_text(generation: Generation, *, in_full: bool) -> str:
     lost = ", ".join(f"{one.worker} of {one.generation} at {one.point}" for one in generation.lost if one.point)
     losses = f" lost [{lost}]" if lost else ""
     return f"{generation.number} ranks [{members}]{carriers}{losses} {json.dumps(generation.reason)}"
-
-
-def replay(text: str) -> str:
-    """The scenario with the answers that the core gives today."""
-    scenario = Scenario()
-    out: list[str] = []
-    answering = False
-    for line in text.splitlines():
-        if answering and line.strip():
-            continue
-        answering = False
-        out.append(line)
-        if line.strip() and not line.startswith("#"):
-            out += [SEPARATOR, *scenario.run(line)]
-            answering = True
-    return "\n".join(out) + "\n"

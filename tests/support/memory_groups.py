@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from shoal.codecs.codec import Codec
 from shoal.codecs.identity import Identity
 from shoal.collectives.assembly import GroupConfig, group_over
-from shoal.collectives.choice import Chooser
-from shoal.collectives.memory_engine import MemoryEngine
-from shoal.collectives.memory_loops import MemoryWays
-from shoal.collectives.scheduled_engine import ScheduledEngine
+from shoal.collectives.memory.memory_engine import MemoryEngine
+from shoal.collectives.memory.memory_loops import MemoryWays
+from shoal.collectives.schedules.choice import Chooser
+from shoal.collectives.schedules.scheduled_engine import ScheduledEngine
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.transport.in_process import in_process_meshes
 from shoal.transport.mesh import Mesh
@@ -59,16 +60,15 @@ def teams(size: int) -> Iterator[list[Team]]:
 
 
 @contextmanager
-def memory_groups(kind: str, size: int) -> Iterator[list[ThreadedGroup]]:
+def memory_groups(kind: str, size: int, codec: Callable[[], Codec] = Identity) -> Iterator[list[ThreadedGroup]]:
     from support.collectives import succeed
 
     meshes: list[Mesh] = list(in_process_meshes(size))
     if kind == "two-level":
         hosts = [list(range(size))[start : start + 3] for start in range(0, size, 3)]  # the last may be smaller
         hoods = neighbourhoods(meshes, hosts)
-        config = GroupConfig()
-        pairs = list(zip(meshes, hoods, strict=True))
-        made = succeed(*(lambda pair=pair: group_over(*pair, config) for pair in pairs))  # they measure together
+        each = [(mesh, hood, GroupConfig(codec=codec())) for mesh, hood in zip(meshes, hoods, strict=True)]
+        made = succeed(*(lambda given=given: group_over(*given) for given in each))  # they measure together
     else:
         hoods = neighbourhoods(meshes, [list(range(size))])
         made = [_group(mesh, hood, WAYS[kind]) for mesh, hood in zip(meshes, hoods, strict=True)]

@@ -56,6 +56,11 @@ class Network:
     def _switch(self) -> str:
         return self._name + "s"
 
+    @property
+    def namespaces(self) -> list[str]:
+        """Of the machines, as `ip netns` has them."""
+        return [self._name + str(machine) for machine in range(self.size)]
+
     def host(self, machine: int) -> str:
         return f"10.77.0.{machine + 1}"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from shoal.checkpoint.manifest import MANIFEST, Manifest, decode_manifest
+from shoal.checkpoint.published.manifest import MANIFEST, Manifest, decode_manifest
 from shoal.events import AnyEvent, Event
 from support.launcher import events_in, write_token
 from support.network import PROGRAMS, Network
@@ -45,7 +45,11 @@ class NetworkJob:
         self.coordinator = self._start_coordinator()
         self.workers = [
             network.start(
-                machine, PROGRAMS / "network_training.py", env=self._variables(address, token, worker), cwd=folder
+                machine,
+                PROGRAMS / "network_training.py",
+                env=self._variables(address, token, worker),
+                cwd=folder,
+                start_new_session=True,  # as engines do it
             )
             for worker, machine in enumerate(machines)
         ]
@@ -65,7 +69,6 @@ class NetworkJob:
             "SHOAL_COORDINATOR": address,
             "SHOAL_TOKEN_FILE": str(token),
             "SHOAL_WORKER": str(worker),
-            "SHOAL_LAUNCHER": str(os.getpid()),
         }
         return {**os.environ, **ours, "OMP_NUM_THREADS": "1", "EPOCHS": self._epochs}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from shoal.collectives.gpu_copies import Copies, Mark
+from shoal.collectives.gpu.gpu_copies import Copies, Mark
 
 
 @dataclass(frozen=True)

@@ -5,20 +5,23 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from shoal.cli.orders import CoordinatorBack, CoordinatorExited, Fact, Finish, Instruction, Signalled
-from shoal.cli.supervision import Supervisor
 from shoal.events import (
     CheckpointLost,
     CheckpointPublished,
     CheckpointStarted,
+    StepsApplied,
     StopRequested,
     StorageFailed,
     StorageRestored,
     WorkerDied,
+    WorkerFailed,
     WorkerJoined,
     WorkerLeft,
 )
+from shoal.launching.supervision.orders import CoordinatorBack, CoordinatorExited, Fact, Finish, Instruction, Signalled
+from shoal.launching.supervision.supervisor import Supervisor
 from shoal.wire.messages import Ended
+from support.records import applied
 
 BACK = CoordinatorBack()
 KILLED = CoordinatorExited("was killed by SIGKILL")
@@ -42,6 +45,14 @@ def handed_over(worker: int) -> WorkerLeft:
 
 def died(worker: int) -> WorkerDied:
     return WorkerDied(worker=worker, host="here", process=1, step=4, operation="", reason="")
+
+
+def stepped(worker: int) -> StepsApplied:
+    return applied(worker, 1)
+
+
+def turned_away(worker: int) -> WorkerFailed:
+    return WorkerFailed(worker=worker, step=0, error="TermsDiffer", text="its batch size is 8, the job's is 4")
 
 
 def saving(name: str, *, is_last: bool = False) -> CheckpointStarted:

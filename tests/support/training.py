@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores.store import Store
 from shoal.codecs.identity import Identity
 from shoal.collectives.group import Group, Pending
 from shoal.collectives.operations import Operations
@@ -24,7 +25,7 @@ from shoal.training.recovery import join_first
 from shoal.training.restart import begin_anew, train_through
 from shoal.training.run import Run
 from shoal.training.session import HandedOver, Session
-from shoal.training.start import start_session
+from shoal.training.start import MakeStrategy, start_session
 from shoal.transport.in_process import InProcessMesh, in_process_meshes
 from shoal.values import THROUGH, Address, Generation, Lost, Member
 from shoal.wire.messages import Done, ExchangeBroken, PartFailed, PartWritten, Ready
@@ -75,6 +76,8 @@ class Hub:
         self.leaving: dict[int, str] = {}  # workers that are told to hand over, and why
         self.meshes: list[InProcessMesh] = []
         self.calls: dict[int, list[Made]] = {}  # by worker: of its script
+        self.interrupts: dict[int, Callable[[str], None]] = {}  # by member: ends what it waits for besides its group
+        self.broken = 0  # newest generation that is known to be over
         self.briefed: dict[int, Briefed] = {}  # newcomers that are to compare more calls with their own
 
     def generation(self) -> Generation:
@@ -99,6 +102,8 @@ class Hub:
                 self.briefed[worker] = told
                 return
             self.waiting[worker] = notice
+            if isinstance(notice, ExchangeBroken):
+                self._interrupt()
             self._form_if_due()
             self.condition.notify_all()
 
@@ -147,8 +152,16 @@ class Hub:
                 self.lost.append(Lost(worker, self.number, point))
             among.add(worker)
             self.waiting.pop(worker, None)
+            if among is not self.done and worker in self.members:
+                self._interrupt()
             self._form_if_due()
             self.condition.notify_all()
+
+    def _interrupt(self) -> None:
+        """The present generation is over: nobody needs to wait for its members any more."""
+        self.broken = self.number
+        for interrupt in self.interrupts.values():
+            interrupt("the generation is over")
 
     @property
     def is_finished(self) -> bool:
@@ -339,6 +352,21 @@ class ThreadPeers(Peers):
     def hold(self, *, at_end: bool = False) -> None:
         pass
 
+    def interruption(self) -> str | None:
+        return "the generation is over" if self._hub.broken >= self.generation.number else None
+
+    @contextmanager
+    def interrupting(self, interrupt: Callable[[str], None]) -> Iterator[None]:
+        with self._hub.condition:
+            if (news := self.interruption()) is not None:
+                raise Aborted(news)
+            self._hub.interrupts[self.worker] = interrupt
+        try:
+            yield
+        finally:
+            with self._hub.condition:
+                del self._hub.interrupts[self.worker]
+
     def set_position(self, step: int, operation: str) -> None:
         pass
 
@@ -362,13 +390,16 @@ class ThreadPeers(Peers):
 class Crew:
     """Workers as threads, of which some may die and others come later."""
 
-    def __init__(self, hub: Hub, train: Callable[[Run], Any], **options: Any) -> None:
+    def __init__(
+        self, hub: Hub, train: Callable[[Run], Any], strategy: MakeStrategy | None = None, **options: Any
+    ) -> None:
         self.hub = hub
         self.results: dict[int, Any] = {}
         self.errors: list[BaseException] = []
         self.turned_away: dict[int, TermsDiffer] = {}  # by worker
         self.is_last_line = True  # nothing of the script comes after `train`
         self._train = train
+        self._strategy = strategy
         self._config = JobConfig(**{"workers": hub.size, **options})
         self._threads: list[threading.Thread] = []
 
@@ -392,12 +423,12 @@ class Crew:
         session: Session | None = None
         try:
             past = None if peers.is_new else join_first(peers)
-            session = start_session(peers, self._config, hub.store)
+            session = start_session(peers, self._config, hub.store, self._strategy)
             if past is not None:
                 session.go_through(past)
             elif not peers.is_new:
                 begin_anew(session, hub.store if hub.is_resumed or hub.number > 1 else None)
-            fresh = partial(start_session, peers, self._config)
+            fresh = partial(start_session, peers, self._config, make=self._strategy)
             self.results[worker], last = train_through(
                 self._train, session, fresh, hub.store, is_last_line=self.is_last_line
             )

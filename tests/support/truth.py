@@ -17,10 +17,10 @@ import msgspec
 
 from shoal.events import AnyEvent
 from shoal.steps import MetricLine
-from shoal.watch.goodput import Cost
 from shoal.watch.incident_words import cost_of
-from shoal.watch.record import RunRecord, read_record
-from shoal.watch.series import METRICS
+from shoal.watch.record.goodput import Cost
+from shoal.watch.record.run_record import RunRecord, read_record
+from shoal.watch.record.series import METRICS
 
 SAMPLES, BATCH = 240, 4
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from shoal.environment import (
@@ -17,12 +21,12 @@ from shoal.environment import (
 from shoal.errors import UsageError
 from shoal.values import Address
 
-WORKER = WorkerEnvironment(coordinator=Address("127.0.0.1", 7000), token_file="t", worker=2, launcher=99)
+WORKER = WorkerEnvironment(coordinator=Address("127.0.0.1", 7000), token_file="t", worker=2)
 
 
 def test_a_worker_reads_what_the_launcher_wrote() -> None:
-    variables = worker_variables(WORKER, TorchrunPlace(2, 4, Address("127.0.0.1", 7001)), threads=1)
-    assert worker_environment({**variables, "HOME": "/"}) == WORKER
+    variables = worker_variables(WORKER.coordinator, 2, TorchrunPlace(2, 4, Address("127.0.0.1", 7001)), threads=1)
+    assert worker_environment({**variables, "HOME": "/", "SHOAL_TOKEN_FILE": "t"}) == WORKER
     assert {name: variables[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")} == {
         "RANK": "2",
         "WORLD_SIZE": "4",
@@ -43,6 +47,25 @@ def test_a_worker_must_have_all_of_its_variables() -> None:
 def test_a_token_file_alone_makes_no_worker() -> None:
     """Whoever starts plain torch scripts may set it for the torch backend."""
     assert worker_environment({"SHOAL_TOKEN_FILE": "/run/token"}) is None
+
+
+CHILD = "from shoal.environment import is_worker_itself; print(is_worker_itself())"
+WORKER_WITH_CHILDREN = f"""
+import os, subprocess, sys
+from shoal.environment import is_worker_itself
+def child(**options):
+    return subprocess.check_output([sys.executable, "-c", {CHILD!r}], text=True, **options).strip()
+before = child()
+print(before, is_worker_itself(), child(), child(start_new_session=True), is_worker_itself())
+"""
+
+
+def test_a_worker_is_told_from_the_processes_that_it_starts() -> None:
+    """Also from one that leads a session of its own, as torchrun's do, once the worker has asked."""
+    command = [sys.executable, "-c", WORKER_WITH_CHILDREN]
+    variables = {**os.environ, "SHOAL_PROCESS": ""}
+    done = subprocess.run(command, env=variables, start_new_session=True, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.split() == ["False", "True", "False", "False", "True"]
 
 
 def kubernetes_variables(service: str, port: int) -> dict[str, str]:
@@ -66,8 +89,8 @@ def test_variables_that_kubernetes_sets_for_a_service_mean_nothing(service: str)
     injected = kubernetes_variables(service, 7000)
     assert worker_environment(injected) is None
     assert likely_typos(injected) == []
-    ours = worker_variables(WORKER, TorchrunPlace(2, 4, Address("127.0.0.1", 7001)), threads=1)
-    assert worker_environment({**injected, **ours}) == WORKER
+    ours = worker_variables(WORKER.coordinator, 2, TorchrunPlace(2, 4, Address("127.0.0.1", 7001)), threads=1)
+    assert worker_environment({**injected, **ours, "SHOAL_TOKEN_FILE": "t"}) == WORKER
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""The command line: one file per command, and what `shoal run` is made of. See `docs/packages/cli.md`."""
+"""The command line: one file per command. See `docs/packages/cli.md`."""

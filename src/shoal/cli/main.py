@@ -8,23 +8,22 @@ import sys
 from collections.abc import Sequence
 
 from shoal.cli.commands import Command, dispatch
-from shoal.cli.tables import printable
-from shoal.errors import Interrupted, ShoalError, UsageError
+from shoal.errors import Interrupted, ShoalError, UsageError, printable
 
 COMMANDS = {
-    "run": Command("shoal.cli.run", "train a script on one or many processes"),
-    "join": Command("shoal.cli.join", "add a worker to a job that runs"),
+    "run": Command("shoal.cli.jobs.run", "train a script on one or many processes"),
+    "join": Command("shoal.cli.jobs.join", "add a worker to a job that runs"),
     "simulate": Command("shoal.cli.simulate", "predict the goodput of a cluster under failures"),
-    "runs": Command("shoal.cli.runs", "list jobs with state, progress and result"),
-    "show": Command("shoal.cli.show", "sum up one job"),
-    "report": Command("shoal.cli.report", "write one HTML page about one or several jobs"),
-    "checkpoints": Command("shoal.cli.checkpoints", "list, check and mark a run's checkpoints"),
-    "export": Command("shoal.cli.export", "write a run's model to a file"),
-    "import": Command("shoal.cli.import_", "make a run from a model's file"),
-    "servers": Command("shoal.cli.servers", "run parameter servers for many jobs, and see to them"),
-    "coordinator": Command("shoal.cli.coordinator", "run a job's coordinator by itself"),
-    "server": Command("shoal.cli.server", "run one parameter server of a group"),
-    "bench": Command("shoal.cli.bench", "measure this machine"),
+    "runs": Command("shoal.cli.records.runs", "list jobs with state, progress and result"),
+    "show": Command("shoal.cli.records.show", "sum up one job"),
+    "report": Command("shoal.cli.records.report", "write one HTML page about one or several jobs"),
+    "checkpoints": Command("shoal.cli.records.checkpoints", "list, check and mark a run's checkpoints"),
+    "export": Command("shoal.cli.records.export", "write a run's model to a file"),
+    "import": Command("shoal.cli.records.import_", "make a run from a model's file"),
+    "servers": Command("shoal.cli.jobs.servers", "run parameter servers for many jobs, and see to them"),
+    "coordinator": Command("shoal.cli.jobs.coordinator", "run a job's coordinator by itself"),
+    "server": Command("shoal.cli.jobs.server", "run one parameter server of a group"),
+    "bench": Command("shoal.bench.benchmarks", "measure this machine"),
 }
 
 

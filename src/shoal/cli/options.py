@@ -9,15 +9,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 import msgspec
 
-from shoal.cli import strategy_settings
 from shoal.errors import UsageError
-from shoal.job_config import JobConfig, from_mapping, nearest, read_toml
+from shoal.job_config import JobConfig, nearest
+from shoal.launching import strategy_settings
+from shoal.launching.settings import merge
 
 # The order of groups in --help, and which settings each holds.
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -146,20 +146,3 @@ def config_from(parsed: argparse.Namespace, base: Mapping[str, Any] = MappingPro
     """The job's settings: the command line's, then the file's, then those of `base`, then the defaults."""
     given = {name: value for name, value in vars(parsed).items() if name in settings()}
     return merge(given, file=getattr(parsed, "config", None), origin="the command line", base=base)
-
-
-def merge(
-    given: Mapping[str, Any], *, file: str | None, origin: str, base: Mapping[str, Any] = MappingProxyType({})
-) -> JobConfig:
-    """`given` beats the file, which beats `base`. Each is checked by itself, so that an error names its origin."""
-    from_file: dict[str, Any] = {}
-    if file is not None:
-        from_file = {name.replace("_", "-"): value for name, value in read_toml(Path(file), may_be_pipe=True).items()}
-        from_mapping(from_file, origin=file)
-    named = {name.replace("_", "-"): value for name, value in given.items()}
-    if ":" in str(named.get("workers", "")) and "min-workers" in named:
-        raise UsageError(f"{origin} sets --workers {named['workers']} and --min-workers; leave one of the minimums out")
-    on_top = {**from_file, **named}
-    merged = from_mapping({**strategy_settings.fitting(base, on_top), **on_top}, origin=origin)
-    # Those of a job that is resumed are not all known before its recorded ones are put under them.
-    return merged if merged.resume and not base else strategy_settings.check(merged)

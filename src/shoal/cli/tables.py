@@ -5,12 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 
+from shoal.errors import printable
+
 LEAST_LAST = 12  # characters that the last column keeps on a narrow terminal
-
-
-def printable(text: str) -> str:
-    """Without control characters and without what UTF-8 cannot hold."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def columns(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: str = "") -> list[str]:

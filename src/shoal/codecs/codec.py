@@ -1,31 +1,68 @@
-"""The interface of a codec: how a flat tensor becomes bytes and back.
+"""The interface of a codec: how a flat tensor becomes the bytes that cross from one host to another, and back.
 
-Both calls work on one-dimensional contiguous CPU tensors. A lossy codec keeps its error-feedback residual itself; the
-codec's number travels in every frame, so that a receiver never guesses.
+A codec sees one-dimensional contiguous CPU tensors of floating point numbers. It is told which tensors it serves, and
+on which leg of their way, so that it may keep what its bytes left out of one step and add it to the next (its residual,
+see `residuals`). That is state of one worker: a step that is redone puts it back, and a checkpoint keeps it.
 """
 
 from __future__ import annotations
 
+import enum
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+import msgspec
 import torch
 
 
+class Leg(enum.Enum):
+    """What the receiver does with a tensor."""
+
+    PART = "part"  # it is added to the parts of others: a worker's gradients, or a machine's
+    SUM = "sum"  # it is the sum of all parts, on its way back to everybody
+    VALUES = "values"  # it replaces what the receiver has: parameters from a server. Encoded without a residual
+
+
+class Key(msgspec.Struct, frozen=True):
+    """Which tensor is encoded. The same key means the same elements of the same tensors in every step."""
+
+    tensors: str  # name of a group of tensors, stable over steps and generations
+    leg: Leg
+    start: int = 0  # where the encoded run begins among the group's elements; it depends on how many workers there are
+
+
+class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of a codec that has nothing to set."""
+
+
 class Codec(ABC):
+    """One per worker for the whole job. Its settings are `Settings`, checked by msgspec when the codec is made."""
+
     name: ClassVar[str]  # as in `--codec`
-    wire_id: ClassVar[int]  # 0..255, in every frame; never given to another codec later
-    lossless: ClassVar[bool]
-    raw: ClassVar[bool] = False  # the bytes are the tensor's memory as it is: they may be received into it, in pieces
+    wire_id: ClassVar[int]  # 0..255, in every frame; never given to another codec later. From 128 on: not Shoal's own
+    raw: ClassVar[bool] = False  # the bytes are the tensor's memory as it is: nobody needs to call the codec
+    Settings: ClassVar[type[msgspec.Struct]] = NoSettings  # fields with defaults: `--codec NAME:FIELD=VALUE,...`
+
+    def __init__(self, settings: Any = None) -> None:
+        """`settings`: an instance of `Settings`; None stands for its defaults."""
+        self.settings = self.Settings() if settings is None else settings
 
     @abstractmethod
-    def encoded_bytes(self, elements: int, dtype: torch.dtype) -> int:
-        """How many bytes `encode` makes of so many elements: the receiver checks a frame against it."""
+    def most_bytes(self, elements: int, dtype: torch.dtype) -> int:
+        """How many bytes `encode` makes of so many elements at most: a receiver takes no frame that is longer."""
 
     @abstractmethod
-    def encode(self, tensor: torch.Tensor) -> memoryview:
-        """The bytes that travel. May share memory with the tensor."""
+    def encode(self, key: Key, tensor: torch.Tensor) -> memoryview:
+        """The bytes that travel; whoever decodes them gets the same bits. May share memory with the tensor."""
 
     @abstractmethod
-    def decode(self, data: memoryview, tensor: torch.Tensor) -> None:
-        """Fill `tensor` from bytes of exactly `encoded_bytes` length."""
+    def decode(self, key: Key, data: memoryview, tensor: torch.Tensor) -> None:
+        """Fill `tensor`. Bytes that no `encode` of as many elements makes are a `WireError`."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The residual, empty where there is none. The codec never changes these tensors: it makes new ones."""
+        return {}
+
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:  # noqa: B027  most codecs keep nothing
+        """Go on with what `state` once gave; an empty one begins anew. Entries that cannot be its own are ignored."""

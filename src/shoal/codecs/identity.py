@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from shoal.codecs.codec import Codec
+from shoal.codecs.codec import Codec, Key
 from shoal.errors import WireError
 
 
@@ -18,16 +18,15 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
 class Identity(Codec):
     name = "identity"
     wire_id = 0
-    lossless = True
     raw = True
 
-    def encoded_bytes(self, elements: int, dtype: torch.dtype) -> int:
+    def most_bytes(self, elements: int, dtype: torch.dtype) -> int:
         return elements * dtype.itemsize
 
-    def encode(self, tensor: torch.Tensor) -> memoryview:
+    def encode(self, key: Key, tensor: torch.Tensor) -> memoryview:  # noqa: ARG002  all tensors are alike
         return memory_of(tensor)
 
-    def decode(self, data: memoryview, tensor: torch.Tensor) -> None:
+    def decode(self, key: Key, data: memoryview, tensor: torch.Tensor) -> None:  # noqa: ARG002
         memory = memory_of(tensor)
         if len(data) != len(memory):
             raise WireError(f"{len(data)} bytes arrived for a tensor of {len(memory)}")

@@ -1,15 +1,22 @@
-"""Which codecs there are, by name and by wire id. Checked at import: one id, one name, one codec, both ways.
+"""Which codecs there are, by name and by wire id: Shoal's own, and those of installed packages.
 
-`job_config.CODECS` lists the same names for the command line, which must not wait for torch; a test keeps them equal.
+A package offers a codec by an entry point in the group `shoal.codecs`, whose name is the codec's. Nothing else is ever
+imported by a name that comes from a command line or from another process. `job_config.CODECS` lists Shoal's own for the
+command line, which must not wait for torch; a test keeps them equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from shoal.codecs.codec import Codec
 from shoal.codecs.identity import Identity
 from shoal.errors import UsageError, WireError
+from shoal.job_config import codec_parts, codecs_offered
+
+FIRST_FOREIGN = 128  # wire ids below are for Shoal's own codecs
 
 
 def tables(codecs: Iterable[type[Codec]]) -> tuple[dict[str, type[Codec]], dict[int, type[Codec]]]:
@@ -30,14 +37,19 @@ _BY_NAME, _BY_ID = tables((Identity,))
 
 
 def codec_names() -> tuple[str, ...]:
+    """Of Shoal's own."""
     return tuple(_BY_NAME)
 
 
-def codec_by_name(name: str) -> Codec:
-    """A fresh codec: one that keeps a residual belongs to one group."""
-    if name not in _BY_NAME:
-        raise UsageError(f"there is no codec {name!r}; known are {', '.join(_BY_NAME)}")
-    return _BY_NAME[name]()
+def codec_by_name(text: str) -> Codec:
+    """A new codec from what `--codec` was given: a name, or NAME:SETTING=VALUE,... A UsageError says what is wrong."""
+    name, settings = codec_parts(text)
+    kind = _BY_NAME.get(name) or _installed(name)
+    try:
+        return kind(msgspec.convert(settings, kind.Settings, strict=False))
+    except msgspec.ValidationError as error:
+        known = ", ".join(kind.Settings.__struct_encode_fields__) or "none"
+        raise UsageError(f"--codec is {text!r}: {error}; settings of {name} are: {known}") from None
 
 
 def codec_name(wire_id: int) -> str:
@@ -45,3 +57,19 @@ def codec_name(wire_id: int) -> str:
     if wire_id not in _BY_ID:
         raise WireError(f"a frame names codec {wire_id}; known are {sorted(_BY_ID)}: install the same Shoal everywhere")
     return _BY_ID[wire_id].name
+
+
+def _installed(name: str) -> type[Codec]:
+    """What an installed package offers under that name."""
+    found = codecs_offered().get(name)
+    if found is None:
+        raise UsageError(f"there is no codec {name!r}; known are {', '.join([*_BY_NAME, *codecs_offered()])}")
+    kind = found.load()
+    if not (isinstance(kind, type) and issubclass(kind, Codec)) or kind.name != name:
+        raise UsageError(f"{found.value}, which is offered as the codec {name!r}, is no class of a codec of that name")
+    if not FIRST_FOREIGN <= kind.wire_id <= 255 or _BY_ID.setdefault(kind.wire_id, kind) is not kind:
+        raise UsageError(
+            f"the codec {name!r} of {found.value} has the wire id {kind.wire_id}; it needs one of its own from "
+            f"{FIRST_FOREIGN} to 255"
+        )
+    return kind

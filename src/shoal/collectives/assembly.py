@@ -14,15 +14,15 @@ import torch
 
 from shoal.codecs.codec import Codec
 from shoal.codecs.identity import Identity
-from shoal.collectives.choice import Chooser
 from shoal.collectives.engine import Engine
-from shoal.collectives.memory_engine import MemoryEngine
-from shoal.collectives.memory_loops import MemoryWays, small_for
-from shoal.collectives.memory_probe import best_ways
-from shoal.collectives.scheduled_engine import ScheduledEngine
+from shoal.collectives.memory.memory_engine import MemoryEngine
+from shoal.collectives.memory.memory_loops import MemoryWays, small_for
+from shoal.collectives.memory.memory_probe import best_ways
+from shoal.collectives.schedules.choice import Chooser
+from shoal.collectives.schedules.scheduled_engine import ScheduledEngine
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.collectives.two_level_engine import TwoLevelEngine
-from shoal.links.plan import Plan
+from shoal.links.plan import LinkPlan
 from shoal.transport.mesh import Mesh
 from shoal.transport.neighbours import Neighbourhood
 from shoal.transport.sub_mesh import SubMesh
@@ -37,15 +37,15 @@ class GroupConfig:
 
     generation: int = 1
     schedule: str = "auto"
-    plan: Plan | None = None  # from the measured links
-    codec: Codec = field(default_factory=Identity)
+    plan: LinkPlan | None = None  # from the measured links
+    codec: Codec = field(default_factory=Identity)  # between machines; inside one nothing is encoded
     deterministic: bool = False  # nothing is measured to choose a way
     limits: TeamLimits = field(default_factory=TeamLimits)
     names: Mapping[int, str] = field(default_factory=dict)  # of ranks, for errors
 
     def hosts_by_memory(self, hood: Neighbourhood) -> tuple[tuple[int, ...], ...]:
         """Ranks by machine, where those of one reduce in its memory; empty where none do."""
-        is_by_memory = self.schedule in BY_MEMORY and self.codec.raw and any(len(host) > 1 for host in hood.hosts)
+        is_by_memory = self.schedule in BY_MEMORY and any(len(host) > 1 for host in hood.hosts)
         return hood.hosts if is_by_memory else ()
 
 

@@ -31,6 +31,7 @@ class Operation(msgspec.Struct, frozen=True):
     reduction: Reduction | None = None
     scale: float = 1.0  # of this rank's contribution to a sum; ranks may differ
     is_flat: bool = False  # this rank's tensors can be used as they are, by a thread that autograd watches too
+    key: str = ""  # of an all-reduce that a codec may encode between hosts: name of these tensors. Empty: never encoded
 
     @property
     def words(self) -> str:

@@ -96,10 +96,13 @@ class Group(ABC):
         label: str,
         reduction: Reduction = Reduction.SUM,
         scale: float = 1.0,
+        key: str = "",
     ) -> Pending:
         """Every rank's tensors become the reduction of all of them, in place, bit-identical everywhere.
 
         Several tensors of one dtype travel as one. This rank's values count `scale` times in a sum; ranks may differ.
+        A `key` lets the job's codec encode a sum of floating point numbers between hosts: it names these tensors, the
+        same in every step and on every rank. Without one nothing is ever lost.
         """
 
     @abstractmethod

@@ -16,8 +16,8 @@ from shoal.collectives import mean, staging
 from shoal.collectives.combining import combine
 from shoal.collectives.dtypes import code_of
 from shoal.collectives.engine import Engine, Operation, PointToPoint
-from shoal.collectives.gpu_copies import Moment, moment_of
-from shoal.collectives.gpu_way import GpuWay
+from shoal.collectives.gpu.gpu_copies import Moment, moment_of
+from shoal.collectives.gpu.gpu_way import GpuWay
 from shoal.collectives.group import Group, Pending, Reduction
 from shoal.collectives.staging import Flat, Staged
 from shoal.errors import UsageError
@@ -49,18 +49,21 @@ class Operations(Group):
         label: str,
         reduction: Reduction = Reduction.SUM,
         scale: float = 1.0,
+        key: str = "",
     ) -> Pending:
         given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         is_ready = all(map(staging.is_flat, given))  # as gradients are: nothing to check or to prepare
         if is_mean := reduction is Reduction.MEAN and bool(given):
             reduction, label = mean.as_sum(reduction, label, given[0].dtype)
         self._check_reducible(given, label, reduction, scale, is_ready=is_ready)
+        if key and (reduction is not Reduction.SUM or not given[0].is_floating_point()):
+            raise UsageError(f"{label!r}: only sums of floating point numbers can be encoded")
         moment = None if is_ready else moment_of(given, label)
         elements = given[0].numel() if len(given) == 1 else sum(tensor.numel() for tensor in given)
         dtype, cut = given[0].dtype, cut_label(label)
 
         def make(number: int) -> Operation:
-            return Operation(Kind.ALL_REDUCE, number, cut, dtype, elements, reduction, scale, is_ready)
+            return Operation(Kind.ALL_REDUCE, number, cut, dtype, elements, reduction, scale, is_ready, key)
 
         def work(operation: Operation, engine: Engine) -> None:
             if is_ready:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from shoal.collectives.pinned_memory import pool
+from shoal.collectives.gpu.pinned_memory import pool
 from shoal.errors import UsageError
 
 

@@ -19,14 +19,14 @@ from typing import Self
 import torch
 
 from shoal.codecs.codec import Codec
-from shoal.collectives.choice import Chooser
 from shoal.collectives.engine import Engine, Operation, PointToPoint
-from shoal.collectives.gpu_way import GpuWay
+from shoal.collectives.gpu.gpu_way import GpuWay
 from shoal.collectives.group import Group, Pending
 from shoal.collectives.operations import Alone, Make, Operations, Work
-from shoal.collectives.scheduled_engine import ScheduledEngine
+from shoal.collectives.schedules.choice import Chooser
+from shoal.collectives.schedules.scheduled_engine import ScheduledEngine
 from shoal.errors import Aborted, PeerLost
-from shoal.links.plan import Plan
+from shoal.links.plan import LinkPlan
 from shoal.transport.mesh import Mesh
 
 _FINISHED = Pending("an operation that was done here")
@@ -73,7 +73,9 @@ class ThreadedGroup(Operations):
             atexit.register(self._leave)
 
     @classmethod
-    def over(cls, mesh: Mesh | None, generation: int, schedule: str, codec: Codec, plan: Plan | None = None) -> Self:
+    def over(
+        cls, mesh: Mesh | None, generation: int, schedule: str, codec: Codec, plan: LinkPlan | None = None
+    ) -> Self:
         """A group that runs schedules over a mesh, which belongs to it from now on; None makes a group of one."""
         if mesh is None:
             return cls(None, generation)

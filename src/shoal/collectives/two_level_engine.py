@@ -13,8 +13,8 @@ import torch
 
 from shoal.collectives import staging
 from shoal.collectives.engine import Engine, Operation
-from shoal.collectives.memory_engine import MemoryEngine
-from shoal.collectives.scheduled_engine import ScheduledEngine
+from shoal.collectives.memory.memory_engine import MemoryEngine
+from shoal.collectives.schedules.scheduled_engine import ScheduledEngine
 
 
 class TwoLevelEngine(Engine):

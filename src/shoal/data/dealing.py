@@ -51,7 +51,7 @@ class Dealing(msgspec.Struct, frozen=True):
         return self.micro_batch * self.accumulate
 
 
-class Part(msgspec.Struct, frozen=True):
+class BatchPart(msgspec.Struct, frozen=True):
     """One worker's part of one micro-batch. All but `start` and `stop` is the same on every rank."""
 
     start: int  # first position of the epoch
@@ -65,7 +65,7 @@ class Part(msgspec.Struct, frozen=True):
         return self.stop - self.start
 
 
-def deal_step(dealing: Dealing, *, start: int, samples: int) -> tuple[Part, ...]:
+def deal_step(dealing: Dealing, *, start: int, samples: int) -> tuple[BatchPart, ...]:
     """This rank's `accumulate` parts of a step that covers `samples` positions from `start`."""
     if not 0 < samples <= dealing.step_size:
         raise ShoalError(f"a step of {samples} samples; this dealing allows 1 to {dealing.step_size}")
@@ -77,7 +77,7 @@ def deal_step(dealing: Dealing, *, start: int, samples: int) -> tuple[Part, ...]
         end = start + samples * min(number + 1, used) // used
         bounds = piece_bounds(dealing.shares, dealing.batch_size, end - first)
         parts.append(
-            Part(
+            BatchPart(
                 start=first + bounds[dealing.rank],
                 stop=first + bounds[dealing.rank + 1],
                 step_samples=samples,
@@ -88,7 +88,7 @@ def deal_step(dealing: Dealing, *, start: int, samples: int) -> tuple[Part, ...]
     return tuple(parts)
 
 
-def deal(dealing: Dealing, *, start: int, stop: int) -> Iterator[Part]:
+def deal(dealing: Dealing, *, start: int, stop: int) -> Iterator[BatchPart]:
     """All of this rank's parts of the positions from `start` up to `stop`, step by step."""
     while start < stop:
         samples = min(dealing.step_size, stop - start)

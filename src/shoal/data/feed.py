@@ -11,7 +11,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Self
 
-from shoal.data.dealing import Dealing, Part, count_steps
+from shoal.data.dealing import BatchPart, Dealing, count_steps
 from shoal.values import Cursor
 
 
@@ -26,7 +26,7 @@ class Batch:
     cursor_after: Cursor  # once the step is applied; at the end of an epoch its epoch is still the old one
 
     @classmethod
-    def of(cls, part: Part, data: Any, *, epoch: int) -> Self:
+    def of(cls, part: BatchPart, data: Any, *, epoch: int) -> Self:
         return cls(
             data=data,
             samples=part.samples,

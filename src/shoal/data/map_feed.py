@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import Subset, TensorDataset
 
-from shoal.data.dealing import Dealing, Part, check_enough, deal, nothing_left, whole_batches
+from shoal.data.dealing import BatchPart, Dealing, check_enough, deal, nothing_left, whole_batches
 from shoal.data.feed import Batch, Feed
 from shoal.data.loading import Assembler, Loader, LoadSettings, collated, described
 from shoal.data.order import Indices, SampleOrder, sample_order, sample_seeds
@@ -133,7 +133,7 @@ class MapFeed(Feed):
         for part in parts:
             yield Batch.of(part, self._pipeline.take(), epoch=cursor.epoch)
 
-    def _planned(self, cursor: Cursor, parts: list[Part]) -> list[Planned]:
+    def _planned(self, cursor: Cursor, parts: list[BatchPart]) -> list[Planned]:
         works = self._works(cursor.epoch, iter(parts))
         return [
             Planned(key=(cursor.epoch, part.start, part.stop), work=work)
@@ -150,7 +150,7 @@ class MapFeed(Feed):
         finally:
             loaded.close()
 
-    def _works(self, epoch: int, parts: Iterator[Part]) -> Iterator[MapWork]:
+    def _works(self, epoch: int, parts: Iterator[BatchPart]) -> Iterator[MapWork]:
         order = sample_order(seed=self._seed, epoch=epoch, size=self.samples, shuffle=self._shuffle)
         while chunk := list(islice(parts, max(1, ORDERED_AT_ONCE // self.batch_size))):
             for indices in ordered(order, chunk):
@@ -164,7 +164,7 @@ class MapFeed(Feed):
         self._pipeline.close()
 
 
-def ordered(order: SampleOrder, parts: list[Part]) -> list[Indices]:
+def ordered(order: SampleOrder, parts: list[BatchPart]) -> list[Indices]:
     """The indices of each part."""
     positions = np.concatenate([np.arange(part.start, part.stop, dtype=np.int64) for part in parts])
     ends = np.cumsum([part.samples for part in parts])

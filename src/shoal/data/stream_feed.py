@@ -18,7 +18,7 @@ from shoal.data.feed import Batch, Feed
 from shoal.data.loading import Assembler, Loader, LoadSettings, NoMore, collated
 from shoal.data.order import key_of
 from shoal.data.seeding import generators_kept, seed_generators
-from shoal.data.streams import Stream, Tape
+from shoal.data.streams import SampleStream, Tape
 from shoal.errors import DataError, UsageError
 from shoal.values import Cursor
 
@@ -36,7 +36,7 @@ class StreamAssembler(Assembler):
 
     reads_in_sequence = True
 
-    def __init__(self, stream: Stream, settings: LoadSettings, *, seed: int) -> None:
+    def __init__(self, stream: SampleStream, settings: LoadSettings, *, seed: int) -> None:
         self.source = stream.source
         self._stream = stream
         self._settings = settings
@@ -99,7 +99,7 @@ class StreamAssembler(Assembler):
 
 
 class StreamFeed(Feed):
-    def __init__(self, stream: Stream, settings: LoadSettings, *, batch_size: int, seed: int) -> None:
+    def __init__(self, stream: SampleStream, settings: LoadSettings, *, batch_size: int, seed: int) -> None:
         if stream.is_one_shot and settings.processes > 0:
             raise UsageError(
                 f"{type(stream.source).__name__} can be read only once, but loaders={settings.processes} needs it in "

@@ -47,7 +47,7 @@ class Files:
                 raise DataError(f"the data file {fspath(path)} does not exist; check the paths given to Files")
 
 
-class Stream(ABC):
+class SampleStream(ABC):
     """Samples in a fixed order per epoch."""
 
     source: Any  # the user's object
@@ -59,7 +59,7 @@ class Stream(ABC):
         """From the epoch's first sample."""
 
 
-class IterableStream(Stream):
+class IterableStream(SampleStream):
     """Anything with `__iter__`; shuffling is its own affair."""
 
     def __init__(self, source: Iterable[Any]) -> None:
@@ -70,7 +70,7 @@ class IterableStream(Stream):
         return iter(self.source)
 
 
-class FileStream(Stream):
+class FileStream(SampleStream):
     """The samples of one file after the other."""
 
     def __init__(self, files: Files, *, seed: int, shuffle: bool) -> None:
@@ -101,7 +101,7 @@ class FileStream(Stream):
 class Tape:
     """A stream being read, with its latest window of samples, so that a step can be read again after a regroup."""
 
-    def __init__(self, stream: Stream, *, seed: int, epoch: int) -> None:
+    def __init__(self, stream: SampleStream, *, seed: int, epoch: int) -> None:
         self.epoch = epoch
         self.position = 0  # samples read so far
         self.has_ended = False

@@ -1,44 +1,55 @@
 """The interface of an engine: what starts the processes of a job, passes on what they print and sees them end.
 
 An engine is driven by one thread. It decides nothing about the job: who is told of an exit, and when all are stopped,
-is the launcher's to say. Implementations: `local`.
+is the launcher's to say. Nothing in the interface needs the launcher's machine: a process is described by a value, is
+known by its name, gets files and input through its engine, and what it prints comes back through it. Where a process
+runs, its program and script are under the paths that its command names. Implementations: `local`; another one is in
+`tests/support/namespace_engine.py`.
 """
 
 from __future__ import annotations
 
 import signal
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 
 @dataclass(frozen=True)
+class BroughtFile:
+    """A private file of the launcher's machine that a process needs, such as the job's token."""
+
+    path: Path  # on the launcher's machine
+    variable: str  # tells the process the path on its own
+
+
+@dataclass(frozen=True)
 class ProcessSpec:
-    """One process to start."""
+    """One process to start. It leads a session of its own, which tells it from the processes that it starts."""
 
     name: str  # for people and as key: "worker 2", "coordinator"; of the running ones, no two have the same
     command: tuple[str, ...]
     variables: dict[str, str]  # on top of the launcher's environment
-    log: Path  # everything it prints, byte for byte
-    descriptors: tuple[int, ...] = field(default=())  # open files it inherits under the same numbers
+    files: tuple[BroughtFile, ...] = ()  # gone, or no longer readable there, when the process has ended
+    takes_input: bool = False  # `send` will be called once; otherwise its standard input is empty
     outlives_launcher: float = 0.0  # seconds it may go on after the launcher was killed, to write its record
 
 
 @dataclass(frozen=True)
 class Printed:
-    """Complete lines of a process, in order, without line ends."""
+    """What a process wrote to its standard output and standard error, in order and byte for byte."""
 
     name: str
-    lines: tuple[str, ...]
+    data: bytes
 
 
 @dataclass(frozen=True)
 class Exited:
-    """A process ended; all it printed was handed out before."""
+    """A process ended; all it printed was handed out before, and what it started is ended with it."""
 
     name: str
     code: int  # exit status; -9 for a SIGKILL
-    last: tuple[str, ...]  # the last lines it printed, at most `output.LAST_LINES`
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,13 @@ Happening = Printed | Exited | Working
 class Engine(ABC):
     @abstractmethod
     def start(self, spec: ProcessSpec) -> None:
-        """Start a process. A command that cannot be run raises `UsageError`."""
+        """Start a process. What cannot be run raises `UsageError`, or ends with a code above 0."""
+
+    @abstractmethod
+    def send(self, name: str, data: bytes) -> None:
+        """Write `data` to the standard input of a process that takes some, and close that. May fail silently: then the
+        process has ended, or is about to.
+        """
 
     @abstractmethod
     def fileno(self) -> int:
@@ -65,20 +82,16 @@ class Engine(ABC):
         """What happened since the last call. Never blocks. `Working` may come when nothing was readable."""
 
     @abstractmethod
-    def send_signal(self, name: str, number: signal.Signals) -> None:
-        """A signal to the process `name` and what it started. Nothing happens if it has ended."""
-
-    @abstractmethod
-    def rename(self, name: str, to: str, *, log: Path) -> bool:
-        """What a running process prints from now on is another's; False if it has ended."""
-
-    @abstractmethod
-    def stop(self, *, grace: float) -> tuple[Happening, ...]:
-        """End everything that runs and return when it is gone: softly, then hard after `grace` seconds (0: at once)."""
+    def send_signal(self, names: Collection[str], number: signal.Signals) -> None:
+        """A signal to these processes and what they started. Those that have ended are left out."""
 
     @abstractmethod
     def close(self) -> None:
-        """`stop` without grace, then release every resource. Safe to call twice."""
+        """Kill everything that runs, return when it is gone, and release every resource. Safe to call twice.
+
+        A launcher that is killed cannot call this: then the engine sees to the same end, with the time that
+        `outlives_launcher` gives a process.
+        """
 
 
 def describe_exit(code: int) -> str:

@@ -3,11 +3,12 @@
 Linux only. Ending a process ends its whole group, so what it started (DataLoader workers) goes with it; only a child
 that made itself a session of its own escapes. Python's resource trackers, which remove what killed processes left in
 /dev/shm, have a moment for that. Nothing survives a launcher that was killed: the kernel kills the processes
-(parent-death signal) and the guardian their groups.
+(parent-death signal) and the guardian their groups. A file is brought by naming its path.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
@@ -15,7 +16,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -23,7 +24,6 @@ from typing import IO
 from shoal.engines import guardian
 from shoal.engines.engine import Engine, Exited, Happening, Printed, ProcessSpec, Working
 from shoal.engines.guarding import Guarding
-from shoal.engines.output import Output
 from shoal.environment import inherited
 from shoal.errors import UsageError
 
@@ -42,7 +42,6 @@ class _Process:
     popen: subprocess.Popen[bytes]
     pidfd: int
     pipe: int
-    output: Output
     pipe_open: bool = True
     ticks: int = 0  # processor time it had used when last looked at
 
@@ -65,20 +64,21 @@ class LocalEngine(Engine):
         self._guarding = Guarding(private_files)
         self._looked = time.monotonic()
 
-    def start(self, spec: ProcessSpec) -> None:
+    def start(self, spec: ProcessSpec, *, descriptors: tuple[int, ...] = ()) -> None:
+        """`descriptors`: open files that it inherits under the same numbers. Only a process of this machine can."""
         if self._guarding.pidfd is None and not self._running:
             self._guarding.start()
             self._watch_guardian()
         try:
             popen = subprocess.Popen(
                 spec.command,
-                env=inherited(spec.variables),
-                stdin=subprocess.DEVNULL,
+                env=inherited({**spec.variables, **{file.variable: str(file.path) for file in spec.files}}),
+                stdin=subprocess.PIPE if spec.takes_input else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 bufsize=0,
                 start_new_session=True,
-                pass_fds=spec.descriptors,
+                pass_fds=descriptors,
                 preexec_fn=_die_with(os.getpid(), softly=spec.outlives_launcher > 0),  # noqa: PLW1509  takes no lock
             )
         except (OSError, subprocess.SubprocessError) as error:
@@ -86,7 +86,7 @@ class LocalEngine(Engine):
         self._guarding.add(popen.pid, spec.outlives_launcher)
         pipe = _descriptor(popen.stdout)
         os.set_blocking(pipe, False)
-        process = _Process(spec.name, popen, os.pidfd_open(popen.pid), pipe, Output(spec.log))
+        process = _Process(spec.name, popen, os.pidfd_open(popen.pid), pipe)
         self._running[spec.name] = process
         self._selector.register(process.pidfd, selectors.EVENT_READ, process)
         self._selector.register(process.pipe, selectors.EVENT_READ, process)
@@ -97,37 +97,27 @@ class LocalEngine(Engine):
     def poll(self) -> tuple[Happening, ...]:
         return (*self._collect(timeout=0.0), *self._working())
 
-    def send_signal(self, name: str, number: signal.Signals) -> None:
-        if name not in self._running:
-            return
-        if number == signal.SIGKILL:
-            self._kill([self._running[name]])
-        else:
-            self._signal([self._running[name]], number)
-
-    def rename(self, name: str, to: str, *, log: Path) -> bool:
-        process = self._running.pop(name, None)
+    def send(self, name: str, data: bytes) -> None:
+        process = self._running.get(name)
         if process is None:
-            return False
-        process.output.finish()
-        process.name, process.output = to, Output(log)
-        self._running[to] = process
-        return True
+            return
+        assert process.popen.stdin is not None, f"{name} takes no input"
+        with contextlib.suppress(BrokenPipeError), process.popen.stdin as pipe:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[pipe.write(rest) or 0 :]
 
-    def stop(self, *, grace: float) -> tuple[Happening, ...]:
-        happened: list[Happening] = []
-        if grace > 0:
-            self._signal(self._running.values(), signal.SIGTERM)
-            limit = time.monotonic() + grace
-            while self._running and (left := limit - time.monotonic()) > 0:
-                happened += self._collect(timeout=left)
-        self._kill(self._running.values())
-        while self._running or self._sweeping:
-            happened += self._collect(timeout=None)
-        return tuple(happened)
+    def send_signal(self, names: Collection[str], number: signal.Signals) -> None:
+        processes = [self._running[name] for name in names if name in self._running]
+        if number == signal.SIGKILL:
+            self._kill(processes)
+        else:
+            guardian.signal_groups([process.popen.pid for process in processes], number)
 
     def close(self) -> None:
-        self.stop(grace=0.0)
+        self._kill(self._running.values())
+        while self._running or self._sweeping:
+            self._collect(timeout=None)
         self._selector.close()
         self._guarding.close()
 
@@ -156,8 +146,8 @@ class LocalEngine(Engine):
                 process = key.data
                 if key.fd == process.pidfd:
                     ended.append(process)
-                elif lines := self._read(process):
-                    happened.append(Printed(process.name, lines))
+                elif data := self._read(process):
+                    happened.append(Printed(process.name, data))
             elif isinstance(key.data, _Sweeping):
                 self._unwatch(key.fd)
                 key.data.trackers.remove(key.fd)
@@ -171,9 +161,9 @@ class LocalEngine(Engine):
             self._swept(sweeping)
         return tuple(happened)
 
-    def _read(self, process: _Process, *, limit: int = READ_BYTES) -> tuple[str, ...]:
+    def _read(self, process: _Process, *, limit: int = READ_BYTES) -> bytes:
         """At most about `limit` bytes, so that a process that prints without end cannot hold up the others."""
-        lines: list[str] = []
+        found = b""
         while process.pipe_open and limit > 0:
             try:
                 data = os.read(process.pipe, READ_BYTES)
@@ -181,9 +171,9 @@ class LocalEngine(Engine):
                 break
             if not data:
                 self._close_pipe(process)
-            lines += process.output.feed(data)
+            found += data
             limit -= READ_BYTES
-        return tuple(lines)
+        return found
 
     def _close_pipe(self, process: _Process) -> None:
         self._selector.unregister(process.pipe)
@@ -194,10 +184,11 @@ class LocalEngine(Engine):
     def _reap(self, process: _Process) -> list[Happening]:
         # The group dies before the reap: until then the zombie keeps the number from being given to others.
         trackers = guardian.kill_groups([process.popen.pid])
-        lines = self._read(process, limit=PIPE_BYTES)
+        data = self._read(process, limit=PIPE_BYTES)
         if process.pipe_open:
             self._close_pipe(process)
-        lines += process.output.finish()
+        if process.popen.stdin is not None:
+            process.popen.stdin.close()
         self._unwatch(process.pidfd)
         sweeping = _Sweeping(process.popen, trackers, time.monotonic() + guardian.SWEEP_SECONDS)
         for tracker in trackers:
@@ -205,8 +196,8 @@ class LocalEngine(Engine):
         self._sweeping.append(sweeping)
         del self._running[process.name]
         return [
-            *([Printed(process.name, lines)] if lines else []),
-            Exited(process.name, _exit_code(process.popen.pid), tuple(process.output.last)),
+            *([Printed(process.name, data)] if data else []),
+            Exited(process.name, _exit_code(process.popen.pid)),
         ]
 
     def _swept(self, sweeping: _Sweeping) -> None:
@@ -230,9 +221,6 @@ class LocalEngine(Engine):
         """Each with its group. Trackers are seen to when the process has ended."""
         for tracker in guardian.kill_groups([process.popen.pid for process in processes]):
             os.close(tracker)
-
-    def _signal(self, processes: Iterable[_Process], number: signal.Signals) -> None:
-        guardian.signal_groups([process.popen.pid for process in processes], number)
 
 
 def _die_with(launcher: int, *, softly: bool) -> Callable[[], None]:

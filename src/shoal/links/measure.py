@@ -1,4 +1,7 @@
-"""Measures the links of a mesh, in well under a second, before a group uses it.
+"""Measures the links of a mesh, in well under a second, before a group uses it, and has the schedules planned.
+
+`survey` is what a group calls: it measures where that matters and always plans; `told` is the event that explains the
+plan.
 
 In rounds of pairs (`rounds`) the lower rank of a pair asks and the higher one answers: some small messages for the
 latency, then larger and larger ones each way for the bandwidth, as long as there is time. Only who asks reads a clock.
@@ -20,10 +23,13 @@ from msgspec import Meta
 
 from shoal.bounds import Ordinal, Size
 from shoal.errors import WireError
+from shoal.events import ScheduleChosen
 from shoal.links.matrix import Hosts, Link, LinkMatrix, completed
+from shoal.links.plan import FIXED, LinkPlan, SizeTable, fixed_plan, make_plan
 from shoal.links.rounds import Pair, packed, rounds_of
 from shoal.transport.mesh import Mesh
 
+MEASURED = ("auto", "ring", "hierarchical")  # schedules that depend on links; a ring by the order of its ranks
 LIMIT_SECONDS = 0.3  # for all rounds; the last pair of every rank may take a little longer
 AGAIN_SECONDS = 0.15  # for the rounds of links that are measured once more
 DOUBTFUL = 2.0  # times as slow or as fast as the median
@@ -57,6 +63,45 @@ class _Figures(msgspec.Struct, frozen=True):
 
 
 _decoder = msgspec.msgpack.Decoder(_Figures)
+
+
+def survey(mesh: Mesh, schedule: str, hosts: Hosts = (), *, deterministic: bool = False) -> LinkPlan:
+    """Plan for this mesh. All its ranks call this before anything else travels there, and all get the same plan.
+
+    `hosts`: the ranks of each host, in the same order on every rank, where they are to be treated as one. One host
+    alone has no links. `deterministic`: nothing is measured. Raises `PeerLost` and `Aborted` as every use of a mesh.
+    """
+    if deterministic or mesh.size < 2 or len(hosts) == 1 or schedule not in MEASURED:
+        return fixed_plan(hosts)
+    return make_plan(measure(mesh, hosts), hosts)
+
+
+def told(plan: LinkPlan, generation: int, setting: str, in_memory: Hosts = (), *, memory: str = "") -> ScheduleChosen:
+    """The event that explains a plan.
+
+    `setting`: the schedule that the job asks for. `in_memory`: all hosts, where ranks of one host reduce in its memory.
+    `memory`: what was found out about that memory, or why no host has such ranks.
+    """
+    table, reason, asked = plan.all_reduce, plan.reason, f"asked for with --schedule {setting}; "
+    if len(in_memory) == 1:
+        table = SizeTable((0,), ("memory",))
+        reason = f"all {len(in_memory[0])} ranks share one machine's memory; {memory or plan.reason}"
+    elif in_memory:
+        table = SizeTable((0,), ("hierarchical",))
+        reason = f"memory inside each of {len(in_memory)} machines, between them {(plan.between or FIXED).reason}"
+    elif setting != "auto":
+        table = SizeTable((0,), (setting,))
+        reason = f"auto would take {plan.reason}" if plan.seconds else plan.reason
+    if memory and not in_memory:
+        reason = f"{memory}; {reason}"
+    return ScheduleChosen(
+        generation=generation,
+        setting=setting,
+        ranges=tuple(zip(table.least, table.schedules, strict=True)),
+        order=() if in_memory else plan.order,
+        seconds=plan.seconds,
+        reason=reason if setting == "auto" else asked + reason,
+    )
 
 
 def measure(mesh: Mesh, hosts: Hosts = ()) -> LinkMatrix:

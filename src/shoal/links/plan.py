@@ -40,7 +40,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Table:
+class SizeTable:
     """Schedules by size."""
 
     least: tuple[int, ...]  # bytes from which each of them is taken; the first is 0
@@ -57,12 +57,12 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Plan:
-    all_reduce: Table
-    broadcast: Table  # `ring` is a chain here
+class LinkPlan:
+    all_reduce: SizeTable
+    broadcast: SizeTable  # `ring` is a chain here
     order: tuple[int, ...] = ()  # of the ranks around a ring; empty: 0, 1, 2, ...
     hosts: Hosts = ()  # empty: not known, or every rank has its own
-    between: Plan | None = None  # among the first ranks of the hosts, where hosts are known
+    between: LinkPlan | None = None  # among the first ranks of the hosts, where hosts are known
     reason: str = "no link was measured, auto has a fixed table"
     seconds: float = 0.0  # that measuring took
 
@@ -70,18 +70,18 @@ class Plan:
 # What a tree saves in rounds counts up to here. Measured with ring and tree over loopback (bench_all_reduce.md), and
 # set lower than that alone would have it: on a real link a tree sends up to three times the tensor through one rank.
 FIXED_TREE_BYTES = 512 * 1024
-FIXED = Plan(
-    all_reduce=Table((0, FIXED_TREE_BYTES + 1), ("tree", "ring")),
-    broadcast=Table((0, FIXED_TREE_BYTES + 1), ("tree", "ring")),
+FIXED = LinkPlan(
+    all_reduce=SizeTable((0, FIXED_TREE_BYTES + 1), ("tree", "ring")),
+    broadcast=SizeTable((0, FIXED_TREE_BYTES + 1), ("tree", "ring")),
 )
 
 
-def fixed_plan(hosts: Hosts = ()) -> Plan:
+def fixed_plan(hosts: Hosts = ()) -> LinkPlan:
     """The fixed table; hosts count only for those who ask for a hierarchical schedule."""
     return replace(FIXED, hosts=hosts, between=FIXED) if hosts else FIXED
 
 
-def make_plan(matrix: LinkMatrix, hosts: Hosts = ()) -> Plan:
+def make_plan(matrix: LinkMatrix, hosts: Hosts = ()) -> LinkPlan:
     """`hosts`: the ranks of each host, where that is known and they are to be treated as one."""
     if matrix.size < 2:
         return FIXED
@@ -94,7 +94,7 @@ def make_plan(matrix: LinkMatrix, hosts: Hosts = ()) -> Plan:
     is_usual = order == tuple(range(matrix.size))
     told = "" if is_usual or "ring" not in all_reduce.schedules else f"; ring in the order {_ranks_text(order)}"
     figures = "; ".join(_choice(all_reduces, size).reason for size in _telling(all_reduce))
-    return Plan(
+    return LinkPlan(
         all_reduce=all_reduce,
         broadcast=_table(_broadcasts(matrix, order, hosts)),
         order=() if is_usual else order,
@@ -152,17 +152,17 @@ def _choice(costs: Mapping[str, Cost], size: int) -> Choice:
     return Choice(size, min(seconds, key=lambda name: seconds[name]), seconds)
 
 
-def _table(costs: Mapping[str, Cost]) -> Table:
+def _table(costs: Mapping[str, Cost]) -> SizeTable:
     least, schedules = [0], [_choice(costs, SIZES[0]).schedule]
     for size in SIZES[1:]:
         choice = _choice(costs, size)
         if choice.seconds[choice.schedule] < (1 - LEAST_GAIN) * choice.seconds[schedules[-1]]:
             least.append(size)
             schedules.append(choice.schedule)
-    return Table(tuple(least), tuple(schedules))
+    return SizeTable(tuple(least), tuple(schedules))
 
 
-def _telling(table: Table) -> list[int]:
+def _telling(table: SizeTable) -> list[int]:
     """Sizes whose figures show why: one in each range."""
     ends = [*table.least[1:], 64 * max(table.least[-1], 1024)]
     return [max(SIZES[0], least, min(SIZES[-1], end // 4)) for least, end in zip(table.least, ends, strict=True)]

@@ -1,7 +1,7 @@
 """Who makes a checkpoint of parts that workers have written: the interface.
 
 The coordinator decides when, and calls it from one thread, one call after the other. Implementation:
-`checkpoint.publisher`, over any store; membership knows none.
+`checkpoint.published.store_publisher`, over any store; membership knows none.
 """
 
 from __future__ import annotations

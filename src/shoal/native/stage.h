@@ -4,7 +4,7 @@
    The sender copies pieces, in order, into its stage, a few slots of its arena that stay in the cache; the receiver
    copies them out. Neither depends on the other: what is not staged, the receiver reads itself, from the end. Counts
    lie in the lower half of a word (the sender's of what is staged, the receiver's of what is taken) and the number of
-   the message in the upper one. The layout is also in `collectives/mailbox_stage.py`. */
+   the message in the upper one. The layout is also in `collectives/mailbox/pieces.py`. */
 #ifndef SHOAL_STAGE_H
 #define SHOAL_STAGE_H
 

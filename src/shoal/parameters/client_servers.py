@@ -164,6 +164,7 @@ class ServerLinks:
                 del self.links[number]
         for server in new.servers:
             if server.number not in self.links:
+                self.trouble = f"server {server.number} at {server.address} has not answered yet"
                 self.links[server.number] = Link(server)
                 self._connect(self.links[server.number])
         self._owner.map_changed()
@@ -282,6 +283,7 @@ class ServerLinks:
         self._refused_since = None
         if connection is self._keeper:
             self._keeper_tries = 0
+            self.trouble = f"the keeper of the servers at {self._config.keeper} has told no map yet"
 
     def room(self, connection: Connection, note: AnyNote, size: int) -> memoryview | None:
         with self._thread.changed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from shoal.checkpoint.manifest import parse_name
+from shoal.checkpoint.published.manifest import parse_name
 from shoal.plan.model import State, Task
 from shoal.values import Generation
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from shoal.checkpoint.manifest import parse_name
+from shoal.checkpoint.published.manifest import parse_name
 from shoal.data.dealing import Dealing, deal_step
 from shoal.data.order import SampleOrder, key_of, sample_order
 from shoal.values import Cursor, Generation, Standing

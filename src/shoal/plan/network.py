@@ -60,7 +60,7 @@ class End:
             self.fail_later()
             return
         self._due = max(self._due, network.time.now + self.delay())
-        network.time.after(self._due - network.time.now, lambda: self._arrive(message))
+        network.time.at(self._due, lambda: self._arrive(message))
 
     @property
     def _is_near(self) -> bool:

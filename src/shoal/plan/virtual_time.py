@@ -23,8 +23,12 @@ class VirtualTime:
         self._count = 0  # what is due at the same time happens in the order in which it was asked for
 
     def after(self, seconds: float, action: Action) -> None:
+        self.at(self.now + seconds, action)
+
+    def at(self, when: float, action: Action) -> None:
+        """What is due at exactly the same time keeps its order, which sums of floating-point numbers would not."""
         self._count += 1
-        heapq.heappush(self._queue, (self.now + seconds, self._count, action))
+        heapq.heappush(self._queue, (when, self._count, action))
 
     def run(self, until: float, is_over: Callable[[], bool]) -> None:
         """Let things happen until that time, or until it is over."""

@@ -26,7 +26,7 @@ from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.environment import WorkerEnvironment
 from shoal.errors import Aborted, ExchangeFailed, PeerLost, Refused, ShoalError
 from shoal.events import AnyEvent
-from shoal.links.survey import survey, told
+from shoal.links.measure import survey, told
 from shoal.membership.client import CoordinatorClient
 from shoal.membership.member import again
 from shoal.strategies.brake import Brake

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from shoal.collectives.pinned_memory import pool
+from shoal.collectives.gpu.pinned_memory import pool
 
 
 def room_for(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,9 +13,37 @@ import torch
 
 from shoal.errors import WorkersDisagree
 from shoal.strategies.peers import Peers
-from shoal.strategies.strategy import Votes
 
 DIGEST_LIMIT = 2**40  # digests below it add up exactly in double precision for thousands of workers
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What all workers found out together at one point."""
+
+    stop: str | None = None  # reason, if any worker wants the loops to end
+    is_same: bool = True  # all workers have the same `terms`
+
+
+@dataclass
+class Votes:
+    """What this worker brings to the next agreement."""
+
+    stop: str | None = None  # reason, where this worker wants all loops to end
+    updates: int = 0  # optimizer steps taken since the script began; must be equal everywhere
+    stop_seen: bool = False  # an exchange showed that some worker votes for a stop; all workers saw it at that step
+    save: bool = False  # this worker wants a checkpoint of the step that is being made
+    busy: bool = False  # this worker is still writing the one before
+    save_seen: bool = False  # in the present step's exchange some worker wanted one
+    busy_seen: bool = False  # and some worker could not
+    leaving: bool = False  # this worker has said in the present step's exchange that it hands its place over
+    leaving_seen: int = 0  # how many have
+    regroup_seen: bool = False  # some worker knows of somebody who waits to be let in
+
+    def forget_seen(self) -> None:
+        """The members have regrouped: what was seen may have come from a worker that is gone, and not all may have."""
+        self.stop_seen = self.regroup_seen = self.leaving = False
+        self.leaving_seen = 0
 
 
 @dataclass(frozen=True)

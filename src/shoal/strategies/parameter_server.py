@@ -5,53 +5,58 @@
     forward             the new values are taken in
 
 Synchronous: the workers exchange their note first, as in all-reduce, and the ledger on the servers says whether the
-step counts. Asynchronous (`is_free`): a worker meets the others only when it is called to; its samples are leased.
+step counts. Asynchronous: a worker meets the others only when it is called to, and its samples are leased
+(`server_leases`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import nn
 
 from shoal.collectives.group import Group
-from shoal.errors import Aborted, ExchangeFailed, MeetingCalled, ParametersLost, ReplicasDiffer, UsageError
-from shoal.parameters.client import EnrolTerms, OutgoingPush, ParameterClient
+from shoal.errors import Aborted, ExchangeFailed, ReplicasDiffer, UsageError
+from shoal.manners import Manners
+from shoal.parameters.client import OutgoingPush, ParameterClient
 from shoal.strategies.gradient_outbox import GradientOutbox, Noise
-from shoal.strategies.meeting import MeetingStrategy
-from shoal.strategies.model_check import broadcast_model, check_same_model
 from shoal.strategies.parameter_inbox import ParameterInbox
 from shoal.strategies.parameter_table import Entry, entries_of, local_states, step_values, table_of
-from shoal.strategies.peers import Peers
-from shoal.strategies.strategy import Agreement, Iteration, Stepping, waiting
-from shoal.wire.ledger_entries import Answer, Committed, Granted, Told, Void
-from shoal.wire.tables import Number, PushTerms, Range, TableSpec
+from shoal.strategies.replica import Replica
+from shoal.strategies.server_leases import LedgerTerms, LedgerView, ServerLeases
+from shoal.strategies.strategy import Commit, Iteration, Stepping, Strategy, waiting
+from shoal.wire.ledger_entries import Committed, Void
+from shoal.wire.tables import Number, PushTerms, TableSpec
 
-Heard = TypeVar("Heard", bound=Answer)
 TINY = 1e-12  # added to a norm that something is divided by
 
 
 @dataclass(frozen=True)
 class ParameterServerConfig:
-    is_synchronous: bool
-    staleness: int | None  # most clocks that a worker may be ahead of the slowest; None: any number
-    scaling: str  # what staleness scales: lr, gradient or none
+    terms: LedgerTerms
     noise: float  # deviation of the noise on gradients; 0: none
     normalize: bool  # gradients are divided by their norm
     seed: int
 
 
-class ParameterServer(MeetingStrategy):
-    updates_elsewhere = True
+def manners_of(*, is_synchronous: bool) -> Manners:
+    return Manners(every=1 if is_synchronous else None, updates_elsewhere=True)
 
-    def __init__(self, peers: Peers, client: ParameterClient, config: ParameterServerConfig) -> None:
-        super().__init__(peers)
-        self.client = client
+
+class ParameterServer(Strategy):
+    def __init__(self, replica: Replica, client: ParameterClient, config: ParameterServerConfig) -> None:
+        self._replica = replica
+        self._peers = replica.peers
+        self._client = client
         self._config = config
-        self.is_free = not config.is_synchronous
+        self.manners = manners_of(is_synchronous=config.terms.is_synchronous)
+        self._view = LedgerView(self._peers, client, config.terms)
+        if self.manners.is_free:
+            is_bounded = config.terms.staleness is not None
+            self.free = ServerLeases(self._peers, client, self._view, self, is_bounded=is_bounded)
+        self._is_free = self.manners.is_free
         self._optimizers: list[torch.optim.Optimizer] = []
         self._clips: dict[int, float | None] = {}  # by number of the optimizer
         self._entries: tuple[Entry, ...] = ()
@@ -62,30 +67,17 @@ class ParameterServer(MeetingStrategy):
         self._iteration: Iteration | None = None
         self._steps: dict[int, tuple[dict[str, Number], ...]] = {}  # values of optimizers that stepped in this batch
         self._is_asked = False  # the servers were asked about this batch's gradients
-        self._enrolled = 0  # newest generation that the servers were told of by this worker
-        self._seen = 0  # number of the newest entry of the ledger that this worker knows of
         self._has_values = False  # the servers have this script's values
         self._known_digest: int | None = None  # of the parameters when a loop ended, as the servers have them
-        self._meetings = self._attended = 0  # that workers were called to, and those that this one has been in
-        self.updates = 0  # applied by all workers, as far as this one knows
-        self.so_far = (0, 0)  # asynchronous: of the last update of this worker, see `Committed`
-        self.using: tuple[Range, ...] = ()  # leased positions that the present step uses up
 
     # Models, and loops that begin
 
-    def attach(self, model: nn.Module, name: str) -> None:
+    def attach(self, model: nn.Module, name: str) -> None:  # noqa: ARG002  watched from the first loop on
         if self._outbox is not None:
             raise UsageError(
                 f"{name} was handed to run.model after a loop over batches had begun; with --strategy parameter-server "
                 "hand over all models before the first loop, or use --strategy all-reduce"
             )
-        self._models[name] = model
-        self._buffers.add(model)
-
-    def unify(self, model: nn.Module, name: str) -> None:
-        check_same_model(model, name, self._peers.group, self._peers.generation)
-        broadcast_model(model, name, self._peers.group)
-        self.state_replaced()
 
     def prepare(self, optimizers: Sequence[torch.optim.Optimizer], *, step: int, holds_state: bool) -> None:
         if self._outbox is None:
@@ -95,7 +87,7 @@ class ParameterServer(MeetingStrategy):
                 "an optimizer was handed to run.optimizer after the first loop over batches; with --strategy "
                 "parameter-server hand over all of them before it, or use --strategy all-reduce"
             )
-        self.enrol()
+        self._view.enrol()
         if holds_state:
             self._give_values(step)
         self._has_values = True
@@ -105,16 +97,16 @@ class ParameterServer(MeetingStrategy):
 
     def _define(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._optimizers = list(optimizers)
-        self._entries = entries_of(self._models, optimizers)
+        self._entries = entries_of(self._replica.models, optimizers)
         self._served = frozenset(id(entry.parameter) for entry in self._entries)
         if not self._entries:
             raise UsageError("no optimizer with trainable parameters was handed to run.optimizer before the loop")
         self._table = table_of(self._entries, optimizers)
-        self.client.define(self._table)
+        self._client.define(self._table)
         noise = Noise(self._config.noise, self._config.seed, self._peers.worker) if self._config.noise else None
-        self._outbox = GradientOutbox(self._entries, self.client.begin_push, noise)
-        lazily = self.is_free and self._config.staleness is None
-        self._inbox = ParameterInbox(self._entries, self._models.values(), self._forward_failed, lazily=lazily)
+        self._outbox = GradientOutbox(self._entries, self._client.begin_push, noise)
+        lazily = self._is_free and self._config.terms.staleness is None
+        self._inbox = ParameterInbox(self._entries, self._replica.models.values(), self._forward_failed, lazily=lazily)
 
     def _forward_failed(self, failure: ExchangeFailed) -> None:
         """Values that the model's forward needed did not come."""
@@ -133,38 +125,18 @@ class ParameterServer(MeetingStrategy):
         group.all_reduce(has_used, label="who has used the servers").wait()
         source = int(has_used.argmax().item())
         number = torch.zeros(1, dtype=torch.int64)
-        if group.rank == source and (not self._has_values or self.digest() != self._known_digest):
+        if group.rank == source and (not self._has_values or self._replica.digest() != self._known_digest):
             states = self._served_states() if self._has_values else local_states(self._entries, self._optimizers)
             values = {entry.name: entry.parameter.detach() for entry in self._entries}
-            number[0] = self.client.assign(values, states, updates=step)
+            number[0] = self._client.assign(values, states, updates=step)
         group.broadcast(number, source, label="values for the servers").wait()
         if number.item():
-            self.replaced, self.updates = self.updates, step
-            self._seen = max(self._seen, int(number.item()))
-
-    def enrol(self) -> None:
-        """The servers must know who is in the present generation before anything of it counts."""
-        generation = self._peers.generation
-        if self._enrolled == generation.number:
-            return
-        terms = EnrolTerms(
-            generation=generation.number,
-            workers=tuple(sorted(member.worker for member in generation.members)),
-            mode="asynchronous" if self.is_free else "synchronous",
-            staleness=self._config.staleness,
-            scaling=self._config.scaling,
-        )
-        done = self.client.enrol(terms)
-        if done.number < self._seen:  # numbers only go up: it is another ledger
-            raise ParametersLost.all()
-        self._enrolled = generation.number
-        self._heard(done)
-        self._attend(done.meetings)  # those that were called before this generation are over
+            self.replaced, self._view.updates = self._view.updates, step
+            self._view.seen = max(self._view.seen, int(number.item()))
 
     # A batch
 
     def begin(self, iteration: Iteration) -> None:
-        self._buffers.refresh()
         self._iteration = iteration
         self._steps, self._is_asked = {}, False
         if self._outbox is not None:
@@ -182,7 +154,6 @@ class ParameterServer(MeetingStrategy):
 
     def end(self) -> None:
         self._iteration = None
-        self.using = ()
         if self._outbox is not None:
             self._outbox.end()
 
@@ -208,19 +179,19 @@ class ParameterServer(MeetingStrategy):
     def finish(self, iteration: Iteration) -> None:
         if iteration.is_last and not self._is_asked and not iteration.is_void and iteration.breakage is None:
             self._ask(iteration)
-        if self.is_free:
-            self.votes.updates = 0  # workers that run free take different numbers of steps
+        if self._is_free:
+            self._replica.votes.updates = 0  # workers that run free take different numbers of steps
 
     def _ask(self, iteration: Iteration) -> None:
         """Have the servers apply this step's gradients."""
         assert self._outbox is not None
-        push = self._outbox.take(is_needed=self.is_free)
+        push = self._outbox.take(is_needed=self._is_free)
         if push is None:
             return
         self._is_asked = True
         try:
             with torch.no_grad(), waiting(iteration, self._peers):
-                scale = self._free_scale() if self.is_free else self._meet_in_step(iteration, self._peers.group.here)
+                scale = self._free_scale() if self._is_free else self._meet_in_step(iteration, self._peers.group.here)
                 answer = self._commit(iteration, push, self._terms(scale))
         except ExchangeFailed as failure:
             iteration.mark_void("update on the servers", failure)
@@ -228,11 +199,12 @@ class ParameterServer(MeetingStrategy):
         if isinstance(answer, Void):
             iteration.mark_void("update on the servers", Aborted(answer.reason))
             return
-        self._heard(answer)
-        self.so_far = answer.base, answer.used
+        self._view.heard(answer)
+        if self._is_free:
+            iteration.commit = Commit(self._view.updates, answer.base, answer.used)
         iteration.exchanges += 1
-        self._pull()
-        if not self.is_free:
+        self.pull()
+        if not self._is_free:
             self._take_in(iteration)
 
     def _take_in(self, iteration: Iteration) -> None:
@@ -251,7 +223,7 @@ class ParameterServer(MeetingStrategy):
         return PushTerms(
             groups=tuple(self._steps.get(number, ()) for number in numbers) if self._steps else (),
             scale=scale,
-            clip_norms=() if self.is_free else tuple(self._clips.get(number) for number in numbers),
+            clip_norms=() if self._is_free else tuple(self._clips.get(number) for number in numbers),
             read=self._inbox.updates,
         )
 
@@ -265,100 +237,46 @@ class ParameterServer(MeetingStrategy):
 
     def _meet_in_step(self, iteration: Iteration, group: Group) -> float:
         """All workers' notes, and their buffers; returns what the sum of gradients is to be multiplied by."""
-        label = f"step {iteration.step}, note"
+        label, board, buffers = f"step {iteration.step}, note", self._replica.board, self._replica.buffers
         own_digest, iteration.digest = iteration.digest, None
-        note = self._board.write(iteration.step_weight, self._buffers.changed(), own_digest=own_digest)
+        note = board.write(iteration.step_weight, buffers.changed(), own_digest=own_digest)
         group.all_reduce(note.vector, label=label).wait()
-        reading = self._board.read(note)
+        reading = board.read(note)
         if len(set(reading.digests)) > 1:
             raise ReplicasDiffer(f"the workers' parameters differ before step {iteration.step}")
         share = iteration.step_weight / reading.weight if reading.weight else 0.0
-        self._buffers.launch(group, reading.changed, weight=share, label=label).finish()
+        buffers.launch(group, reading.changed, weight=share, label=label).finish()
         return iteration.step_samples / reading.weight if reading.weight else 1.0
 
     def _commit(self, iteration: Iteration, push: OutgoingPush, terms: PushTerms) -> Committed | Void:
-        self.enrol()
-        if self.is_free:
-            return self.client.commit(push, terms, used=self.using)
+        self._view.enrol()
+        if self._is_free:
+            return self._client.commit(push, terms, used=iteration.positions)
         try:
-            with self._peers.interrupting(self.client.interrupt):
-                return self.client.commit(push, terms, step=iteration.step)
+            with self._peers.interrupting(self._client.interrupt):
+                return self._client.commit(push, terms, step=iteration.step)
         except Aborted:  # the group broke: whether the step counts is for the ledger to say, once and for all
-            self.client.resume()
-            return self.client.withdraw(iteration.step)
+            self._client.resume()
+            return self._client.withdraw(iteration.step)
 
     # Values
 
-    def _pull(self, *, is_bounded: bool = True) -> None:
+    def pull(self, *, is_bounded: bool = True) -> None:
         assert self._inbox is not None
-        pull = self.client.pull(at_least=self._seen, order=self._inbox.order, is_bounded=is_bounded)
+        pull = self._client.pull(at_least=self._view.seen, order=self._inbox.order, is_bounded=is_bounded)
         self._inbox.expect(pull)
 
     def catch_up(self) -> None:
         """Take in what the servers have now, however far ahead this worker is."""
-        self._pull(is_bounded=False)
+        self.pull(is_bounded=False)
         self.settle()
 
     def settle(self) -> None:
         if self._inbox is not None:
             self._inbox.settle()
 
-    def agree(self, point: str, *, compare: bool = False, terms: int = 0) -> Agreement:
-        agreement = super().agree(point, compare=compare, terms=terms)
-        if compare:
-            self._known_digest = self.digest() if self.compared is None else self.compared
-        return agreement
-
-    # Where workers run free: see `training.free_loop`
-
-    def lease(self, updates: int, holds: Sequence[Range] = ()) -> Granted:
-        self.enrol()
-        with self._peers.interrupting(self.client.interrupt):
-            return self._heard(self.client.lease(updates, holds))
-
-    def ask(self) -> Told:
-        return self._heard(self.client.ask())
-
-    def call(self, reason: str) -> None:
-        self._heard(self.client.call(reason))
-
-    @property
-    def is_called(self) -> bool:
-        """All workers are to meet, and this one has not been there."""
-        return self._meetings > self._attended
-
-    def attended(self) -> None:
-        """This worker is in the meeting to which all were called."""
-        self._attend(self._meetings)
-
-    def _attend(self, meetings: int) -> None:
-        self._attended = max(self._attended, meetings)
-        self.client.attended = self._attended
-
-    def rejoin(self) -> None:
-        """This worker is in a new generation: what it had asked for before was given up with the one before."""
-        self.enrol()
-        self._pull()
-
-    def look(self, told: Told) -> None:
-        """In a meeting: take in the values as they are now."""
-        self._heard(told)
-        self.catch_up()
-
-    def await_turn(self) -> None:
-        """Before an update: wait while this worker is too far ahead of others. Raises MeetingCalled."""
-        if self._config.staleness is not None:
-            try:
-                with self._peers.interrupting(self.client.interrupt):
-                    self.settle()
-            except MeetingCalled as called:
-                self._meetings = max(self._meetings, called.meetings)
-                raise
-
-    def _heard(self, answer: Heard) -> Heard:
-        self._seen, self.updates = max(self._seen, answer.number), max(self.updates, answer.updates)
-        self._meetings = max(self._meetings, answer.meetings)
-        return answer
+    def compared(self, digest: int | None) -> None:
+        self._known_digest = self._replica.digest() if digest is None else digest
 
     def optimizer_states(self) -> list[dict[str, dict[str, torch.Tensor]]] | None:
         if self._outbox is None:
@@ -372,27 +290,17 @@ class ParameterServer(MeetingStrategy):
 
     def _served_states(self) -> dict[str, dict[str, torch.Tensor]]:
         """What the servers' optimizers have, by parameter: without the values themselves."""
-        found = self.client.read_state(at_least=self._seen)
+        found = self._client.read_state(at_least=self._view.seen)
         return {name: {key: value for key, value in parts.items() if key} for name, parts in found.items()}
 
     def rebind(self) -> None:
-        super().rebind()
-        self.client.resume()
+        self._client.resume()
         self._iteration = None
         if self._outbox is not None and self._inbox is not None:
             self._outbox.end()
             self._inbox.abandon()
 
-    # The order of gradients is the servers' business
-
-    def orders(self) -> dict[str, list[str]]:
-        return {}
-
-    def follow(self, orders: Mapping[str, Sequence[str]]) -> None:
-        pass
-
     def detach(self) -> None:
-        super().detach()
         if self._outbox is not None:
             self._outbox.detach()
         if self._inbox is not None:

@@ -1,23 +1,37 @@
 """The interface of a strategy: how replicas agree on the model.
 
-A strategy is told of every model, of the start and the end of every batch, and asked for agreement at points that all
-workers pass; gradients reach it through hooks, inside `backward()`. A failed exchange never raises: it marks the
-batch's `Iteration` as broken, and the loop asks for recovery before the next batch.
+A strategy is told of every model and of the start and the end of every batch; gradients reach it through hooks, inside
+`backward()`. Its `manners` say when workers meet and what counts as one. A failed exchange never raises: it marks the
+batch's `Iteration` as broken, and the loop asks for recovery before the next batch. Not here: how workers agree where
+they meet (`replica`).
 """
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from shoal.errors import ExchangeFailed
+from shoal.manners import Manners
+from shoal.strategies.free_running import FreeRunning
 from shoal.strategies.peers import Breakage, Peers
+from shoal.wire.tables import Range
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Where the whole job was when an update of one worker's own was applied."""
+
+    step: int  # updates of all workers so far, with this one
+    base: int  # all updates after this one
+    used: int  # have used so many samples
 
 
 @dataclass
@@ -32,12 +46,15 @@ class Iteration:
     own_samples: int = 0  # this worker's own in the step's batches so far, with this one
     is_first: bool = True  # of the step's accumulated batches
     is_last: bool = True
+    meets: bool = True  # all workers meet in this batch: its exchange carries their votes, and with it a round is over
     exchanges: int = 0  # whole exchanges in this batch so far
     updates: int = 0  # optimizer steps taken in this batch so far
     waited: float = 0.0  # seconds the script was held up by exchanges
     idle: float = 0.0  # of those, seconds in which no byte moved: a peer was not there yet
     breakage: Breakage | None = None  # set when the group failed
     digest: int | None = None  # of this worker's parameters, for the step's next exchange to compare; taken by it
+    positions: tuple[Range, ...] = ()  # leased ones that the step has used up after this batch
+    commit: Commit | None = None  # set where the step was applied as this worker's own update
     is_void: bool = False  # the breakage came before the exchange was whole: nothing of this step may remain
 
     def mark_broken(self, operation: str, failure: ExchangeFailed) -> None:
@@ -60,30 +77,6 @@ class Iteration:
     def may_update(self) -> bool:
         """Whether `optimizer.step()` should change anything."""
         return self.is_last and not self.is_void
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """What all workers found out together at one point."""
-
-    stop: str | None = None  # reason, if any worker wants the loops to end
-    is_same: bool = True  # all workers have the same `terms`
-
-
-@dataclass
-class Votes:
-    """What this worker brings to the next agreement."""
-
-    stop: str | None = None  # reason, where this worker wants all loops to end
-    updates: int = 0  # optimizer steps taken since the script began; must be equal everywhere
-    stop_seen: bool = False  # an exchange showed that some worker votes for a stop; all workers saw it at that step
-    save: bool = False  # this worker wants a checkpoint of the step that is being made
-    busy: bool = False  # this worker is still writing the one before
-    save_seen: bool = False  # in the present step's exchange some worker wanted one
-    busy_seen: bool = False  # and some worker could not
-    leaving: bool = False  # this worker has said in the present step's exchange that it hands its place over
-    leaving_seen: int = 0  # how many have
-    regroup_seen: bool = False  # some worker knows of somebody who waits to be let in
 
 
 @contextmanager
@@ -110,19 +103,13 @@ class Stepping:
 class Strategy(ABC):
     """How replicas agree on the model."""
 
-    votes: Votes
-    is_free = False  # workers of a loop do not wait for each other: see `training.free_loop`
-    updates_elsewhere = False  # `update` does what `optimizer.step()` is to do
+    manners: Manners
+    free: FreeRunning | None = None  # of one whose workers meet when called
     replaced = 0  # updates that servers had applied to values that were then replaced, whoever knew of them
-    compared: int | None = None  # digest of the parameters in the last meeting, where replicas were compared there
 
     @abstractmethod
     def attach(self, model: nn.Module, name: str) -> None:
         """Watch a model's gradients."""
-
-    @abstractmethod
-    def unify(self, model: nn.Module, name: str) -> None:
-        """Check that all workers have the same model, and give all the same weights. Raises ExchangeFailed."""
 
     @abstractmethod
     def begin(self, iteration: Iteration) -> None:
@@ -137,45 +124,16 @@ class Strategy(ABC):
         """Whether this parameter's gradient is exchanged."""
 
     @abstractmethod
-    def agree(self, point: str, *, compare: bool = False, terms: int = 0) -> Agreement:
-        """Meet all workers at a point of the script that all must pass. Raises ExchangeFailed or WorkersDisagree.
-
-        Changed buffers are averaged on the way. With `compare` the replicas must be equal, bit for bit. `terms` is a
-        number below 2**40 that stands for what the script has called so far.
-        """
-
-    @abstractmethod
-    def digest(self, names: Collection[str] | None = None) -> int:
-        """A number that differs, almost surely, where any bit of any parameter differs. Below 2**40.
-
-        Of these models only, in the order in which they were attached, where `names` are given.
-        """
-
-    @abstractmethod
     def rebind(self) -> None:
         """The peers have a new group: use it from now on, with no trace of what was in flight."""
 
     @abstractmethod
-    def state_replaced(self) -> None:
-        """Parameters and buffers were copied from a member: what they are now is what all have agreed on."""
+    def detach(self) -> None:
+        """Let go of all models: the job is over for this script."""
 
-    @abstractmethod
-    def is_changed(self, buffer: torch.Tensor) -> bool:
-        """Whether it is not what it was after the last exchange, so that the next one averages it."""
+    # What most strategies need not say
 
-    @abstractmethod
-    def forget(self, buffer: torch.Tensor) -> None:
-        """It counts as changed, whatever it is: it was when the state was taken."""
-
-    @abstractmethod
-    def orders(self) -> dict[str, list[str]]:
-        """By model: names of parameters, in the order in which their gradients travel; part of the state."""
-
-    @abstractmethod
-    def follow(self, orders: Mapping[str, Sequence[str]]) -> None:
-        """Take over what `orders` gave on a member, or in the job that is resumed."""
-
-    def prepare(  # noqa: B027  most need not
+    def prepare(  # noqa: B027
         self, optimizers: Sequence[torch.optim.Optimizer], *, step: int, holds_state: bool
     ) -> None:
         """A loop is about to begin, or a newcomer is about to be let into it: what is optimized is known now.
@@ -184,16 +142,25 @@ class Strategy(ABC):
         ExchangeFailed.
         """
 
-    def update(self, stepping: Stepping) -> None:  # noqa: B027  most leave it to the optimizer
+    def update(self, stepping: Stepping) -> None:  # noqa: B027
         """The script calls `optimizer.step()`; only where updates are done elsewhere."""
 
-    def finish(self, iteration: Iteration) -> None:  # noqa: B027  most have done it in backward
-        """The script asks for the next batch: what is left of this one's exchange is done now."""
+    def finish(self, iteration: Iteration) -> None:  # noqa: B027
+        """The script asks for the next batch: do now what is left of this batch's exchange."""
+
+    def compared(self, digest: int | None) -> None:  # noqa: B027
+        """All replicas were the same at the end of a loop. `digest`: of the parameters; None: nobody took one."""
+
+    def state(self) -> dict[str, Any]:
+        """The strategy's own part of the job's state: numbers, strings and tensors."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027
+        """Take over what `state` gave on a member, or in the job that is resumed.
+
+        A resumed job may have had another strategy: what this one does not know it leaves alone.
+        """
 
     def optimizer_states(self) -> list[dict[str, dict[str, torch.Tensor]]] | None:
         """By optimizer and parameter's name, where it is not the optimizers that have them."""
         return None
-
-    @abstractmethod
-    def detach(self) -> None:
-        """Let go of all models: the job is over for this script."""

@@ -15,7 +15,7 @@ from shoal.values import Cursor
 
 def save_after_step(session: Session, cursor: Cursor) -> None:
     """Between two steps, if the exchange of the last one said so."""
-    due = session.saver.decide(session.strategy.votes, step=session.step)
+    due = session.saver.decide(session.replica.votes, step=session.step)
     if due is not None:
         _begin(session, cursor, reason=due.reason, mark=due.mark)
     else:
@@ -39,7 +39,7 @@ def save_here(session: Session, mark: str, *, is_agreed: bool = False) -> None:
 def save_asked(session: Session) -> None:
     """A loop is over, and all have seen whether the script asked for one inside that was put off."""
     mark = session.saver.take_asked()
-    if session.strategy.votes.save_seen:
+    if session.replica.votes.save_seen:
         _save(session, mark or "")  # a newcomer does not know the mark, and need not: the first worker tells it
 
 

@@ -13,54 +13,53 @@ from typing import Any
 from shoal.data.dealing import Dealing
 from shoal.data.feed import Batch
 from shoal.errors import CheckpointUnusable, ExchangeFailed, UsageError
-from shoal.events import EpochEnded, LoopStarted
+from shoal.events import LoopStarted
 from shoal.strategies.peers import Breakage
 from shoal.strategies.strategy import Iteration
 from shoal.training.call_terms import loop_terms
-from shoal.training.checkpointing import save_after_step, save_asked, save_on_handover, save_on_stop
+from shoal.training.checkpointing import save_asked, save_on_stop
 from shoal.training.devices import moved
+from shoal.training.leasing import Leased
 from shoal.training.loop_length import LoopLength, Place
+from shoal.training.loop_meetings import CalledMeetings, LoopMeetings, MeetingsInSteps
 from shoal.training.loop_plan import LoopPlan
-from shoal.training.meetings import end_of_loop, leave_loop, load_behind, meet, settle, take_past
+from shoal.training.meetings import end_of_loop, leave_loop, load_behind, meet, note_loop_end, settle, take_past
+from shoal.training.past import Past
 from shoal.training.recovery import enter, recover, tell_batch, undo_void
 from shoal.training.resume import check_place
-from shoal.training.session import HandedOver, Past, Session
+from shoal.training.session import Session
 from shoal.training.state import forget_changed, load_state
+from shoal.training.supply import Dealt, Supply
 from shoal.values import Cursor, TimeShares
-from shoal.wire.tables import Range
 
 
 class Loop:
     def __init__(self, session: Session, plan: LoopPlan) -> None:
-        self._session = session
-        self._plan = plan
-        self._number = 0  # in program order, given when the loop starts
+        self.session = session
+        self.plan = plan
+        self.number = 0  # in program order, given when the loop starts
         self.first_step = 0
         self.cursor = Cursor(epoch=plan.first_epoch)
-        self._last_epoch = plan.first_epoch + plan.epochs - 1
         self._weight = 0.0  # of the batches of the current step before the current one
         self._is_step_start = True
-        self._reached = 0  # position after the last batch
-        self._is_in_gap = False  # the present step's positions are before the cursor
+        self.reached = 0
         self._mark = time.perf_counter()  # end of the last iteration
         self._own_samples = 0  # of this worker in the current step so far
         self._input = 0.0  # seconds that the current batch was waited for
         self._blocked = 0.0  # seconds that checkpoints had held the script up when the last iteration ended
+        self._supply: Supply = Dealt(self)
+        self._meetings: LoopMeetings = MeetingsInSteps(self)
+        if (free := session.strategy.free) is not None:
+            self._supply = leased = Leased(self, free)
+            self._meetings = CalledMeetings(self, leased, free)
 
     def dealing(self) -> Dealing:
         """How steps are dealt out in the present generation."""
-        peers, config = self._session.peers, self._session.config
-        return Dealing(
-            rank=peers.group.rank,
-            shares=tuple(member.share for member in peers.generation.members),
-            batch_size=self._plan.feed.batch_size,
-            accumulate=self._plan.accumulate,
-            workers=config.workers if config.resize == "global-batch" else 0,
-        )
+        return self._supply.dealing()
 
     def run(self) -> Generator[Any, None, None]:
         """What the user's `for` iterates over."""
-        session = self._session
+        session = self.session
         settle(session)
         if session.iteration is not None:
             raise UsageError(
@@ -68,10 +67,10 @@ class Loop:
             )
         if session.stopped is not None:
             return
-        session.script.make("loop", loop_terms(self._plan))
+        session.script.make("loop", loop_terms(self.plan))
         enter(session)
-        session.loop = self
-        self._number, self.first_step, self._blocked = session.loops + 1, session.step, session.saver.blocked
+        session.loop, session.unit = self, None
+        self.number, self.first_step, self._blocked = session.loops + 1, session.step, session.saver.blocked
         if session.is_catching_up and self._is_past(session.past):
             session.loops += 1
             session.points += 2  # its start and its end
@@ -80,34 +79,34 @@ class Loop:
             return
         self._check_optimizers()
         self._come_in()
-        session.loops, session.loop_end = self._number, None
+        session.loops, session.loop_end = self.number, None
         session.in_loop = session.has_begun = True
         tell_batch(session)
         try:
             while True:
-                while not self._is_done and self._session.stopped is None:
-                    yield from self._epoch()
+                while self.goes_on:
+                    yield from self._supply.portion()
                 if self._finished_everywhere():
                     self._wind_up()
                     return
         except GeneratorExit:
-            self._session.was_left = True
-            self._session.saver.fence()  # what the script does now is its own business
+            self.session.was_left = True
+            self.session.saver.fence()  # what the script does now is its own business
             raise
         finally:
-            self._plan.feed.close()
+            self.plan.feed.close()
 
     def _is_past(self, past: Past | None) -> bool:
         """Whether it is over for the others, or was over before this script started again."""
-        for optimizer in self._session.watched.optimizers:  # else schedulers warn that they step before the optimizer
+        for optimizer in self.session.watched.optimizers:  # else schedulers warn that they step before the optimizer
             optimizer._opt_called = True  # type: ignore[attr-defined]  # torch.optim.lr_scheduler's own mark
         # Without a past: a newcomer that is in no generation yet, and knows that the others have passed this loop.
-        return past is None or self._number < past.loop or (self._number == past.loop and not past.in_loop)
+        return past is None or self.number < past.loop or (self.number == past.loop and not past.in_loop)
 
     def _come_in(self) -> None:
         """Meet the others at the start, or where they are in this loop."""
-        session, past = self._session, self._session.past
-        start = f"start of loop {self._number}: {self._text()}"
+        session, past = self.session, self.session.past
+        start = f"start of loop {self.number}: {self._text()}"
         if past is None:
             meet(session, start, self._start)
         elif past.is_resumed:
@@ -115,7 +114,7 @@ class Loop:
         elif past.in_loop:
             self.cursor = take_past(session)
             self.first_step = past.first_step
-            session.loops, session.points, session.in_loop = self._number, session.points + 1, True  # as the others are
+            session.loops, session.points, session.in_loop = self.number, session.points + 1, True  # as the others are
             self._join_in()
             session.reporter.restart_clock()
             session.saver.restart_clock()
@@ -130,51 +129,45 @@ class Loop:
                 self._prepare(holds_state=False)
                 return
             except ExchangeFailed as failure:
-                breakage = Breakage.by(failure, self._session.step, "joining a loop")
-                self.cursor = recover(self._session, breakage, self.cursor).cursor
+                breakage = Breakage.by(failure, self.session.step, "joining a loop")
+                self.cursor = recover(self.session, breakage, self.cursor).cursor
 
     def _wind_up(self) -> None:
         """The last thing before the script goes on behind the loop."""
-        save_asked(self._session)
-        if self._session.stopped is not None:
-            save_on_stop(self._session)
-        self._session.saver.fence()
-        self._session.note_loop_end()
+        save_asked(self.session)
+        if self.session.stopped is not None:
+            save_on_stop(self.session)
+        self.session.saver.fence()
+        note_loop_end(self.session)
 
     def _catch_up(self, past: Past) -> None:
         """A resumed script has reached the loop that its checkpoint is in."""
-        check_place(self._session, past, self.terms())
+        check_place(self.session, past, self.terms())
         try:
-            self.cursor = load_state(self._session, past.state)
+            self.cursor = load_state(self.session, past.state)
         except CheckpointUnusable as error:
             raise CheckpointUnusable(
-                f"{self._session.saver.last_name} does not fit the script: {error}; resume with the script, arguments "
+                f"{self.session.saver.last_name} does not fit the script: {error}; resume with the script, arguments "
                 "and model that it was made with, or start a new job"
             ) from None
         self.first_step = past.first_step
-        self._session.past = None
-        self._session.compared = self._session.step  # all have read the same bytes
-        meet(self._session, f"resuming loop {self._number}: {self._text()}", self._start)
-        forget_changed(self._session, past.state)
+        self.session.past = None
+        self.session.compared = self.session.step  # all have read the same bytes
+        meet(self.session, f"resuming loop {self.number}: {self._text()}", self._start)
+        forget_changed(self.session, past.state)
 
     def leave(self) -> None:
         """The script left it in the middle: it is over, wherever it was in its data."""
-        self.cursor = Cursor(epoch=self._last_epoch + 1)
-
-    @property
-    def _is_done(self) -> bool:
-        """Depends on the state alone, so that all members answer alike after any regrouping."""
-        limit = self._plan.steps
-        return self.cursor.epoch > self._last_epoch or (
-            limit is not None and self._session.step - self.first_step >= limit
-        )
+        self.cursor = Cursor(epoch=self.plan.first_epoch + self.plan.epochs)
 
     def _finished_everywhere(self) -> bool:
         """Meet at the end: a member that missed the last step finds its source here."""
-        session = self._session
+        session = self.session
+        if not self._meetings.ends_together():
+            return False
         point = end_of_loop(session)
         session.peers.hold(at_end=True)
-        session.saver.vote_asked(session.strategy.votes)
+        session.saver.vote_asked(session.replica.votes)
         try:
             session.agree(point, compare=True)
         except ExchangeFailed as failure:
@@ -182,15 +175,16 @@ class Loop:
             recovered = recover(session, breakage, self.cursor)
             self.cursor = recovered.cursor
             if not recovered.has_passed:
+                self._supply.reopen()
                 return False
-            session.strategy.votes.save_seen = False  # those who have passed began it before this generation
+            session.replica.votes.save_seen = False  # those who have passed began it before this generation
         session.points += 1
         leave_loop(session)
         return True
 
     def _check_optimizers(self) -> None:
         """Every parameter that is going to be updated must be one that all workers have in common."""
-        watched = self._session.watched
+        watched = self.session.watched
         known = {id(parameter) for model in watched.models.values() for parameter in model.parameters()}
         for number, optimizer in enumerate(watched.optimizers, start=1):
             for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
@@ -202,29 +196,29 @@ class Loop:
 
     def terms(self) -> dict[str, str]:
         """What the script has said of it."""
-        return {name: str(value) for name, value in loop_terms(self._plan)}
+        return {name: str(value) for name, value in loop_terms(self.plan)}
 
     def length(self) -> int:
         """Batches over all epochs, while the number of workers stays what it is."""
-        return LoopLength(self._plan, self.dealing()).batches()
+        return LoopLength(self.plan, self.dealing()).batches()
 
     def _text(self) -> str:
-        return f"batch {self._plan.feed.batch_size}, {self._plan.feed.samples} samples"
+        return f"batch {self.plan.feed.batch_size}, {self.plan.feed.samples} samples"
 
     def _start(self, point: str) -> None:
-        session, length = self._session, LoopLength(self._plan, self.dealing())
+        session, length = self.session, LoopLength(self.plan, self.dealing())
         session.agree(point, with_terms=True)
         self._prepare(holds_state=True)
         if session.peers.group.rank == 0:
             session.peers.report(
                 LoopStarted(
-                    loop=self._number,
+                    loop=self.number,
                     epochs=length.epochs,
                     steps_per_epoch=length.steps_per_epoch,
                     global_batch=length.dealing.step_size,
-                    samples_per_epoch=self._plan.feed.samples,
-                    first_epoch=self._plan.first_epoch,
-                    steps=self._plan.steps,
+                    samples_per_epoch=self.plan.feed.samples,
+                    first_epoch=self.plan.first_epoch,
+                    steps=self.plan.steps,
                     end=length.end(Place(self.first_step, session.step, self.cursor, session.gaps)),
                     replaced=session.strategy.replaced,
                 )
@@ -234,65 +228,36 @@ class Loop:
         session.saver.restart_clock()
 
     def _prepare(self, *, holds_state: bool) -> None:
-        session = self._session
+        session = self.session
         session.strategy.prepare(session.watched.optimizers, step=session.step, holds_state=holds_state)
-
-    def _epoch(self) -> Generator[Any, None, None]:
-        """From the cursor to the end of its epoch, through any number of regroupings."""
-        while self._session.gaps and self._goes_on:
-            yield from self._gap()
-        started, epoch, before = time.perf_counter(), self.cursor.epoch, self.cursor.position
-        self._reached = before
-        while self.cursor.epoch == epoch and self._goes_on:
-            is_through = yield from self._run_through(self._plan.feed.batches(self.cursor, self.dealing()))
-            if is_through:
-                self.cursor = Cursor(epoch=epoch + 1)
-        if self.cursor.epoch > epoch:
-            self._report_epoch(epoch, self._reached, self._reached - before, time.perf_counter() - started)
-
-    def _gap(self) -> Generator[Any, None, None]:
-        """Positions before the cursor that workers which ran free had not used when the checkpoint was made."""
-        gap, self._is_in_gap = self._session.gaps[0], True
-        try:
-            yield from self._run_through(
-                self._plan.feed.batches(Cursor(gap.epoch, gap.start), self.dealing(), gap.stop)
-            )
-        finally:
-            self._is_in_gap = False
+        self._supply.begin(holds_state=holds_state)
 
     @property
-    def _goes_on(self) -> bool:
-        return not self._is_done and self._session.stopped is None
+    def goes_on(self) -> bool:
+        return not self._supply.is_over and self.session.stopped is None
 
-    def _run_through(self, batches: Generator[Batch, None, None]) -> Generator[Any, None, bool]:
+    def run_through(self, batches: Generator[Batch, None, None]) -> Generator[Any, None, bool]:
         """Yield them, each settled before the next; returns whether they came to their end."""
         self._is_step_start, self._weight = True, 0.0
         self._mark = time.perf_counter()
         try:
             for batch in batches:
+                if self._is_step_start and not self._supply.may_begin(batch):
+                    return False
                 iteration = self._begin(batch)
                 begun = time.perf_counter()
-                yield moved(batch.data, self._session.device)
+                yield moved(batch.data, self.session.device)
                 is_broken = self._end(batch, iteration, begun)
-                self._reached = batch.cursor_after.position
-                if is_broken or not self._goes_on:
+                self.reached = batch.cursor_after.position
+                if is_broken or not self.goes_on:
                     return False
         finally:
             batches.close()
         return True
 
-    def _advance(self, batch: Batch) -> None:
-        """A step is applied: its positions are used."""
-        if not self._is_in_gap:
-            self.cursor = batch.cursor_after
-            return
-        gap, *rest = self._session.gaps
-        left = Range(gap.epoch, batch.cursor_after.position, gap.stop)
-        self._session.gaps = (left, *rest) if left.size else tuple(rest)
-
     def _begin(self, batch: Batch) -> Iteration:
         iteration = Iteration(
-            step=self._session.step,
+            step=self.session.step,
             weight=float(batch.samples),
             earlier_weight=self._weight,
             step_samples=batch.step_samples,
@@ -300,43 +265,58 @@ class Loop:
             own_samples=batch.samples + (0 if self._is_step_start else self._own_samples),
             is_first=self._is_step_start,
             is_last=batch.is_last,
+            meets=batch.is_last and self.session.strategy.manners.meets_in(self.session.step + 1),
+            positions=self._supply.positions(batch),
         )
         self._input = time.perf_counter() - self._mark
-        self._session.peers.hold()
-        self._session.begin(iteration)
+        self.session.peers.hold()
+        self.session.begin(iteration)
         return iteration
 
     def _end(self, batch: Batch, iteration: Iteration, begun: float) -> bool:
-        """Settle the iteration; returns whether the group broke, so that batches must be dealt out anew."""
-        resumed = time.perf_counter()
-        session = self._session
+        """Settle the iteration; returns whether something came between, so that positions must be given out anew."""
+        resumed, session = time.perf_counter(), self.session
         held_up = session.saver.blocked - self._blocked
         session.end()
         self._weight = 0.0 if batch.is_last else iteration.step_weight
         self._is_step_start = batch.is_last
         if batch.is_last and not iteration.is_void:
-            self._advance(batch)
-        if session.strategy.votes.stop_seen and batch.is_last and iteration.breakage is None:
-            self._agree_to_stop(iteration)
-        if session.saver.is_asked_now and batch.is_last and iteration.breakage is None:
-            self._agree_to_save(iteration)
-        if batch.is_last and iteration.breakage is None and session.stopped is None:
-            self._heed_wishes(iteration)
+            self._supply.applied(batch, iteration)
+        if batch.is_last and iteration.breakage is None:
+            self._meetings.after_step(iteration)
         if iteration.breakage is not None:
-            if iteration.is_void:
-                undo_void(session, iteration)
-            session.is_doubtful = not (iteration.is_void or iteration.breakage.is_planned)
-            self.cursor = recover(session, iteration.breakage, self.cursor).cursor
-            if session.strategy.votes.save and batch.is_last:
-                session.saver.owe()
-        elif batch.is_last:
-            save_after_step(session, self.cursor)
+            self.mend(iteration, iteration.breakage)
         self._account(batch, iteration, begun=begun, resumed=resumed, held_up=held_up)
-        return iteration.breakage is not None
+        return iteration.breakage is not None or (batch.is_last and self._meetings.heed())
+
+    def mend(self, iteration: Iteration, breakage: Breakage) -> None:
+        """Something broke: go back where nothing of it may remain, and go on in the next generation."""
+        session, is_free = self.session, self.session.strategy.manners.is_free
+        if iteration.is_void:
+            undo_void(session, iteration)
+        self.regroup(breakage, is_doubtful=not (iteration.is_void or breakage.is_planned or is_free))
+        if session.replica.votes.save and iteration.is_last and not is_free:
+            session.saver.owe()
+
+    def meet(self) -> None:
+        """All workers of a loop were called, or this one has nothing left to do."""
+        self._meetings.meet()
+
+    def regroup(self, breakage: Breakage, *, is_doubtful: bool = False) -> None:
+        """Go on in the next generation. `is_doubtful`: the script may have seen values that the others did not."""
+        session = self.session
+        session.is_doubtful = is_doubtful
+        while True:
+            self.cursor = recover(session, breakage, self.cursor).cursor
+            try:
+                self._supply.rejoin()
+                return
+            except ExchangeFailed as failure:
+                breakage = Breakage.by(failure, session.step, "coming back into the loop")
 
     def _account(self, batch: Batch, iteration: Iteration, *, begun: float, resumed: float, held_up: float) -> None:
         """Where the time of an iteration went. `held_up`: seconds in its body, by a checkpoint."""
-        session = self._session
+        session = self.session
         now = time.perf_counter()
         body = resumed - begun
         waited = min(iteration.waited, body)
@@ -353,40 +333,6 @@ class Loop:
         self._own_samples = iteration.own_samples
         session.reporter.add(shares=shares, epoch=batch.cursor_after.epoch)
         # A checkpoint must not be ahead of the record: a resumed job would leave out the steps between.
-        session.reporter.send(step=session.step, now=session.saver.last_step == session.step)
+        is_saved = session.saver.last_step == session.step
+        session.reporter.send(step=session.step, now=is_saved, is_inside=session.is_inside_round)
         self._mark = time.perf_counter()
-
-    def _report_epoch(self, epoch: int, samples: int, timed: int, seconds: float) -> None:
-        self._session.reporter.send(step=self._session.step, now=True)
-        if self._session.peers.group.rank == 0:
-            event = EpochEnded(epoch=epoch, step=self._session.step, samples=samples, seconds=seconds, timed=timed)
-            self._session.peers.report(event)
-
-    def _agree_to_save(self, iteration: Iteration) -> None:
-        """The script called run.save in this step, on every worker: who is still writing is asked now."""
-        session, point = self._session, f"saving after step {self._session.step}"
-        session.saver.vote(session.strategy.votes, step=session.step)
-        try:
-            session.agree(point)
-        except ExchangeFailed as failure:
-            iteration.mark_broken(point, failure)
-
-    def _heed_wishes(self, iteration: Iteration) -> None:
-        """Some worker said in this step's exchange that it leaves, or that somebody waits to be let in."""
-        session, votes = self._session, self._session.strategy.votes
-        if votes.leaving:
-            session.reporter.tell(step=session.step)  # nobody else may know of this step
-            if votes.leaving_seen == session.peers.group.size:  # nobody is left to hand over to
-                save_on_handover(session, self.cursor)
-            raise HandedOver(session.peers.leave_wish() or "it was told to go")
-        if votes.leaving_seen or votes.regroup_seen:
-            reason = session.peers.regroup_wish() or "a worker hands its place over or waits to be let in"
-            operation = f"regrouping after step {session.step}"
-            iteration.breakage = Breakage(session.step, operation, reason, None, is_planned=True)
-
-    def _agree_to_stop(self, iteration: Iteration) -> None:
-        point = f"stop after step {self._session.step}"
-        try:
-            self._session.agree(point)
-        except ExchangeFailed as failure:
-            iteration.mark_broken(point, failure)

@@ -16,10 +16,11 @@ from shoal.collectives.group import Group
 from shoal.errors import CheckpointUnusable, ExchangeFailed, TermsDiffer, UsageError
 from shoal.events import LoopEnded
 from shoal.strategies.peers import Breakage
-from shoal.training.loop_end import from_tree, without_later, wound_back
+from shoal.training.loop_end import LoopEnd, from_tree, group_settings, without_later, wound_back
+from shoal.training.past import StartAgain
 from shoal.training.recovery import enter, recover, take_place
 from shoal.training.script_calls import ADVICE
-from shoal.training.session import Session, StartAgain, is_step
+from shoal.training.session import Session, is_step
 from shoal.training.state import load_state
 from shoal.values import THROUGH, Cursor
 
@@ -101,7 +102,7 @@ def gather(
     `terms` is what all workers must have in common besides the operation.
     """
     if session.iteration is not None:
-        if session.strategy.is_free:
+        if session.strategy.manners.is_free:
             call = "run.evaluate" if operation == "evaluation" else "run.mean"
             raise UsageError(
                 f"{call} was called inside a loop whose workers run free, each in another update; call it after the "
@@ -160,19 +161,47 @@ def settle(session: Session) -> None:
         return
     if iteration.is_void:
         raise StartAgain("it left its loop")
+    counts = is_step(iteration)
+    if session.strategy.manners.has_rounds:  # the round ends here, however few steps it has
+        iteration.meets = True
+        session.strategy.finish(iteration)
+        if iteration.is_void:
+            raise StartAgain("it left its loop")
     session.was_left = False
     point = end_of_loop(session)
-    counts = is_step(iteration) and not iteration.is_void
     session.conclude(iteration, counts=counts)
     if session.loop is not None:
         session.loop.leave()
-    session.saver.vote_asked(session.strategy.votes)
+    session.saver.vote_asked(session.replica.votes)
     meet(session, point, lambda label: session.agree(label, compare=True))
     leave_loop(session)
-    session.note_loop_end()
+    note_loop_end(session)
     mark = session.saver.take_asked()
-    if session.strategy.votes.save_seen and session.save_here is not None:
+    if session.replica.votes.save_seen and session.save_here is not None:
         session.save_here(mark or "", is_agreed=True)  # asked for in the iteration that was left
+
+
+def note_loop_end(session: Session) -> None:
+    """The meeting at the end of a loop was passed: the script's own code comes next."""
+    session.seed_outside()
+    loop, digest = session.loop, session.replica.compared
+    assert loop is not None
+    if digest is None and session.peers.group.size > 1:  # it took the result of that meeting from another
+        digest = session.replica.digest()
+    session.loop_end = LoopEnd(
+        loop=session.loops,
+        points=session.points - 1,
+        first_step=loop.first_step,
+        cursor=loop.cursor,
+        kept={name: copy.deepcopy(thing.state_dict()) for name, thing in session.watched.kept.items()},
+        groups=group_settings(session.watched.optimizers),
+        results=len(session.results),
+        calls=len(session.script.own),
+        models=tuple(session.watched.models),
+        digest=digest,
+    )
+    session.tell_behind()
+    session.peers.reach(session.points)
 
 
 def leave_loop(session: Session) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from shoal.errors import UsageError
+from shoal.strategies.notes import Votes
 from shoal.strategies.strategy import Iteration, Stepping, Strategy
 
 Closure = Callable[[], Any]
@@ -81,13 +82,14 @@ class OptimizerSteps:
     def __init__(
         self,
         strategy: Strategy,
+        votes: Votes,
         *,
         can_fail: Callable[[], bool],
         average_loss: Callable[[Any], Any],
         before_update: Callable[[], float],
     ) -> None:
         self._strategy = strategy
-        self._votes = strategy.votes  # counts optimizer steps, so that all workers can compare
+        self._votes = votes  # counts optimizer steps, so that all workers can compare
         self._is_watched = strategy.watches
         self._can_fail = can_fail  # whether an exchange can fail at all: not while the worker is alone
         self._average_loss = average_loss  # mean over workers, for closures whose loss steers the optimizer
@@ -124,8 +126,9 @@ class OptimizerSteps:
     @property
     def is_protected(self) -> bool:
         """Whether every optimizer step taken so far in this iteration can be undone."""
-        if self._iteration is None or self._strategy.updates_elsewhere:
-            return True  # nothing was changed here
+        manners = self._strategy.manners
+        if self._iteration is None or manners.updates_elsewhere or manners.has_rounds:
+            return True  # nothing was changed here, or the copy of the whole round has it
         return len(self._undo) >= self._iteration.updates
 
     def step(
@@ -147,7 +150,7 @@ class OptimizerSteps:
         if not iteration.may_update:
             return None if closure is None else closure()
         self._check_watched(optimizer)
-        if self._strategy.updates_elsewhere:
+        if self._strategy.manners.updates_elsewhere:
             self._update_elsewhere(Stepping(optimizer, factor, clip), closure)
             return None
         is_last_expected = iteration.updates + 1 >= self._usual

@@ -19,9 +19,10 @@ from shoal.strategies.strategy import Iteration
 from shoal.training.call_results import encode_result
 from shoal.training.devices import own_device
 from shoal.training.loop_end import without_later, wound_back
+from shoal.training.past import Past, StartAgain
 from shoal.training.regrouping import Regrouped, Regrouping
 from shoal.training.script_calls import decode_calls, encode_calls
-from shoal.training.session import Past, Session, StartAgain
+from shoal.training.session import Session
 from shoal.training.state import load_buffers, load_state, state_of
 from shoal.values import Cursor, Standing
 from shoal.wire.messages import Done, ExchangeBroken, Ready
@@ -35,10 +36,10 @@ class Recovered:
 
 
 def undo_void(session: Session, iteration: Iteration) -> None:
-    """Give back what the script's code changed in a step that does not count."""
-    session.snapshot.restore(session.watched.kept)
-    breakage = iteration.breakage
+    """Give back what the script's code changed in a step that does not count, and with it in its round."""
+    breakage, earlier = iteration.breakage, 0 if session.unit is None else session.unit.samples
     assert breakage is not None
+    session.go_back()
     session.peers.report(
         StepVoided(
             worker=session.peers.worker,
@@ -46,8 +47,8 @@ def undo_void(session: Session, iteration: Iteration) -> None:
             step=breakage.step,
             operation=breakage.operation,
             reason=breakage.reason,
-            samples=iteration.step_samples,
-            is_own=session.strategy.is_free,
+            samples=earlier + iteration.step_samples,
+            is_own=session.strategy.manners.is_free,
         )
     )
 
@@ -62,7 +63,7 @@ def recover(session: Session, breakage: Breakage, cursor: Cursor, *, in_place: b
     session.reporter.tell(step=session.step)
     if breakage.is_total:
         _tell_lost(session)
-    session.strategy.rebind()
+    session.rebind()
     regrouping = Regrouping(session.peers, partial(_payload, session, cursor))
     done = regrouping.run(_notice(session, breakage), session.standing())
     return take(session, done, cursor, in_place=in_place)
@@ -166,7 +167,7 @@ def _tell_lost(session: Session) -> None:
 def tell_batch(session: Session) -> None:
     """Say what becomes of the batch, if the number of workers is another than it was."""
     loop = session.loop
-    if loop is not None and session.in_loop and not session.strategy.is_free:  # else each has its own
+    if loop is not None and session.in_loop and not session.strategy.manners.is_free:  # else each has its own
         session.progress.resized(
             global_batch=loop.dealing().step_size, lr_factor=session.lr_factor, resize=session.config.resize
         )
@@ -221,8 +222,8 @@ def _payload(session: Session, cursor: Cursor, *, goes_back: bool = False) -> Tr
 
 def take(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool) -> Recovered:
     """Go on in the new generation: with the state that its members agreed on, where it says."""
-    session.strategy.rebind()
-    session.is_doubtful, session.calls = False, 0
+    session.rebind()
+    session.is_doubtful, session.calls, session.unit = False, 0, None
     tell_batch(session)
     if done.alignment.missed:
         _tell_missed(session, done)

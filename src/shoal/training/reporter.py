@@ -57,7 +57,9 @@ class Reporter:
         self._open: dict[str, float] = {}  # logged in the iteration that is not over yet
         self._open_scores: list[tuple[int, dict[str, float]]] = []  # evaluated in it, with the step
         self._applied: _Applied | None = None
-        self._rows: list[StepRow] = []  # that wait; with nan and infinity as they are
+        self._rows: list[StepRow] = []  # that wait to be sent; with nan and infinity as they are
+        self._held: list[StepRow] = []  # of applied steps whose round may still turn out void
+        self._held_samples = 0  # this worker's own, in the steps that are not committed
         self._waiting_values = 0  # in those rows
         self._epoch = 0
         self._step_seconds = 0.0  # since the last row: accumulated batches and void tries are part of a step
@@ -83,6 +85,7 @@ class Reporter:
         self._value_samples = 1
         logged, self._open = self._open, {}
         self._append(_Applied(step, logged, 0, 0, self.generation, own_clock()), 0.0)
+        self._release(step)
         self._report(step)
 
     def scored(self, scores: Mapping[str, float], *, step: int, is_open: bool) -> None:
@@ -94,13 +97,17 @@ class Reporter:
             self.sinks.hand_over()
 
     def keep_logged(self, iteration: Iteration, *, step: int) -> None:
-        """The step was applied: what was logged in its last batch counts, unless that was a stand-in."""
+        """The step was applied: what was logged in its last batch counts, unless that was a stand-in.
+
+        It counts for good with the next `commit`, or is dropped with all others since the last one.
+        """
         values = self._open if iteration.samples else {}
         if iteration.samples:
             self._values.update(self._open)
             self._value_samples = iteration.samples
         self.generation = self._peers.generation.number
         self._samples += iteration.own_samples
+        self._held_samples += iteration.own_samples
         samples, total = iteration.own_samples, iteration.step_samples
         self._applied = _Applied(step, values, samples, total, self.generation, own_clock())
         self._has_news = True
@@ -115,7 +122,16 @@ class Reporter:
         if self._applied is not None:
             self._applied = msgspec.structs.replace(self._applied, step=step, base=base, used=used)
 
+    def commit(self) -> None:
+        """All applied steps count from now on."""
+        self._held_samples = 0
+
     def drop_logged(self) -> None:
+        """A step is void, and so are those before it that were not committed."""
+        self._samples -= self._held_samples
+        self._step_seconds += sum(row.seconds for row in self._held)
+        self._held_samples = 0
+        self._held.clear()
         self._open = {}
         self._open_scores.clear()
 
@@ -153,17 +169,37 @@ class Reporter:
             taken = max(0.0, applied.ended - self._added)
             self._append(applied, self._step_seconds + taken)
             self._applied, self._step_seconds = None, -taken  # the rest of the iteration is the next step's
+        self._release(step)
         if self._rows:
             self._report(step)
 
-    def send(self, *, step: int, now: bool = False) -> None:
-        """Report if it is time to, or if asked to now. `step` are the applied steps, with the last that was added."""
+    def send(self, *, step: int, now: bool = False, is_inside: bool = False) -> None:
+        """Report if it is time to, or if asked to now. `step` are the applied steps, with the last that was added.
+
+        `is_inside`: of a round that may still turn out void, and is told when it is over.
+        """
         if self._applied is not None:
             self._append(self._applied, self._step_seconds)
             self._applied, self._step_seconds = None, 0.0
-        is_full = len(self._rows) >= MOST_ROWS or self._waiting_values >= MOST_VALUES
-        if self._has_news and (now or is_full or time.perf_counter() >= self._due):
+        if is_inside:
+            return
+        self._release(step)
+        if self._has_news and (now or self._is_full or time.perf_counter() >= self._due):
             self._report(step)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._rows) >= MOST_ROWS or self._waiting_values >= MOST_VALUES
+
+    def _release(self, step: int) -> None:
+        """What is held counts: it is sent with the next report, and handed to the script's writers."""
+        for row in self._held:
+            if self._is_full:
+                self._report(step)
+            self._rows.append(row)
+            self._waiting_values += len(row.values)
+            self.sinks.put(row.step, row.values)  # type: ignore[arg-type]  # none of them is None before it is sent
+        self._held.clear()
 
     def restart_clock(self) -> None:
         """A loop begins: time before it is nobody's."""
@@ -173,9 +209,7 @@ class Reporter:
     def _append(self, applied: _Applied, seconds: float) -> None:
         step, values = applied.step, applied.values
         place = (applied.total, applied.generation, applied.ended, applied.base, applied.used)
-        self._rows.append(StepRow(step, self._epoch, seconds, applied.samples, {**values}, *place))
-        self._waiting_values += len(values)
-        self.sinks.put(step, values)
+        self._held.append(StepRow(step, self._epoch, seconds, applied.samples, {**values}, *place))
 
     def _report(self, step: int) -> None:
         began = time.perf_counter()

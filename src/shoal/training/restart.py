@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores.store import Store
 from shoal.errors import ExchangeFailed
 from shoal.events import Advised
 from shoal.strategies.peers import Breakage
 from shoal.training.checkpointing import save_at_end
 from shoal.training.meetings import finish
+from shoal.training.past import StartAgain
 from shoal.training.recovery import finish_together, own_past, recover, undo_void
 from shoal.training.resume import resume
 from shoal.training.run import Run
-from shoal.training.session import Session, StartAgain
+from shoal.training.session import Session
 from shoal.values import THROUGH, Cursor
 
 T = TypeVar("T")
@@ -110,7 +111,7 @@ def _start_again(session: Session, again: StartAgain, fresh: Callable[[], Sessio
     newcomer.reporter, newcomer.progress = session.reporter, session.progress
     # The old session is closed below; checkpoints on their way go on.
     newcomer.saver, session.saver = session.saver, newcomer.saver
-    newcomer.strategy.votes.stop = session.strategy.votes.stop
+    newcomer.replica.votes.stop = session.replica.votes.stop
     session.close()
     if again.past is not None:
         newcomer.go_through(again.past)

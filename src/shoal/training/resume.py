@@ -12,17 +12,18 @@ import msgspec
 import torch
 
 from shoal.bounds import ItemList, Name
-from shoal.checkpoint.catalogue import load_manifest, published
-from shoal.checkpoint.manifest import Manifest
 from shoal.checkpoint.peer_copy import broadcast_bytes
-from shoal.checkpoint.reader import read_state
+from shoal.checkpoint.published.catalogue import load_manifest, published
+from shoal.checkpoint.published.manifest import Manifest
+from shoal.checkpoint.published.reader import read_state
 from shoal.checkpoint.state_tree import Tree
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores.store import Store
 from shoal.errors import CheckpointUnusable
 from shoal.events import CheckpointRefused, Resumed
 from shoal.training.call_terms import resume_difference
 from shoal.training.loop_end import without_later
-from shoal.training.session import Past, Session
+from shoal.training.past import Past
+from shoal.training.session import Session
 from shoal.values import Cursor
 
 

@@ -21,7 +21,6 @@ from shoal.training.call_terms import kept_terms, model_terms, optimizer_terms
 from shoal.training.checkpointing import save_here
 from shoal.training.devices import placed
 from shoal.training.evaluation import evaluate
-from shoal.training.free_loop import FreeLoop
 from shoal.training.loop import Loop
 from shoal.training.loop_plan import LoopPlan
 from shoal.training.meetings import gather, is_past, meet, settle
@@ -109,15 +108,16 @@ class Run:
             return built
         name = f"model {len(self._session.watched.models) + 1}"
         self._session.strategy.attach(built, name)
+        self._session.replica.add(built, name)
         self._session.watched.models[name] = built
         self._session.script.make("model", model_terms(built))
         if self._session.peers.is_new:  # it will get a state that all have agreed on
             self._session.points += 1
         elif not is_past(self._session):
-            meet(self._session, name, lambda label: self._session.strategy.unify(built, label))
+            meet(self._session, name, lambda label: self._session.replica.unify(built, label))
         if self._session.weights is not None:
             load_weights(built, name, self._session.weights.get(name, {}))
-            self._session.strategy.state_replaced()
+            self._session.replica.replaced()
         return built
 
     def optimizer(self, optimizer: Optimizer, *, clip_norm: float | None = None) -> Optimizer:
@@ -167,8 +167,7 @@ class Run:
             accumulate=options.accumulate,
             steps=options.steps,
         )
-        kind = FreeLoop if self._session.strategy.is_free else Loop
-        return Batches(kind(self._session, plan))
+        return Batches(Loop(self._session, plan))
 
     def _feed_options(self, options: BatchOptions) -> FeedOptions:
         return FeedOptions(

@@ -2,7 +2,7 @@
 
 All workers capture the same step: who wants a checkpoint says so in the step's exchange, and so does who is still
 writing the one before. One is over for a worker when the coordinator has published it or given it up. Not here: when
-one is due (`timetable`), what is captured (`state`), the writing (`checkpoint.part_thread`), and publishing.
+one is due (`timetable`), what is captured (`state`), the writing (`checkpoint.parts.part_thread`), and publishing.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 
 import msgspec
 
-from shoal.checkpoint.capture import SMALL, Capture, NamedState, Staging
-from shoal.checkpoint.catalogue import is_published, set_mark
-from shoal.checkpoint.manifest import About, checkpoint_name, part_name
-from shoal.checkpoint.part_thread import Answers, Part, PartThread, Writing
+from shoal.checkpoint.parts.capture import SMALL, Capture, CaptureMemory, NamedState
+from shoal.checkpoint.parts.part_thread import CoordinatorAnswers, PartThread, PartToWrite, Writing
+from shoal.checkpoint.published.catalogue import is_published, set_mark
+from shoal.checkpoint.published.manifest import About, checkpoint_name, part_name
 from shoal.checkpoint.state_tree import flatten_named
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores.store import Store
 from shoal.errors import ShoalError
 from shoal.events import CheckpointDeferred, CheckpointStarted
 from shoal.job_config import JobConfig
+from shoal.strategies.notes import Votes
 from shoal.strategies.peers import Peers
-from shoal.strategies.strategy import Votes
 from shoal.training.devices import finish
 from shoal.training.timetable import Due, Timetable
 from shoal.values import Cursor
@@ -61,8 +61,8 @@ class Saver:
         rhythm = config.checkpoints
         self.is_on = store is not None and rhythm.at_end
         self._timetable = Timetable(rhythm, now=time.monotonic())
-        self._staging = Staging()
-        self._answers = Answers(peers.part_done, peers.settlement)
+        self._staging = CaptureMemory()
+        self._answers = CoordinatorAnswers(peers.part_done, peers.settlement)
         self._thread: PartThread | None = None  # started with the first one
         self._last: Writing | None = None  # the last one begun
         self._preparing: threading.Thread | None = None  # gets the memory for the first copy ready
@@ -133,6 +133,11 @@ class Saver:
             self._last = None
         votes.save = self.is_on and self._timetable.reason(step, time.monotonic()) is not None
 
+    def pass_over(self, *, step: int) -> None:
+        """Workers do not meet in the step that will be number `step`: what is due then is owed until they do."""
+        if self.is_on and self._timetable.reason(step, time.monotonic()) is not None:
+            self._timetable.owe()
+
     def vote_asked(self, votes: Votes) -> None:
         """A loop is over: what the script asked for inside and was put off is made now, by all workers or by none."""
         votes.save_seen = votes.busy_seen = self._is_untold = votes.busy = False
@@ -175,7 +180,7 @@ class Saver:
         self._last, self._is_copying = self._thread.begin(part), True
         self._count(started)
 
-    def _captured(self, snapshot: Snapshot, moment: Moment, name: str) -> Part:
+    def _captured(self, snapshot: Snapshot, moment: Moment, name: str) -> PartToWrite:
         group, generation = self._peers.group, self._peers.generation
         flat = flatten_named(snapshot.tree, named="the state")
         finish(flat.tensors)  # another thread copies them
@@ -192,7 +197,7 @@ class Saver:
             reason=moment.reason,
             mark=moment.mark,
         )
-        return Part(
+        return PartToWrite(
             checkpoint=name,
             file=part_name(group.rank, group.size),
             generation=generation.number,

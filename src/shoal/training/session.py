@@ -5,33 +5,32 @@ The loop (`loop`) drives it; `recovery` mends it after a failure. The contract o
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import nn
 
-from shoal.checkpoint.store import Store
+from shoal.checkpoint.stores.store import Store
 from shoal.collectives.group import Group
 from shoal.data.dealing import Dealing
 from shoal.data.order import key_of
-from shoal.errors import ExchangeFailed
+from shoal.errors import Aborted, ExchangeFailed
 from shoal.events import Advised, StopAgreed, StopRequested, UndoKept
 from shoal.job_config import JobConfig
-from shoal.strategies.peers import Peers
+from shoal.strategies.replica import Replica
 from shoal.strategies.strategy import Iteration, Strategy, waiting
-from shoal.terms import Call
 from shoal.training import devices
-from shoal.training.loop_end import LoopEnd, group_settings
+from shoal.training.loop_end import LoopEnd
 from shoal.training.optimizers import OptimizerSteps
+from shoal.training.past import Past
 from shoal.training.progress import Progress
 from shoal.training.reporter import Reporter
 from shoal.training.saving import Saver
 from shoal.training.script_calls import ScriptCalls, disagreement
-from shoal.training.snapshot import Kept, StepSnapshot
+from shoal.training.snapshot import Kept, StepSnapshot, UnitStart
 from shoal.values import Cursor, Standing
 from shoal.wire.tables import Range
 
@@ -47,21 +46,6 @@ class Watched:
     models: dict[str, nn.Module] = field(default_factory=dict)
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
     kept: dict[str, Kept] = field(default_factory=dict)
-
-
-class StartAgain(BaseException):
-    """The script must run from the top: it left a loop in a void iteration, or the others are elsewhere in it.
-
-    Not an Exception: nobody catches it.
-    """
-
-    def __init__(
-        self, reason: str, past: Past | None = None, *, is_settled: bool = False, trusted: int | None = None
-    ) -> None:
-        super().__init__(reason)
-        self.past = past  # what the script goes on with; None: the newest checkpoint, or nothing
-        self.trusted = trusted  # checkpoints of later steps are not to be used; None: all may be
-        self.is_settled = is_settled  # this worker is in a generation that has agreed on it
 
 
 class HandedOver(BaseException):
@@ -81,23 +65,10 @@ class RunningLoop(Protocol):
     def terms(self) -> dict[str, str]: ...
 
 
-@dataclass(frozen=True)
-class Past:
-    """What a script that starts again from the top must know of its calls so far."""
-
-    state: dict[str, Any]
-    loop: int  # number of the loop that is going on
-    first_step: int  # applied steps when that loop began
-    results: tuple[Any, ...]  # of collectives outside loops, in program order
-    is_resumed: bool = False  # from a checkpoint, all workers together
-    points: int = 0  # of members that are running: meetings outside loops that they have passed
-    in_loop: bool = True  # that loop is not over
-    calls: tuple[Call, ...] = ()  # that members which are running have made, for this script's own to be compared with
-
-
 class Session:
-    def __init__(self, peers: Peers, strategy: Strategy, config: JobConfig, store: Store | None = None) -> None:
-        self.peers = peers
+    def __init__(self, replica: Replica, strategy: Strategy, config: JobConfig, store: Store | None = None) -> None:
+        peers = self.peers = replica.peers
+        self.replica = replica
         self.strategy = strategy
         self.config = config
         self.device = devices.own_device()
@@ -113,6 +84,7 @@ class Session:
         self.calls = 0  # collective calls of the script since the last step began, in program order
         self.is_doubtful = False  # the script got its own value from a collective that gave others another
         self.iteration: Iteration | None = None
+        self.unit: UnitStart | None = None  # the present unit of commit; None before its first batch
         self.in_job = True  # until the script is done on all workers
         self.is_through = False  # nothing of the script is left to run
         self.was_left = False  # a loop was left in the middle, and not settled yet
@@ -124,7 +96,11 @@ class Session:
         self.snapshot = StepSnapshot()
         self.saver = Saver(peers, config, store)
         self.steps = OptimizerSteps(
-            strategy, can_fail=lambda: peers.group.size > 1, average_loss=self._mean_loss, before_update=self._prepare
+            strategy,
+            replica.votes,
+            can_fail=lambda: peers.group.size > 1,
+            average_loss=self._mean_loss,
+            before_update=self._prepare,
         )
         self.loop: RunningLoop | None = None
         self.loop_end: LoopEnd | None = None  # of the last loop that is over; None in loops and before the first
@@ -161,20 +137,36 @@ class Session:
         self.iteration = iteration
         if iteration.is_first:
             self.calls = 0  # numbered within a step: void iterations may have made more or fewer
-        if iteration.is_first and self.peers.group.size > 1:
-            started = time.perf_counter()
-            self.snapshot.take(self.watched.models.values(), self.watched.kept, self.watched.optimizers)
-            self.progress.spent("undo copies", time.perf_counter() - started)
+        if iteration.is_first and self.unit is None:
+            self._begin_unit()
         self._compare_now(iteration)
         place = (iteration.step, self.peers.group.rank, int(iteration.earlier_weight))
         devices.seed(self.device, key_of(self.config.seed, *place))
         self._vote(iteration)
         self.steps.begin(iteration)
+        self.replica.buffers.refresh()
         self.strategy.begin(iteration)
         self.peers.set_position(iteration.step, "forward and backward")
 
+    def _begin_unit(self) -> None:
+        assert self.loop is not None
+        self.unit = UnitStart(self.step, self.replica.votes.updates, self.loop.cursor, self.gaps)
+        if self.peers.group.size > 1:
+            started, watched = time.perf_counter(), self.watched
+            is_round = self.strategy.manners.has_rounds
+            self.snapshot.take(watched.models.values(), watched.kept, watched.optimizers, of_round=is_round)
+            self.progress.spent("undo copies", time.perf_counter() - started)
+
+    def _goes_on_after(self, iteration: Iteration) -> bool:
+        """Whether the present round does."""
+        return self.strategy.manners.has_rounds and not iteration.meets
+
     def _vote(self, iteration: Iteration) -> None:
-        votes = self.strategy.votes
+        votes = self.replica.votes
+        if self._goes_on_after(iteration):
+            if iteration.is_last:
+                self.saver.pass_over(step=iteration.step + 1)
+            return
         if iteration.is_last:
             self.saver.vote(votes, step=iteration.step + 1)
         if self.peers.group.size == 1:  # alone, no exchange carries the votes
@@ -188,10 +180,11 @@ class Session:
         """From time to time the step's exchange compares the replicas. One alone is like all there are."""
         every = self.config.digest_every
         is_due = bool(every) and iteration.is_last and iteration.step % every == 0
-        self._compares = is_due and not self.strategy.is_free  # replicas of workers that run free differ all the time
+        # Replicas differ all the time where workers run free, and up to a meeting where steps are each worker's own.
+        self._compares = is_due and self.strategy.manners.every == 1
         if self._compares and self.peers.group.size > 1:
             started = time.perf_counter()
-            iteration.digest = self.strategy.digest()
+            iteration.digest = self.replica.digest()
             self.progress.spent("digests", time.perf_counter() - started)
 
     def _prepare(self) -> float:
@@ -211,9 +204,11 @@ class Session:
         assert iteration is not None
         self.saver.fence()  # also of an iteration without an update, such as one that a scaler skips
         self.strategy.finish(iteration)
-        must_meet = self.peers.group.size > 1 and not self.strategy.is_free
-        if iteration.is_last and iteration.exchanges == 0 and iteration.breakage is None and must_meet:
-            self._meet_without_backward(iteration)
+        if iteration.breakage is None and self.peers.group.size > 1:
+            if iteration.meets and iteration.exchanges == 0:
+                self._meet_without_backward(iteration)
+            elif self._goes_on_after(iteration) and (news := self.peers.interruption()) is not None:
+                iteration.mark_void("a step of this worker's own", Aborted(news))
         self.conclude(iteration, counts=iteration.is_last)
 
     def conclude(self, iteration: Iteration, *, counts: bool) -> None:
@@ -231,18 +226,41 @@ class Session:
         self.iteration = None
         if iteration.is_void:
             self.reporter.drop_logged()
-        elif counts:
+            return
+        if counts:
             self.compared = self.step if self._compares else self.compared
             self.step += 1
             self.reporter.keep_logged(iteration, step=self.step)
             self._tell_undo()
+        if iteration.meets or (iteration.is_last and not self.strategy.manners.has_rounds):
+            self.commit()
+        elif iteration.is_last and self.unit is not None:
+            self.unit = replace(self.unit, samples=self.unit.samples + iteration.step_samples)
+
+    def commit(self) -> None:
+        """The present unit counts, whatever happens from now on."""
+        self.unit = None
+        self.reporter.commit()
+
+    @property
+    def is_inside_round(self) -> bool:
+        """Steps were applied that count only if all workers come to their next meeting."""
+        return self.unit is not None and self.unit.step < self.step and self.strategy.manners.has_rounds
+
+    def go_back(self) -> None:
+        """The present unit is void: give back what the script's code changed in it."""
+        unit, self.unit = self.unit, None
+        self.snapshot.restore(self.watched.kept)
+        if unit is not None and self.loop is not None:
+            self.step, self.gaps, self.loop.cursor = unit.step, unit.gaps, unit.cursor
+            self.replica.votes.updates = unit.updates
 
     def _meet_without_backward(self, iteration: Iteration) -> None:
         """No gradient was exchanged here. If none was anywhere, fine; else all learn who did what."""
         point = f"step {iteration.step}, no backward"
         try:
             with waiting(iteration, self.peers):
-                self.strategy.agree(point)
+                self.replica.agree(point)
         except ExchangeFailed as failure:
             iteration.mark_broken(point, failure)
 
@@ -262,39 +280,19 @@ class Session:
         """
         self.peers.set_position(self.step, point)
         terms = int.from_bytes(self.script.digest[:TERMS_BYTES], "big") if with_terms else 0
-        agreement = self.strategy.agree(point, compare=compare, terms=terms)
+        agreement = self.replica.agree(point, compare=compare, terms=terms)
         if not agreement.is_same:
             raise disagreement(self.script, self.peers)
+        if compare:
+            self.strategy.compared(self.replica.compared)
         if agreement.stop is not None and self.stopped is None:
-            self.stopped = self.strategy.votes.stop = agreement.stop
+            self.stopped = self.replica.votes.stop = agreement.stop
             if self.peers.group.rank == 0:
                 self.peers.report(StopAgreed(step=self.step, reason=agreement.stop))
 
     def seed_outside(self) -> None:
         """Code between loops draws the same numbers on every worker, and again when the script runs from the top."""
         devices.seed(self.device, key_of(OUTSIDE_KEY, self.config.seed, self.loops, len(self.results)))
-
-    def note_loop_end(self) -> None:
-        """The meeting at the end of a loop was passed: the script's own code comes next."""
-        self.seed_outside()
-        loop, digest = self.loop, self.strategy.compared
-        assert loop is not None
-        if digest is None and self.peers.group.size > 1:  # it took the result of that meeting from another
-            digest = self.strategy.digest()
-        self.loop_end = LoopEnd(
-            loop=self.loops,
-            points=self.points - 1,
-            first_step=loop.first_step,
-            cursor=loop.cursor,
-            kept={name: copy.deepcopy(thing.state_dict()) for name, thing in self.watched.kept.items()},
-            groups=group_settings(self.watched.optimizers),
-            results=len(self.results),
-            calls=len(self.script.own),
-            models=tuple(self.watched.models),
-            digest=digest,
-        )
-        self.tell_behind()
-        self.peers.reach(self.points)
 
     def tell_behind(self) -> None:
         """For heartbeats: the script is in its own code, outside loops."""
@@ -319,15 +317,21 @@ class Session:
 
     def close(self) -> None:
         """The script is done, well or not: its models are its own again."""
-        self.reporter.send(step=self.step, now=True)
+        self.reporter.send(step=self.step, now=True, is_inside=self.is_inside_round)
         self.saver.fence()
         self.saver.close()
         self.strategy.detach()
+        self.replica.release()
         self.iteration = None
 
+    def rebind(self) -> None:
+        """The members regroup, or have: nothing of what was in flight in the group before is left."""
+        self.replica.votes.forget_seen()
+        self.strategy.rebind()
+
     def ask_to_stop(self, reason: str) -> None:
-        if self.strategy.votes.stop is None:
-            self.strategy.votes.stop = reason
+        if self.replica.votes.stop is None:
+            self.replica.votes.stop = reason
             self.peers.report(StopRequested(worker=self.peers.worker, reason=reason))
 
     def collective(self, operation: str, action: Callable[[Group, str], T], *, alone: T) -> T:
@@ -345,7 +349,7 @@ class Session:
 
     def standing(self) -> Standing:
         """Where this worker is, for the others to compare. Between iterations."""
-        is_free = self.strategy.is_free  # then the servers have the state, and workers differ
+        is_free = self.strategy.manners.is_free  # then the servers have the state, and workers differ
         return Standing(
             generation=self.holds,
             step=self.agreed_step if is_free else self.step,
@@ -357,7 +361,7 @@ class Session:
             is_doubtful=self.is_doubtful,
             is_stopped=self.stopped is not None,
             is_new=self.peers.is_new,
-            digest=0 if is_free else self.strategy.digest(),
+            digest=0 if is_free else self.replica.digest(),
         )
 
     @property
@@ -366,7 +370,7 @@ class Session:
         end = self.loop_end
         if self.in_loop or end is None:
             return False
-        return end.digest is None or self.strategy.digest(end.models) != end.digest
+        return end.digest is None or self.replica.digest(end.models) != end.digest
 
     def _mean_loss(self, loss: Any) -> Any:
         """A closure's loss, weighted by samples over all workers."""

@@ -2,18 +2,23 @@
 
 Taken when the first batch of a step is about to be yielded, restored when that step turns out to be void. Parameters
 and optimizer state are not in it: a void step never changed them (`optimizers` has the undo copies where it may have).
+They are in that of a round, whose steps change them before anybody knows whether the round counts.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from shoal.strategies.model_walk import modules_of, parameters_of
+from shoal.training.optimizers import UndoCopy
+from shoal.values import Cursor
+from shoal.wire.tables import Range
 
 
 class Kept(Protocol):
@@ -22,6 +27,17 @@ class Kept(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+@dataclass(frozen=True)
+class UnitStart:
+    """Where this worker was when the present unit of commit began: a step, or a round of them."""
+
+    step: int
+    updates: int  # optimizer steps taken since the script began
+    cursor: Cursor
+    gaps: tuple[Range, ...]
+    samples: int = 0  # of all workers in the unit's steps before the present one
 
 
 class StepSnapshot:
@@ -33,9 +49,15 @@ class StepSnapshot:
         self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self._kept: dict[str, dict[str, Any]] = {}
         self._groups: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._updated: list[UndoCopy] = []
 
     def take(
-        self, models: Iterable[nn.Module], kept: Mapping[str, Kept], optimizers: Iterable[torch.optim.Optimizer]
+        self,
+        models: Iterable[nn.Module],
+        kept: Mapping[str, Kept],
+        optimizers: Sequence[torch.optim.Optimizer],
+        *,
+        of_round: bool = False,
     ) -> None:
         walks = [modules_of(model) for model in models]
         self._places = [
@@ -57,6 +79,7 @@ class StepSnapshot:
             for optimizer in optimizers
             for group in optimizer.param_groups
         ]
+        self._updated = [UndoCopy(optimizer) for optimizer in optimizers] if of_round else []
 
     def _copy_of(self, buffer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         known = self._buffers.get(id(buffer))
@@ -67,6 +90,8 @@ class StepSnapshot:
 
     @torch.no_grad()
     def restore(self, kept: Mapping[str, Kept]) -> None:
+        for updated in self._updated:
+            updated.restore()
         for buffer, saved in self._buffers.values():
             buffer.copy_(saved)
         for module, name, buffer in self._places:  # a script may have assigned another tensor

@@ -30,7 +30,7 @@ def state_of(session: Session, cursor: Cursor, *, is_whole: bool = False) -> dic
     served = session.strategy.optimizer_states() if is_whole else None
     return {
         "step": session.step,
-        "updates": session.strategy.votes.updates,
+        "updates": session.replica.votes.updates,
         "cursor": [cursor.epoch, cursor.position],
         "models": {name: entries_of(model) for name, model in session.watched.models.items()},
         "gradients": {
@@ -43,7 +43,7 @@ def state_of(session: Session, cursor: Cursor, *, is_whole: bool = False) -> dic
         ],
         "gaps": [[gap.epoch, gap.start, gap.stop] for gap in session.gaps],
         "kept": {name: thing.state_dict() for name, thing in session.watched.kept.items()},
-        "orders": session.strategy.orders(),
+        "strategy": session.strategy.state(),
     }
 
 
@@ -90,7 +90,7 @@ def steady_names(session: Session, names: list[str]) -> set[str]:
 def changed_buffers(session: Session) -> dict[str, list[str]]:
     """By model: buffers that the next exchange will average, since the script changed them after the last one."""
     return {
-        name: [entry for entry, buffer in model.named_buffers() if session.strategy.is_changed(buffer)]
+        name: [entry for entry, buffer in model.named_buffers() if session.replica.buffers.is_changed(buffer)]
         for name, model in session.watched.models.items()
     }
 
@@ -99,7 +99,7 @@ def forget_changed(session: Session, state: Mapping[str, Any]) -> None:
     """After the last meeting before the next step: its exchange averages what it would have averaged."""
     for name, model in session.watched.models.items():
         for entry in state.get("changed", {}).get(name, ()):
-            session.strategy.forget(model.get_buffer(entry))
+            session.replica.buffers.forget(model.get_buffer(entry))
 
 
 def state_dict_keys(session: Session) -> dict[str, dict[str, str]]:
@@ -128,10 +128,10 @@ def load_state(session: Session, state: Mapping[str, Any]) -> Cursor:
     for name, thing in session.watched.kept.items():
         thing.load_state_dict(state["kept"][name])
     session.kept_before = {name: kept for name, kept in state["kept"].items() if name not in session.watched.kept}
-    session.strategy.state_replaced()
-    session.strategy.follow(state.get("orders", {}))
+    session.replica.replaced()
+    session.strategy.load_state(state.get("strategy", {}))
     session.step = state["step"]
-    session.strategy.votes.updates = state["updates"]
+    session.replica.votes.updates = state["updates"]
     session.agreed_step = session.step
     session.gaps = tuple(Range(*gap) for gap in state.get("gaps", ()))
     epoch, position = state["cursor"]
@@ -145,7 +145,7 @@ def load_buffers(session: Session, state: Mapping[str, Any]) -> None:
         for entry, buffer in model.named_buffers():
             if entry in state["models"].get(name, {}):
                 buffer.copy_(state["models"][name][entry])
-    session.strategy.state_replaced()
+    session.replica.replaced()
 
 
 @torch.no_grad()

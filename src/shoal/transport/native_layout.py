@@ -1,7 +1,7 @@
 """The numbers that Python's code and the C extension must agree on: places in shared memory, limits and codes. Pure.
 
 The extension brings its own (`native/layout.h`); `native` compares both when it loads the extension. Not here: what
-the places are for (`team`, and the collectives' `memory_loops` and `mailbox_stage`).
+the places are for (`team`, and the collectives' `memory_loops` and `pieces`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from shoal import events
 from shoal.values import TimeShares
-from shoal.watch.servers import Servers
+from shoal.watch.server_board import Servers
 
 Void = tuple[int, int, int | None]  # generation, step, and whose it was where each worker has its own
 MEMORY = 3.0  # seconds after which a measured rate has lost two thirds of its weight
@@ -85,7 +85,7 @@ class WorkerState:
 
 
 @dataclass(frozen=True)
-class Loop:
+class LoopState:
     """The loop over data that runs now."""
 
     number: int  # the call's in the script; epochs of a nested loop are one
@@ -97,7 +97,7 @@ class Loop:
     batch: int  # samples of a step over all workers
     is_limited: bool  # the script said how many steps it takes, whatever the batch
 
-    def resized(self, batch: int, done: int) -> Loop:
+    def resized(self, batch: int, done: int) -> LoopState:
         """With another batch, what is left takes more or fewer steps."""
         if self.steps is None or self.is_limited or batch <= 0 or self.batch <= 0:
             return replace(self, batch=batch)
@@ -118,7 +118,7 @@ class Board:
     waiting: events.Waiting | None = None  # there are too few workers now
     coordinator_back: float = -math.inf  # when a new process took the coordinator's place
     applied: int = 0  # steps
-    loop: Loop | None = None
+    loop: LoopState | None = None
     epoch: int = 0  # counts from 0
     began: float = 0.0  # time of the job's start
     now: float = 0.0  # time of the last event
@@ -277,7 +277,7 @@ class Board:
         since = [state.step for state in self.workers.values() if state.generation >= event.generation]
         return replace(board, applied=max(event.step, *since, 0), restored=event.generation, loop=loop)
 
-    def _loop_of(self, event: events.LoopStarted) -> Loop:
+    def _loop_of(self, event: events.LoopStarted) -> LoopState:
         steps = None if event.steps_per_epoch is None else event.steps_per_epoch * event.epochs
         if event.steps is not None:
             steps = event.steps if steps is None else min(steps, event.steps)
@@ -293,7 +293,7 @@ class Board:
         first_step = 0 if is_first else self.step
         if event.end is not None:
             steps = event.end - first_step
-        return Loop(
+        return LoopState(
             number=number,
             epochs=event.epochs,
             steps=steps,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shoal.watch.goodput import Cost, read_cost
-from shoal.watch.incident import Incident
-from shoal.watch.incidents import Incidents
-from shoal.watch.record import RunRecord, read_record
+from shoal.watch.record.goodput import Cost, read_cost
+from shoal.watch.record.incident import Incident
+from shoal.watch.record.incidents import Incidents
+from shoal.watch.record.run_record import RunRecord, read_record
 from shoal.watch.wording import amount, duration, rate, some_workers, span, steps_redone
 
 NOTHING = "Nothing went wrong: no worker was lost or expelled, none differed from the others, and nothing was redone."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shoal import events
-from shoal.watch.servers import Servers
+from shoal.watch.server_board import Servers
 from shoal.watch.wording import amount, first_line, span
 
 SHOWN_STALENESS = 4  # columns of the histogram on the progress line

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from shoal.cli.jobs.run import parser
 from shoal.cli.main import COMMANDS, main
-from shoal.cli.options import GROUPS, config_from, merge, settings
-from shoal.cli.run import parser
+from shoal.cli.options import GROUPS, config_from, settings
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig
+from shoal.launching.settings import merge
 
 # option strings and default, in the order of --help
 OPTIONS: list[tuple[tuple[str, ...], object]] = [

@@ -17,11 +17,11 @@ from hypothesis import strategies as some
 
 from shoal.collectives.engine import Operation
 from shoal.collectives.group import Reduction
-from shoal.collectives.mailbox import Mailbox
-from shoal.collectives.mailbox_letters import Kind as LetterKind
-from shoal.collectives.mailbox_letters import Letter
-from shoal.collectives.memory_engine import MemoryEngine
-from shoal.collectives.memory_loops import MemoryWays, statement_of
+from shoal.collectives.mailbox.letters import Kind as LetterKind
+from shoal.collectives.mailbox.letters import Letter
+from shoal.collectives.mailbox.mailbox import Mailbox
+from shoal.collectives.memory.memory_engine import MemoryEngine
+from shoal.collectives.memory.memory_loops import MemoryWays, statement_of
 from shoal.errors import PeerLost, ShoalError, WireError
 from shoal.transport.arena import word_at
 from shoal.transport.native_layout import NOTICE_BYTES, NOTICES, OPERATIONS, PHASE, SLOT_BYTES, SLOTS

@@ -10,7 +10,7 @@ from shoal.collectives.combining import has_loop
 from shoal.collectives.dtypes import CODES
 from shoal.collectives.engine import Operation
 from shoal.collectives.group import Reduction
-from shoal.collectives.memory_loops import statement_of
+from shoal.collectives.memory.memory_loops import statement_of
 from shoal.transport.team import Team
 from shoal.wire.frames import Kind
 from support.children import in_child

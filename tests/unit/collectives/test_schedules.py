@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from shoal.collectives.double_tree import double_tree_all_reduce, places
-from shoal.collectives.halving import doubling_all_gather, halving_all_reduce, halving_reduce_scatter
-from shoal.collectives.hierarchical import Hosts, hierarchical_all_reduce, hierarchical_broadcast, host_of
-from shoal.collectives.ring import ring_all_gather, ring_all_reduce, ring_broadcast, ring_reduce_scatter
-from shoal.collectives.schedule import Action, Program, ProgramBuilder, boundaries, refined
-from shoal.collectives.tree import place_of, tree_all_reduce, tree_broadcast
+from shoal.collectives.schedules.double_tree import double_tree_all_reduce, places
+from shoal.collectives.schedules.halving import doubling_all_gather, halving_all_reduce, halving_reduce_scatter
+from shoal.collectives.schedules.hierarchical import Hosts, hierarchical_all_reduce, hierarchical_broadcast, host_of
+from shoal.collectives.schedules.ring import ring_all_gather, ring_all_reduce, ring_broadcast, ring_reduce_scatter
+from shoal.collectives.schedules.schedule import Action, Program, ProgramBuilder, boundaries, refined
+from shoal.collectives.schedules.tree import place_of, tree_all_reduce, tree_broadcast
 from support.collectives import ranks_in, replay
 
 sizes = some.integers(1, 33)

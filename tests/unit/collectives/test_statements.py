@@ -10,7 +10,7 @@ from shoal.collectives.agreement import reduction_code
 from shoal.collectives.dtypes import CODES, code_of
 from shoal.collectives.engine import Operation
 from shoal.collectives.group import Reduction
-from shoal.collectives.memory_loops import statement_of
+from shoal.collectives.memory.memory_loops import statement_of
 from shoal.wire.frames import Kind, cut_label, unpack
 
 REDUCTIONS = [each for each in Reduction if each is not Reduction.MEAN]  # for which engines are asked for a sum

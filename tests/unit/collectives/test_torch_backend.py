@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from torch.distributed import AllreduceOptions, ReduceOp, ReduceOptions
 
 from shoal.collectives.group import Reduction
-from shoal.collectives.torch_backend.calls import options
+from shoal.collectives.torch_backend.calls import WrongCall, options
 from shoal.collectives.torch_backend.deadlines import Deadline, Deadlines
-from shoal.collectives.torch_backend.failures import WrongCall
 from shoal.collectives.torch_backend.layout import equal_parts, label_of, split_parts
 from shoal.collectives.torch_backend.reductions import reduction_of
 from shoal.collectives.torch_backend.vigil import Silences

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.data.dealing import Dealing, Part, count_steps, deal, deal_step, piece_bounds, whole_batches
+from shoal.data.dealing import BatchPart, Dealing, count_steps, deal, deal_step, piece_bounds, whole_batches
 from shoal.errors import ShoalError, UsageError
 from support.data import equal_dealings
 
@@ -27,12 +27,12 @@ def all_ranks(draw: st.DrawFn) -> list[Dealing]:
     return [Dealing(rank, shares, batch_size, accumulate) for rank in range(world_size)]
 
 
-def dealt(dealings: list[Dealing], start: int, stop: int) -> list[tuple[Part, ...]]:
+def dealt(dealings: list[Dealing], start: int, stop: int) -> list[tuple[BatchPart, ...]]:
     """The parts of all ranks, micro-batch by micro-batch; raises if ranks have different numbers of them."""
     return list(zip(*(deal(dealing, start=start, stop=stop) for dealing in dealings), strict=True))
 
 
-def positions(micro_batches: list[tuple[Part, ...]]) -> list[int]:
+def positions(micro_batches: list[tuple[BatchPart, ...]]) -> list[int]:
     return [position for parts in micro_batches for part in parts for position in range(part.start, part.stop)]
 
 

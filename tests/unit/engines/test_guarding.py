@@ -44,11 +44,11 @@ engine = LocalEngine()
 code = CODE
 for number, outlives in enumerate(map(float, sys.argv[1:])):
     command = (sys.executable, "-S", "-c", code)
-    engine.start(ProcessSpec(f"p{number}", command, {}, Path("/dev/null"), outlives_launcher=outlives))
+    engine.start(ProcessSpec(f"p{number}", command, {}, outlives_launcher=outlives))
 while True:
     for happened in engine.poll():
         if isinstance(happened, Printed):
-            print(*happened.lines, flush=True)
+            print(happened.data.decode(), end="", flush=True)
     time.sleep(0.02)
 """
 
@@ -80,7 +80,7 @@ def words(engine: LocalEngine, count: int) -> list[str]:
         assert select.select([engine], [], [], PATIENCE)[0]
         for happened in engine.poll():
             assert not isinstance(happened, Exited) or len(found) >= count, happened
-            found += [word for line in getattr(happened, "lines", ()) for word in line.split()]
+            found += getattr(happened, "data", b"").decode().split()
     return found
 
 
@@ -118,7 +118,7 @@ def test_a_guardian_that_is_killed_is_replaced_and_the_next_one_knows_everybody(
 
 
 def test_a_guardian_that_is_stopped_does_not_hold_the_launcher_up(engine: LocalEngine, tmp_path: Path) -> None:
-    spec = ProcessSpec("p", (sys.executable, "-S", "-c", "import time; time.sleep(1000)"), {}, tmp_path / "log")
+    spec = ProcessSpec("p", (sys.executable, "-S", "-c", "import time; time.sleep(1000)"), {})
     engine.start(spec)
     guardian = guardian_of(os.getpid())
     assert guardian is not None
@@ -153,10 +153,12 @@ def test_processes_end_although_launcher_and_guardian_are_killed_at_once() -> No
 )
 def test_a_resource_tracker_may_sweep_before_its_group_is_gone(end: str, engine: LocalEngine, tmp_path: Path) -> None:
     code = WITH_TRACKER.replace("END", end)
-    engine.start(ProcessSpec("p", (sys.executable, "-c", code), {}, tmp_path / "log"))
+    engine.start(ProcessSpec("p", (sys.executable, "-c", code), {}))
     tracker, name = words(engine, 2)
     assert end != "time.sleep(1000)" or Path(f"/dev/shm/sem.{name[1:]}").exists()
-    engine.stop(grace=0.0 if "sleep" in end else PATIENCE)
+    if "sleep" not in end:
+        wait_until(lambda: engine.poll() is not None and not engine._running, "it does not end")
+    engine.close()
     assert not Path(f"/dev/shm/sem.{name[1:]}").exists()
     assert not runs(int(tracker))
 
@@ -172,11 +174,11 @@ child = subprocess.Popen(["setsid", "sleep", "1000"], pass_fds=[resource_tracker
 print(child.pid, flush=True)
 time.sleep(1000)
 """
-    engine.start(ProcessSpec("p", (sys.executable, "-c", WITH_TRACKER.replace("END", escape)), {}, tmp_path / "log"))
+    engine.start(ProcessSpec("p", (sys.executable, "-c", WITH_TRACKER.replace("END", escape)), {}))
     tracker, name, child = words(engine, 3)[:3]
     try:
         wait_until(lambda: os.getsid(int(child)) == int(child), "it did not make a session of its own")
-        engine.stop(grace=0.0)
+        engine.close()
         wait_until(lambda: not runs(int(tracker)), "the tracker is still there")
     finally:
         os.kill(int(child), signal.SIGKILL)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from shoal.collectives.choice import Chooser
-from shoal.collectives.schedule import Action, Program
+from shoal.collectives.schedules.choice import Chooser
+from shoal.collectives.schedules.schedule import Action, Program
 from shoal.links import cost
 from shoal.links.cost import REDUCE_SECONDS_PER_BYTE, TRANSFER_SECONDS
 from shoal.links.matrix import Hosts, Link, LinkMatrix, uniform
-from shoal.links.plan import FIXED, Plan, make_plan
+from shoal.links.plan import FIXED, LinkPlan, make_plan
 
 links = some.builds(Link, some.floats(1e-6, 1e-2), some.floats(1e-11, 1e-6))
 byte_sizes = some.sampled_from([64, 4096, 100_000, 1 << 20, 3 << 20, 64 << 20])
@@ -57,7 +57,7 @@ def replayed_seconds(programs: Sequence[Program], matrix: LinkMatrix, size: int)
     return max([*clocks, *free.values()])
 
 
-def _programs(schedule: str, size: int, ranks: int, plan: Plan = FIXED) -> list[Program]:
+def _programs(schedule: str, size: int, ranks: int, plan: LinkPlan = FIXED) -> list[Program]:
     return [Chooser(schedule, ranks, rank, plan).all_reduce(size) for rank in range(ranks)]
 
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from shoal.links.matrix import Hosts, Link, LinkMatrix, uniform
-from shoal.links.plan import FIXED, SIZES, Plan, choose, fixed_plan, make_plan
-from shoal.links.survey import told
+from shoal.links.measure import told
+from shoal.links.plan import FIXED, SIZES, LinkPlan, choose, fixed_plan, make_plan
 
 LAN, WAN = Link(1e-4, 8e-9), Link(2e-2, 1e-7)
 links = some.builds(Link, some.floats(1e-6, 1e-1), some.floats(1e-11, 1e-6))
@@ -114,5 +114,5 @@ def test_a_fixed_plan_knows_nothing_of_links() -> None:
 @settings(max_examples=30, deadline=None)
 def test_the_same_links_make_the_same_plan(matrix: list[list[Link]]) -> None:
     rows = tuple(map(tuple, matrix))
-    made: list[Plan] = [make_plan(LinkMatrix(rows)) for _ in range(2)]
+    made: list[LinkPlan] = [make_plan(LinkMatrix(rows)) for _ in range(2)]
     assert made[0] == made[1]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from shoal import events
 from shoal.membership.bookkeeping import Before, Bookkeeping
-from shoal.watch.goodput import Goodput
 from shoal.watch.incident_words import without_progress
-from shoal.watch.story import Story
+from shoal.watch.record.goodput import Goodput
+from shoal.watch.record.story import Story
 from support.histories import BEGAN, History
 from support.records import job_started
 

@@ -41,7 +41,7 @@ class Cluster:
     def join(self, *, current: Generation | None = None) -> ClusterPeers:
         number = len(self.peers)
         environment = WorkerEnvironment(
-            coordinator=self.coordinator.address, token_file=str(self._token_file), worker=number, launcher=1
+            coordinator=self.coordinator.address, token_file=str(self._token_file), worker=number
         )
         peers, conversation = succeed(
             lambda: ClusterPeers(environment), lambda: self.coordinator.accept(current=current)

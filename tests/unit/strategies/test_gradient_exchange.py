@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 import shoal
-from shoal.checkpoint.local_store import LocalStore
-from shoal.checkpoint.publisher import StorePublisher
+from shoal.checkpoint.published.store_publisher import StorePublisher
+from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.errors import UsageError
 from shoal.events import StepVoided
 from shoal.strategies import gradient_exchange
@@ -118,7 +118,7 @@ def test_where_every_core_computes_groups_wait_for_the_end_of_backward(
 
 
 def order_of(run: shoal.Run) -> list[str]:
-    return run._session.strategy.orders()["model 1"]
+    return run._session.strategy.state()["orders"]["model 1"]
 
 
 def test_all_workers_follow_rank_0_where_their_orders_differ() -> None:

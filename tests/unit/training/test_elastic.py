@@ -16,9 +16,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import shoal
-from shoal.checkpoint.catalogue import marks
-from shoal.checkpoint.local_store import LocalStore
-from shoal.checkpoint.publisher import StorePublisher
+from shoal.checkpoint.published.catalogue import marks
+from shoal.checkpoint.published.store_publisher import StorePublisher
+from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.events import BatchChosen, ReplicaDiffered, Resumed, StateCopied, StepsApplied, StepVoided
 from support.training import Crew, Hub, Killed
 

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 TRAIN = """
 import json, sys
 import torch
@@ -48,6 +50,7 @@ def run(before: str) -> tuple[bool, list[float]]:
     return has_compiler, found
 
 
+@pytest.mark.long
 def test_the_compiler_stays_out_and_results_are_the_same() -> None:
     """Whether it was imported is seen before the first use of the compiler, which then works."""
     has_compiler, plain = run("")

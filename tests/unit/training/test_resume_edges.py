@@ -14,10 +14,10 @@ from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
 import shoal
-from shoal.checkpoint.catalogue import load_manifest, marks, published
-from shoal.checkpoint.local_store import LocalStore
-from shoal.checkpoint.publisher import StorePublisher
-from shoal.checkpoint.reader import read_state
+from shoal.checkpoint.published.catalogue import load_manifest, marks, published
+from shoal.checkpoint.published.reader import read_state
+from shoal.checkpoint.published.store_publisher import StorePublisher
+from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.errors import CheckpointUnusable, UsageError
 from support.training import Hub, train_in_threads
 

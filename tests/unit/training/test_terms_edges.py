@@ -13,8 +13,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import shoal
-from shoal.checkpoint.local_store import LocalStore
-from shoal.checkpoint.publisher import StorePublisher
+from shoal.checkpoint.published.store_publisher import StorePublisher
+from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.errors import CheckpointUnusable, WireError
 from shoal.strategies.peers import Briefed
 from shoal.terms import Call, Made

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from shoal.collectives.assembly import GroupConfig, group_over
+from shoal.links.measure import told
 from shoal.links.plan import FIXED
-from shoal.links.survey import told
 from shoal.transport import memory_order
 from shoal.transport.arena import Arena, PeerArena
 from shoal.transport.in_process import in_process_meshes

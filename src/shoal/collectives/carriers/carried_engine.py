@@ -15,14 +15,14 @@ from typing import NoReturn
 
 import torch
 
-from shoal.codecs.identity import Identity, memory_of
+from shoal.codecs.identity import memory_of
 from shoal.collectives.carriers.carrier import Carrier, CarrierFailed, Work
-from shoal.collectives.choice import Chooser
 from shoal.collectives.combining import REAL, combine, unify_nans
 from shoal.collectives.engine import Engine, Operation, PointToPoint
-from shoal.collectives.executor import Executor, Segment
 from shoal.collectives.group import Reduction
-from shoal.collectives.schedule import Program
+from shoal.collectives.schedules.choice import Chooser
+from shoal.collectives.schedules.executor import Executor, Segment
+from shoal.collectives.schedules.schedule import Program
 from shoal.errors import ExchangeFailed, PeerLost
 from shoal.transport.mesh import Mesh
 from shoal.wire.frames import Kind
@@ -164,7 +164,7 @@ class CarriedEngine(Carried, PointToPoint):
         super().__init__(carrier, mesh.rank, mesh.size)
         self._mesh = mesh
         self._chooser = Chooser("tree", mesh.size, mesh.rank)
-        self._executor = Executor(mesh, Identity(), generation)
+        self._executor = Executor(mesh, generation)
 
     @property
     def bytes_sent(self) -> int:  # type: ignore[override]  # partly counted by the mesh

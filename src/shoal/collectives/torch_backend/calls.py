@@ -1,4 +1,5 @@
 """The ways in which torch lets a process group be called: with options, with an operator or a root, or with neither.
+Our errors in torch's terms, since programs written for torch.distributed catch `RuntimeError` and its kin.
 
 Our methods take lists of tensors and an options object; these functions bring the short forms into that one. Calls
 without options are asynchronous, as torch's are.
@@ -11,15 +12,27 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
-from torch.distributed import ReduceOp
+from torch.distributed import DistBackendError, DistError, ReduceOp
 
-from shoal.collectives.torch_backend.failures import WrongCall, in_torch_terms
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, UsageError
 
 Options = TypeVar("Options")
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 Self = TypeVar("Self")
+
+
+class WrongCall(DistError, ValueError):
+    """A call that cannot work as given. The group goes on."""
+
+
+def in_torch_terms(error: BaseException) -> BaseException:
+    """The same words. What the caller did wrong is a `WrongCall`; what happened to the group a `DistBackendError`."""
+    if isinstance(error, UsageError):
+        return WrongCall(str(error))
+    if isinstance(error, ShoalError):
+        return DistBackendError(str(error))
+    return error
 
 
 def in_torch_errors(

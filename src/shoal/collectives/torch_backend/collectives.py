@@ -1,8 +1,8 @@
 """torch's collectives on a Shoal group: every call of `torch.distributed.ProcessGroup` in terms of our five.
 
 Synchronous calls work in the caller's thread, the others in the group's. Operations of a group run in the order of the
-calls, so where one call makes several, the last stands for all. Not here: sends and receives (`point_to_point`), the
-group's life (`process_group`).
+calls, so where one call makes several, the last stands for all. Not here: sends and receives, and the group's
+life (`process_group`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from torch._C._distributed_c10d import (
 from shoal.collectives.group import Group, Pending
 from shoal.collectives.torch_backend.calls import as_list, as_lists, in_torch_errors, options
 from shoal.collectives.torch_backend.layout import equal_parts, label_of, nothing_much, split_parts
-from shoal.collectives.torch_backend.reductions import reduction_of
-from shoal.collectives.torch_backend.sparse import sum_sparse
+from shoal.collectives.torch_backend.reductions import reduction_of, sum_sparse
 from shoal.collectives.torch_backend.work import ShoalWork
 
 Tensors = list[torch.Tensor]

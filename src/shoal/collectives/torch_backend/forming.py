@@ -13,10 +13,10 @@ import msgspec
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from shoal.collectives.assembly import GroupConfig, group_in_memory, group_over
-from shoal.collectives.mailbox import Mailbox
-from shoal.collectives.mailbox_lane import Lane
-from shoal.collectives.mailbox_memory import MemoryLane
-from shoal.collectives.mailbox_tcp import TcpLane
+from shoal.collectives.mailbox.lane import Lane
+from shoal.collectives.mailbox.mailbox import Mailbox
+from shoal.collectives.mailbox.memory_lane import MemoryLane
+from shoal.collectives.mailbox.tcp_lane import TcpLane
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.collectives.torch_backend.rendezvous import Meeting
 from shoal.collectives.torch_backend.vigil import Vigil

@@ -1,7 +1,7 @@
 """The process group that torch gets for the backend `shoal`: how it comes about, what it is called, and its end.
 
 One object per group and process. It owns a group of ours with its thread and memory, a mailbox, and a place among the
-deadlines. Not here: the calls (`collectives`, `point_to_point`).
+deadlines. Not here: the collectives (`collectives`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import torch
 from torch._C._distributed_c10d import ProcessGroup, Store
 
 from shoal.collectives.group import Group
+from shoal.collectives.mailbox.delivery import Delivery
+from shoal.collectives.mailbox.mailbox import Mailbox
 from shoal.collectives.torch_backend import monitored_barrier
 from shoal.collectives.torch_backend.calls import in_torch_errors
 from shoal.collectives.torch_backend.collectives import Collectives
@@ -23,14 +25,47 @@ from shoal.collectives.torch_backend.deadlines import Deadline, deadlines
 from shoal.collectives.torch_backend.forming import form, host_towards
 from shoal.collectives.torch_backend.layout import nothing_much
 from shoal.collectives.torch_backend.monitored_barrier import MonitoredBarrier
-from shoal.collectives.torch_backend.point_to_point import PointToPoint
 from shoal.collectives.torch_backend.rendezvous import Meeting, prefixed
 from shoal.collectives.torch_backend.vigil import LIMIT
-from shoal.collectives.torch_backend.work import JoinedWork, ShoalWork
-from shoal.errors import Aborted
+from shoal.collectives.torch_backend.work import Clock, DeliveryWork, JoinedWork, ShoalWork
+from shoal.errors import Aborted, UsageError
 
 NAME = "shoal"
 DEVICES = ("cpu", "cuda")
+
+
+class PointToPoint:
+    """Sends and receives on a Shoal mailbox: matched by source and tag, in order, independent of collectives."""
+
+    _mailbox: Mailbox | None  # None in a group of one
+    _clock: Clock
+    _coalesced: list[ShoalWork] | None = None  # what was started since `_start_coalescing`
+
+    @in_torch_errors
+    def send(self, tensors: list[torch.Tensor], target: int, tag: int = 0) -> DeliveryWork:
+        (tensor,) = tensors
+        return self._posted(self._post().send(tensor, target, tag), tensors)
+
+    @in_torch_errors
+    def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> DeliveryWork:
+        (tensor,) = tensors
+        return self._posted(self._post().receive(tensor, source, tag), tensors)
+
+    @in_torch_errors
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> DeliveryWork:
+        (tensor,) = tensors
+        return self._posted(self._post().receive(tensor, None, tag), tensors)
+
+    def _posted(self, delivery: Delivery, tensors: list[torch.Tensor]) -> DeliveryWork:
+        work = DeliveryWork(delivery, tensors, self._clock)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def _post(self) -> Mailbox:
+        if self._mailbox is None:
+            raise UsageError("a group of one rank has nobody to exchange tensors with")
+        return self._mailbox
 
 
 class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):  # type: ignore[misc]  # ours take every form of a call

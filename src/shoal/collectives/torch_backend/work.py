@@ -18,8 +18,8 @@ from torch.distributed import Work
 from torch.futures import Future
 
 from shoal.collectives.group import Pending
-from shoal.collectives.mailbox_delivery import Delivery
-from shoal.collectives.torch_backend.failures import in_torch_terms
+from shoal.collectives.mailbox.delivery import Delivery
+from shoal.collectives.torch_backend.calls import in_torch_terms
 from shoal.errors import ShoalError
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks: `shoal bench NAME`, one sub-package each, with one harness and one verdict for all."""

@@ -1,0 +1,1 @@
+"""Every collective, against gloo."""

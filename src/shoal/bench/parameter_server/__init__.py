@@ -1,0 +1,1 @@
+"""Push and pull against torch RPC; slow workers."""

@@ -1,0 +1,1 @@
+"""What kills of workers cost."""

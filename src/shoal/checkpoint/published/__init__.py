@@ -1,0 +1,1 @@
+"""Whole checkpoints: what makes parts one, finding them, reading them back."""

@@ -1,0 +1,183 @@
+"""`shoal coordinator`: a job's coordinator as a process. `shoal run` starts one; by hand, it serves any workers."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shoal.cli.options import Once, Parser, add_settings, config_from
+from shoal.entry.script_kind import imports_shoal
+from shoal.environment import in_plaintext, parse_address
+from shoal.errors import UsageError
+from shoal.events import JobStarted
+from shoal.job_config import JobConfig, read_toml
+from shoal.launching.disk import run_directory
+from shoal.launching.disk.checkpoint_place import keeping
+from shoal.launching.disk.job_token import read_token
+from shoal.membership.coordinator import CoordinatorSettings, open_listener, refuse_without_token, serve
+from shoal.membership.journal import job_start
+from shoal.membership.ledger import FILE_NAME as DECISIONS
+from shoal.transport.strangers import raise_descriptor_limit
+from shoal.values import Address
+
+DESCRIPTION = """\
+Decides who is in the job: workers join it, and it gives them ranks and tells them who died. Listening beyond this
+machine needs --token-file. Started again with the --run-dir of a job whose coordinator died, and the same address and
+token, it goes on with that job. SCRIPT and its arguments are for the record, and for workers that join later."""
+
+
+def parser() -> Parser:
+    made = Parser(prog="shoal coordinator", description=DESCRIPTION, usage="shoal coordinator [options] [SCRIPT ...]")
+    add_settings(made)
+    group = made.add_argument_group("how it is reached")
+    shared: dict[str, Any] = {"action": Once, "default": argparse.SUPPRESS}
+    group.add_argument("--token-file", dest="token-file", metavar="FILE", help="file that holds the token", **shared)
+    group.add_argument(
+        "--listen-fd",
+        dest="listen-fd",
+        type=int,
+        metavar="N",
+        help="inherited listening socket, not --address",
+        **shared,
+    )
+    group.add_argument(
+        "--lock-fd",
+        dest="lock-fd",
+        type=int,
+        metavar="N",
+        help="inherited lock of the run directory; without it, it is taken",
+        **shared,
+    )
+    for name in ("servers-at", "servers-space"):  # from `shoal run`, which has the group's token
+        group.add_argument(f"--{name}", dest=name, help=argparse.SUPPRESS, **shared)
+    made.add_argument("script", nargs="?", default="", metavar="SCRIPT", help="the job's script, for the record")
+    made.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's arguments")
+    return made
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = vars(parsed := parser().parse_all(arguments))
+    raise_descriptor_limit()
+    if "listen-fd" in given and "address" in given:
+        raise UsageError("--listen-fd and --address are both given; the socket is one or the other")
+    is_restart = _is_under_way(given.get("run-dir"))
+    config = config_from(parsed, _recorded(given["run-dir"])) if is_restart else config_from(parsed)
+    if config.strategy == "parameter-server" and not {"servers-at", "servers-space"} <= given.keys():
+        raise UsageError(
+            "--strategy parameter-server needs `shoal run`, which starts the servers or opens a name space in a group; "
+            "add workers from other machines with `shoal join`"
+        )
+    token = read_token(Path(given["token-file"])) if "token-file" in given else ""
+    run_dir = Path(config.run_dir) if config.run_dir else None
+    is_restart = _is_under_way(config.run_dir)
+    # The lock first: who runs the job already has its address too, and "in use" would not say why.
+    with (
+        in_plaintext(config.plaintext),
+        _held(run_dir, given.get("lock-fd")),
+        _inherited(given["listen-fd"], token) if "listen-fd" in given else _listen(config, token) as listener,
+    ):
+        _record_settings(run_dir, config, listener)
+        kept = keeping(config, is_restart=is_restart)
+        return serve(
+            CoordinatorSettings(
+                listener=listener,
+                token=token,
+                config=config,
+                run_dir=run_dir,
+                started=_started(config, parsed.script, parsed.arguments),
+                publisher=kept.publisher,
+                after_generation=kept.after_generation,
+                shares=kept.shares,
+                servers=given.get("servers-at", ""),
+                space=given.get("servers-space", ""),
+                launcher=os.getppid() if "listen-fd" in given else 0,
+                joins=bool(parsed.script) and imports_shoal(Path(parsed.script)),
+            )
+        )
+
+
+def _is_under_way(run_dir: str | None) -> bool:
+    """A coordinator has decided things about the job there; this one goes on with them."""
+    return bool(run_dir) and os.path.lexists(Path(str(run_dir)) / DECISIONS)
+
+
+def _recorded(run_dir: str) -> Mapping[str, Any]:
+    """The settings of a job that goes on, for whoever starts its coordinator by hand."""
+    file = Path(run_dir) / run_directory.CONFIG
+    return {name.replace("_", "-"): value for name, value in read_toml(file).items()} if os.path.lexists(file) else {}
+
+
+def _record_settings(run_dir: Path | None, config: JobConfig, listener: socket.socket) -> None:
+    """As the launcher does it, so that the job can be shown, and its coordinator started again by its folder alone."""
+    if run_dir is None or os.path.lexists(file := run_dir / run_directory.CONFIG):
+        return
+    port = listener.getsockname()[1]
+    host = parse_address(config.address, named="--address").host
+    try:
+        file.write_text(msgspec.structs.replace(config, address=str(Address(host, port))).to_toml(), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"the settings cannot be written to {file}: {error.strerror}") from None
+
+
+def _started(config: JobConfig, script: str, arguments: Sequence[str]) -> JobStarted:
+    """As the record has it, where the job goes on: the command line need not name the script again."""
+    try:
+        known = job_start(Path(config.run_dir)) if config.run_dir and not script else None
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename}, which names the job's script, cannot be read: {error.strerror}; name the script"
+        ) from None
+    if known is not None:
+        return known
+    return JobStarted(
+        script=as_text(script),
+        arguments=tuple(map(as_text, arguments)),
+        workers=config.workers,
+        strategy=config.strategy,
+        schedule=config.schedule,
+        codec=config.codec,
+        seed=config.seed,
+    )
+
+
+def _held(run_dir: Path | None, inherited: int | None) -> contextlib.AbstractContextManager[object]:
+    """The run directory's lock, for as long as the coordinator runs."""
+    if inherited is not None:
+        try:
+            return os.fdopen(inherited, "ab", buffering=0)
+        except OSError as error:
+            raise UsageError(f"--lock-fd is {inherited}, which is no open file: {error.strerror}") from None
+    if run_dir is None:
+        return contextlib.nullcontext()
+    with contextlib.suppress(FileExistsError):
+        run_dir.mkdir(parents=True)
+    return run_directory.hold(run_dir)
+
+
+def as_text(argument: str) -> str:
+    """Command lines may hold bytes that are no text; the record is text."""
+    return argument.encode("utf-8", "backslashreplace").decode()
+
+
+def _inherited(descriptor: int, token: str) -> socket.socket:
+    try:
+        listener = socket.socket(fileno=descriptor)
+        host, port = listener.getsockname()[:2]
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--listen-fd is {descriptor}, which is no listening socket: {error}") from None
+    refuse_without_token(Address(host, port), token)
+    return listener
+
+
+def _listen(config: JobConfig, token: str) -> socket.socket:
+    listener = open_listener(parse_address(config.address, named="--address"), token)
+    host, port = listener.getsockname()[:2]
+    print(f"listening on {host}:{port}", flush=True)
+    return listener

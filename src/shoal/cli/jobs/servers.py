@@ -1,0 +1,113 @@
+"""`shoal servers`: a group of parameter servers that many jobs may use, one after the other or at once.
+
+`start` runs one (`servers_start`). The others ask its keeper for something and print the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from shoal.cli.options import Parser
+from shoal.cli.tables import columns
+from shoal.environment import parse_address
+from shoal.errors import UsageError
+from shoal.job_config import nearest
+from shoal.launching.disk.job_token import read_group_token
+from shoal.parameters.keeper_client import KeeperClient
+from shoal.watch.wording import amount, span
+from shoal.wire.keeper_messages import GroupStatus, ServerFigures
+
+COMMANDS = {
+    "start": "run a group in the foreground until Ctrl-C",
+    "status": "show its servers, what they do and the jobs that use it",
+    "add": "start more servers; about their share of the parameters moves to them",
+    "remove": "take one out: what it holds moves to the others first",
+    "stop": "end the group",
+}
+USAGE = {
+    "status": "shoal servers status ADDRESS --token-file FILE",
+    "add": "shoal servers add N ADDRESS --token-file FILE",
+    "remove": "shoal servers remove NUMBER ADDRESS --token-file FILE",
+    "stop": "shoal servers stop ADDRESS --token-file FILE",
+}
+ANSWER_SECONDS = 10.0  # for the keeper to answer
+
+
+def main(arguments: Sequence[str]) -> int:
+    if not arguments:
+        raise UsageError(f"no command given; there is {', '.join(COMMANDS)} (see `shoal servers --help`)")
+    name, *rest = arguments
+    if name in ("-h", "--help"):
+        lines = "\n".join(f"  {command:<8} {line}" for command, line in COMMANDS.items())
+        print(f"usage: shoal servers COMMAND [options]\n\n{lines}")
+        return 0
+    if name not in COMMANDS:
+        raise UsageError(f"there is no command {name!r}; {nearest(name, tuple(COMMANDS))} (see `shoal servers --help`)")
+    if name == "start":
+        from shoal.cli.jobs import servers_start
+
+        return servers_start.main(rest)
+    return _ask(name, rest)
+
+
+def _ask(name: str, arguments: Sequence[str]) -> int:
+    made = Parser(prog=f"shoal servers {name}", description=f"{COMMANDS[name].capitalize()}.", usage=USAGE[name])
+    made.add_argument("--token-file", dest="token_file", required=True, metavar="FILE", help="file with its token")
+    if name in ("add", "remove"):
+        made.add_argument("number", type=int, metavar="N" if name == "add" else "NUMBER")
+    made.add_argument("address", metavar="ADDRESS", help="HOST:PORT of the group, as `shoal servers start` prints it")
+    parsed = made.parse_all(arguments)
+    address = parse_address(parsed.address, named="ADDRESS")
+    token = read_group_token(Path(parsed.token_file), named="--token-file")
+    if name == "add" and parsed.number < 1:
+        raise UsageError(f"N is {parsed.number}; it should be a number of servers to add, 1 or more")
+    with KeeperClient(address, token, ANSWER_SECONDS) as client:
+        if name == "status":
+            print("\n".join(describe(client.status())))
+        elif name == "stop":
+            client.stop_group()
+            print("the group ends")
+        elif name == "add":
+            client.change_servers(more=parsed.number)
+            print(f"{parsed.number} more will be started; `shoal servers status {address}` shows them")
+        else:
+            client.change_servers(remove=(parsed.number,))
+            print(f"server {parsed.number} leaves when what it holds has moved; `shoal servers status {address}` tells")
+    return 0
+
+
+def describe(status: GroupStatus) -> list[str]:
+    """For people."""
+    if status.map is None:
+        return ["the group is not complete yet"]
+    made = status.map
+    move = "settled" if made.is_settled else "blocks are moving"
+    replicas = "1 replica" if made.replicas == 1 else f"{made.replicas} replicas"
+    lines = [f"version {made.version} of the map, {replicas} of each parameter, {move}: {made.reason}"]
+    figures = dict(status.figures)
+    rows: list[tuple[str, ...]] = [
+        ("server", "host", "process", "address", "held", "limit", "requests/s", "mean wait", "busy")
+    ]
+    rows += [
+        (
+            str(server.number),
+            server.host,
+            str(server.process),
+            str(server.address),
+            *_figures(figures.get(server.number, ServerFigures())),
+        )
+        for server in sorted(made.servers, key=lambda server: server.number)
+    ]
+    lines += columns(rows, right=(0, 2, 4, 5, 6, 7, 8), indent="  ")
+    lines.append(f"jobs: {', '.join(status.spaces) or 'none'}")
+    return lines
+
+
+def _figures(figures: ServerFigures) -> tuple[str, ...]:
+    """Since the server's start."""
+    seconds = max(figures.seconds, 1e-9)
+    wait = figures.queue_seconds / figures.requests if figures.requests else 0.0
+    limit = amount(figures.limit_bytes) if figures.limit_bytes else "none"
+    rate = f"{figures.requests / seconds:,.1f}"
+    return amount(figures.held_bytes), limit, rate, span(wait), f"{100 * figures.busy_seconds / seconds:.0f}%"

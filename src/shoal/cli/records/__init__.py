@@ -1,0 +1,1 @@
+"""Commands about what jobs have left behind: records, reports, checkpoints."""

@@ -1,0 +1,65 @@
+"""What a lossy codec's bytes left out, by key, to be added to what is encoded next: error feedback.
+
+A residual belongs to elements of a group of tensors, not to a frame. Where the cut between frames moves, because the
+number of workers is another one, each frame finds what is known of its own elements and zeros for the rest.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from shoal.codecs.codec import Key, Leg
+
+_Piece = tuple[int, torch.Tensor]  # first element, and the residual from there on
+
+
+class Residuals:
+    """Tensors that were put in are never changed, so that `state` costs no copy."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[tuple[Leg, str], list[_Piece]] = {}  # in order of their first elements, without overlaps
+
+    def add_to(self, key: Key, tensor: torch.Tensor) -> torch.Tensor:
+        """A new tensor: the given one with what is known of its elements. Values that replace others have nothing."""
+        found = tensor.clone()
+        for start, known in self._overlapping(key, len(tensor)):
+            begin, end = max(start, key.start), min(start + len(known), key.start + len(tensor))
+            if known.dtype == tensor.dtype:
+                found[begin - key.start : end - key.start] += known[begin - start : end - start]
+        return found
+
+    def put(self, key: Key, left_out: torch.Tensor) -> None:
+        """From now on this is what the elements of that key lack. The tensor is not the caller's any more."""
+        if key.leg is Leg.VALUES or not len(left_out):
+            return
+        end = key.start + len(left_out)
+        kept: list[_Piece] = [(key.start, left_out)]
+        for start, known in self._pieces.get((key.leg, key.tensors), []):
+            before, after = known[: max(0, key.start - start)], known[max(0, end - start) :]
+            kept += [(at, part) for at, part in ((start, before), (max(start, end), after)) if len(part)]
+        self._pieces[key.leg, key.tensors] = sorted(kept, key=lambda piece: piece[0])
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {
+            f"{leg.value} {start} {tensors}": piece
+            for (leg, tensors), pieces in self._pieces.items()
+            for start, piece in pieces
+        }
+
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+        self._pieces = {}
+        for text, piece in state.items():
+            leg, _, rest = text.partition(" ")
+            start, _, tensors = rest.partition(" ")
+            if leg in (Leg.PART.value, Leg.SUM.value) and start.isdecimal() and piece.dim() == 1:
+                insort(
+                    self._pieces.setdefault((Leg(leg), tensors), []), (int(start), piece), key=lambda piece: piece[0]
+                )
+
+    def _overlapping(self, key: Key, elements: int) -> Iterator[_Piece]:
+        for start, known in self._pieces.get((key.leg, key.tensors), ()):
+            if start < key.start + elements and key.start < start + len(known):
+                yield start, known

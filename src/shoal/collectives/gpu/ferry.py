@@ -1,0 +1,165 @@
+"""An engine for tensors of a GPU on top of one for memory: through pinned host memory, with copies that overlap.
+
+An operation is cut into turns (`gpu_cuts`). While one turn is reduced by the engine below, the next one is on its way
+down and the one before on its way up. All ranks compare the whole operation before the first of several turns, so that
+ranks whose sizes differ find out at once. Not here: the copies themselves (`gpu_copies`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import torch
+
+from shoal.collectives.engine import Engine, Operation
+from shoal.collectives.gpu.gpu_copies import Copies, Mark
+from shoal.collectives.gpu.gpu_cuts import Piece, cut_parts, cut_run, turn_elements
+
+BUFFERS = 3  # pieces of host memory: one goes down, one is reduced, one goes up
+
+Flats = Sequence[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class _Turn:
+    reads: Flats  # of the GPU: what the engine below needs
+    fills: Flats  # of the GPU: what it makes
+    is_in_place: bool  # what it makes is in the memory of what it needs
+    carry: Callable[[torch.Tensor, torch.Tensor], None]  # given both in host memory, one run of elements each
+
+
+class Ferry(Engine):
+    """Tensors are flat, contiguous and on the GPU of the copies. One operation after the other."""
+
+    def __init__(self, engine: Engine, copies: Copies) -> None:
+        """Neither belongs to it."""
+        self.rank, self.size = engine.rank, engine.size
+        self._engine = engine
+        self._copies = copies
+
+    @property
+    def bytes_sent(self) -> int:  # type: ignore[override]  # counted below
+        return self._engine.bytes_sent
+
+    @property
+    def idle_seconds(self) -> float:  # type: ignore[override]  # counted below
+        return self._engine.idle_seconds
+
+    def all_reduce(self, operation: Operation, tensors: Flats) -> None:
+        def turn(pieces: Sequence[Piece]) -> _Turn:
+            part, flats = _part(operation, pieces), _pieces(tensors, pieces)
+            if part.key:  # turns are cut by sizes alone: the same in every step
+                part = msgspec.structs.replace(part, key=f"{part.key}, {pieces[0].tensor} from {pieces[0].start}")
+            return _Turn(flats, flats, True, lambda sums, _: self._engine.all_reduce(part, [sums]))
+
+        self._run(operation, [turn(pieces) for pieces in cut_run([len(each) for each in tensors], _most(operation))])
+
+    def reduce_scatter(self, operation: Operation, output: torch.Tensor, parts: Flats) -> None:
+        def turn(pieces: Sequence[Piece]) -> _Turn:
+            part, flats, own = _part(operation, pieces), _pieces(parts, pieces), pieces[self.rank]
+
+            def carry(given: torch.Tensor, filled: torch.Tensor) -> None:
+                self._engine.reduce_scatter(part, filled, _split(given, flats))
+
+            return _Turn(flats, [output[own.start : own.stop]], False, carry)
+
+        self._run(operation, [turn(pieces) for pieces in cut_parts([len(each) for each in parts], _most(operation))])
+
+    def all_gather(self, operation: Operation, outputs: Flats, tensor: torch.Tensor) -> None:
+        def turn(pieces: Sequence[Piece]) -> _Turn:
+            part, flats, own = _part(operation, pieces), _pieces(outputs, pieces), pieces[self.rank]
+
+            def carry(given: torch.Tensor, filled: torch.Tensor) -> None:
+                self._engine.all_gather(part, _split(filled, flats), given)
+
+            return _Turn([tensor[own.start : own.stop]], flats, False, carry)
+
+        self._run(operation, [turn(pieces) for pieces in cut_parts([len(each) for each in outputs], _most(operation))])
+
+    def all_to_all(self, operation: Operation, outputs: Flats, inputs: Flats) -> None:
+        """In one turn: no rank knows the sizes of all."""
+
+        def carry(given: torch.Tensor, filled: torch.Tensor) -> None:
+            self._engine.all_to_all(operation, _split(filled, outputs), _split(given, inputs))
+
+        self._run(operation, [_Turn(inputs, outputs, False, carry)])
+
+    def broadcast(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
+        is_source = self.rank == source
+
+        def turn(pieces: Sequence[Piece]) -> _Turn:
+            part, flats = _part(operation, pieces), _pieces([tensor], pieces)
+
+            def carry(given: torch.Tensor, filled: torch.Tensor) -> None:
+                self._engine.broadcast(part, given if is_source else filled, source)
+
+            return _Turn(flats if is_source else [], [] if is_source else flats, False, carry)
+
+        self._run(operation, [turn(pieces) for pieces in cut_run([len(tensor)], _most(operation))])
+
+    def missing(self) -> list[int]:
+        return self._engine.missing()
+
+    def abort(self, reason: str, *, blamed: int | None = None) -> None:
+        self._engine.abort(reason, blamed=blamed)
+
+    def close(self) -> None:
+        """The engine below is its owner's to close."""
+
+    def _run(self, operation: Operation, turns: Sequence[_Turn]) -> None:
+        if len(turns) > 1:
+            nothing = torch.empty(0, dtype=operation.dtype)
+            self._engine.all_gather(operation, [nothing] * self.size, nothing)
+        rounds = [_Round(turn, operation.dtype, self._copies) for turn in turns]
+        memory = [self._copies.memory(max(each.size for each in rounds)) for _ in rounds[:BUFFERS]]
+        ups: list[Mark] = []
+        for number in range(len(rounds) + 1):
+            if number < len(rounds):
+                before = ups[number - BUFFERS] if number >= BUFFERS else None
+                rounds[number].go_down(memory[number % BUFFERS], before)
+            if number:
+                ups.append(rounds[number - 1].come_up())
+        self._copies.wait(ups[-1])
+
+
+class _Round:
+    """One turn on its way."""
+
+    def __init__(self, turn: _Turn, dtype: torch.dtype, copies: Copies) -> None:
+        self._turn = turn
+        self._dtype = dtype
+        self._copies = copies
+        self._reads = sum(len(each) for each in turn.reads)  # elements
+        self._fills = 0 if turn.is_in_place else sum(len(each) for each in turn.fills)
+        self.size = (self._reads + self._fills) * dtype.itemsize
+
+    def go_down(self, memory: torch.Tensor, after: Mark | None) -> None:
+        """`after`: when the memory is free."""
+        host = memory[: self.size].view(self._dtype)
+        self._below = host[: self._reads]
+        self._above = self._below if self._turn.is_in_place else host[self._reads :]
+        self._mark = self._copies.down(self._below, self._turn.reads, after)
+
+    def come_up(self) -> Mark:
+        """Reduce what came down, in this thread, and send it up."""
+        self._copies.wait(self._mark)
+        self._turn.carry(self._below, self._above)
+        return self._copies.up(self._turn.fills, self._above)
+
+
+def _most(operation: Operation) -> int:
+    return turn_elements(operation.elements, operation.dtype.itemsize)
+
+
+def _pieces(tensors: Flats, pieces: Sequence[Piece]) -> list[torch.Tensor]:
+    return [tensors[piece.tensor][piece.start : piece.stop] for piece in pieces]
+
+
+def _part(operation: Operation, pieces: Sequence[Piece]) -> Operation:
+    return msgspec.structs.replace(operation, elements=sum(piece.stop - piece.start for piece in pieces))
+
+
+def _split(flat: torch.Tensor, like: Flats) -> list[torch.Tensor]:
+    return list(flat.split([len(each) for each in like]))

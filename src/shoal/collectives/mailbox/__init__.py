@@ -1,0 +1,1 @@
+"""Point-to-point messages: lanes through memory and TCP, matching, and the thread that moves messages."""

@@ -1,0 +1,133 @@
+"""One send or receive of a mailbox: the memory it moves, and how it ends. Messages that wait for a receive, and copies
+to be made out of a neighbour's memory.
+
+Waiting for a delivery makes progress in the waiting thread (`mailbox_progress`). Not here: matching and moving.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from shoal.codecs.identity import memory_of
+from shoal.collectives import staging
+from shoal.collectives.dtypes import code_of
+from shoal.collectives.group import Pending
+from shoal.collectives.mailbox.letters import Letter
+from shoal.errors import ExchangeFailed
+
+if TYPE_CHECKING:
+    from shoal.collectives.mailbox.mailbox_progress import Progress
+    from shoal.collectives.mailbox.pieces import Stage
+
+
+class Delivery(Pending):
+    """A send or a receive that was started. The tensor belongs to it until it is done."""
+
+    def __init__(self, progress: Progress, tensor: torch.Tensor, peer: int | None, tag: int, *, is_send: bool) -> None:
+        # Not the base's: its event costs as much as sending a few bytes does.
+        staging.check(tensor, label="send" if is_send else "receive")
+        self.dtype = code_of(tensor.dtype)
+        self.peer = peer  # rank it goes to or comes from; None: from any
+        self.tag = tag
+        self.is_send = is_send
+        self.number = 0  # of a send in its direction of the pair, of a receive in its mailbox; from 0
+        self.source: int | None = None  # of a receive: who sent what it got; known when it is done
+        self.position = 0  # bytes moved so far, where they move in pieces
+        self.is_moving = False  # a thread copies it without the guard and will finish it
+        self._staged = None if staging.is_plain(tensor) else staging.Staged(tensor, is_read=is_send)
+        self._tensor: torch.Tensor | None = tensor if self._staged is None else self._staged.flat
+        self._memory: memoryview | None = None  # made when it is asked for
+        self.address = self._tensor.data_ptr()
+        self.size = self._tensor.nbytes
+        self._progress = progress
+        self._is_done = False
+        self.error = None
+        self._callbacks = []
+
+    @property
+    def label(self) -> str:  # type: ignore[override]  # made only when somebody reads it
+        if self.is_send:
+            return f"send {self.number} to rank {self.peer}, tag {self.tag}"
+        whom = "any rank" if self.peer is None else f"rank {self.peer}"
+        return f"receive {self.number} from {whom}, tag {self.tag}"
+
+    @property
+    def is_done(self) -> bool:
+        return self._is_done
+
+    @property
+    def rest(self) -> memoryview:
+        """The memory that has not moved yet. Only while it is not done."""
+        if self._memory is None:
+            assert self._tensor is not None
+            self._memory = memory_of(self._tensor.data.view(-1))
+        return self._memory[self.position :]
+
+    def fill(self, data: int | bytes, length: int) -> None:
+        """The next bytes: these, or those at that address."""
+        ctypes.memmove(self.address + self.position, data, length)
+        self.position += length
+
+    def wait(self, seconds: float | None = None) -> bool:
+        if not self._is_done and not self._progress.wait_for(self, seconds):
+            return False
+        if self.error is not None:
+            raise self.error
+        return True
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+        if self._is_done:
+            self._call_back()
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Called once, by the mailbox, which calls `tell` later: callbacks may call the mailbox."""
+        if self._staged is not None and error is None and not self.is_send:
+            try:
+                with (
+                    torch.inference_mode()
+                ):  # the tensor may be of that kind; this thread may be another than its maker
+                    self._staged.write_back()
+            except Exception as trouble:  # of the tensor's device: the user's to see, whichever thread this is
+                error = trouble
+        self.error = error
+        self._staged = self._tensor = self._memory = None  # memory is not kept for a user who keeps this
+        self._is_done = True
+
+    def tell(self) -> None:
+        self._call_back()
+
+
+class Message:
+    """One that arrived, or has begun to, before a receive was there for it."""
+
+    def __init__(self, letter: Letter, data: bytes | bytearray, *, is_whole: bool) -> None:
+        self.letter = letter
+        self.data = data  # what travels with the letter
+        self.is_whole = is_whole  # all of that is there
+        self.delivery: Delivery | None = None  # the receive that came before that
+
+
+class Pull:
+    """A copy to be made, bytes of an offer out of its sender's memory: piece by piece, by one thread or several."""
+
+    def __init__(self, delivery: Delivery, source: int, letter: Letter) -> None:
+        self.delivery = delivery
+        self.source = source
+        self.letter = letter
+        self.workers = 0  # threads that copy
+        self.error: ExchangeFailed | None = None
+        self.stage: Stage | None = None  # where its sender may put some of it
+        self.front = 0  # bytes from the start that came over the stage
+        self.end = delivery.size  # from here on somebody has copied or copies
+
+    def next_piece(self, most: int, last: int) -> tuple[int, int] | None:
+        """Start and size of what nobody has taken yet, unless it is the `last` so many bytes. None: that is all."""
+        if self.end - self.front <= last or self.error is not None:
+            return None
+        stop, self.end = self.end, max(self.front, (self.end - 1) // most * most)
+        return self.end, stop - self.end

@@ -1,0 +1,134 @@
+"""A ring of letters in shared memory: one process writes, one reads, nobody waits.
+
+The writer's position lies in the writer's memory and the reader's in the reader's; both only grow. Letters start at
+multiples of 64 bytes and never wrap: what does not fit before the end starts anew at the front. The position is written
+after the letter, with a fence between both where the processor does not keep the order of writes. What the other
+process wrote is read once and checked before it is used: a position or letter that cannot be is a `WireError`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+from shoal.collectives.mailbox.letters import LETTER_BYTES, Letter, checked, copied_from, pack_into
+from shoal.errors import WireError
+from shoal.transport import memory_order
+
+LINE = 64
+RING_BYTES = 512 * 1024
+MOST_BYTES = RING_BYTES // 2 - LINE - LETTER_BYTES  # of a letter's payload: with more, it might never fit
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A 64-bit word of an arena."""
+
+    words: memoryview
+    index: int
+
+    def get(self) -> int:
+        return int(self.words[self.index])
+
+    def set(self, value: int) -> None:
+        self.words[self.index] = value
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a ring lies."""
+
+    memory: memoryview  # of its arena
+    offset: int  # in that arena
+    address: int  # in this process
+
+
+def _lines(length: int) -> int:
+    return (LETTER_BYTES + length + LINE - 1) & -LINE
+
+
+class Writer:
+    def __init__(self, place: Place, written: Counter, read: Counter) -> None:
+        self._place = place
+        self._written, self._read = written, read
+        self._head = self._tail = 0  # as far as this end knows
+
+    def write(self, letter: Letter, payload: int) -> bool:
+        """False when there is no room now. `payload`: address of the bytes that follow the letter."""
+        needed = _lines(letter.length)
+        position = self._head % RING_BYTES
+        skipped = RING_BYTES - position if RING_BYTES - position < needed else 0
+        if self._head + skipped + needed - self._tail > RING_BYTES:
+            self._tail = self._read_so_far()
+            if self._head + skipped + needed - self._tail > RING_BYTES:
+                return False
+        place = self._place
+        if skipped:
+            place.memory[place.offset + position] = 0
+            position = 0
+        pack_into(place.memory, place.offset + position, letter)
+        if letter.length:
+            ctypes.memmove(place.address + position + LETTER_BYTES, payload, letter.length)
+        self._head += skipped + needed
+        if memory_order.is_weak:
+            memory_order.fence()
+        self._written.set(self._head)
+        return True
+
+    def _read_so_far(self) -> int:
+        tail = self._read.get()
+        if memory_order.is_weak:
+            memory_order.fence()
+        if not self._tail <= tail <= self._head:
+            raise WireError(f"it has read {tail} bytes of a ring that {self._head} were written into")
+        return tail
+
+
+class Reader:
+    def __init__(self, place: Place, written: Counter, read: Counter) -> None:
+        self._place = place
+        self._written, self._read = written, read
+        self._tail = 0
+        self.payload = 0  # address of what follows the letter that was peeked at
+        self._start = 0  # the same as an offset in its arena
+
+    @property
+    def written(self) -> int:
+        """How far the writer is."""
+        end = self._written.get()
+        if memory_order.is_weak:
+            memory_order.fence()
+        if not 0 <= end - self._tail <= RING_BYTES or end % LINE:
+            raise WireError(f"it has written {end} bytes into a ring of {RING_BYTES}, of which {self._tail} were read")
+        return end
+
+    @property
+    def has_letter(self) -> bool:
+        return self._written.get() != self._tail
+
+    def peek(self, end: int) -> Letter | None:
+        """The next letter before the writer's position `end`; it stays until `advance`."""
+        if self._tail == end:
+            return None
+        place, position = self._place, self._tail % RING_BYTES
+        letter = copied_from(place.memory, place.offset + position)
+        if letter.kind == 0:  # the rest of the ring is left empty
+            self._tail += RING_BYTES - position
+            position = 0
+            letter = copied_from(place.memory, place.offset)
+        self.payload = place.address + position + LETTER_BYTES
+        self._start = place.offset + position + LETTER_BYTES
+        if _lines(checked(letter, most=MOST_BYTES).length) > min(end - self._tail, RING_BYTES - position):
+            raise WireError(f"a letter of {letter.length} bytes goes beyond what was written into the ring")
+        return letter
+
+    def view(self, length: int) -> memoryview:
+        """What follows the letter that was peeked at."""
+        return self._place.memory[self._start : self._start + length]
+
+    def advance(self, letter: Letter) -> None:
+        """It has been taken: its place may be written again."""
+        self._tail += _lines(letter.length)
+        if memory_order.is_weak:
+            memory_order.fence()
+        self._read.set(self._tail)

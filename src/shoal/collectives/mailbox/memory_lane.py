@@ -1,0 +1,260 @@
+"""The lane between ranks of one machine: rings of letters in shared memory, bells to wake who sleeps.
+
+Every rank has an arena that it alone writes: what it sends, how far it has read what others sent, whether it sleeps,
+and that it leaves. Short messages lie in a ring; longer ones are read out of their sender's memory where that is
+allowed, and else follow through the ring in pieces. Nobody rings who need not: a rank that is awake looks for itself.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Self
+
+import msgspec
+
+from shoal.collectives.mailbox.delivery import Delivery
+from shoal.collectives.mailbox.lane import Lane, Recipient
+from shoal.collectives.mailbox.letters import Kind, Letter
+from shoal.collectives.mailbox.neighbour import (
+    ASLEEP,
+    BLAMED,
+    HAS_FINISHED,
+    HAS_GIVEN_UP,
+    IN,
+    STATE,
+    Bell,
+    Doorplate,
+    Neighbour,
+    arena_bytes,
+)
+from shoal.collectives.mailbox.pieces import Stage
+from shoal.errors import PeerLost, WireError
+from shoal.transport import cross_memory, memory_order
+from shoal.transport.arena import Arena
+from shoal.transport.ending import DIED, Ending
+from shoal.transport.neighbours import Neighbourhood
+
+Exchange = Callable[[bytes], list[bytes]]  # every rank's bytes to every rank, in order of ranks
+
+# A message that travels with its letter is copied twice, a longer one once; but its receiver has to answer, and its
+# sender to wait for that: the copy of 64 KB is cheaper than waking up.
+MOST_INLINE = 64 * 1024
+PIECE_BYTES = 64 * 1024  # of a long message that goes through the ring
+STOPPED_LIMIT = 5.0  # seconds; a process that is stopped for longer counts as lost
+STOP_LOOK = 0.5  # seconds between two questions whether processes are stopped
+
+
+class MemoryLane(Lane):
+    is_local = True
+    most_inline = MOST_INLINE
+    most_ahead = 0  # a neighbour reads it where it lies, or asks at once
+
+    def __init__(self, own: Arena, bell: Bell, neighbours: list[Neighbour], *, reads_memory: bool) -> None:
+        """Arena, bell and neighbours belong to the lane from now on."""
+        self.reads_memory = reads_memory
+        self.stopped_limit = STOPPED_LIMIT
+        self._asked = 0.0  # when it was looked for stopped processes, by time.monotonic
+        self._own = own
+        self._words = own.memory.cast("Q")
+        self._bell = bell
+        self._neighbours = {neighbour.rank: neighbour for neighbour in neighbours}
+        self.peers = self._neighbours.keys()
+        self._epoll: select.epoll
+        self._by_pidfd = {neighbour.pidfd: neighbour for neighbour in neighbours}
+
+    @classmethod
+    def form(cls, exchange: Exchange, rank: int, neighbourhood: Neighbourhood) -> Self | None:
+        """Called by all ranks of a group. None: no other rank is on this machine."""
+        host = neighbourhood.host_of(rank)
+        if len(host) == 1:
+            exchange(b"")
+            exchange(b"")
+            return None
+        own, bell = Arena.create(arena_bytes(len(host))), Bell()
+        neighbours: list[Neighbour] = []
+        try:
+            told = exchange(msgspec.msgpack.encode(Doorplate(own.offer, bell.descriptor)))
+            for index, peer in enumerate(host):
+                if peer != rank:
+                    doorplate = msgspec.msgpack.decode(told[peer], type=Doorplate)
+                    neighbours.append(Neighbour(peer, index, doorplate))
+            exchange(b"")  # nobody leaves before all have opened what they need
+        except BaseException:
+            for neighbour in neighbours:
+                neighbour.close()
+            bell.close()
+            own.close()
+            raise
+        own.withdraw()
+        lane = cls(own, bell, neighbours, reads_memory=neighbourhood.reads_memory)
+        # With a core to spare for each rank two threads of the receiver read as fast, whatever the sender does.
+        has_stages = neighbourhood.reads_memory and 2 * len(host) > len(os.sched_getaffinity(0))
+        for neighbour in neighbours:
+            neighbour.connect(own, lane._words, host.index(rank), len(host))
+            if has_stages:
+                places = neighbour.stage_places(own, host.index(rank), len(host))
+                neighbour.stage = Stage.open(places, partial(lane._ring, neighbour))
+        return lane
+
+    def post(self, target: int, letter: Letter, delivery: Delivery | None = None) -> bool:
+        neighbour = self._neighbours[target]
+        if neighbour.has_ended or neighbour.waiting:
+            is_posted = False
+        else:
+            is_posted = self._write(neighbour, letter, delivery)
+            if not is_posted:
+                neighbour.crowded.set(1)  # from here on its reader rings when it has made room; perhaps it just did
+                memory_order.full_fence()
+                is_posted = self._write(neighbour, letter, delivery)
+                neighbour.crowded.set(not is_posted)
+            self._ring(neighbour)
+        if not is_posted and not neighbour.has_ended:
+            neighbour.waiting.append((letter, delivery))
+        return is_posted
+
+    def watch(self, epoll: select.epoll) -> None:
+        self._epoll = epoll
+        epoll.register(self._bell.descriptor, select.EPOLLIN)
+        for neighbour in self._neighbours.values():
+            if neighbour.is_elsewhere:
+                epoll.register(neighbour.pidfd, select.EPOLLIN)
+
+    def collect(self, recipient: Recipient, ready: Sequence[tuple[int, int]]) -> None:
+        dead = [self._by_pidfd[descriptor] for descriptor, _ in ready if descriptor in self._by_pidfd]
+        if any(descriptor == self._bell.descriptor for descriptor, _ in ready):
+            self._bell.silence()
+        for neighbour in self._neighbours.values():
+            if neighbour.has_ended:
+                continue
+            ending = neighbour.ending  # looked at before its letters: those it sent before it left count
+            if neighbour.trouble is not None:
+                raise neighbour.trouble
+            try:
+                self._take_letters(neighbour, recipient)
+            except WireError as error:
+                raise neighbour.garbled(error) from None
+            if neighbour.waiting:
+                self._write_waiting(neighbour, recipient)
+                self._ring(neighbour)
+            if neighbour.has_ended:
+                continue  # all have, since what it said
+            if ending is not None:
+                self._end(neighbour, ending, "", recipient)
+            elif neighbour in dead or neighbour.is_dying:
+                why = f"its process {neighbour.process} ended without a word"
+                self._end(neighbour, neighbour.ending or DIED, why, recipient)
+
+    @property
+    def is_streaming(self) -> bool:
+        return False  # the other side is as fast as this one
+
+    def has_mail(self) -> bool:
+        return any(neighbour.reader.has_letter for neighbour in self._neighbours.values())
+
+    def sleep(self, is_asleep: bool) -> None:
+        self._words[ASLEEP] = is_asleep
+        memory_order.full_fence()
+
+    def pull(self, source: int, there: int, here: int, size: int) -> None:
+        neighbour = self._neighbours[source]
+        try:
+            cross_memory.read(neighbour.process, there, here, size)
+            if memory_order.is_weak:
+                memory_order.fence()
+            is_whole = neighbour.words[STATE] == IN  # if not, its memory may have changed meanwhile
+        except OSError:
+            is_whole = False
+            neighbour.look()
+        if not is_whole:
+            raise PeerLost(f"rank {source} left before its message was read", peer=source)
+
+    def stage_of(self, peer: int) -> Stage | None:
+        return self._neighbours[peer].stage
+
+    def look(self, recipient: Recipient, now: float) -> None:
+        for neighbour in self._neighbours.values():
+            neighbour.look()
+        if now - self._asked < STOP_LOOK:
+            return
+        self._asked = now
+        for neighbour in self._neighbours.values():
+            if neighbour.has_ended or not neighbour.is_stopped:
+                neighbour.stopped_since = None
+                continue
+            neighbour.stopped_since = neighbour.stopped_since or now
+            if now - neighbour.stopped_since >= self.stopped_limit:
+                why = f"its process {neighbour.process} has been stopped for {self.stopped_limit:g} s"
+                self._end(neighbour, DIED, why, recipient)
+
+    def leave(self, ending: Ending) -> None:
+        self._words[BLAMED] = 0 if ending.blamed is None else ending.blamed + 1
+        if memory_order.is_weak:
+            memory_order.fence()
+        self._words[STATE] = HAS_FINISHED if ending.clean else HAS_GIVEN_UP
+        for neighbour in self._neighbours.values():
+            neighbour.has_ended = True
+            neighbour.waiting.clear()
+            self._ring(neighbour)
+
+    def close(self) -> None:
+        for neighbour in self._neighbours.values():
+            neighbour.close()
+        self._bell.close()
+        self._words.release()
+        self._own.close()
+
+    def _take_letters(self, neighbour: Neighbour, recipient: Recipient) -> None:
+        reader = neighbour.reader
+        if not reader.has_letter:
+            return
+        end = reader.written
+        while not neighbour.has_ended and (letter := reader.peek(end)) is not None:
+            if letter.kind == Kind.DATA:
+                recipient.begin(neighbour.rank, letter)[:] = reader.view(letter.length)
+                recipient.end(neighbour.rank, letter)
+            else:
+                recipient.letter(neighbour.rank, letter, reader.payload)
+            reader.advance(letter)
+        memory_order.full_fence()
+        if neighbour.is_crowded.get():
+            neighbour.ring()
+
+    def _write(self, neighbour: Neighbour, letter: Letter, delivery: Delivery | None) -> bool:
+        """False: there is no room now, or never: then `collect` tells why."""
+        try:
+            if letter.kind != Kind.DATA:
+                return neighbour.writer.write(letter, delivery.address if delivery is not None else 0)
+            assert delivery is not None
+            while delivery.position < delivery.size:
+                length = min(PIECE_BYTES, delivery.size - delivery.position)
+                if not neighbour.writer.write(letter._replace(length=length), delivery.address + delivery.position):
+                    return False
+                delivery.position += length
+        except WireError as error:
+            neighbour.trouble = neighbour.garbled(error)
+            return False
+        return True
+
+    def _write_waiting(self, neighbour: Neighbour, recipient: Recipient) -> None:
+        while neighbour.waiting:
+            letter, delivery = neighbour.waiting[0]
+            if not self._write(neighbour, letter, delivery):
+                return
+            neighbour.waiting.popleft()
+            if delivery is not None and letter.kind != Kind.OFFER:
+                recipient.posted(delivery)
+        neighbour.crowded.set(0)
+
+    def _ring(self, neighbour: Neighbour) -> None:
+        memory_order.full_fence()  # what we wrote is seen before we look whether it sleeps; it does so the other way
+        neighbour.ring()
+
+    def _end(self, neighbour: Neighbour, ending: Ending, why: str, recipient: Recipient) -> None:
+        neighbour.has_ended = True
+        neighbour.waiting.clear()
+        if neighbour.is_elsewhere:
+            self._epoll.unregister(neighbour.pidfd)
+        recipient.ended(neighbour.rank, ending, why)

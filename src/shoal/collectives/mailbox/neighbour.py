@@ -1,0 +1,177 @@
+"""One neighbour of a mailbox, as the lane in memory sees it: both rings, what its arena says, its bell, its process.
+
+The layout of a mailbox's arena is here. A bell is a pipe, which can be waited for together with the death of processes
+(pidfds). Not here: what is done with letters (`memory_lane`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from pathlib import Path
+
+import msgspec
+
+from shoal.bounds import Ordinal
+from shoal.collectives.mailbox.delivery import Delivery
+from shoal.collectives.mailbox.letter_ring import RING_BYTES, Counter, Place, Reader, Writer
+from shoal.collectives.mailbox.letters import Letter
+from shoal.collectives.mailbox.pieces import STAGE_BYTES, Places, Stage
+from shoal.errors import PeerLost, WireError
+from shoal.transport import cross_memory, memory_order
+from shoal.transport.arena import Arena, Offer, PeerArena
+from shoal.transport.ending import FINISHED, Ending
+
+# An arena in 64-bit words: the arena's own, then who leaves and who sleeps, then two lines per neighbour.
+STATE, BLAMED, ASLEEP, _NEIGHBOURS = 8, 9, 16, 24
+_WRITTEN, _CROWDED, _READ, _PER_NEIGHBOUR = 0, 1, 8, 16  # in a neighbour's lines; some more are a stage's
+_PAGE = 4096
+IN, HAS_FINISHED, HAS_GIVEN_UP = 0, 1, 2  # states
+# Of a process that was there a moment ago and has ended; what is left of it then is root's.
+_ENDED = (FileNotFoundError, ProcessLookupError, PermissionError)
+
+
+class Doorplate(msgspec.Struct, frozen=True):
+    """How neighbours reach a rank."""
+
+    offer: Offer
+    bell: Ordinal  # descriptor of the pipe in that process
+
+
+def arena_bytes(neighbours: int) -> int:
+    """`neighbours`: ranks of the machine, this one too."""
+    return _stages_at(neighbours) + neighbours * STAGE_BYTES
+
+
+def _rings_at(neighbours: int) -> int:
+    return -(-8 * (_NEIGHBOURS + neighbours * _PER_NEIGHBOUR) // _PAGE) * _PAGE
+
+
+def _stages_at(neighbours: int) -> int:
+    return _rings_at(neighbours) + neighbours * RING_BYTES
+
+
+class Bell:
+    """A pipe: whoever writes into it wakes the one who reads it."""
+
+    def __init__(self) -> None:
+        self.descriptor, self._other_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def silence(self) -> None:
+        try:
+            os.read(self.descriptor, 4096)
+        except BlockingIOError:
+            return  # silent already
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        os.close(self._other_end)
+
+
+class Neighbour:
+    def __init__(self, rank: int, index: int, doorplate: Doorplate) -> None:
+        """`index`: its place among the ranks of the machine. The rings come with `connect`."""
+        self.rank, self.index = rank, index
+        self.process = doorplate.offer.process
+        self.is_elsewhere = self.process != os.getpid()  # ranks may be threads of one process
+        gone = PeerLost(f"rank {rank} is gone: process {self.process} left before all had met", peer=rank)
+        arena = PeerArena.open(doorplate.offer)
+        if arena is None:
+            raise gone
+        self.arena = arena
+        self.bell = -1
+        try:
+            # Opened as a file, a pipe of another process is one of this process too. Not blocking: a full one rings.
+            self.bell = os.open(f"/proc/{self.process}/fd/{doorplate.bell}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self.pidfd = os.pidfd_open(self.process)
+        except OSError as error:
+            arena.close()
+            if self.bell >= 0:
+                os.close(self.bell)
+            if isinstance(error, _ENDED):
+                raise gone from None
+            raise
+        self.words = arena.memory.cast("Q")
+        self.waiting: deque[tuple[Letter, Delivery | None]] = deque()  # letters that found no room, in order
+        self.is_dying = False  # its memory is gone: its process will end, and its pidfd say so
+        self.has_ended = False
+        self.trouble: WireError | None = None  # what it wrote cannot be, found out where nothing may be raised
+        self.stopped_since: float | None = None  # by time.monotonic
+        self.writer: Writer
+        self.reader: Reader
+        self.crowded: Counter  # ours: letters to it wait for room
+        self.is_crowded: Counter  # its: letters to us do
+        self.stage: Stage | None = None  # where cores are few
+
+    def connect(self, own: Arena, words: memoryview, index: int, neighbours: int) -> None:
+        """`words` are those of our arena `own`; `index`: this rank's place among the ranks of the machine."""
+        rings = _rings_at(neighbours)
+        theirs, ours = rings + index * RING_BYTES, rings + self.index * RING_BYTES
+        line_of_us = _NEIGHBOURS + index * _PER_NEIGHBOUR
+        line_of_it = _NEIGHBOURS + self.index * _PER_NEIGHBOUR
+        self.writer = Writer(
+            Place(own.memory, ours, own.address + ours),
+            Counter(words, line_of_it + _WRITTEN),
+            Counter(self.words, line_of_us + _READ),
+        )
+        self.reader = Reader(
+            Place(self.arena.memory, theirs, self.arena.address + theirs),
+            Counter(self.words, line_of_us + _WRITTEN),
+            Counter(words, line_of_it + _READ),
+        )
+        self.crowded = Counter(words, line_of_it + _CROWDED)
+        self.is_crowded = Counter(self.words, line_of_us + _CROWDED)
+
+    def stage_places(self, own: Arena, index: int, neighbours: int) -> Places:
+        """Where long messages to and from it are staged; the arguments as above."""
+        stages = _stages_at(neighbours)
+        return Places(
+            own_line=own.address + 8 * (_NEIGHBOURS + self.index * _PER_NEIGHBOUR),
+            its_line=self.arena.address + 8 * (_NEIGHBOURS + index * _PER_NEIGHBOUR),
+            own_state=own.address + 8 * STATE,
+            its_state=self.arena.address + 8 * STATE,
+            own_slots=own.address + stages + self.index * STAGE_BYTES,
+            its_slots=self.arena.address + stages + index * STAGE_BYTES,
+        )
+
+    @property
+    def ending(self) -> Ending | None:
+        """What it has said about leaving."""
+        state = self.words[STATE]
+        if state == IN:
+            return None
+        if memory_order.is_weak:
+            memory_order.fence()
+        blamed = self.words[BLAMED]  # 0: nobody, else the rank and one
+        return FINISHED if state == HAS_FINISHED else Ending(announced=True, blamed=blamed - 1 if blamed else None)
+
+    def garbled(self, error: WireError) -> WireError:
+        """The same with who wrote it."""
+        who = f"rank {self.rank} (process {self.process})"
+        return error if f"rank {self.rank} " in str(error) else WireError(f"{who} wrote what no rank may: {error}")
+
+    @property
+    def is_stopped(self) -> bool:
+        try:
+            text = Path(f"/proc/{self.process}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return False
+        return text[text.rindex(")") + 2] in "Tt"  # a program's name may hold anything
+
+    def look(self) -> None:
+        """Does it die?"""
+        self.is_dying = self.is_dying or cross_memory.is_gone(self.process)
+
+    def ring(self) -> None:
+        """Wake it, if it sleeps."""
+        if self.words[ASLEEP]:
+            try:
+                os.write(self.bell, b"\0")
+            except (BlockingIOError, BrokenPipeError):
+                return  # it rings already, or nobody is there
+
+    def close(self) -> None:
+        os.close(self.pidfd)
+        os.close(self.bell)
+        self.words.release()
+        self.arena.close()

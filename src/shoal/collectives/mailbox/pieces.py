@@ -1,0 +1,110 @@
+"""Long messages where cores are few: the sender, which would only wait, puts pieces where its receiver sees them.
+
+Two copies in user space take less time than the kernel's one, which looks up every page. The sender stages pieces in
+order from the front while it waits for the message, and the receiver takes them; whatever is not staged in time the
+receiver reads out of the sender's memory, from the end. So neither needs the other, and who leaves is noticed as ever.
+There is one stage in each direction of a pair, for one message at a time. The loops are in C (`native/stage.h`) and
+without it there is no stage. Not here: who gives and takes when (`mailbox_progress`), the layout (`neighbour`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from types import ModuleType
+from typing import NamedTuple, Self
+
+from shoal.collectives.mailbox.delivery import Delivery, Pull
+from shoal.errors import PeerLost
+from shoal.transport import memory_order
+from shoal.transport.native import native
+from shoal.transport.native_layout import GIVING, STAGE_PIECE, STAGE_SLOTS, TAKEN, UNTIL
+
+PIECE_BYTES = STAGE_PIECE
+STAGE_BYTES = STAGE_SLOTS * STAGE_PIECE  # stays in the cache
+# Bytes; what is shorter is read in less time than it takes to wake up the sender once more.
+SHORTEST = 4 * 1024 * 1024
+_NUMBERS = 2**32 - 1
+
+
+class Places(NamedTuple):
+    """Addresses in this process."""
+
+    own_line: int  # of the neighbour's line in our arena
+    its_line: int  # of our line in its
+    own_state: int
+    its_state: int
+    own_slots: int  # what we stage for it
+    its_slots: int  # what it stages for us
+
+
+class Stage:
+    """Both directions with one neighbour."""
+
+    def __init__(self, native: ModuleType, places: Places, wake: Callable[[], None]) -> None:
+        """`wake` rings at the neighbour, if it sleeps."""
+        self._native = native
+        lines = places[:4]
+        self._giving_at, self._taking_at = (*lines, places.own_slots), (*lines, places.its_slots)
+        self._line = (ctypes.c_uint64 * (UNTIL + 1)).from_address(places.own_line)
+        self._wake = wake
+        self._given: Delivery | None = None  # whose pieces lie in our slots, until it is done
+        self._taken: Pull | None = None  # whose pieces we take, until it ends
+
+    @classmethod
+    def open(cls, places: Places, wake: Callable[[], None]) -> Self | None:
+        return None if native is None else cls(native, places, wake)
+
+    # With the mailbox's guard held
+
+    def offers(self, delivery: Delivery) -> bool:
+        """Whether our slots are this send's from now on. If so, its receiver may count on us."""
+        if self._given is None or self._given.is_done:
+            self._given = delivery
+        self.attend(self._given is delivery)
+        return self._given is delivery
+
+    def attend(self, is_there: bool) -> None:
+        """Whether a thread of ours gives, or will when it is woken."""
+        self._line[GIVING] = is_there
+
+    def accepts(self, pull: Pull) -> bool:
+        """Whether its slots are this message's from now on."""
+        if self._taken is not None or pull.delivery.size < SHORTEST:
+            return False
+        self._taken = pull
+        self.claim(pull)
+        if memory_order.is_weak:
+            memory_order.fence()
+        self._line[TAKEN] = _number(pull.letter.number) << 32  # the sender sees that somebody takes it
+        return True
+
+    def claim(self, pull: Pull) -> None:
+        """The receiver reads for itself what is beyond the pull's end."""
+        if self._taken is pull:
+            self._line[UNTIL] = -(-pull.end // PIECE_BYTES)
+
+    def release(self, pull: Pull) -> None:
+        if self._taken is pull:
+            self._taken = None
+
+    # Without it; one thread at a time in each direction
+
+    def give(self, delivery: Delivery) -> bool:
+        """Stage what there is room for, and more while it is taken. False: there was nothing to do."""
+        number = _number(delivery.number)
+        return bool(self._native.give(self._giving_at, delivery.address, delivery.size, number))
+
+    def take(self, pull: Pull) -> int:
+        """Take what is staged, and more while it comes. Bytes from the front that are there now."""
+        self._wake()
+        to = pull.delivery
+        pieces: int = self._native.take(self._taking_at, to.address, to.size, _number(pull.letter.number))
+        if pieces < 0:
+            raise PeerLost(f"rank {pull.source} left before its message was read", peer=pull.source)
+        return min(pieces * PIECE_BYTES, to.size)
+
+
+def _number(number: int) -> int:
+    """Of a message as the stage says it: 32 bits, and 0 is none."""
+    return number % _NUMBERS + 1

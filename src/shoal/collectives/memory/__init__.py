@@ -1,0 +1,1 @@
+"""Collectives between ranks of one machine, through shared memory."""

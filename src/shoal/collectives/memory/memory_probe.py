@@ -1,0 +1,87 @@
+"""Which way large tensors take between ranks of one machine: measured when a team forms, the same answer on all ranks.
+
+To all-reduce them, ranks either read each other's memory where it lies or pass it through shared slots. The sums have
+the same bits either way. A process remembers what it found for a number of ranks, so that only the first of many groups
+measures.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from shoal.collectives.engine import Operation
+from shoal.collectives.group import Reduction
+from shoal.collectives.memory.memory_engine import MemoryEngine
+from shoal.collectives.memory.memory_loops import MemoryWays
+from shoal.transport.team import Team
+from shoal.wire.frames import Kind
+
+PROBE_BYTES = 16 * 1024 * 1024  # more than a core's cache: what fits there is fast either way
+TURNS = 5
+LEAST_GAIN = 0.8  # slots are taken unless reading needs less than this part: a busy machine makes short trials uneven
+
+
+@dataclass(frozen=True)
+class Found:
+    """Seconds for `PROBE_BYTES`, the mean over the ranks of each one's fastest turn."""
+
+    slots: float
+    reading: float
+
+    @property
+    def is_reading_faster(self) -> bool:
+        return self.reading < LEAST_GAIN * self.slots
+
+    def __str__(self) -> str:
+        size = PROBE_BYTES // 2**20
+        return f"{size} MB in {self.slots * 1e3:.2f} ms through shared slots, {self.reading * 1e3:.2f} ms by reading"
+
+
+_remembered: dict[tuple[int, bool], Found] = {}  # by ranks on this machine, and whether the C loops are used
+
+
+def best_ways(team: Team, ways: MemoryWays, ranks: Sequence[int]) -> tuple[MemoryWays, str]:
+    """The given ways with the faster one for all-reduce, and why. Called by all ranks of the team.
+
+    `ranks`: the group's, by place in the team; for errors.
+    """
+    if not ways.reads_memory:
+        return ways, "its ranks may not read each other's memory: all goes through shared slots"
+    key = (team.size, ways.is_native)
+    known = _remembered.get(key)
+    engine = MemoryEngine(team, ways, 0, ranks)
+    answers = _sum(engine, [float(known is not None), known.slots if known else 0.0, known.reading if known else 0.0])
+    if answers[0] == team.size:  # everybody knows; what each knows may differ, their sum does not
+        found = Found(answers[1] / team.size, answers[2] / team.size)
+    else:
+        tensor = torch.ones(PROBE_BYTES // 4)  # not zeros: those are no memory before they are written
+        other = MemoryEngine(team, replace(ways, reads_to_reduce=True), 0, ranks)
+        times = [_fastest(engine, tensor), _fastest(other, tensor)]
+        slots, reading = _sum(engine, times)
+        found = Found(slots / team.size, reading / team.size)
+    _remembered[key] = found
+    return replace(ways, reads_to_reduce=found.is_reading_faster), str(found)
+
+
+def _fastest(engine: MemoryEngine, tensor: torch.Tensor) -> float:
+    taken = []
+    for _ in range(TURNS):
+        started = time.perf_counter()
+        engine.all_reduce(_operation(tensor), [tensor])
+        taken.append(time.perf_counter() - started)
+    return min(taken)
+
+
+def _sum(engine: MemoryEngine, values: list[float]) -> list[float]:
+    tensor = torch.tensor(values, dtype=torch.float64)
+    engine.all_reduce(_operation(tensor), [tensor])
+    found: list[float] = tensor.tolist()
+    return found
+
+
+def _operation(tensor: torch.Tensor) -> Operation:
+    return Operation(Kind.ALL_REDUCE, 0, "trying out memory", tensor.dtype, tensor.numel(), Reduction.SUM)

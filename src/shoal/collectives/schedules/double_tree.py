@@ -1,0 +1,34 @@
+"""Double binary tree: two trees, each for one half of the tensor, in which no rank passes data on in both.
+
+A rank that has children in the first tree is a leaf in the second: nobody sends more than twice the tensor, where the
+inner ranks of one tree send three times as much, and the rounds stay as few. The second tree is the first with the
+ranks counted from the other end: inner ranks are the lower half of them in one and the upper half in the other. Pure.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from shoal.collectives.schedules.schedule import Program, Timetable
+from shoal.collectives.schedules.tree import Place, add_all_reduce, place_of
+
+
+def places(size: int, rank: int) -> tuple[Place, Place]:
+    """Where a rank sits in each of the two trees."""
+    mirrored = place_of(size, size - 1 - rank, root=0)
+    second = Place(
+        parent=None if mirrored.parent is None else size - 1 - mirrored.parent,
+        children=tuple(size - 1 - child for child in mirrored.children),
+        depth=mirrored.depth,
+    )
+    return place_of(size, rank, root=0), second
+
+
+@lru_cache(maxsize=256)
+def double_tree_all_reduce(size: int, rank: int, *, segments: int) -> Program:
+    """`segments`: that each half is cut into."""
+    timetable = Timetable(lanes=4)
+    deepest = place_of(size, size - 1, root=0).depth
+    for half, place in enumerate(places(size, rank)):
+        add_all_reduce(timetable, 2 * half, place, deepest, range(half * segments, (half + 1) * segments))
+    return timetable.build(2 * segments)

@@ -1,0 +1,236 @@
+"""What `shoal.main(train)` does: alone in one process, or as a worker of the job that started it.
+
+A worker never prints its own failure: it tells the coordinator, and the launcher shows it once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from shoal.checkpoint.stores.opening import FullDiskStore, store_for
+from shoal.checkpoint.stores.store import Store
+from shoal.entry.last_line import ends_with, tell_last_line
+from shoal.environment import WorkerEnvironment, is_worker_itself, likely_typos, worker_environment
+from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError, TermsDiffer
+from shoal.events import AnyEvent, JobEnded
+from shoal.job_config import JobConfig, from_mapping, from_toml
+from shoal.strategies.cluster_peers import ClusterPeers
+from shoal.strategies.peers import JobOver
+from shoal.strategies.solo_peers import SoloPeers
+from shoal.training.lean_torch import spare_compiler
+from shoal.training.recovery import join_first
+from shoal.training.restart import begin_anew, train_through
+from shoal.training.run import Run
+from shoal.training.session import HandedOver, Session
+from shoal.training.start import start_session
+from shoal.watch import open_display
+
+T = TypeVar("T")
+
+
+is_worker = False  # `train` runs in this process as a worker of a job; `torch_autoload` asks
+
+
+def main(train: Callable[[Run], T], **options: Any) -> T:
+    """Run `train` with a `Run`. Options are the settings of `shoal run`, for when the script runs alone."""
+    spare_compiler()
+    try:
+        environment = worker_environment()
+        if environment is None:
+            return _alone(train, options)
+        if not is_worker_itself():
+            raise ScriptStartsProcesses(
+                f"process {os.getpid()}, started by worker {environment.worker}, calls shoal.main; under `shoal run` "
+                "every worker is a process already: start none in the script, or run it with plain python"
+            )
+        return _as_worker(train, environment, is_last_line=ends_with(sys._getframe(1)))
+    except Interrupted as interruption:
+        sys.stderr.write(f"shoal: {interruption}\n")
+        sys.exit(interruption.exit_code)
+    except ShoalError as error:
+        sys.stderr.write(f"shoal: error: {error}\n")
+        sys.exit(error.exit_code)
+
+
+def _alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
+    config = from_mapping(options, origin="shoal.main")
+    for doubt in likely_typos():
+        sys.stderr.write(f"shoal: warning: {doubt}\n")
+    display = open_display(config.progress, workers=1)
+
+    def show(event: AnyEvent) -> None:
+        display.show(event, time.time())
+
+    peers = SoloPeers(show)
+    session = start_session(peers, config)
+    started = time.time()
+    outcome, code, reason = "failed", 1, "the script raised"
+    try:
+        result = _to_its_end(train, session)
+        outcome = "stopped" if session.stopped else "finished"
+        code, reason = 0, session.stopped or "the script is done"
+        if isinstance(result, SystemExit):
+            raise result
+        return result
+    except SystemExit as left:
+        if left.code not in (None, 0):
+            code = left.code if isinstance(left.code, int) else 1
+            reason = f"the script ended itself with exit code {code}"
+        raise
+    except ShoalError as error:
+        code, reason = error.exit_code, str(error)
+        raise
+    except KeyboardInterrupt:
+        outcome, code, reason = "interrupted", Interrupted.exit_code, "interrupted by Ctrl-C"
+        raise Interrupted(reason) from None
+    finally:
+        session.close()
+        peers.close()
+        show(JobEnded(outcome=outcome, exit_code=code, reason=reason, seconds=time.time() - started))
+        display.close()
+        display.summarize()
+
+
+def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment, *, is_last_line: bool) -> T:
+    """`is_last_line`: nothing of the script comes after this."""
+    global is_worker  # noqa: PLW0603  one worker per process
+    peers = ClusterPeers(environment)
+    session: Session | None = None
+    is_worker, process = True, os.getpid()
+    _heed_sigterm(peers)
+    try:
+        session, store = _in_job(peers)
+        result = _to_its_end(train, session, store, is_last_line=is_last_line)
+        session.in_job = False
+        if isinstance(result, SystemExit):
+            raise result
+        return result
+    except HandedOver as gone:
+        step = session.step if session is not None else 0
+        peers.client.leave(step=step, reason=str(gone), is_handover=True)
+        sys.exit(0)
+    except JobOver as over:
+        if over.is_news:
+            _fail(peers, over.error, step=session.step if session is not None else 0)
+        peers.abandon("the job is over")
+        end = peers.client.ended  # a good one is no error of whoever was still waiting to be let in
+        sys.exit(over.error.exit_code if end is None or end.error else end.exit_code)
+    except BaseException as error:
+        if os.getpid() != process:
+            raise  # a child that the script forked: the job is its parent's
+        if isinstance(error, SystemExit) and session is not None and not session.in_job:
+            raise  # it left the job in good order
+        _fail(peers, error, step=session.step if session is not None else 0)
+    finally:
+        is_worker = False
+        if os.getpid() == process:
+            runs_on = session is not None and not session.in_job and not is_last_line
+            if session is not None:
+                session.close()
+            peers.close(keeps_line=runs_on)
+            if session is not None and runs_on:
+                tell_last_line(peers.client, step=session.step)
+
+
+def _heed_sigterm(peers: ClusterPeers) -> None:
+    """A worker's first SIGTERM makes it hand over at a step's end; a second one, or one after the job's end, kills it.
+
+    Clouds send it to a machine that they take away. Batch systems send it to every process of a job: then the launcher
+    has asked for a stop, which goes before. Handlers of the script's own are left alone.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return
+    process = os.getpid()
+
+    def asked(number: int, _frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if os.getpid() != process or peers.is_over:  # a child that the script forked, or nobody to hand over to
+            os.kill(os.getpid(), number)
+        peers.ask_to_leave(f"worker {peers.worker} got SIGTERM")
+
+    signal.signal(signal.SIGTERM, asked)
+
+
+def _in_job(peers: ClusterPeers) -> tuple[Session, Store | None]:
+    """The first workers start together. A newcomer starts alone, and looks for the others when it is built."""
+    past = None if peers.is_new else join_first(peers)
+    config = from_toml(peers.client.config, origin="the coordinator's configuration")
+    store = _store(config)
+    if store is not None and config.chaos:
+        store = FullDiskStore(store, peers.disk_is_full)
+    session = start_session(peers, config, store)
+    if past is not None:
+        session.go_through(past)
+    elif not peers.is_new:
+        begin_anew(session, store)
+    return session, store
+
+
+def _store(config: JobConfig) -> Store | None:
+    """Where checkpoints go and come from; None where there are none."""
+    if not config.run_dir or not (config.checkpoints.at_end or config.resume):
+        return None
+    return store_for(Path(config.run_dir), config.checkpoint_to)
+
+
+def _to_its_end(
+    train: Callable[[Run], T], session: Session, store: Store | None = None, *, is_last_line: bool = False
+) -> T | SystemExit:
+    """What `train` returns, once it has on all workers. `sys.exit()` without a code is a good end too, and is handed
+    back to be raised.
+    """
+    process = os.getpid()
+
+    def to_its_end(run: Run) -> T | SystemExit:
+        try:
+            return train(run)
+        except SystemExit as left:
+            if left.code not in (None, 0) or os.getpid() != process:
+                raise
+            return left
+
+    fresh = partial(start_session, session.peers, session.config)
+    result, last = train_through(to_its_end, session, fresh, store, is_last_line=is_last_line)
+    if last is not session:  # the script started again from the top, in a session of its own
+        session.step, session.stopped = last.step, last.stopped
+        last.close()
+    return result
+
+
+def _fail(peers: ClusterPeers, error: BaseException, *, step: int) -> NoReturn:
+    """Tell the coordinator why this worker cannot go on, then leave with the code that belongs to it."""
+    known = _as_shoal_error(error)
+    # An error may quote bytes that are no text, such as parts of a file name.
+    text = str(known).encode("utf-8", "backslashreplace").decode()
+    peers.client.failed(step=step, error=type(known).__name__, text=text)
+    peers.abandon("this worker failed")
+    if isinstance(known, TermsDiffer):
+        raise known from None  # the job goes on, and whoever joined it wants to know why this worker does not
+    sys.exit(known.exit_code)
+
+
+def _as_shoal_error(error: BaseException) -> ShoalError:
+    if isinstance(error, SystemExit):
+        is_code = isinstance(error.code, int)
+        return ScriptFailed(f"the script ended itself with exit code {error.code}" if is_code else str(error.code))
+    if isinstance(error, ShoalError) and not isinstance(error, ExchangeFailed):
+        return error
+    return ScriptFailed(script_traceback(error))
+
+
+def script_traceback(error: BaseException) -> str:
+    """The traceback as the script's author would see it: from the first frame that is not ours on."""
+    frames = error.__traceback__
+    ours = str(Path(__file__).parents[1])
+    while frames is not None and frames.tb_next is not None and frames.tb_frame.f_code.co_filename.startswith(ours):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames)).rstrip()

@@ -1,0 +1,1 @@
+"""Starting a job, watching it and clearing up after it. See `docs/packages/launching.md`."""

@@ -1,0 +1,1 @@
+"""Faults on purpose (`--chaos`): the text, when they strike whom, and doing it."""

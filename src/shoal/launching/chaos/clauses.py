@@ -1,0 +1,189 @@
+"""What `--chaos` says: a text of clauses read into values. Pure; when they strike is `timetable`'s to say.
+
+    VERB [TARGET] (every T | at T | at step N) [for T] [to RATE]
+
+Several clauses are joined by ";" or ",". A mistake is a `UsageError` that names the word and what is allowed there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoal.errors import UsageError
+from shoal.job_config import nearest
+
+SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+BYTES = {"b/s": 1.0, "kb/s": 1e3, "mb/s": 1e6, "gb/s": 1e9}
+LONGEST = 30 * 24 * 3600.0  # seconds that a duration may have
+MOST_VICTIMS = 256
+NOT_ALL_HAVE = {"for": "how long it lasts", "to": "a rate"}  # parts that only some verbs have, and what they say
+
+
+@dataclass(frozen=True)
+class Verb:
+    has_target: bool  # it strikes processes
+    servers: bool = False  # also parameter servers
+    seconds: float | None = None  # how long it lasts unless said; None: it is no lasting one
+    rate: float | None = None  # bytes per second, unless said; None: it has none
+
+
+VERBS = {
+    "kill": Verb(has_target=True, servers=True),
+    "stop": Verb(has_target=True, servers=True, seconds=8.0),
+    "cut": Verb(has_target=True, seconds=5.0),
+    "slow": Verb(has_target=True, seconds=5.0, rate=1e6),
+    "fill-disk": Verb(has_target=False, seconds=5.0),
+    "kill-coordinator": Verb(has_target=False),
+}
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One kind of fault, and when."""
+
+    text: str  # as it was given
+    verb: str  # a key of `VERBS`
+    target: str = "worker"  # what it strikes, where it strikes processes: worker or server
+    count: int = 1  # how many of them at once
+    number: int | None = None  # this one and no other
+    every: float | None = None  # seconds; of the three, one is given
+    at: float | None = None  # seconds after the first generation was formed
+    step: int | None = None  # as soon as so many steps are applied
+    seconds: float | None = None  # that it lasts; None: it is no lasting one
+    rate: float | None = None  # bytes per second of a slow link
+
+
+def parse(text: str) -> tuple[Clause, ...]:
+    """All clauses of a `--chaos` text; none for an empty one."""
+    if not text.strip():
+        return ()
+    return tuple(_Reader(" ".join(part.split())).clause() for part in re.split(r"[;,]", text))
+
+
+def doubts(clauses: Sequence[Clause], *, workers: int, servers: int = 0) -> tuple[str, ...]:
+    """What is no mistake and may still not be meant, a line each, for a job that starts with so many processes."""
+    found = []
+    for clause in clauses:
+        there = workers if clause.target == "worker" else servers
+        if clause.number is not None and clause.number >= there > 0:
+            one = clause.target
+            found.append(
+                f"--chaos: {clause.text!r} strikes nobody until there is a {one} {clause.number}: "
+                f"the job starts with {f'{one} 0' if there == 1 else f'{one}s 0 to {there - 1}'}, "
+                "and higher numbers are those of replacements"
+            )
+        elif there == 0:
+            found.append(f"--chaos: {clause.text!r} strikes nobody: the job starts no servers itself (--servers 2)")
+    return tuple(found)
+
+
+class _Reader:
+    """Reads one clause word by word."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._words = text.lower().split()
+        self._place = 0
+
+    def clause(self) -> Clause:
+        name = self._take(" or ".join(VERBS))
+        if name not in VERBS:
+            raise self._wrong(name, nearest(name, tuple(VERBS)))
+        verb = VERBS[name]
+        target, count, number = self._target(verb) if verb.has_target else ("worker", 1, None)
+        found: dict[str, float] = {}
+        while self._place < len(self._words):
+            self._part(name, found)
+        times = [key for key in ("every", "at", "step") if key in found]
+        if len(times) != 1:
+            raise UsageError(
+                f"--chaos: {self._text!r} says {'nothing' if not times else 'more than once'} about when; "
+                "it should have one of `every 15s`, `at 30s` and `at step 100`"
+            )
+        return Clause(
+            text=self._text,
+            verb=name,
+            target=target,
+            count=count,
+            number=number,
+            every=found.get("every"),
+            at=found.get("at"),
+            step=int(found["step"]) if "step" in found else None,
+            seconds=found.get("for", verb.seconds),
+            rate=found.get("to", verb.rate),
+        )
+
+    def _target(self, verb: Verb) -> tuple[str, int, int | None]:
+        """`worker`, `worker 2` or `2 workers`, and the same of servers."""
+        nouns = {name + end: name for name in ("worker", *(("server",) if verb.servers else ())) for end in ("", "s")}
+        word = self._take("`worker` or `2 workers`")
+        if word.isascii() and word.isdigit():
+            if not 1 <= int(word) <= MOST_VICTIMS:
+                raise self._wrong(word, f"it should be from 1 to {MOST_VICTIMS}")
+            noun = self._take("`workers`")
+            if noun not in nouns:
+                raise self._wrong(noun, f"it should be {_either(nouns, 's')}")
+            return nouns[noun], int(word), None
+        if word not in nouns:
+            raise self._wrong(word, f"it should be {_either(nouns)}, `worker 2` or `2 workers`")
+        if self._place < len(self._words) and self._words[self._place].isascii():
+            number = self._words[self._place]
+            if number.isdigit() and len(number) < 10:
+                self._place += 1
+                return nouns[word], 1, int(number)
+        return nouns[word], 1, None
+
+    def _part(self, name: str, found: dict[str, float]) -> None:
+        verb = VERBS[name]
+        allowed = ["every", "at", *(["for"] if verb.seconds is not None else []), *(["to"] if verb.rate else [])]
+        key = self._take(" or ".join(allowed))
+        if key not in allowed:
+            raise self._wrong(key, self._why_not(key, name, allowed))
+        if key == "at" and self._words[self._place : self._place + 1] == ["step"]:
+            self._place += 1
+            key, value = "step", self._step()
+        elif key == "to":
+            value = self._amount(BYTES, "a rate such as 1MB/s")
+        else:
+            value = self._amount(SECONDS, "a time such as 15s, 500ms or 2min")
+            if value > LONGEST:
+                raise self._wrong(self._words[self._place - 1], "it should be 30 days at most")
+        if key in found:
+            raise self._wrong(key, "it is said twice")
+        found[key] = value
+
+    def _why_not(self, key: str, name: str, allowed: list[str]) -> str:
+        if key in ("and", "then", "&", *VERBS):
+            return "join clauses with `;`"
+        own = f"{name} has no `{key}` ({NOT_ALL_HAVE[key]}); " if key in NOT_ALL_HAVE else ""
+        return f"{own}there may be {', '.join(allowed)}"
+
+    def _step(self) -> float:
+        word = self._take("a number of steps")
+        if not re.fullmatch(r"[0-9]{1,12}", word) or int(word) == 0:
+            raise self._wrong(word, "it should be a number of steps such as 100")
+        return int(word)
+
+    def _amount(self, units: dict[str, float], what: str) -> float:
+        word = self._take(what)
+        match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([a-z/]+)", word)
+        if match is None or match[2] not in units or float(match[1]) == 0:
+            raise self._wrong(word, f"it should be {what}")
+        return float(match[1]) * units[match[2]]
+
+    def _take(self, expected: str) -> str:
+        if self._place == len(self._words):
+            said = f"{self._text!r} ends too early" if self._text else "a clause is empty"
+            raise UsageError(f"--chaos: {said}: there should be {expected}")
+        self._place += 1
+        return self._words[self._place - 1]
+
+    def _wrong(self, word: str, instead: str) -> UsageError:
+        return UsageError(f"--chaos: {word!r} in {self._text!r}: {instead}")
+
+
+def _either(nouns: dict[str, str], end: str = "") -> str:
+    """'`worker` or `server`'."""
+    return " or ".join(f"`{noun}{end}`" for noun in dict.fromkeys(nouns.values()))

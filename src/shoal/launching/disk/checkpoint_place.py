@@ -1,0 +1,105 @@
+"""Where a job's checkpoints are, as launcher and coordinator see it: what is there already, and who publishes.
+
+Imports what a store needs only when there is one to look at. Not here: the stores and what lies in them
+(`shoal.checkpoint`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.checkpoint.stores.store import Store
+from shoal.errors import CheckpointUnusable, RunDirectoryExists, UsageError
+from shoal.job_config import JobConfig
+from shoal.membership.publisher import Publisher
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What a coordinator needs to know about checkpoints."""
+
+    publisher: Publisher | None = None
+    after_generation: int = 0  # the highest of a job that goes on
+    shares: tuple[int, ...] = ()  # of the workers that wrote its newest checkpoint, by rank
+
+
+def require_checkpoint(config: JobConfig) -> None:
+    """A job that is resumed needs a checkpoint; whether it can be used shows when it is read."""
+    from shoal.checkpoint.published.catalogue import published
+
+    store = _store(config)
+    try:
+        found = published(store)
+    except OSError as error:
+        raise _unreachable(store, error) from None
+    if not found:
+        raise CheckpointUnusable(
+            f"there is no checkpoint in {store.place} to resume from; start the job anew with `shoal run SCRIPT`, or "
+            "give --checkpoint-to where its checkpoints are elsewhere"
+        )
+
+
+def refuse_anothers(config: JobConfig) -> None:
+    """A new job that would mix its checkpoints with those of another of the same name is not started."""
+    from shoal.checkpoint.published.catalogue import published
+
+    store = _store(config)
+    try:
+        found = published(store)
+    except OSError as error:
+        raise UsageError(
+            f"checkpoints cannot be kept in {store.place}: {error.strerror or error}; give another --checkpoint-to"
+        ) from None
+    if found:
+        raise RunDirectoryExists(
+            f"the checkpoints of another job are in {store.place} already; go on with that with --resume, give another "
+            "--run-dir or --checkpoint-to, or remove them"
+        )
+
+
+def keeping(config: JobConfig, *, is_restart: bool) -> Keeping:
+    """For the coordinator. Of a job that goes on, what its last run left unpublished is removed.
+
+    `is_restart`: the coordinator is started again while the job runs, and workers may be writing parts.
+    """
+    if not config.run_dir or not (config.checkpoints.at_end or config.resume):
+        return Keeping()
+    from shoal.checkpoint.published.catalogue import last_generation
+    from shoal.checkpoint.published.store_publisher import StorePublisher
+
+    store = _store(config)
+    publisher = StorePublisher(store, keep=config.keep_checkpoints)
+    if not config.resume:
+        return Keeping(publisher)
+    try:
+        generation = last_generation(store)  # unpublished ones count too
+        if not is_restart:
+            with contextlib.suppress(OSError):  # a store that can only be read can still be resumed from
+                publisher.clean()
+        return Keeping(publisher, generation, _shares(store))
+    except OSError as error:
+        raise _unreachable(store, error) from None
+
+
+def _shares(store: Store) -> tuple[int, ...]:
+    from shoal.checkpoint.published.catalogue import load_manifest, published
+
+    for listed in published(store):
+        try:
+            members = load_manifest(store, listed.name).about.generation.members
+        except CheckpointUnusable:  # the workers will say so, and look at the one before, too
+            continue
+        return tuple(member.share for member in members)
+    return ()
+
+
+def _store(config: JobConfig) -> Store:
+    from shoal.checkpoint.stores.opening import store_for
+
+    return store_for(Path(config.run_dir), config.checkpoint_to)
+
+
+def _unreachable(store: Store, error: OSError) -> CheckpointUnusable:
+    return CheckpointUnusable(f"the checkpoints in {store.place} cannot be read: {error.strerror or error}")

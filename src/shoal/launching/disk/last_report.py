@@ -1,0 +1,40 @@
+"""The report that a job leaves in its run directory, and opening it. Nothing that goes wrong here changes the job."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import webbrowser
+from pathlib import Path
+
+import msgspec
+
+from shoal.job_config import JobConfig
+
+FILE_NAME = "report.html"
+
+
+def leave_report(run_dir: Path, *, open_it: bool) -> None:
+    """Says in one line on standard error where there is none, and never raises."""
+    target = run_dir / FILE_NAME
+    try:
+        from shoal.watch import write_report
+
+        write_report([run_dir], target, default_settings())
+        if open_it and not webbrowser.open(target.resolve().as_uri()):
+            _say(f"no browser could be started; the report is {target}")
+    except KeyboardInterrupt:
+        _say(f"no report was written; `shoal report {run_dir}` makes one")
+    except Exception as error:  # the job is over and has its own exit code
+        _say(f"the report {target} could not be made: {error or repr(error)}; `shoal report {run_dir}` tries again")
+
+
+def default_settings() -> dict[str, object]:
+    """Names as in `config.toml`."""
+    values: dict[str, object] = msgspec.to_builtins(JobConfig())
+    return values
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal is gone
+        print(f"shoal: {text}", file=sys.stderr, flush=True)

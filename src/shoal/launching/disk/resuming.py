@@ -1,0 +1,103 @@
+"""What `--resume` goes on with: the settings, the script and the arguments of a run's last job, unless given anew.
+
+Reads the run directory and changes nothing in it. Not here: whether its checkpoints can be used (`checkpoint_place`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shoal import files
+from shoal.environment import parse_address
+from shoal.errors import UsageError
+from shoal.events import AnyEvent, JobEnded, JobStarted, Record, StepsApplied
+from shoal.job_config import JobConfig, from_mapping, read_toml
+from shoal.launching.disk.aftermath import EVENTS, is_mistake
+from shoal.launching.disk.find_run import find_run
+from shoal.launching.disk.run_directory import CONFIG
+from shoal.values import Address
+
+MARKS = (b'"job-started"', b'"job-ended"', b'"steps-applied"')  # in the lines of events that count here
+
+
+def resumed_settings(given: JobConfig, again: Callable[[Mapping[str, Any]], JobConfig]) -> JobConfig:
+    """The settings of a job that goes on in `given.resume`. `again(base)` puts what was given on top of others."""
+    path = find_run(given.resume)
+    if given.run_dir and Path(given.run_dir).resolve() != path.resolve():
+        raise UsageError(
+            f"--run-dir {given.run_dir} and --resume {given.resume} are both given; a resumed job goes on in its own "
+            "run directory: leave --run-dir out, or give --resume= to start a new job"
+        )
+    file = path / CONFIG
+    recorded = {name.replace("_", "-"): value for name, value in read_toml(file).items()}
+    from_mapping(recorded, origin=str(file))
+    base = {name: value for name, value in recorded.items() if name not in ("run-dir", "resume")}
+    address = parse_address(str(base.get("address", "127.0.0.1:0")), named="--address")
+    if address.is_loopback:  # nobody outside knows its port, which may be another's by now
+        base["address"] = str(Address(address.host, 0))
+    return msgspec.structs.replace(again(base), run_dir=str(path), resume=str(path))
+
+
+def recorded_job(path: Path) -> tuple[str, tuple[str, ...]]:
+    """Script and arguments of the last job in this run directory that was more than a mistake in starting it."""
+    found: JobStarted | None = None
+    started: JobStarted | None = None
+    since: list[AnyEvent] = []  # the end of the last one started, and its first steps
+    try:
+        for line in files.whole_lines(path / EVENTS):
+            if not any(mark in line for mark in MARKS) or (event := _event(line)) is None:
+                continue
+            if isinstance(event, JobStarted):
+                found = found if is_mistake(since) else started or found
+                started, since = event, []
+            elif isinstance(event, JobEnded) or (isinstance(event, StepsApplied) and not since):
+                since.append(event)
+    except FileNotFoundError:
+        pass  # no job has run here yet
+    except OSError as error:
+        raise UsageError(
+            f"{path / EVENTS}, which names the script, cannot be read: {error.strerror}; name the script: "
+            f"`shoal run --resume {path} SCRIPT [its arguments]`"
+        ) from None
+    found = found if is_mistake(since) and found is not None else started or found
+    if found is None or not found.script:
+        raise UsageError(f"{path / EVENTS} names no script; use `shoal run --resume {path} SCRIPT [its arguments]`")
+    return found.script, found.arguments
+
+
+def strangers_hand(path: Path) -> str:
+    """Who else could have written what a run directory says, in words; empty where that is this user alone.
+
+    The script that a record names runs with the rights of whoever resumes it.
+    """
+    for file in (path, path / EVENTS, path / CONFIG):
+        with contextlib.suppress(OSError):  # it is not there, and says nothing
+            found = file.stat()
+            if found.st_uid != os.geteuid():
+                return f"{file} belongs to {_user(found.st_uid)}"
+            if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+                return f"{file} can be written by everybody"
+    return ""
+
+
+def _user(number: int) -> str:
+    try:
+        return f"{pwd.getpwuid(number).pw_name} (user {number})"
+    except KeyError:
+        return f"user {number}"
+
+
+def _event(line: bytes) -> AnyEvent | None:
+    """None for a line that a crash has torn."""
+    try:
+        return msgspec.json.decode(line, type=Record).event
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None

@@ -1,0 +1,160 @@
+"""The processes that a launcher sees to: what they print becomes lines and logs here, whoever started them where.
+
+Around the engines: the one of this machine, for the coordinator, which needs the launcher's listening socket and lock,
+and the one that the job's other processes run on, which may be the same. Not here: what the processes are (`specs`) and
+what to do when they end.
+"""
+
+from __future__ import annotations
+
+import select
+import signal
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from shoal.engines.engine import Engine, Exited, Printed, ProcessSpec, Working
+from shoal.engines.local import LocalEngine
+from shoal.launching.processes.output import Output
+
+LOOK_SECONDS = 1.0  # between two looks at processes that are to end, when nothing happens
+
+
+class Source(Protocol):
+    """Something to wait for."""
+
+    def fileno(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A process to start, and where on this machine everything it prints goes."""
+
+    spec: ProcessSpec
+    log: Path | None  # None: nowhere
+    descriptors: tuple[int, ...] = ()  # open files that it inherits: such a process runs on this machine
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+@dataclass(frozen=True)
+class Said:
+    """Complete lines of a process, in order, without line ends."""
+
+    name: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A process ended; all its lines were handed out before."""
+
+    name: str
+    code: int  # exit status; -9 for a SIGKILL
+    last: tuple[str, ...]  # the last lines it printed, at most `output.LAST_LINES`
+
+
+ProcessNews = Said | Gone | Working
+
+
+@dataclass
+class _Running:
+    name: str  # as the launcher knows it; the engine keeps the name it was started under
+    engine: Engine
+    output: Output
+
+
+class Processes:
+    def __init__(self, home: LocalEngine, engine: Engine | None = None) -> None:
+        """`home` is this machine's; `engine` starts all processes that inherit nothing, by default at home too."""
+        self._home = home
+        self._engine: Engine = home if engine is None else engine
+        self._engines = (home,) if engine is None else (home, engine)
+        self._running: dict[str, _Running] = {}  # by the engine's name
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """What is readable when `poll` has something to hand out."""
+        return self._engines
+
+    def start(self, planned: Planned) -> None:
+        """A command that cannot be run raises `UsageError`."""
+        if planned.descriptors:
+            self._home.start(planned.spec, descriptors=planned.descriptors)
+        else:
+            self._engine.start(planned.spec)
+        engine = self._home if planned.descriptors else self._engine
+        self._running[planned.name] = _Running(planned.name, engine, Output(planned.log))
+
+    def become(self, name: str, planned: Planned, order: bytes) -> bool:
+        """Send a running process the order that makes it another one. What it prints from now on is that one's.
+
+        False if it has ended. One that ends meanwhile does so under its new name.
+        """
+        running = self._running.get(name)
+        if running is None:
+            return False
+        running.output.finish()
+        running.name, running.output = planned.name, Output(planned.log)
+        running.engine.send(name, order)
+        return True
+
+    def poll(self) -> tuple[ProcessNews, ...]:
+        """What happened since the last call. Never blocks."""
+        seen: list[ProcessNews] = []
+        for engine in self._engines:
+            for happened in engine.poll():
+                seen += self._seen(happened)
+        return tuple(seen)
+
+    def _seen(self, happened: Printed | Exited | Working) -> list[ProcessNews]:
+        running = self._running[happened.name]
+        match happened:
+            case Printed():
+                lines = running.output.feed(happened.data)
+            case Exited():
+                del self._running[happened.name]
+                lines = running.output.finish()
+            case Working():
+                return [Working(running.name)]
+        said: list[ProcessNews] = [Said(running.name, lines)] if lines else []
+        if isinstance(happened, Exited):
+            said.append(Gone(running.name, happened.code, tuple(running.output.last)))
+        return said
+
+    def send_signal(self, names: Collection[str], number: signal.Signals) -> None:
+        """To these processes and what they started. Those that have ended are left out."""
+        for engine in self._engines:
+            started = [key for key, one in self._running.items() if one.engine is engine and one.name in names]
+            if started:
+                engine.send_signal(started, number)
+
+    def stop(self, *, grace: float) -> tuple[ProcessNews, ...]:
+        """End everything that runs and return when it is gone: softly, then hard after `grace` seconds (0: at once)."""
+        seen: list[ProcessNews] = []
+        if grace > 0:
+            self._signal_all(signal.SIGTERM)
+            limit = time.monotonic() + grace
+            while self._running and (left := limit - time.monotonic()) > 0:
+                wait_for(self.sources, min(left, LOOK_SECONDS))
+                seen += self.poll()
+        self._signal_all(signal.SIGKILL)
+        while self._running:
+            wait_for(self.sources, LOOK_SECONDS)
+            seen += self.poll()
+        return tuple(one for one in seen if not isinstance(one, Working))
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        self.send_signal({one.name for one in self._running.values()}, number)
+
+
+def wait_for(sources: Sequence[Source], seconds: float) -> None:
+    """`select` would refuse descriptors from 1024 on, which a program that calls `shoal.launch` may well have."""
+    poll = select.poll()
+    for source in sources:
+        poll.register(source.fileno(), select.POLLIN)
+    poll.poll(seconds * 1000)

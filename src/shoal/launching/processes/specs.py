@@ -1,0 +1,190 @@
+"""Which processes a job on this machine consists of, with their commands and variables. Starts nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from shoal.engines.engine import BroughtFile, ProcessSpec
+from shoal.environment import (
+    TOKEN_FILE,
+    TorchrunPlace,
+    process_variables,
+    spare_variables,
+    worker_variables,
+)
+from shoal.errors import UsageError
+from shoal.job_config import MOST_LOCAL, JobConfig
+from shoal.launching.processes.running import Planned
+from shoal.values import Address
+
+COORDINATOR = "coordinator"
+RECORD_SECONDS = 2.0  # that the coordinator may outlive a killed launcher, to write the end of the record
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be run, settled before anything starts."""
+
+    config: JobConfig
+    script: str
+    arguments: tuple[str, ...]
+    run_dir: Path
+    token_file: Path
+    coordinator: Address  # where it listens, with its real port
+    group_key_file: Path | None = None  # with the key of the job's own servers; None: it starts none
+    threads: int = 0  # of each worker, where the settings are not to say so
+    master_port: int = 0  # on this machine, for torch's own store, which only plain torch scripts use
+    record_start: int = 0  # bytes that earlier runs of a resumed job have left in events.jsonl
+    servers: str = ""  # where workers find the keeper of the parameter servers; empty: there are none
+    space: str = ""  # the job's name there
+
+
+def check_size(config: JobConfig) -> None:
+    if config.workers > MOST_LOCAL:
+        raise UsageError(
+            f"--workers is {config.workers}; one machine starts at most {MOST_LOCAL}: start a coordinator with "
+            "`shoal coordinator` and add workers with `shoal join`"
+        )
+
+
+def check_script(script: str) -> None:
+    if not script:
+        raise UsageError("no script given; name the Python file to run")
+    path = Path(script)
+    if not path.exists():
+        raise UsageError(f"the script {script} does not exist (looked in {Path.cwd()})")
+    if not path.is_file():
+        raise UsageError(f"the script {script} is not a file; name the Python file to run")
+
+
+def worker_name(worker: int) -> str:
+    return f"worker {worker}"
+
+
+def server_name(server: int) -> str:
+    return f"server {server}"
+
+
+def coordinator_process(job: Job, listener: socket.socket, lock: FileIO) -> Planned:
+    """It inherits the listening socket, and the lock of the run directory, which is free when both are gone."""
+    # -P: the current folder may hold a module with a name of the standard library's.
+    command = (
+        *(sys.executable, "-P", "-m", "shoal", "coordinator", f"--listen-fd={listener.fileno()}"),
+        *(f"--lock-fd={lock.fileno()}", f"--token-file={job.token_file}", f"--config={job.run_dir / 'config.toml'}"),
+        *((f"--servers-at={job.servers}", f"--servers-space={job.space}") if job.servers else ()),
+        *("--", job.script, *job.arguments),
+    )
+    return Planned(
+        ProcessSpec(name=COORDINATOR, command=command, variables={}, outlives_launcher=RECORD_SECONDS),
+        log=job.run_dir / "logs" / "coordinator.log",
+        descriptors=(listener.fileno(), lock.fileno()),
+    )
+
+
+def worker_processes(job: Job) -> list[Planned]:
+    """Those that a job begins with."""
+    return [worker_process(job, worker, place=worker) for worker in range(job.config.workers)]
+
+
+def worker_process(job: Job, worker: int, *, place: int) -> Planned:
+    """`place`, from 0 to workers - 1, is its own as long as it runs; its number is its own for ever."""
+    spec = ProcessSpec(
+        name=worker_name(worker),
+        command=(sys.executable, job.script, *job.arguments),
+        variables=_variables(job, worker, place),
+        files=(BroughtFile(job.token_file, TOKEN_FILE),),
+    )
+    return Planned(spec, log=job.run_dir / "logs" / f"worker-{worker}.log")
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """What the parameter servers of one group have in common."""
+
+    keeper: Address  # where they find it on this machine
+    token_file: Path
+    logs: Path | None  # folder; None: what they print is kept nowhere
+    listen: str  # host
+    memory: int  # bytes that each may hold
+
+
+def server_process(plan: ServerPlan, server: int) -> Planned:
+    """One thread each: a server is a loop that many wait for, and the others need the cores.
+
+    No GPU: servers compute on the CPU, and torch's optimizers would take hold of one where they see it.
+    """
+    command = (
+        *(sys.executable, "-P", "-m", "shoal", "server", f"--keeper={plan.keeper}"),
+        *(f"--number={server}", f"--listen={plan.listen}", f"--memory={plan.memory}"),
+    )
+    spec = ProcessSpec(
+        name=server_name(server),
+        command=command,
+        variables={**process_variables(1), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        files=(BroughtFile(plan.token_file, TOKEN_FILE),),
+    )
+    return Planned(spec, log=None if plan.logs is None else plan.logs / f"server-{server}.log")
+
+
+def spare_process(job: Job, number: int) -> Planned:
+    """It waits to be told, through its standard input, which worker it is."""
+    spec = ProcessSpec(
+        name=f"spare {number}",
+        command=(sys.executable, "-P", "-m", "shoal.entry.spare"),
+        variables={**spare_variables(_threads(job)), **_first_variables(job)},
+        files=(BroughtFile(job.token_file, TOKEN_FILE),),
+        takes_input=True,
+    )
+    return Planned(spec, log=job.run_dir / "logs" / "spares.log")
+
+
+def _variables(job: Job, worker: int, place: int) -> dict[str, str]:
+    torchrun = TorchrunPlace(place=place, workers=job.config.workers, master=Address("127.0.0.1", job.master_port))
+    variables = worker_variables(job.coordinator, worker, torchrun, threads=_threads(job))
+    return {**variables, **_first_variables(job)}
+
+
+def _first_variables(job: Job) -> dict[str, str]:
+    variables = process_variables(_threads(job))
+    if chosen := job.threads or job.config.threads:
+        variables["OMP_NUM_THREADS"] = str(chosen)  # an option beats a variable of the launcher's environment
+    return variables
+
+
+def _threads(job: Job) -> int:
+    return job.threads or job.config.threads or default_threads(job.config.workers)
+
+
+def default_threads(workers: int) -> int:
+    """The cores that this process may use, divided evenly."""
+    return max(1, len(os.sched_getaffinity(0)) // workers)
+
+
+def held_port() -> socket.socket:
+    """A free port for torch's own store, held until the socket is closed.
+
+    It is bound and does not listen: rank 0, which allows to use an address again as servers do, can listen there, while
+    the system gives the port to nobody else who asks for any.
+    """
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    return holder
+
+
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  where to find, on the same machine, who listens there
+
+
+def reachable(bound: Address) -> Address:
+    """Where processes on this machine find who listens there."""
+    return Address(host=ANYWHERE.get(bound.host, bound.host), port=bound.port)
+
+
+def public(bound: Address) -> Address:
+    """Where processes on any machine that may come find who listens there."""
+    return Address(socket.gethostname(), bound.port) if bound.host in ANYWHERE else bound

@@ -1,0 +1,1 @@
+"""A job's parameter servers, as its launcher sees them."""

@@ -1,0 +1,209 @@
+"""Parameter servers as processes of this machine, and their keeper as a thread of this process.
+
+For the launcher of one job and for `shoal servers start`. Starts, replaces and lists them; what the keeper says comes
+through a queue, as it speaks from its own thread. Not here: who is replaced when (`server_posts`, pure).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.engines.engine import describe_exit
+from shoal.errors import ShoalError
+from shoal.job_config import size_of
+from shoal.launching.processes.running import Gone, Processes, ProcessNews, Source
+from shoal.launching.processes.specs import ServerPlan, reachable, server_process
+from shoal.launching.servers import server_news
+from shoal.launching.servers.server_posts import ServerPosts
+from shoal.launching.servers.server_side import Rhythm, Seen, ServerSide
+from shoal.parameters import group_events
+from shoal.parameters.keeper import Keeper, KeeperConfig
+
+MEMORY_SHARE = 0.9  # of what is free when the servers start
+SHOWN_LINES = 15  # of a failed server's output
+ENDING_SECONDS = 5.0  # that a server which has left the group may take to say why, and to end
+
+
+@dataclass(frozen=True)
+class OwnServersConfig:
+    keeper: KeeperConfig
+    token_file: Path
+    logs: Path | None  # folder; None: what they print is kept nowhere
+    memory: str = ""  # what each may hold, such as 2GB; empty: an even part of what is free
+    space: str = ""  # whose staleness and clocks are told
+
+
+class OwnServers(ServerSide):
+    def __init__(self, config: OwnServersConfig, processes: Processes) -> None:
+        """Opens the keeper's socket, AddressUnavailable where that cannot be, and starts the servers."""
+        self._config = config
+        self._processes = processes
+        memory = size_of(config.memory, named="--server-memory") if config.memory else share_of_memory(config)
+        self._news: queue.SimpleQueue[group_events.GroupEvent] = queue.SimpleQueue()
+        self._bell, self._ringer = socket.socketpair()
+        self._bell.setblocking(False)
+        self._ringer.setblocking(False)
+        try:
+            self.keeper = Keeper(config.keeper, self._heard)
+            self.keeper.start()
+        except BaseException:
+            self._close_bell()
+            raise
+        self._plan = ServerPlan(
+            keeper=reachable(self.keeper.address),
+            token_file=config.token_file,
+            logs=config.logs,
+            listen=self.keeper.address.host,
+            memory=memory,
+        )
+        self._posts = ServerPosts(config.keeper.expected)
+        self._numbers: dict[str, int] = {}  # of those that run, by name
+        self._leaving: dict[str, float] = {}  # those of them that are out of the group, and when they are ended
+        self._seen = Seen()  # since the last look
+        self._is_ending = False
+        self._rhythm = Rhythm()
+        self.is_stop_wanted = False  # an administrator has asked for the end of the group
+        self._start_due(time.monotonic())
+
+    @property
+    def serving(self) -> tuple[int, ...]:
+        out = {self._numbers[name] for name in self._leaving}
+        return tuple(server for server in self._posts.serving if server not in out)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return (self._bell,)
+
+    @property
+    def next_due(self) -> float | None:
+        due = [self._rhythm.next_due, *self._leaving.values()]
+        if self._posts.next_due is not None and not self._is_ending:
+            due.append(self._posts.next_due)
+        return min(due)
+
+    def owns(self, name: str) -> bool:
+        return name in self._numbers
+
+    def take(self, happened: ProcessNews, now: float) -> None:
+        if not isinstance(happened, Gone):
+            return
+        self._read_news(now)  # that it was asked to go came before it went
+        server = self._numbers.pop(happened.name)
+        self._leaving.pop(happened.name, None)
+        if not self._is_ending and happened.code != 0:
+            self._seen.lines += [f"[server {server}] {line}" for line in happened.last[-SHOWN_LINES:]]
+        self._lost(server, describe_exit(happened.code), now)
+
+    def look(self, now: float) -> Seen:
+        with contextlib.suppress(BlockingIOError):
+            self._bell.recv(4096)
+        self._read_news(now)
+        self._end_leaving(now)
+        if not self._is_ending:
+            self._start_due(now)
+        if self._rhythm.is_due(now):
+            self._rhythm.sort(server_news.measured(self.keeper.status(), self._config.space), self._seen, now)
+        seen, self._seen = self._seen, Seen()
+        return seen
+
+    def cease(self) -> None:
+        self._is_ending = True
+
+    def close(self) -> None:
+        self._is_ending = True
+        self.keeper.close()
+        self._close_bell()
+
+    def _heard(self, news: group_events.GroupEvent) -> None:
+        """From the keeper's thread."""
+        self._news.put(news)
+        with contextlib.suppress(OSError):  # full, so that it rings already, or closed
+            self._ringer.send(b"x")
+
+    def _read_news(self, now: float) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._take_news(self._news.get_nowait(), now)
+
+    def _take_news(self, news: group_events.GroupEvent, now: float) -> None:
+        match news:
+            case group_events.ServerJoined(server=server):
+                self._posts.joined(server.number)
+            case group_events.ServerLost(number=number, is_silent=is_silent):
+                self._let_go(number, now if is_silent else now + ENDING_SECONDS)
+            case group_events.ServerRemoved(number=number):
+                self._posts.leaving(number)
+            case group_events.MoreWanted(count=count):
+                self._posts.more(count, now)
+            case group_events.SpaceEnded(job=job, reason=reason):
+                self._seen.lines.append(f"the servers have ended job {job}: {reason}")
+            case group_events.StopWanted():
+                self.is_stop_wanted = True
+            case _:
+                pass
+        if (event := server_news.event_of(news, self._config.space)) is not None:
+            self._seen.events.append(event)
+
+    def _let_go(self, number: int, until: float) -> None:
+        """It is out of the group. Most are ending, and what they say of that and exit with is what people are told."""
+        for name, server in self._numbers.items():
+            if server == number:
+                self._leaving[name] = until
+
+    def _end_leaving(self, now: float) -> None:
+        """One that is stopped or hangs would keep its place from being filled."""
+        for name in [name for name, until in self._leaving.items() if until <= now]:
+            del self._leaving[name]
+            self._processes.send_signal({name}, signal.SIGKILL)
+
+    def _start_due(self, now: float) -> None:
+        for opening in self._posts.take_due(now):
+            planned = server_process(self._plan, opening.server)
+            try:
+                self._processes.start(planned)
+            except ShoalError as error:
+                self._seen.lines.append(f"shoal: {error}")
+                self._lost(opening.server, "could not be started", now)
+                continue
+            self._numbers[planned.name] = opening.server
+            if opening.reason:
+                self._seen.lines.append(f"server {opening.server} is started: {opening.reason}")
+
+    def _lost(self, server: int, how: str, now: float) -> None:
+        had_given_up = self._posts.given_up
+        if not self._posts.exited(server, how, now) or self._is_ending:
+            return
+        self.keeper.lose(server, f"its process {how}")
+        if self._posts.given_up and not had_given_up:
+            self._seen.lines.append(f"warning: no more servers are started: {self._posts.given_up}")
+        if self._posts.is_hopeless:
+            where = f"; what it printed is in {server_process(self._plan, server).log}" if self._plan.logs else ""
+            self._seen.failure = f"the parameter servers cannot be kept running: {self._posts.given_up}{where}"
+
+    def _close_bell(self) -> None:
+        self._bell.close()
+        self._ringer.close()
+
+
+def share_of_memory(config: OwnServersConfig) -> int:
+    """Bytes that each server may hold unless it is said."""
+    return int(MEMORY_SHARE * free_memory() / max(1, config.keeper.expected))
+
+
+def free_memory() -> int:
+    """Bytes that this machine, or the control group that this process is in, has left; 0 where nobody says."""
+    found = []
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]))
+    with contextlib.suppress(OSError, ValueError):  # also where it has no limit, which reads "max"
+        group = Path("/sys/fs/cgroup")
+        limit = int((group / "memory.max").read_text(encoding="ascii"))
+        found.append(max(0, limit - int((group / "memory.current").read_text(encoding="ascii"))))
+    return min(found, default=0)

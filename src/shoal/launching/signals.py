@@ -1,0 +1,63 @@
+"""Signals as something to wait for: Ctrl-C, SIGTERM and a closed terminal become a readable descriptor.
+
+Outside the main thread Python allows no handlers; then none are caught and the job runs without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+
+CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signals:
+    """Caught signals, in order."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def take(self) -> tuple[signal.Signals, ...]:
+        """Those since the last call."""
+        try:
+            data = self._reader.recv(4096)
+        except BlockingIOError:
+            return ()
+        return tuple(signal.Signals(number) for number in data if number in CAUGHT)
+
+    def wakeup_descriptor(self) -> int:
+        return self._writer.fileno()
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+
+@contextlib.contextmanager
+def caught_signals() -> Iterator[Signals]:
+    """While the block runs; what was there before is put back."""
+    signals = Signals()
+    if threading.current_thread() is not threading.main_thread():
+        with contextlib.closing(signals):
+            yield signals
+        return
+    wakeup = signal.set_wakeup_fd(signals.wakeup_descriptor(), warn_on_full_buffer=False)
+    # The handler has nothing to do: Python itself writes the number to the descriptor.
+    # One that is ignored stays so: `nohup shoal run` is meant to outlive its terminal.
+    wanted = [number for number in CAUGHT if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda _number, _frame: None) for number in wanted}
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup)
+        signals.close()

@@ -1,0 +1,62 @@
+"""Messages between the simulated processes of a job with parameter servers: ordered, delayed, lost with connections.
+
+Unlike `plan.network` it knows no streams: a message is an action in the target's process. Not here: what is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from shoal.plan.virtual_time import Action, Process, VirtualTime
+
+Pair = frozenset[Process]
+
+
+class Mail:
+    def __init__(self, time: VirtualTime) -> None:
+        self.time = time
+        self._due: dict[tuple[Process, Process], float] = {}  # when the newest message from one to the other arrives
+        self._made: dict[Pair, int] = {}  # connections between servers: how often each was made or broken
+        self._down: set[Pair] = set()
+        self.on_connected: Callable[[Process, Process], None] = lambda _one, _other: None  # in the first one's process
+
+    def delay(self) -> float:
+        """Seconds: mostly some milliseconds, now and then up to a second."""
+        return self.time.between(0.001, 0.02) if self.time.chance(0.95) else self.time.between(0.02, 1.0)
+
+    def send(self, source: Process, target: Process, action: Action) -> None:
+        """Messages from one process to another arrive in order."""
+        due = max(self._due.get((source, target), 0.0), self.time.now + self.delay())
+        self._due[source, target] = due
+        self.time.at(due, lambda: target.do(action))
+
+    def send_by_link(self, source: Process, target: Process, action: Action) -> None:
+        """Between servers: lost where there is no connection, or where it breaks meanwhile."""
+        link = frozenset((source, target))
+        made = self._made.get(link, 0)
+        if made and link not in self._down:
+            self.send(source, target, lambda: action() if self._made[link] == made else None)
+
+    def connect(self, one: Process, other: Process) -> None:
+        """There is a new connection, of which both hear."""
+        link = frozenset((one, other))
+        self._made[link] = self._made.get(link, 0) + 1
+        self._down.discard(link)
+        for here, there in ((one, other), (other, one)):
+            self.send_by_link(there, here, partial(self.on_connected, here, there))
+
+    def is_up(self, one: Process, other: Process) -> bool:
+        link = frozenset((one, other))
+        return link in self._made and link not in self._down
+
+    def was_made(self, one: Process, other: Process) -> bool:
+        return frozenset((one, other)) in self._made
+
+    def cut(self, one: Process, other: Process, seconds: float) -> None:
+        """The connection breaks; it is made again so much later."""
+        link = frozenset((one, other))
+        if self.is_up(one, other):
+            self._made[link] += 1
+            self._down.add(link)
+            self.time.after(seconds, lambda: self.connect(one, other))

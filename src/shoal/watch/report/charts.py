@@ -1,0 +1,189 @@
+"""Which charts a report has and the numbers in them, as the JSON that the page's script draws from. Pure.
+
+Not here: how they are drawn (`report.js`) and the figures around them (`sections`).
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from shoal.watch.record.goodput import Cost
+from shoal.watch.record.run_record import RunRecord
+from shoal.watch.record.series import Curves, Point, Series
+from shoal.watch.report.markup import Markup, readable, trusted
+from shoal.watch.wording import first_line, span
+
+# Beside colours, so that curves can be told apart without them.
+DASHES = ("", "7 3", "2 3", "9 3 2 3", "13 4", "4 2 1 2")
+COLOURS = 8  # in the style sheet
+BUDGET = 60_000  # points in a page; many curves are thinned further
+MOST_MARKS = 40  # lines across a chart; more would hide the curve
+
+
+@dataclass(frozen=True)
+class Reported:
+    """One run of a report."""
+
+    label: str  # unique in the report
+    record: RunRecord
+    curves: Curves
+    cost: Cost  # of what went wrong
+
+
+class ChartLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One curve; the lists run along together."""
+
+    run: int  # its place in the report
+    held_out: bool
+    step: list[int]
+    time: list[float]  # seconds that the job had run
+    mean: list[float | None]
+    low: list[float | None] | None  # None: every point is one value
+    high: list[float | None] | None
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """Something that happened, drawn across a chart."""
+
+    step: int
+    time: float
+    text: str
+    is_problem: bool = False
+    until: float | None = None  # of a stretch without progress: when it ended
+
+
+class Chart(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    title: str
+    unit: str
+    from_zero: bool  # the axis begins at 0, so that heights compare
+    lines: list[ChartLine]
+    note: str = ""  # what the curves cannot show
+
+
+class RunStyle(msgspec.Struct, frozen=True):
+    label: str
+    dash: str
+    marks: list[Mark]
+
+
+class ChartData(msgspec.Struct, frozen=True):
+    runs: list[RunStyle]
+    charts: list[Chart]
+
+
+def chart_data(runs: Sequence[Reported]) -> ChartData:
+    names = chart_names(runs)
+    curves = sum(len(run.curves.values) + len(run.record.story.scores) + 1 for run in runs)
+    most = max(100, min(1000, BUDGET // max(1, curves)))
+    charts = [_chart(name, f"value-{number}", runs, most) for number, name in enumerate(names)]
+    speed = Chart(
+        id="speed",
+        title="samples per second",
+        unit="samples/s",
+        from_zero=True,
+        lines=[_line(number, run, run.curves.speed, most) for number, run in enumerate(runs)],
+    )
+    styles = [
+        RunStyle(run.label, dash_of(number), _marks(run) if len(runs) == 1 else []) for number, run in enumerate(runs)
+    ]
+    return ChartData(styles, [*charts, speed])
+
+
+def dash_of(run: int) -> str:
+    return DASHES[run % len(DASHES)]
+
+
+def chart_names(runs: Sequence[Reported]) -> list[str]:
+    """The loss, then what was evaluated, then the rest."""
+    scores = {name for run in runs for name in run.record.story.scores}
+    logged = {name for run in runs for name in run.curves.values}
+    return sorted(scores | logged, key=lambda name: (name != "loss", name not in scores, name))
+
+
+def _chart(name: str, chart_id: str, runs: Sequence[Reported], most: int) -> Chart:
+    lines = []
+    lost = 0
+    for number, run in enumerate(runs):
+        for found, held_out in ((run.curves.values, False), (run.record.story.scores, True)):
+            if name in found:
+                lines.append(_line(number, run, found[name], most, held_out=held_out))
+                lost += found[name].not_finite
+    values = "1 value was" if lost == 1 else f"{lost:,} values were"
+    note = f"{values} not finite (nan or infinite) and cannot be drawn" if lost else ""
+    return Chart(id=chart_id, title=readable(name), unit="", from_zero=False, lines=lines, note=note)
+
+
+def _line(number: int, run: Reported, series: Series, most: int, *, held_out: bool = False) -> ChartLine:
+    points = thinned(series.points(), most)
+    single = all(point.low == point.high for point in points)
+    return ChartLine(
+        run=number,
+        held_out=held_out,
+        step=[point.step for point in points],
+        time=[round(run.record.story.elapsed(point.time), 3) for point in points],
+        mean=[_short(point.mean) for point in points],
+        low=None if single else [_short(point.low) for point in points],
+        high=None if single else [_short(point.high) for point in points],
+    )
+
+
+def thinned(points: list[Point], most: int) -> list[Point]:
+    """At most so many, neighbours joined; few that are left over go with the last ones."""
+    every = -(-len(points) // most)
+    if every <= 1:
+        return points
+    starts = [at for at in range(0, len(points), every) if at == 0 or 2 * (len(points) - at) >= every]
+    return [_join(points[at:end]) for at, end in zip(starts, [*starts[1:], len(points)], strict=True)]
+
+
+def _join(points: list[Point]) -> Point:
+    means = [point.mean for point in points if point.mean is not None]
+    lows = [point.low for point in points if point.low is not None]
+    highs = [point.high for point in points if point.high is not None]
+    last = points[-1]
+    if not means:
+        return last
+    return Point(last.step, last.time, sum(means) / len(means), min(lows), max(highs))
+
+
+def _short(value: float | None) -> float | None:
+    """Six digits are more than a screen shows."""
+    return None if value is None else float(f"{value:.6g}")
+
+
+def _marks(run: Reported) -> list[Mark]:
+    """Faults, changes of membership and resumes, which explain steps in a curve; and stretches without progress."""
+    story = run.record.story
+    points = run.curves.speed.points()
+    times = [point.time for point in points]
+
+    def step_at(time: float) -> int:
+        place = bisect.bisect_right(times, time)
+        return points[place - 1].step if place else 0
+
+    told = [entry for entry in story.timeline.entries if entry.is_change or (entry.lane and entry.is_problem)]
+    marks = []
+    for entry in told[-MOST_MARKS:]:
+        step = step_at(entry.time) if entry.step is None else entry.step
+        reason = f": {first_line(entry.reason)}" if entry.reason else ""
+        text = readable(entry.title + reason)
+        marks.append(Mark(step, round(story.elapsed(entry.time), 3), text, is_problem=entry.is_problem))
+    for incident in list(story.incidents)[-MOST_MARKS:]:
+        for since, until in incident.spans:
+            began, ended = (round(story.elapsed(time), 3) for time in (since, until))
+            step = incident.step if incident.step is not None else step_at(since)
+            marks.append(Mark(step, began, f"no step for {span(until - since)}", is_problem=True, until=ended))
+    return marks
+
+
+def as_script_text(data: ChartData) -> Markup:
+    """JSON that no text in it can end the script element with."""
+    text = msgspec.json.encode(data).decode("utf-8")
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return trusted(text)

@@ -1,0 +1,292 @@
+"""What every strategy keeps, whatever happens: each sample counts once, and all replicas end with the same bits.
+
+Workers are threads around the live training code (`support.training`), servers are threads too. To try a strategy of
+your own, add it to `STRATEGIES`; `support/local_steps.py` is an example of one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import shoal
+from shoal.checkpoint.published.catalogue import published
+from shoal.checkpoint.published.store_publisher import StorePublisher
+from shoal.checkpoint.stores.local_store import LocalStore
+from shoal.events import StateCopied, StepVoided
+from shoal.job_config import JobConfig
+from shoal.parameters.client import ParameterClient
+from shoal.strategies.parameter_server import ParameterServer, ParameterServerConfig
+from shoal.strategies.replica import Replica
+from shoal.strategies.server_leases import LedgerTerms
+from shoal.training.start import MakeStrategy
+from support import local_steps
+from support.server_groups import group_of
+from support.training import Crew, Hub, Killed
+
+SAMPLES, BATCH, EPOCHS, WORKERS = 96, 4, 3, 2
+PATIENCE = 60.0  # seconds
+
+
+@dataclass(frozen=True)
+class Case:
+    """One strategy. `make` gives what builds it for a session, for the time of one job."""
+
+    make: Callable[[], Any]
+    is_free: bool = False  # workers take steps of their own: bits depend on timing
+    meets_in: str = ", exchange 0"  # what labels have in which workers meet inside a loop
+
+
+@contextmanager
+def served(terms: LedgerTerms) -> Iterator[MakeStrategy]:
+    with group_of(2) as group:
+        clients: dict[int, ParameterClient] = {}
+
+        def made(replica: Replica, config: JobConfig) -> ParameterServer:
+            worker = replica.peers.worker
+            if worker not in clients:
+                clients[worker] = group.client(worker)
+            settings = ParameterServerConfig(terms=terms, noise=0.0, normalize=False, seed=config.seed)
+            return ParameterServer(replica, clients[worker], settings)
+
+        yield made
+
+
+STRATEGIES = {
+    "all-reduce": Case(lambda: nullcontext(None)),
+    "local steps, every 3": Case(lambda: nullcontext(local_steps.every(3)), meets_in=", mean"),
+    "parameter server": Case(partial(served, LedgerTerms(True, None, "none")), meets_in=", note"),
+    "parameter server, free": Case(
+        partial(served, LedgerTerms(False, None, "none")), is_free=True, meets_in="meeting in loop"
+    ),
+    "parameter server, bounded": Case(
+        partial(served, LedgerTerms(False, 1, "none")), is_free=True, meets_in="meeting in loop"
+    ),
+}
+
+
+every_strategy = pytest.mark.parametrize("case", STRATEGIES.values(), ids=STRATEGIES)
+in_step = {name: case for name, case in STRATEGIES.items() if not case.is_free}
+
+
+class Uses(nn.Module):
+    """Parameter i counts the uses of sample i; beside it something that really trains, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uses = nn.Parameter(torch.zeros(SAMPLES))
+        self.weight = nn.Parameter(torch.ones(4))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, index: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        self.seen += 1.0
+        return ((x @ self.weight) ** 2).mean() - self.uses[index].sum() / len(index)
+
+
+def data() -> TensorDataset:
+    x = torch.randn(SAMPLES, 4, generator=torch.Generator().manual_seed(1))
+    return TensorDataset(torch.arange(SAMPLES), x)
+
+
+def script(inside: Callable[[shoal.Run], None] = lambda _: None) -> Callable[[shoal.Run], dict[str, Any]]:
+    """`inside` is called in every iteration, between backward and update."""
+
+    def train(run: shoal.Run) -> dict[str, Any]:
+        model = run.model(Uses())
+        counting = run.optimizer(torch.optim.SGD([model.uses], lr=1.0))
+        training = run.optimizer(torch.optim.SGD([model.weight], lr=0.01, momentum=0.9))
+        for index, x in run.batches(data(), batch_size=BATCH, epochs=EPOCHS):
+            model(index, x).backward()
+            inside(run)
+            # The gradient of `uses` is -1 over the step's samples for each use: with that rate, SGD adds one.
+            iteration = run._session.iteration
+            assert iteration is not None
+            counting.param_groups[0]["lr"] = float(iteration.step_samples)
+            for optimizer in (counting, training):
+                optimizer.step()
+                optimizer.zero_grad()
+            run.log(step=run.step)
+        return {
+            "uses": model.uses.detach().clone(),
+            "weight": model.weight.detach().clone(),
+            "seen": model.seen.detach().clone(),
+            "step": run.step,
+        }
+
+    return train
+
+
+def hub_of(size: int, folder: Path, *, is_resumed: bool = False) -> Hub:
+    store = LocalStore(folder)
+    return Hub(size, publisher=StorePublisher(store, keep=100), store=store, is_resumed=is_resumed)
+
+
+def outcome(
+    case: Case, hub: Hub, train: Callable[[shoal.Run], Any], crews: list[Crew] | None = None, **options: Any
+) -> dict[int, Any]:
+    """What `train` gives on each worker that comes to its end. The job's crew is put into `crews`."""
+    with case.make() as make:
+        if hub.is_resumed:
+            options["resume"] = "an earlier run"
+        crew = Crew(hub, train, make, **options)
+        if crews is not None:
+            crews.append(crew)
+        for worker in range(hub.size):
+            crew.start(worker)
+        return crew.wait()
+
+
+def assert_agreed(results: dict[int, Any]) -> dict[str, Any]:
+    assert results
+    first, *others = results.values()
+    for other in others:
+        assert all(torch.equal(torch.as_tensor(first[name]), torch.as_tensor(other[name])) for name in first)
+    return dict(first)
+
+
+def assert_each_once(results: dict[int, Any]) -> dict[str, Any]:
+    agreed = assert_agreed(results)
+    assert (agreed["uses"] - EPOCHS).abs().max().item() < 1e-3, agreed["uses"]
+    return agreed
+
+
+def at_once(worker: int, step: int, action: Callable[[shoal.Run], None]) -> Callable[[shoal.Run], None]:
+    """The action, in the first iteration of a worker that is at this step or later."""
+    done: list[int] = []
+
+    def inside(run: shoal.Run) -> None:
+        if not done and run._session.peers.worker == worker and run.step >= step:
+            done.append(run.step)
+            action(run)
+
+    return inside
+
+
+@every_strategy
+def test_each_sample_counts_once(case: Case) -> None:
+    result = assert_each_once(outcome(case, Hub(WORKERS), script()))
+    assert not torch.equal(result["weight"], torch.ones(4))
+
+
+@every_strategy
+def test_a_meeting_that_breaks_is_made_up_for(case: Case) -> None:
+    undisturbed = assert_each_once(outcome(case, Hub(WORKERS), script()))
+    broken: list[str] = []
+
+    def breaks(worker: int, label: str) -> bool:
+        is_due = worker == 1 and case.meets_in in label and len(broken) < 2 and label not in broken
+        if is_due:
+            broken.append(label)
+        return is_due
+
+    hub = Hub(WORKERS, fault=breaks)
+    result = assert_each_once(outcome(case, hub, script()))
+    assert broken
+    if not case.is_free:
+        assert any(isinstance(event, StepVoided) for event in hub.events)
+        assert all(torch.equal(result[name], undisturbed[name]) for name in ("uses", "weight"))
+
+
+@every_strategy
+@pytest.mark.parametrize("step", [1, 5, 6, 10])
+def test_a_killed_worker_costs_no_sample(case: Case, step: int) -> None:
+    def dies(_run: shoal.Run) -> None:
+        raise Killed
+
+    results = outcome(case, Hub(3), script(at_once(1, step, dies)), resize="worker-batch")
+    assert 1 not in results
+    assert_each_once(results)
+
+
+@every_strategy
+def test_a_newcomer_is_let_in_where_workers_meet_and_trains(case: Case) -> None:
+    hub = Hub(WORKERS)
+    crews: list[Crew] = []
+    worked: list[int] = []
+
+    def comes(_run: shoal.Run) -> None:
+        crews[0].start(WORKERS)
+        limit = time.monotonic() + PATIENCE
+        while not hub.is_wished:
+            assert time.monotonic() < limit, "the newcomer did not come to the loop"
+            time.sleep(0.005)
+
+    begins = at_once(0, 2, comes)
+
+    def inside(run: shoal.Run) -> None:
+        begins(run)
+        if run._session.peers.worker == WORKERS:
+            worked.append(run.step)
+
+    results = outcome(case, hub, script(inside), crews, resize="worker-batch")
+    assert set(results) == {0, 1, 2} and worked
+    assert any(isinstance(event, StateCopied) and event.worker == WORKERS for event in hub.events)
+    assert_each_once(results)
+
+
+@every_strategy
+def test_a_worker_hands_its_place_over_where_workers_meet(case: Case) -> None:
+    hub = Hub(WORKERS)
+
+    def told(_run: shoal.Run) -> None:
+        hub.leaving[1] = "its machine is taken away"
+
+    results = outcome(case, hub, script(at_once(1, 4, told)), resize="worker-batch")
+    assert set(results) == {0} and hub.left == {1}
+    assert not any(isinstance(event, StepVoided) for event in hub.events)
+    assert_each_once(results)
+
+
+@every_strategy
+def test_a_stop_ends_all_workers_at_the_same_step(case: Case) -> None:
+    results = outcome(case, Hub(WORKERS), script(at_once(1, 4, lambda run: run.stop("enough"))))
+    agreed = assert_agreed(results)
+    assert set(results) == {0, 1} and agreed["step"] >= 4
+    assert agreed["uses"].sum().item() < SAMPLES * EPOCHS - 1
+    used = agreed["step"] * BATCH * (1 if case.is_free else WORKERS)
+    assert agreed["uses"].sum().item() == pytest.approx(used, abs=1e-2)
+
+
+@pytest.mark.parametrize("case", in_step.values(), ids=in_step)  # those who run free leave a loop by run.stop
+def test_a_loop_that_is_left_in_the_middle_leaves_equal_replicas(case: Case) -> None:
+    def train(run: shoal.Run) -> dict[str, Any]:
+        model = run.model(Uses())
+        optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.01))
+        for index, x in run.batches(data(), batch_size=BATCH):
+            model(index, x).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if run.step == 4:
+                break
+        run.mean(0.0)  # the next call of `run` settles the loop
+        return {"weight": model.weight.detach().clone(), "step": run.step}
+
+    assert assert_agreed(outcome(case, Hub(WORKERS), train))["step"] == 5
+
+
+@every_strategy
+def test_a_job_goes_on_from_its_checkpoint(case: Case, tmp_path: Path) -> None:
+    undisturbed = assert_each_once(outcome(case, Hub(WORKERS), script()))
+
+    def dies(run: shoal.Run) -> None:
+        run._session.saver.wait()  # steps here are faster than any disk
+        if run.step >= 14 and published(LocalStore(tmp_path)):
+            raise Killed
+
+    assert not outcome(case, hub_of(WORKERS, tmp_path), script(dies), checkpoint_every="4")
+    steps = [listed.name for listed in published(LocalStore(tmp_path))]
+    assert steps
+    resumed = hub_of(WORKERS, tmp_path, is_resumed=True)
+    result = assert_each_once(outcome(case, resumed, script(), checkpoint_every="never"))
+    if not case.is_free:
+        assert all(torch.equal(result[name], undisturbed[name]) for name in ("uses", "weight", "seen"))

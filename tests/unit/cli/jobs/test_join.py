@@ -1,0 +1,26 @@
+"""`shoal join`: what it refuses before it looks for anybody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shoal.cli.jobs.join import main
+from shoal.errors import UsageError
+from support.launcher import write_token
+
+
+@pytest.mark.parametrize("address", ["somewhere", "somewhere:0", "[::1]"])
+def test_an_address_without_a_port_is_refused(tmp_path: Path, address: str) -> None:
+    write_token(tmp_path / "token", "secret")
+    with pytest.raises(UsageError) as caught:
+        main([address, "--token-file", str(tmp_path / "token")])
+    assert f"ADDRESS is {address!r}, without a port; it should be HOST:PORT" in str(caught.value)
+
+
+def test_a_missing_token_file_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        main(["127.0.0.1:1", "--token-file", str(tmp_path / "absent")])
+    assert f"--token-file {tmp_path / 'absent'} is not there" in str(caught.value)
+    assert "`shoal show RUN`" in str(caught.value)

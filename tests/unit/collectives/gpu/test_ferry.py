@@ -1,0 +1,155 @@
+"""Collectives through host memory in overlapping turns: right whenever the copies happen, with threads for ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
+
+from shoal.collectives.engine import Engine, Operation
+from shoal.collectives.gpu import gpu_cuts
+from shoal.collectives.gpu.ferry import Ferry
+from shoal.collectives.group import Reduction
+from shoal.errors import WorkersDisagree
+from shoal.wire.frames import Kind
+from support.collectives import IN_MEMORY, groups, in_threads, succeed
+from support.slow_copies import SlowCopies
+
+SIZE = 3
+ITEM = 4  # bytes
+
+many = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+sizes = some.lists(some.integers(0, 90), min_size=SIZE, max_size=SIZE)
+seeds = some.integers(0, 2**32)
+
+
+@pytest.fixture(scope="module", params=[(IN_MEMORY, "auto"), ("in-process", "ring")], ids=lambda kind: kind[0])
+def engines(request: pytest.FixtureRequest) -> Iterator[list[Engine]]:
+    patched = pytest.MonkeyPatch()
+    patched.setattr(gpu_cuts, "LEAST_BYTES", 8 * ITEM)
+    patched.setattr(gpu_cuts, "MOST_BYTES", 16 * ITEM)
+    with groups(request.param[0], SIZE, request.param[1]) as made:
+        yield [group._engine for group in made]
+    patched.undo()
+
+
+def on_all(engines: Sequence[Engine], seed: int, call: Callable[[Ferry], None]) -> list[SlowCopies]:
+    copies = [SlowCopies(seed + rank) for rank in range(SIZE)]
+    succeed(*(lambda rank=rank: call(Ferry(engines[rank], copies[rank])) for rank in range(SIZE)))
+    return copies
+
+
+def operation(kind: Kind, elements: int, *, scale: float = 1.0) -> Operation:
+    reduction = Reduction.SUM if kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER) else None
+    return Operation(kind, 7, "a test", torch.int32 if scale == 1.0 else torch.float32, elements, reduction, scale)
+
+
+def numbers(count: int, seed: int) -> torch.Tensor:
+    return torch.randint(0, 1000, (count,), generator=torch.Generator().manual_seed(seed), dtype=torch.int32)
+
+
+@many
+@given(counts=sizes, seed=seeds)
+def test_all_reduce_of_several_tensors(engines: list[Engine], counts: list[int], seed: int) -> None:
+    given_ = [[numbers(count, 10 * rank + place) for place, count in enumerate(counts)] for rank in range(SIZE)]
+    sums = [sum(own[place] for own in given_) for place in range(SIZE)]
+    on_all(engines, seed, lambda ferry: ferry.all_reduce(operation(Kind.ALL_REDUCE, sum(counts)), given_[ferry.rank]))
+    for own in given_:
+        for tensor, expected in zip(own, sums, strict=True):
+            assert torch.equal(tensor, expected)
+
+
+@many
+@given(counts=sizes, seed=seeds, in_place=some.booleans())
+def test_reduce_scatter(engines: list[Engine], counts: list[int], seed: int, in_place: bool) -> None:
+    parts = [[numbers(count, 10 * rank + place) for place, count in enumerate(counts)] for rank in range(SIZE)]
+    expected = [sum(own[place] for own in parts) for place in range(SIZE)]
+    kept = [[part.clone() for part in own] for own in parts]
+    outputs = [parts[rank][rank] if in_place else numbers(counts[rank], 99) for rank in range(SIZE)]
+    what = operation(Kind.REDUCE_SCATTER, sum(counts))
+    on_all(engines, seed, lambda ferry: ferry.reduce_scatter(what, outputs[ferry.rank], parts[ferry.rank]))
+    for rank in range(SIZE):
+        assert torch.equal(outputs[rank], expected[rank])
+        for place in range(SIZE):
+            assert (in_place and place == rank) or torch.equal(parts[rank][place], kept[rank][place])
+
+
+@many
+@given(counts=sizes, seed=seeds)
+def test_all_gather(engines: list[Engine], counts: list[int], seed: int) -> None:
+    own = [numbers(count, rank) for rank, count in enumerate(counts)]
+    outputs = [[numbers(count, 50) for count in counts] for _ in range(SIZE)]
+    what = operation(Kind.ALL_GATHER, sum(counts))
+    on_all(engines, seed, lambda ferry: ferry.all_gather(what, outputs[ferry.rank], own[ferry.rank]))
+    for found in outputs:
+        assert all(torch.equal(one, other) for one, other in zip(found, own, strict=True))
+
+
+@many
+@given(table=some.lists(sizes, min_size=SIZE, max_size=SIZE), seed=seeds)
+def test_all_to_all(engines: list[Engine], table: list[list[int]], seed: int) -> None:
+    inputs = [[numbers(table[rank][to], 10 * rank + to) for to in range(SIZE)] for rank in range(SIZE)]
+    outputs = [[numbers(table[source][rank], 77) for source in range(SIZE)] for rank in range(SIZE)]
+    what = operation(Kind.ALL_TO_ALL, 0)
+    on_all(engines, seed, lambda ferry: ferry.all_to_all(what, outputs[ferry.rank], inputs[ferry.rank]))
+    for rank in range(SIZE):
+        for source in range(SIZE):
+            assert torch.equal(outputs[rank][source], inputs[source][rank])
+
+
+@many
+@given(count=some.integers(0, 200), source=some.integers(0, SIZE - 1), seed=seeds)
+def test_broadcast(engines: list[Engine], count: int, source: int, seed: int) -> None:
+    tensors = [numbers(count, rank) for rank in range(SIZE)]
+    expected = tensors[source].clone()
+    what = operation(Kind.BROADCAST, count)
+    on_all(engines, seed, lambda ferry: ferry.broadcast(what, tensors[ferry.rank], source))
+    assert all(torch.equal(tensor, expected) for tensor in tensors)
+
+
+def test_each_ranks_values_count_by_its_scale(engines: list[Engine]) -> None:
+    tensors = [torch.full((100,), float(rank + 1)) for rank in range(SIZE)]
+    scales = [0.5, 2.0, 0.25]
+
+    def reduce(ferry: Ferry) -> None:
+        ferry.all_reduce(operation(Kind.ALL_REDUCE, 100, scale=scales[ferry.rank]), [tensors[ferry.rank]])
+
+    on_all(engines, 0, reduce)
+    assert all(torch.equal(tensor, torch.full((100,), 0.5 + 4.0 + 0.75)) for tensor in tensors)
+
+
+def test_copies_go_on_while_a_turn_is_reduced(engines: list[Engine]) -> None:
+    class Watching(SlowCopies):
+        seen = 0
+
+        def up(self, targets: Sequence[torch.Tensor], source: torch.Tensor) -> object:
+            self.seen = max(self.seen, self.under_way)  # before this one: the next turn's way down, at least
+            return super().up(targets, source)
+
+        def _move_on(self, name: str) -> None:
+            """Never before it must."""
+
+    copies = [Watching(rank) for rank in range(SIZE)]
+    tensors = [numbers(300, rank) for rank in range(SIZE)]
+    what = operation(Kind.ALL_REDUCE, 300)
+    succeed(*(lambda r=r: Ferry(engines[r], copies[r]).all_reduce(what, [tensors[r]]) for r in range(SIZE)))
+    assert all(each.seen >= 2 for each in copies)  # one on its way down and one on its way up, during a reduction
+
+
+def test_ranks_whose_sizes_differ_find_out_before_the_first_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_cuts, "LEAST_BYTES", 16 * ITEM)
+    monkeypatch.setattr(gpu_cuts, "MOST_BYTES", 16 * ITEM)
+    with groups(IN_MEMORY, 2) as made:
+        lengths = [160, 128]  # full turns: the first eight are alike
+
+        def reduce(rank: int) -> None:
+            ferry = Ferry(made[rank]._engine, SlowCopies(rank))
+            tensor = torch.ones(lengths[rank], dtype=torch.int32)
+            ferry.all_reduce(operation(Kind.ALL_REDUCE, lengths[rank]), [tensor])
+            raise AssertionError("ranks of different sizes have agreed")
+
+        errors = in_threads(lambda: reduce(0), lambda: reduce(1))
+        assert all(isinstance(error, WorkersDisagree) for error in errors), errors

@@ -22,6 +22,7 @@ from msgspec import Meta
 from shoal import files
 from shoal.environment import parse_address
 from shoal.errors import UsageError
+from shoal.manners import Manners
 from shoal.values import Address
 
 STRATEGIES = ("all-reduce", "parameter-server")
@@ -205,6 +206,14 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     def is_synchronous(self) -> bool:
         """Whether all workers' gradients make one update."""
         return self.consistency == "synchronous"
+
+    @property
+    def manners(self) -> Manners:
+        """What the strategy is like, also for those who never load it."""
+        if self.strategy != "parameter-server":
+            return Manners()
+        every = 1 if self.is_synchronous else None
+        return Manners(every=every, updates_elsewhere=True, connects_workers=False)
 
     @property
     def staleness_bound(self) -> int | None:

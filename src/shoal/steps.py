@@ -1,7 +1,7 @@
 """Applied steps as the record has them: a worker's row, the job's line, and which lines count. No I/O.
 
 A job goes back when whoever had its newest state is lost: a line for a step at or below the last one takes back that
-one and all after it. Not here: how rows become lines (`membership.metrics`), what is read from them (`watch`).
+one and all after it. Not here: how rows become lines (`membership.record.metrics`), what is read from them (`watch`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StepRow(msgspec.Struct, frozen=True, array_like=True):
     values: Values  # logged in this step; None: nan or infinite
     total: Count  # samples of the whole step over all workers; 0 for values logged outside loops
     generation: Ordinal  # in which the step was applied
-    ended: float  # when, in seconds by this worker's own clock (`membership.worker_clocks`)
+    ended: float  # when, in seconds by this worker's own clock (`membership.record.worker_clocks`)
     # Where workers run free, `used` are the samples of all steps after step `base`, with this one: so it is known what
     # a worker used that was killed before it told of its last step. 0: not known.
     base: Count = 0

@@ -59,7 +59,7 @@ class Generation(msgspec.Struct, frozen=True):
     # from the newest checkpoint, or from the top where there is none.
     carriers: Members[Ordinal] = ()
     # Members of earlier generations that were lost since a step was last applied: what they should have done behind a
-    # loop is to be done again (`membership.alignment`).
+    # loop is to be done again (`membership.member.alignment`).
     lost: Members[Lost] = ()
 
     @property
@@ -98,7 +98,7 @@ class Departure(msgspec.Struct, frozen=True):
 
 
 class ServerMap(msgspec.Struct, frozen=True):
-    """A numbered membership of a server group. Where a block is follows from it by hashing: see `parameters.hash_ring`.
+    """A numbered membership of a server group. Where a block is follows from it by hashing: see `parameters.blocks`.
 
     While blocks move (`before` is not `after`) every update goes to the holders of both placements, and reads are
     answered by those of `before`. Servers that are named in a placement and are not in `servers` are dead.

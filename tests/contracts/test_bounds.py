@@ -28,7 +28,7 @@ from shoal.wire.parameter_messages import AnyNote
 
 ROOT = Path(shoal.__file__).parent
 # What decodes only what this program's own processes say over pipes, or what a user has written in a file of settings.
-OWN = ("bench/", "job_config.py")
+OWN = ("bench/", "codecs/registry.py", "job_config.py")
 DECODES = re.compile(r"msgspec\.((msgpack|json|toml)\.)?(decode|convert|Decoder)")
 
 

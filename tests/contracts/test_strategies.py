@@ -7,10 +7,9 @@ your own, add it to `STRATEGIES`; `support/local_steps.py` is an example of one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,12 @@ import shoal
 from shoal.checkpoint.published.catalogue import published
 from shoal.checkpoint.published.store_publisher import StorePublisher
 from shoal.checkpoint.stores.local_store import LocalStore
-from shoal.events import StateCopied, StepVoided
+from shoal.events import EpochEnded, StateCopied, StepsApplied, StepVoided
 from shoal.job_config import JobConfig
 from shoal.parameters.client import ParameterClient
-from shoal.strategies.parameter_server import ParameterServer, ParameterServerConfig
+from shoal.strategies.choosing import make_strategy
 from shoal.strategies.replica import Replica
-from shoal.strategies.server_leases import LedgerTerms
+from shoal.strategies.strategy import Strategy
 from shoal.training.start import MakeStrategy
 from support import local_steps
 from support.server_groups import group_of
@@ -42,36 +41,36 @@ PATIENCE = 60.0  # seconds
 class Case:
     """One strategy. `make` gives what builds it for a session, for the time of one job."""
 
-    make: Callable[[], Any]
+    make: Callable[[], AbstractContextManager[MakeStrategy]]
+    options: Mapping[str, Any] = field(default_factory=dict)  # settings of the job
     is_free: bool = False  # workers take steps of their own: bits depend on timing
     meets_in: str = ", exchange 0"  # what labels have in which workers meet inside a loop
 
 
 @contextmanager
-def served(terms: LedgerTerms) -> Iterator[MakeStrategy]:
+def served() -> Iterator[MakeStrategy]:
     with group_of(2) as group:
         clients: dict[int, ParameterClient] = {}
 
-        def made(replica: Replica, config: JobConfig) -> ParameterServer:
+        def made(replica: Replica, config: JobConfig) -> Strategy:
             worker = replica.peers.worker
             if worker not in clients:
                 clients[worker] = group.client(worker)
-            settings = ParameterServerConfig(terms=terms, noise=0.0, normalize=False, seed=config.seed)
-            return ParameterServer(replica, clients[worker], settings)
+            return make_strategy(replica, config, clients[worker])
 
         yield made
 
 
+SERVED = {"strategy": "parameter-server", "staleness_scaling": "none"}
+FREE = {**SERVED, "consistency": "asynchronous"}
+
+
 STRATEGIES = {
-    "all-reduce": Case(lambda: nullcontext(None)),
-    "local steps, every 3": Case(lambda: nullcontext(local_steps.every(3)), meets_in=", mean"),
-    "parameter server": Case(partial(served, LedgerTerms(True, None, "none")), meets_in=", note"),
-    "parameter server, free": Case(
-        partial(served, LedgerTerms(False, None, "none")), is_free=True, meets_in="meeting in loop"
-    ),
-    "parameter server, bounded": Case(
-        partial(served, LedgerTerms(False, 1, "none")), is_free=True, meets_in="meeting in loop"
-    ),
+    "all-reduce": Case(lambda: nullcontext(make_strategy)),
+    "local steps": Case(lambda: nullcontext(local_steps.every(5)), meets_in=", mean"),  # an epoch has 12 steps, or 8
+    "parameter server": Case(served, SERVED, meets_in=", note"),
+    "parameter server, free": Case(served, FREE, is_free=True, meets_in="meeting in loop"),
+    "parameter server, bounded": Case(served, {**FREE, "staleness": "1"}, is_free=True, meets_in="meeting in loop"),
 }
 
 
@@ -138,7 +137,7 @@ def outcome(
     with case.make() as make:
         if hub.is_resumed:
             options["resume"] = "an earlier run"
-        crew = Crew(hub, train, make, **options)
+        crew = Crew(hub, train, make, **case.options, **options)
         if crews is not None:
             crews.append(crew)
         for worker in range(hub.size):
@@ -158,6 +157,11 @@ def assert_each_once(results: dict[int, Any]) -> dict[str, Any]:
     agreed = assert_agreed(results)
     assert (agreed["uses"] - EPOCHS).abs().max().item() < 1e-3, agreed["uses"]
     return agreed
+
+
+def steps_told(hub: Hub, worker: int) -> list[int]:
+    told = [event for event in hub.events if isinstance(event, StepsApplied) and event.worker == worker]
+    return [row.step for event in told for row in event.rows if not row.is_outside]
 
 
 def at_once(worker: int, step: int, action: Callable[[shoal.Run], None]) -> Callable[[shoal.Run], None]:
@@ -194,6 +198,9 @@ def test_a_meeting_that_breaks_is_made_up_for(case: Case) -> None:
     assert broken
     if not case.is_free:
         assert any(isinstance(event, StepVoided) for event in hub.events)
+        # The record has each step once, also where steps before the broken meeting were void with it.
+        assert steps_told(hub, 0) == steps_told(hub, 1) == list(range(1, result["step"] + 1))
+        assert [event.epoch for event in hub.events if isinstance(event, EpochEnded)] == list(range(EPOCHS))
         assert all(torch.equal(result[name], undisturbed[name]) for name in ("uses", "weight"))
 
 

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 sys.path[:0] = {path!r}
 from shoal.job_config import JobConfig
-from shoal.launching.job import run_job
+from shoal.launching.run_job import run_job
 from support.namespace_engine import NamespaceEngine, NamespaceEngineConfig
 config = NamespaceEngineConfig({namespaces!r}, hidden=(Path("run").absolute(), Path("runtime").absolute()))
 settings = JobConfig(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from shoal.launching import texts
 from support.launcher import shoal, write_script
 
 # Saves at step 10, and leaves.
@@ -29,13 +32,13 @@ def folder(saved: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(saved, tmp_path / "copy"))
 
 
-def give_away(path: Path) -> str:
-    """To another user where this one may; else to everybody. What should be said about it."""
+def give_away(path: Path) -> Callable[[Path], str]:
+    """To another user where this one may; else to everybody. What should be said about it, by its path."""
     if os.geteuid() == 0:
         os.chown(path, 12345, -1)
-        return "belongs to user 12345"
+        return partial(texts.belongs_to, owner="user 12345")
     path.chmod(0o777)
-    return "can be written by everybody"
+    return texts.writable_by_all
 
 
 @pytest.mark.parametrize(
@@ -46,7 +49,7 @@ def test_resuming_another_users_run_says_which_script_it_is_about_to_run(file: s
     outcome = shoal(folder, "run", "--resume", "out")
     assert outcome.code == 0, outcome.stderr
     [line] = outcome.stderr.splitlines()
-    expected = f"shoal: {Path('out') / file} {whose}; about to run {folder / 'script.py'} --name 'a b'"
+    expected = f"shoal: {whose(Path('out') / file)}; about to run {folder / 'script.py'} --name 'a b'"
     assert line == expected
     assert "ran ['--name', 'a b']" in outcome.stdout
 
@@ -71,7 +74,7 @@ REFUSED = [
     ("config.toml", 2, "config.toml cannot be read: it is a FIFO, no plain file"),
     ("events.jsonl", 2, "events.jsonl, which names the script, cannot be read: it is a FIFO, no plain file"),
     ("lock", 2, "lock in it cannot be written: it is a FIFO, no plain file"),
-    ("checkpoints/step-00000010-g1/manifest.json", 9, "there is no checkpoint in out/checkpoints"),
+    ("checkpoints/step-00000010-g1/manifest.json", 9, texts.no_checkpoint("out/checkpoints")),
 ]
 DONE_WITHOUT = ["join", "decisions.sqlite", "logs/worker-0.log", "logs/coordinator.log"]
 

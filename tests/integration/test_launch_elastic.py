@@ -24,6 +24,7 @@ from shoal.events import (
     WorkerLeft,
     WorkerStarted,
 )
+from shoal.launching import texts
 from support.launcher import (
     PATIENCE,
     SHOAL,
@@ -181,7 +182,7 @@ def test_ctrl_c_while_the_coordinator_comes_back(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert "interrupted by Ctrl-C" in stderr
+    assert texts.STOP_WORDS[signal.SIGINT] in stderr
     assert leftovers(tmp_path) == []
     assert events(tmp_path, JobEnded)[-1].outcome == "interrupted"
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from shoal.launching import texts
 from support.launcher import command_of, leftovers, processes_in, shoal, started, wait_for_file, write_script
 
 STEPS = """
@@ -107,7 +108,7 @@ def test_a_coordinator_that_cannot_live_is_a_clear_error(tmp_path: Path) -> None
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 70
     [line] = stderr.splitlines()
-    assert "the coordinator process was killed by SIGKILL, 11 times within a minute" in line
+    assert texts.coordinator_gone("was killed by SIGKILL", 11) in line
     assert leftovers(tmp_path) == []
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from shoal.events import CheckpointLost, CheckpointPublished, GenerationFormed, JobEnded, JobStarted
+from shoal.launching import texts
 from support.launcher import (
     PATIENCE,
     events_in,
@@ -91,7 +92,7 @@ def test_a_job_without_a_checkpoint_is_not_resumed_and_left_as_it_was(tmp_path: 
     outcome = shoal(tmp_path, "run", "--resume", "out", "--seed", "9")
     assert outcome.code == 9
     [line] = outcome.stderr.splitlines()
-    assert "there is no checkpoint in out/checkpoints to resume from; start the job anew" in line
+    assert texts.no_checkpoint("out/checkpoints") in line
     assert before == ((tmp_path / "out/config.toml").read_text(), (tmp_path / "out/events.jsonl").read_text())
 
 
@@ -150,7 +151,7 @@ def test_a_stop_waits_for_the_last_checkpoint(tmp_path: Path, number: signal.Sig
         wait_for_line(process, "checkpoint at step 10")  # the launcher knows that they have joined
         (tmp_path / "wait").touch()
         process.send_signal(number)
-        wait_for_line(process, "writing the last checkpoint (Ctrl-C again to stop now)")
+        wait_for_line(process, texts.LAST_CHECKPOINT)
         (tmp_path / "wait").unlink()
         process.communicate(timeout=PATIENCE)
     assert process.returncode == code
@@ -165,7 +166,7 @@ def test_second_ctrl_c_does_not_wait_and_leaves_the_checkpoint_before(tmp_path: 
         wait_for_line(process, "checkpoint at step 10")  # the launcher knows that they have joined
         (tmp_path / "wait").touch()
         process.send_signal(signal.SIGINT)
-        wait_for_line(process, "writing the last checkpoint (Ctrl-C again")
+        wait_for_line(process, texts.LAST_CHECKPOINT)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
@@ -197,7 +198,7 @@ def test_checkpoints_of_another_job_are_not_mixed_with(tmp_path: Path) -> None:
     (tmp_path / "out").rename(tmp_path / "moved")
     outcome = shoal(tmp_path, "run", *there, "script.py", "10")
     assert outcome.code == 7
-    assert "the checkpoints of another job are in" in outcome.stderr
+    assert texts.anothers_checkpoints(str(tmp_path / "there/out")) in outcome.stderr
     assert not (tmp_path / "out").exists()
     (tmp_path / "moved").rename(tmp_path / "out")
     assert shoal(tmp_path, "run", "--resume", "out").code == 0

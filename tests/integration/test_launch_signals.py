@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.launching import texts
 from support.launcher import PATIENCE, SHOAL, leftovers, shoal, started, wait_for_file, wait_for_line, write_script
 
 UNTIL_STOPPED = """
@@ -29,9 +30,12 @@ STUBBORN = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nopen('started', 'a').w
 PATIENT = "open('started', 'a').write('x\\n')\nwhile True:\n    time.sleep(0.05)\n"
 
 
+STOPPED = ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129))  # exit codes
+
+
 @pytest.mark.parametrize(
     ("number", "code", "words"),
-    [(signal.SIGINT, 130, "interrupted by Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGHUP, 129, "terminal")],
+    [(number, code, texts.STOP_WORDS[number]) for number, code in STOPPED],
 )
 def test_one_signal_stops_a_joined_job_after_its_step(
     tmp_path: Path, number: signal.Signals, code: int, words: str
@@ -42,7 +46,7 @@ def test_one_signal_stops_a_joined_job_after_its_step(
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
-    assert "stopping after this step (Ctrl-C again to stop now)" in stdout
+    assert texts.STOPPING_AFTER_STEP in stdout
     assert "interrupted (" in stdout  # the summary
     last = (tmp_path / "out/events.jsonl").read_text().splitlines()[-1]
     assert f'"outcome":"interrupted","exit_code":{code}' in last
@@ -131,8 +135,8 @@ def test_live_progress_in_a_terminal_and_ctrl_c_restores_it(tmp_path: Path) -> N
     assert os.waitstatus_to_exitcode(status) == 130
     assert "[worker 1] a line" in shown
     assert "worker 0  step" in shown
-    assert "stopping after this step" in shown
-    assert "interrupted by Ctrl-C" in shown
+    assert texts.STOPPING_AFTER_STEP in shown
+    assert texts.STOP_WORDS[signal.SIGINT] in shown
     assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l")  # the cursor is visible again
     assert leftovers(tmp_path) == []
 

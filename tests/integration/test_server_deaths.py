@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from shoal.parameters.client import EnrolTerms, ParameterClient
-from shoal.parameters.group_events import ServerLost
+from shoal.parameters.server_group.group_events import ServerLost
 from shoal.wire.ledger_entries import Committed
 from shoal.wire.tables import TableSpec
 from support.server_groups import LR, PATIENCE, Group, group_of, pulled, table_for, terms_of, wait_until

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from shoal import events
-from shoal.membership.bookkeeping import Before, Bookkeeping, Written
+from shoal.membership.record.bookkeeping import Before, Bookkeeping, Written
 from shoal.steps import MetricLine, StepRow
 from shoal.values import TimeShares
 from support.records import job_started

@@ -30,8 +30,8 @@ from typing import Any
 
 import msgspec
 
-from shoal.parameters.effects import Begun, Drop, Ended, Replace, Update
-from shoal.parameters.sequencer import Answer, AnyRecord, Installed, Instruction, Redirect, Send, Sequencer
+from shoal.parameters.ledger.effects import Begun, Drop, Ended, Replace, Update
+from shoal.parameters.ledger.sequencer import Answer, AnyRecord, Installed, Instruction, Redirect, Send, Sequencer
 from shoal.values import Address, Server, ServerMap
 from shoal.wire import ledger_entries as entries
 from shoal.wire.ledger_entries import AnyAnswer, AnyEntry

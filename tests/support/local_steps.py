@@ -2,8 +2,8 @@
 workers take the mean of their parameters and of what their optimizers remember.
 
 Its manners say all that the rest of the system must know: workers meet in each step that is a multiple of `every`, and
-the steps from one meeting to the next count together or not at all. What a void round, a newcomer, a stop, a checkpoint
-and the end of a loop ask for follows from that; nothing of it is here.
+the steps from one meeting to the next count together or not at all. What a lost worker, a newcomer, a stop, a
+checkpoint and the end of a loop ask for follows from that; nothing of it is here.
 """
 
 from __future__ import annotations

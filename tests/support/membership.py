@@ -45,8 +45,8 @@ import msgspec
 
 from shoal.events import AnyEvent, StorageFailed, StorageRestored, WorkerLeft
 from shoal.job_config import from_mapping
-from shoal.membership.core import MembershipCore
-from shoal.membership.decisions import (
+from shoal.membership.core.core import MembershipCore
+from shoal.membership.core.decisions import (
     CheckpointDecided,
     Decision,
     EndDecided,
@@ -58,8 +58,7 @@ from shoal.membership.decisions import (
     StopDecided,
     add_up,
 )
-from shoal.membership.forming import Past
-from shoal.membership.protocol import (
+from shoal.membership.core.protocol import (
     Arrived,
     CatchUp,
     Close,
@@ -79,6 +78,7 @@ from shoal.membership.protocol import (
     Stored,
     Tick,
 )
+from shoal.membership.generations.forming import Past
 from shoal.membership.publisher import PublishOutcome
 from shoal.terms import Call, Made
 from shoal.values import Address, Generation, Unreached

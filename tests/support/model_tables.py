@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.parameters.table_blocks import block_bytes_for, table_bytes
+from shoal.parameters.blocks.table_blocks import block_bytes_for, table_bytes
 from shoal.values import Address, Server, ServerMap
 from shoal.wire.tables import RuleSpec, TableSpec, TensorSpec
 

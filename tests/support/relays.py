@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from shoal.parameters.connection import Connection
 from shoal.parameters.purposes import job_purpose
-from shoal.parameters.relay import Delivery, RelayHub
+from shoal.parameters.relay.relay import Delivery, RelayHub
 from shoal.parameters.relay_mesh import RelayConfig, RelayMesh
 from shoal.parameters.switchboard import Switchboard
 from shoal.transport.connection.handshake import Key

@@ -20,15 +20,15 @@ from pathlib import Path
 
 import torch
 
+from shoal.parameters.blocks.table_blocks import block_bytes_for, table_bytes
 from shoal.parameters.client import ClientConfig, EnrolTerms, ParameterClient
 from shoal.parameters.connection import Connection
-from shoal.parameters.group_events import GroupEvent, MapMade
 from shoal.parameters.keeper import Keeper, KeeperConfig
 from shoal.parameters.purposes import job_purpose
 from shoal.parameters.server import Server, ServerConfig
-from shoal.parameters.space_terms import SpaceTerms
+from shoal.parameters.server_group.group_events import GroupEvent, MapMade
+from shoal.parameters.server_group.space_terms import SpaceTerms
 from shoal.parameters.switchboard import Switchboard
-from shoal.parameters.table_blocks import block_bytes_for, table_bytes
 from shoal.transport.connection.handshake import Key
 from shoal.values import Address
 from shoal.wire.keeper_messages import ServerFigures

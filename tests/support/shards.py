@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from shoal.parameters.block_state import TensorJoin, cut, pack, unpack
-from shoal.parameters.byte_views import bytes_of, tensor_over
-from shoal.parameters.effects import Update
-from shoal.parameters.memory_budget import MemoryBudget, SpaceBudget
-from shoal.parameters.part_layout import PartLayout, part_order
-from shoal.parameters.shard import Shard
-from shoal.parameters.shard_update import ShardUpdate
-from shoal.parameters.staging import StagedPush, Staging
-from shoal.parameters.table_blocks import blocks_of
+from shoal.parameters.blocks.block_state import TensorJoin, cut, pack, unpack
+from shoal.parameters.blocks.byte_views import bytes_of, tensor_over
+from shoal.parameters.blocks.memory_budget import MemoryBudget, SpaceBudget
+from shoal.parameters.blocks.part_layout import PartLayout, part_order
+from shoal.parameters.blocks.table_blocks import blocks_of
+from shoal.parameters.ledger.effects import Update
+from shoal.parameters.updates.shard import Shard
+from shoal.parameters.updates.shard_update import ShardUpdate
+from shoal.parameters.updates.staging import StagedPush, Staging
 from shoal.wire.parameter_messages import Stage, StageEnd
 from shoal.wire.tables import Number, PushId, PushTerms, RuleSpec, TableSpec, TensorSpec
 

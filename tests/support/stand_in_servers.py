@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 import msgspec
 import torch
 
-from shoal.parameters.block_state import BlockState, pack, unpack
-from shoal.parameters.byte_views import bytes_of, tensor_over, torch_type
+from shoal.parameters.blocks.block_state import BlockState, pack, unpack
+from shoal.parameters.blocks.byte_views import bytes_of, tensor_over, torch_type
+from shoal.parameters.blocks.part_layout import PartLayout
+from shoal.parameters.blocks.part_memory import PartMemory
+from shoal.parameters.blocks.placement import Placement, keys_digest
+from shoal.parameters.blocks.table_blocks import blocks_of
 from shoal.parameters.connection import Connection
-from shoal.parameters.effects import Drop, Reading, Replace, Reply, Update
-from shoal.parameters.ledger import Ledger
-from shoal.parameters.part_layout import PartLayout
-from shoal.parameters.part_memory import PartMemory
-from shoal.parameters.placement import Placement, keys_digest
+from shoal.parameters.ledger.effects import Drop, Reading, Replace, Reply, Update
+from shoal.parameters.ledger.ledger import Ledger
 from shoal.parameters.purposes import job_purpose, keeper_job_purpose
 from shoal.parameters.switchboard import Switchboard
-from shoal.parameters.table_blocks import blocks_of
 from shoal.transport.arena import Offer, PeerArena
 from shoal.transport.connection.handshake import Key
 from shoal.values import Address, Server, ServerMap

@@ -18,7 +18,15 @@ from shoal.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from shoal.launching.supervision.orders import CoordinatorBack, CoordinatorExited, Fact, Finish, Instruction, Signalled
+from shoal.launching import texts
+from shoal.launching.supervision.orders import (
+    CoordinatorBack,
+    CoordinatorExited,
+    Fact,
+    FinishJob,
+    Instruction,
+    Signalled,
+)
 from shoal.launching.supervision.supervisor import Supervisor
 from shoal.wire.messages import Ended
 from support.records import applied
@@ -28,7 +36,7 @@ KILLED = CoordinatorExited("was killed by SIGKILL")
 GOOD = Ended(exit_code=0, error="", text="all 2 workers finished")
 LOST = Ended(exit_code=3, error="WorkerLost", text="worker 1 was killed by SIGKILL in step 4")
 CTRL_C = Signalled(signal.SIGINT)
-STOP_NOTED = StopRequested(worker=None, reason="interrupted by Ctrl-C")
+STOP_NOTED = StopRequested(worker=None, reason=texts.STOP_WORDS[signal.SIGINT])
 
 
 def joined(worker: int) -> WorkerJoined:
@@ -90,6 +98,6 @@ def connected(workers: int) -> Supervisor:
     return supervisor
 
 
-def finishes(facts: Sequence[Fact]) -> Finish:
-    [finish] = [instruction for instruction in play(facts) if isinstance(instruction, Finish)]
+def finishes(facts: Sequence[Fact]) -> FinishJob:
+    [finish] = [instruction for instruction in play(facts) if isinstance(instruction, FinishJob)]
     return finish

@@ -75,7 +75,7 @@ class Scenario:
             due = self.supervisor.deadline
             assert plain or due is not None, "nothing is due"
             self.now += float(plain[0]) if plain else due - self.now  # type: ignore[operator]  see above
-            return [f"at {self.now:g} s", *self._handle(orders.Tick())]
+            return [f"at {self.now:g} s", *self._handle(orders.TimePassed())]
         return self._handle(_fact(verb, plain, options))
 
     def _handle(self, fact: orders.Fact) -> list[str]:

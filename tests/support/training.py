@@ -18,6 +18,7 @@ from shoal.errors import Aborted, ShoalError, TermsDiffer
 from shoal.events import AnyEvent
 from shoal.job_config import JobConfig
 from shoal.membership.publisher import Publisher, PublishRequest
+from shoal.strategies.choosing import make_strategy
 from shoal.strategies.peers import Briefed, JobOver, Peers, Traffic
 from shoal.strategies.stand_in_group import StandInGroup
 from shoal.terms import Made
@@ -391,7 +392,7 @@ class Crew:
     """Workers as threads, of which some may die and others come later."""
 
     def __init__(
-        self, hub: Hub, train: Callable[[Run], Any], strategy: MakeStrategy | None = None, **options: Any
+        self, hub: Hub, train: Callable[[Run], Any], make: MakeStrategy = make_strategy, **options: Any
     ) -> None:
         self.hub = hub
         self.results: dict[int, Any] = {}
@@ -399,7 +400,7 @@ class Crew:
         self.turned_away: dict[int, TermsDiffer] = {}  # by worker
         self.is_last_line = True  # nothing of the script comes after `train`
         self._train = train
-        self._strategy = strategy
+        self._make = make
         self._config = JobConfig(**{"workers": hub.size, **options})
         self._threads: list[threading.Thread] = []
 
@@ -423,12 +424,12 @@ class Crew:
         session: Session | None = None
         try:
             past = None if peers.is_new else join_first(peers)
-            session = start_session(peers, self._config, hub.store, self._strategy)
+            session = start_session(peers, self._config, hub.store, self._make)
             if past is not None:
                 session.go_through(past)
             elif not peers.is_new:
                 begin_anew(session, hub.store if hub.is_resumed or hub.number > 1 else None)
-            fresh = partial(start_session, peers, self._config, make=self._strategy)
+            fresh = partial(start_session, peers, self._config, make=self._make)
             self.results[worker], last = train_through(
                 self._train, session, fresh, hub.store, is_last_line=self.is_last_line
             )

@@ -1,1 +1,1 @@
-"""State as plain trees of numbers, strings and tensors, and its copying. See `docs/packages/checkpoint.md`."""
+"""Checkpoints: the state as a tree, parts, stores, copies from peer to peer. See `docs/packages/checkpoint.md`."""

@@ -1,4 +1,4 @@
-"""A state from members that have it to members that need it: received aside, handed over whole.
+"""Copies a state from members that have it to members that need it: received aside, handed over whole.
 
 The caller decides who has it and who needs it. Tensors that all keepers hold alike are sent by one keeper each, so that
 no single one sends it all; the rest comes from the source. Nothing of a receiver changes before the last byte is in.
@@ -75,7 +75,7 @@ def _broadcast_numbers(numbers: list[int], source: int, group: Group) -> list[in
 
 
 def broadcast_bytes(data: bytes, source: int, group: Group, *, label: str) -> bytes:
-    """The source's bytes, at least one, on every rank."""
+    """Give every rank the source's bytes, of which there is at least one."""
     length = torch.tensor([len(data)], dtype=torch.int64)
     group.broadcast(length, source, label=f"length of {label}").wait()
     if not 0 < int(length.item()) <= MAX_BYTES:

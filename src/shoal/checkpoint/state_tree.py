@@ -37,13 +37,13 @@ class _Scalar(msgspec.Struct, frozen=True, tag="scalar"):
 
 
 class _Special(msgspec.Struct, frozen=True, tag="float"):
-    """A number that JSON cannot say."""
+    """A number that JSON cannot express: infinity or NaN."""
 
     value: Literal["nan", "inf", "-inf"]
 
 
 class _Integer(msgspec.Struct, frozen=True, tag="int"):
-    """One that 64 bits cannot hold with their sign, such as those in a random generator's state."""
+    """An integer that does not fit into 64 signed bits, such as those in a random generator's state."""
 
     value: Annotated[str, msgspec.Meta(pattern="^-?[0-9]{1,4000}$")]
 
@@ -70,7 +70,7 @@ _SPECIAL: dict[str, Literal["nan", "inf", "-inf"]] = {"nan": "nan", "inf": "inf"
 
 
 def flatten_paths(tree: Tree, *, named: str) -> tuple[bytes, list[torch.Tensor], list[str]]:
-    """As `flatten`, with each tensor's path in the tree."""
+    """Flatten a tree, and give each tensor's path in it."""
     flat = _Flattening(named)
     node = flat.node(tree, ())
     return msgspec.msgpack.encode(node), flat.tensors, flat.names
@@ -85,7 +85,7 @@ def flatten(tree: Tree, *, named: str) -> tuple[bytes, list[torch.Tensor]]:
 
 @dataclass(frozen=True)
 class NamedTensors:
-    """A state for a manifest."""
+    """A state as a manifest holds it."""
 
     skeleton: bytes  # JSON
     names: list[str]  # paths in the tree: models/model 1/fc.weight
@@ -156,7 +156,7 @@ def _plain(value: bool | int | float | str | None) -> bool | int | float | str |
 
 
 def tensor_places(skeleton: bytes) -> list[TensorPlace]:
-    """Where tensors belong, in the order of their numbers."""
+    """The places of all tensors in a skeleton, in the order of their numbers."""
     places: list[TensorPlace] = []
     _walk(_decode(skeleton), places, 0)
     if [place.number for place in places] != list(range(len(places))):
@@ -176,7 +176,7 @@ def unflatten(skeleton: bytes, tensors: list[torch.Tensor]) -> Tree:
 
 
 def unflatten_named(skeleton: bytes, tensors: list[torch.Tensor]) -> Tree:
-    """From a manifest's JSON."""
+    """Build the tree from a manifest's JSON skeleton."""
     try:
         node = _json_decoder.decode(skeleton)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -26,7 +26,7 @@ class Dealing(msgspec.Struct, frozen=True):
     shares: tuple[int, ...]  # one per rank: relative part of each micro-batch; 0 gets stand-ins only
     batch_size: int  # samples per worker and micro-batch where all workers are there, mean over workers
     accumulate: int = 1  # micro-batches per step
-    workers: int = 0  # that a micro-batch is made for; 0: as many as there are
+    workers: int = 0  # number that a micro-batch is sized for; 0: the present number
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -69,7 +69,7 @@ def deal_step(dealing: Dealing, *, start: int, samples: int) -> tuple[BatchPart,
     """This rank's `accumulate` parts of a step that covers `samples` positions from `start`."""
     if not 0 < samples <= dealing.step_size:
         raise ShoalError(f"a step of {samples} samples; this dealing allows 1 to {dealing.step_size}")
-    # A short step fills as few micro-batches as hold it, evenly: a last one with a single sample is rare that way.
+    # A short step fills as few micro-batches as possible, evenly; a last one with a single sample is then rare.
     used = -(-samples // dealing.micro_batch)
     parts = []
     for number in range(dealing.accumulate):
@@ -97,12 +97,12 @@ def deal(dealing: Dealing, *, start: int, stop: int) -> Iterator[BatchPart]:
 
 
 def whole_batches(dealing: Dealing, samples: int) -> int:
-    """How many of so many samples are left when an incomplete last micro-batch is dropped."""
+    """How many of `samples` remain when an incomplete last micro-batch is dropped."""
     return samples - samples % dealing.micro_batch
 
 
 def count_steps(dealing: Dealing, samples: int, *, drop_last: bool = False) -> int:
-    """Steps that so many samples make."""
+    """The number of steps for `samples` samples."""
     return -(-(whole_batches(dealing, samples) if drop_last else samples) // dealing.step_size)
 
 
@@ -132,7 +132,7 @@ def piece_bounds(shares: tuple[int, ...], batch_size: int, samples: int) -> tupl
     """
     world_size = len(shares)
     if batch_size > 1 and samples < 2 * world_size:
-        # Too few for everybody to have two: the ranks with the largest shares, then the lowest numbers, get them all.
+        # Too few for two each: ranks with the largest shares get them all, the lower rank first among equals.
         by_share = sorted(range(world_size), key=lambda rank: (-shares[rank], rank))
         chosen = set(by_share[: max(1, samples // 2)])
         shares = tuple(share if rank in chosen else 0 for rank, share in enumerate(shares))
@@ -145,7 +145,7 @@ def piece_bounds(shares: tuple[int, ...], batch_size: int, samples: int) -> tupl
 
 
 def _without_singles(pieces: list[int]) -> None:
-    """Lift pieces of one sample to two, at the cost of the largest ones."""
+    """Enlarge pieces of one sample to two, by taking from the largest pieces."""
     for rank, piece in enumerate(pieces):
         if piece == 1:
             largest = max(range(len(pieces)), key=lambda other: (pieces[other], -other))

@@ -37,22 +37,22 @@ class Batch:
 
 
 class Feed(ABC):
-    samples: int | None  # per epoch; None: a stream of unknown length. A stream's end counts, not what it announced.
+    samples: int | None  # per epoch; None: unknown. A stream may end earlier or later than it announced.
     batch_size: int  # per worker
-    order: str  # of the samples of an epoch, for people: two feeds with another one give other samples to a position
+    order: str  # how samples are ordered, in words; feeds whose orders differ have different samples at a position
     drop_last: bool  # an incomplete last batch over all workers is left out
     loads_ahead = 0  # batches that are being loaded before they are asked for
 
     @abstractmethod
     def batches(self, cursor: Cursor, dealing: Dealing, stop: int | None = None) -> Generator[Batch, None, None]:
-        """From the cursor to the end of its epoch, or up to position `stop`, where data can be entered anywhere.
+        """Batches from the cursor to the end of its epoch, or up to `stop` if the feed can be entered anywhere.
 
-        Closing the generator ends the processes that load for it. With `stop` they stay for the next such stretch,
+        Closing the generator ends the processes that load for it. With `stop` the processes stay for the next stretch,
         until `close` or until batches without `stop` are asked for.
         """
 
     def foresee(self, cursor: Cursor, dealing: Dealing, stop: int) -> None:  # noqa: B027  most need not know
-        """While batches up to a `stop` are being taken: these will most likely be asked for next. A mere guess."""
+        """Hint, while batches up to a `stop` are taken: this stretch will most likely be asked for next."""
 
     @abstractmethod
     def close(self) -> None:

@@ -53,7 +53,7 @@ class Assembler(ABC):
 
     @abstractmethod
     def load(self, work: Any) -> Any:
-        """A tree of tensors and plain values. Failures of user code are a `DataError` with their cause."""
+        """Load a batch: a tree of tensors and plain values. If user code fails, raise `DataError` with the cause."""
 
 
 def collated(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
@@ -68,30 +68,30 @@ def collated(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
 
 
 def described(error: BaseException) -> str:
-    """Type and first line: errors for users are one line."""
+    """An error's type and first line, since errors for users are one line."""
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
 @dataclass(frozen=True)
 class NoMore:
-    """What an assembler gives when its source has ended before its works have."""
+    """What an assembler returns when its source ended before all works were done."""
 
 
 @dataclass(frozen=True)
 class LoadFailure:
-    """An error on its way out of a loader process, where exceptions of any type may not survive the journey."""
+    """An error in a loader process, as text: not every exception can be sent to another process."""
 
     text: str
     traceback: str
 
 
 class InLoaderProcess(Exception):
-    """The cause of a `DataError` when it happened in a loader process: the traceback from there, as text."""
+    """The cause of a `DataError` from a loader process: the traceback there, as text."""
 
 
 def guarded_load(assembler: Assembler, work: Any) -> Any:
-    """What an assembler makes of a work; in a loader process its error is a `LoadFailure`."""
+    """Load a work. In a loader process, return a `LoadFailure` instead of raising."""
     try:
         return assembler.load(work)
     except DataError as error:
@@ -101,14 +101,14 @@ def guarded_load(assembler: Assembler, work: Any) -> Any:
 
 
 def unwrapped(batch: Any) -> Any:
-    """A batch as it came from a loader process; raises its error."""
+    """Return a batch from a loader process, or raise the error that came in its place."""
     if isinstance(batch, LoadFailure):
         raise DataError(batch.text) from InLoaderProcess(f"\n{batch.traceback}")
     return batch
 
 
 class _Works:
-    """Stands where torch expects a sampler; persistent processes get another course of works each time."""
+    """Stands in for torch's sampler. Persistent processes get new works each epoch."""
 
     current: Iterable[Any] = ()
 
@@ -117,7 +117,7 @@ class _Works:
 
 
 class _Guarded(Dataset[Any]):
-    """Stands where torch expects a data set."""
+    """Stands in for torch's data set."""
 
     def __init__(self, assembler: Assembler) -> None:
         self._assembler = assembler
@@ -161,7 +161,7 @@ def die_with_parent() -> None:
     if sys.platform == "linux":
         parent = os.getppid()
         ctypes.CDLL(None, use_errno=True).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died just before
+        if os.getppid() != parent:  # the parent died before prctl took effect
             os._exit(1)
 
 
@@ -174,7 +174,7 @@ class _Course:
     iterator: Any = None
 
     def end_processes(self) -> None:
-        """torch does this when the iterator is collected; a traceback that refers to it would put that off."""
+        """End the processes now. torch ends them when the iterator is collected, which a traceback may delay."""
         shut_down = getattr(self.iterator, "_shutdown_workers", None)
         if shut_down is not None:
             shut_down()
@@ -189,7 +189,7 @@ class Loader:
         self._idle: _Course | None = None  # has the persistent processes between two epochs
 
     def run(self, works: Iterable[Any]) -> Generator[Any, None, None]:
-        """The batch of each work, in order. Processes end with the generator, persistent ones if it is left early."""
+        """Yield each work's batch, in order. Processes end with it; persistent ones only if it is closed early."""
         course = self._idle or self._new_course()
         self._idle = None
         course.sampler.current = works
@@ -212,7 +212,7 @@ class Loader:
             self._idle = None
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
-        """With processes, what torch raises is about the processes themselves: killed, out of memory, too slow."""
+        """Turn torch's errors about the loader processes (killed, out of memory, too slow) into a `DataError`."""
         try:
             return call()
         except ShoalError:

@@ -24,7 +24,7 @@ from shoal.data.seeding import generators_kept, may_be_random, seed_generators
 from shoal.errors import DataError
 from shoal.values import Cursor
 
-ORDERED_AT_ONCE = 4096  # samples, about: one call costs as much as a thousand samples, whatever their number
+ORDERED_AT_ONCE = 4096  # samples, about; a call by itself costs as much as a thousand samples
 
 
 class MapWork(msgspec.Struct, frozen=True):
@@ -142,7 +142,7 @@ class MapFeed(Feed):
 
     def _batches(self, cursor: Cursor, dealing: Dealing, stop: int) -> Generator[Batch, None, None]:
         parts = deal(dealing, start=cursor.position, stop=stop)
-        # The loader runs ahead of the batches, so that the parts are gone through twice; they cost next to nothing.
+        # Deal the parts twice, since the loader runs ahead of the batches; dealing costs next to nothing.
         loaded = self._loader.run(self._works(cursor.epoch, deal(dealing, start=cursor.position, stop=stop)))
         try:
             for part, data in zip(parts, loaded, strict=True):
@@ -165,7 +165,7 @@ class MapFeed(Feed):
 
 
 def ordered(order: SampleOrder, parts: list[BatchPart]) -> list[Indices]:
-    """The indices of each part."""
+    """The samples' indices, for each part."""
     positions = np.concatenate([np.arange(part.start, part.stop, dtype=np.int64) for part in parts])
     ends = np.cumsum([part.samples for part in parts])
     return np.split(order.indices(positions), ends[:-1])

@@ -63,7 +63,7 @@ class SampleOrder:
         if not self.round_keys:
             return positions.copy()
         values = self._permuted(positions.astype(np.uint64))
-        # The walk returns to its start, which lies inside, so it ends; less than half of the domain lies outside.
+        # The walk ends: it returns to its start, which lies inside. Less than half of the domain lies outside.
         outside = np.flatnonzero(values >= self.size)
         while len(outside):
             values[outside] = self._permuted(values[outside])
@@ -91,7 +91,7 @@ class SampleOrder:
 
 
 def sample_order(*, seed: int, epoch: int, size: int, shuffle: bool = True) -> SampleOrder:
-    """The order of one epoch; without shuffling every epoch has the samples as they stand."""
+    """The order of one epoch. Without shuffling, position and index are the same."""
     if not shuffle or size < 2:
         return SampleOrder(size=size, round_keys=())
     key = key_of(ORDER_KEY, seed, epoch)

@@ -1,4 +1,4 @@
-"""Batches of one stretch of positions after the other, loaded by the same processes.
+"""Loads batches of one stretch of positions after the other with the same processes.
 
 Workers that run free lease short stretches, and starting processes for each would take longer than loading it. So the
 processes stay until `close`, and load ahead what is foreseen. That is a guess: works are compared with what is asked
@@ -17,8 +17,8 @@ import torch
 
 from shoal.data.loading import Assembler, Loader, LoadSettings, guarded_load, unwrapped
 
-PREFETCHED = 2  # batches per process that torch loads ahead where nothing else is said
-IDLE = (-1, None)  # torch wants a work for each batch that it gives back, and there may be none
+PREFETCHED = 2  # torch's default number of batches per process to load ahead
+IDLE = (-1, None)  # what torch gets when there is no work: it needs one for each batch that it returns
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Planned:
 @dataclass
 class _Coming:
     planned: Planned
-    number: int = -1  # in the order in which the loader got them; -1: it has not got this one yet
+    number: int = -1  # in the order in which the loader got the works; -1: not handed to it yet
 
 
 class _Numbered(Assembler):
-    """Loads numbered works, and nothing for those below a number that the worker has passed."""
+    """Loads numbered works, and skips those that the worker does not want any more."""
 
     def __init__(self, assembler: Assembler, wanted: torch.Tensor) -> None:
         """`wanted` is in memory that the worker shares with its loader processes."""
@@ -60,18 +60,18 @@ class Pipeline:
             self._wanted.share_memory_()
         self._loader = Loader(_Numbered(assembler, self._wanted), settings)
         self._loaded: Generator[Any, None, None] | None = None
-        self._coming: deque[_Coming] = deque()  # what was asked for and not yet taken, then what is foreseen
-        self._handed = 0  # of these, how many the loader has got
-        self._asked = 0  # of these, how many were asked for
+        self._coming: deque[_Coming] = deque()  # batches asked for and not yet taken, then foreseen ones
+        self._handed = 0  # how many of `_coming` the loader has got
+        self._asked = 0  # how many of `_coming` were asked for
         self._number = 0  # of the next work that the loader gets
 
     def expect(self, planned: Sequence[Planned]) -> None:
-        """These batches are taken from now on, and nothing that was asked for before."""
+        """Expect these batches to be taken next; forget batches that were asked for before."""
         self._align(0, planned)
         self._asked = len(planned)
 
     def foresee(self, planned: Sequence[Planned]) -> None:
-        """These batches will most likely be asked for after those that are asked for now."""
+        """Load these ahead: they will most likely be asked for after the present ones."""
         self._align(self._asked, planned)
 
     def take(self) -> Any:
@@ -102,7 +102,7 @@ class Pipeline:
             loaded.close()
 
     def _align(self, at: int, planned: Sequence[Planned]) -> None:
-        """From there on these are coming; more may follow where all of them were coming already."""
+        """Make these the batches to come from index `at` on. Longer lists that begin with them stay."""
         coming = [one.planned.key for one in self._coming]
         same = 0
         while same < len(planned) and coming[at + same : at + same + 1] == [planned[same].key]:
@@ -115,7 +115,7 @@ class Pipeline:
             self._mark()
 
     def _mark(self) -> None:
-        """Let processes skip what is not wanted any more."""
+        """Tell the processes which works to skip."""
         self._wanted[0] = self._coming[0].number if self._handed else self._number
 
     def _works(self) -> Iterator[tuple[int, Any]]:

@@ -20,7 +20,7 @@ Captured = tuple[torch.Tensor, Any, Any]
 
 
 def seed_generators(seed: int) -> None:
-    """From 64 bits. `torch.manual_seed` would also visit every accelerator, which takes a hundred times longer."""
+    """Seed from 64 bits. `torch.manual_seed` would also seed every accelerator, which takes a hundred times longer."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
@@ -39,7 +39,7 @@ def _restore(captured: Captured) -> None:
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Whatever happens inside, the generators are as before afterwards."""
+    """Restore the generators' states at the end of the block."""
     before = _capture()
     try:
         yield

@@ -34,11 +34,11 @@ Collate = Callable[[list[Any]], Any]
 
 @dataclass(frozen=True)
 class FeedOptions:
-    """What a call such as `run.batches` says beside the data."""
+    """The arguments of a call such as `run.batches`, besides the data."""
 
     batch_size: int | None = None  # per worker; None: the DataLoader's
     seed: int = 0
-    shuffle: bool = True  # a DataLoader has its own say
+    shuffle: bool = True  # ignored for a DataLoader, whose sampler decides
     loaders: int = 0  # background processes per worker
     collate: Collate | None = None
     world_size: int = 1  # for refusing too small a data set before any loop starts
@@ -103,7 +103,7 @@ def _is_map_style(data: object) -> bool:
         return False
     try:
         len(data)  # type: ignore[arg-type]  # whether it has a length is the question
-    except (TypeError, NotImplementedError):  # some data sets have a __len__ that only says it is not there
+    except (TypeError, NotImplementedError):  # some data sets have a __len__ that only raises
         if hasattr(data, "__iter__"):
             return False
         raise UsageError(
@@ -113,7 +113,7 @@ def _is_map_style(data: object) -> bool:
 
 
 def _from_data_loader(loader: DataLoader[Any], options: FeedOptions) -> tuple[object, FeedOptions, LoadSettings]:
-    """Its data set, and the call's options with what the loader says."""
+    """The loader's data set, and the call's options overridden by the loader's."""
     shuffle = False if isinstance(loader.dataset, IterableDataset) else _is_shuffled(loader)
     if loader.batch_size is None:
         raise UsageError(

@@ -32,7 +32,7 @@ class StreamWork(msgspec.Struct, frozen=True):
 
 
 class StreamAssembler(Assembler):
-    """Reads on to the step of a work, and gives its part of it, until the stream has ended."""
+    """Reads on to the step of a work and returns this worker's part of it, until the stream ends."""
 
     reads_in_sequence = True
 
@@ -42,7 +42,7 @@ class StreamAssembler(Assembler):
         self._settings = settings
         self._seed = seed
         self._tape: Tape | None = None
-        self._was_read = False  # some tape has read of the stream
+        self._was_read = False  # whether a tape has read from the stream
 
     def load(self, work: StreamWork) -> Any:
         cursor, dealing = work.cursor, work.dealing
@@ -107,7 +107,7 @@ class StreamFeed(Feed):
             )
         self.samples = _announced_length(stream.source)
         self.batch_size = batch_size
-        self.order = f"{stream.order}, with seed {seed}"  # what a stream draws while it is read comes from that
+        self.order = f"{stream.order}, with seed {seed}"  # the seed of random numbers drawn while reading
         self.drop_last = settings.drop_last
         self._assembler = StreamAssembler(stream, settings, seed=seed)
         self._loader = Loader(self._assembler, settings)
@@ -134,5 +134,5 @@ class StreamFeed(Feed):
 def _announced_length(source: Any) -> int | None:
     try:
         return len(source)
-    except (TypeError, NotImplementedError):  # streams often do not know, and some say so only when asked
+    except (TypeError, NotImplementedError):  # many streams do not know their length, and raise when asked
         return None

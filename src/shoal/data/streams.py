@@ -56,7 +56,7 @@ class SampleStream(ABC):
 
     @abstractmethod
     def open(self, epoch: int) -> Iterator[Any]:
-        """From the epoch's first sample."""
+        """Iterate over the samples from the epoch's first one."""
 
 
 class IterableStream(SampleStream):

@@ -5,6 +5,8 @@ A worker never prints its own failure: it tells the coordinator, and the launche
 
 from __future__ import annotations
 
+import atexit
+import dis
 import os
 import signal
 import sys
@@ -14,15 +16,17 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from shoal.checkpoint.stores.opening import FullDiskStore, store_for
 from shoal.checkpoint.stores.store import Store
-from shoal.entry.last_line import ends_with, tell_last_line
 from shoal.environment import WorkerEnvironment, is_worker_itself, likely_typos, worker_environment
 from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError, TermsDiffer
 from shoal.events import AnyEvent, JobEnded
 from shoal.job_config import JobConfig, from_mapping, from_toml
+from shoal.membership.client import CoordinatorClient
+from shoal.strategies.choosing import make_strategy
 from shoal.strategies.cluster_peers import ClusterPeers
 from shoal.strategies.peers import JobOver
 from shoal.strategies.solo_peers import SoloPeers
@@ -31,10 +35,13 @@ from shoal.training.recovery import join_first
 from shoal.training.restart import begin_anew, train_through
 from shoal.training.run import Run
 from shoal.training.session import HandedOver, Session
-from shoal.training.start import start_session
+from shoal.training.start import MakeStrategy, start_session
 from shoal.watch import open_display
 
 T = TypeVar("T")
+# What Python itself puts behind a call that is the last thing in a module or a function; names of 3.11 and later.
+NOTHING = {"POP_TOP", "LOAD_CONST", "NOP", "STORE_NAME", "STORE_FAST", "STORE_GLOBAL"}
+RETURNS = {"RETURN_VALUE", "RETURN_CONST"}
 
 
 is_worker = False  # `train` runs in this process as a worker of a job; `torch_autoload` asks
@@ -71,11 +78,12 @@ def _alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
         display.show(event, time.time())
 
     peers = SoloPeers(show)
-    session = start_session(peers, config)
+    fresh = partial(start_session, peers, config)
+    session = fresh()
     started = time.time()
     outcome, code, reason = "failed", 1, "the script raised"
     try:
-        result = _to_its_end(train, session)
+        result = _to_its_end(train, session, fresh)
         outcome = "stopped" if session.stopped else "finished"
         code, reason = 0, session.stopped or "the script is done"
         if isinstance(result, SystemExit):
@@ -108,8 +116,10 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment, *, is_
     is_worker, process = True, os.getpid()
     _heed_sigterm(peers)
     try:
-        session, store = _in_job(peers)
-        result = _to_its_end(train, session, store, is_last_line=is_last_line)
+        make = partial(make_strategy, servers=peers.servers)
+        session, store = _in_job(peers, make)
+        fresh = partial(start_session, peers, session.config, make=make)
+        result = _to_its_end(train, session, fresh, store, is_last_line=is_last_line)
         session.in_job = False
         if isinstance(result, SystemExit):
             raise result
@@ -138,7 +148,7 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment, *, is_
                 session.close()
             peers.close(keeps_line=runs_on)
             if session is not None and runs_on:
-                tell_last_line(peers.client, step=session.step)
+                _tell_last_line(peers.client, step=session.step)
 
 
 def _heed_sigterm(peers: ClusterPeers) -> None:
@@ -160,14 +170,14 @@ def _heed_sigterm(peers: ClusterPeers) -> None:
     signal.signal(signal.SIGTERM, asked)
 
 
-def _in_job(peers: ClusterPeers) -> tuple[Session, Store | None]:
+def _in_job(peers: ClusterPeers, make: MakeStrategy) -> tuple[Session, Store | None]:
     """The first workers start together. A newcomer starts alone, and looks for the others when it is built."""
     past = None if peers.is_new else join_first(peers)
     config = from_toml(peers.client.config, origin="the coordinator's configuration")
     store = _store(config)
     if store is not None and config.chaos:
         store = FullDiskStore(store, peers.disk_is_full)
-    session = start_session(peers, config, store)
+    session = start_session(peers, config, store, make)
     if past is not None:
         session.go_through(past)
     elif not peers.is_new:
@@ -183,10 +193,15 @@ def _store(config: JobConfig) -> Store | None:
 
 
 def _to_its_end(
-    train: Callable[[Run], T], session: Session, store: Store | None = None, *, is_last_line: bool = False
+    train: Callable[[Run], T],
+    session: Session,
+    fresh: Callable[[], Session],
+    store: Store | None = None,
+    *,
+    is_last_line: bool = False,
 ) -> T | SystemExit:
     """What `train` returns, once it has on all workers. `sys.exit()` without a code is a good end too, and is handed
-    back to be raised.
+    back to be raised. `fresh` makes a session for a script that starts again from the top.
     """
     process = os.getpid()
 
@@ -198,7 +213,6 @@ def _to_its_end(
                 raise
             return left
 
-    fresh = partial(start_session, session.peers, session.config)
     result, last = train_through(to_its_end, session, fresh, store, is_last_line=is_last_line)
     if last is not session:  # the script started again from the top, in a session of its own
         session.step, session.stopped = last.step, last.stopped
@@ -234,3 +248,42 @@ def script_traceback(error: BaseException) -> str:
     while frames is not None and frames.tb_next is not None and frames.tb_frame.f_code.co_filename.startswith(ours):
         frames = frames.tb_next
     return "".join(traceback.format_exception(type(error), error, frames)).rstrip()
+
+
+# A script's last line: a worker that is killed after it costs the job nothing, one that is killed before may leave
+# something undone (`membership.finishing`).
+
+
+def ends_with(frame: FrameType | None) -> bool:
+    """Whether the script ends when the call that this frame is in returns. False where that is not certain."""
+    while frame is not None and _returns_next(frame):
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _returns_next(frame: FrameType) -> bool:
+    """Whether nothing but a return comes after the call that the frame is in."""
+    for instruction in dis.get_instructions(frame.f_code):
+        if instruction.offset <= frame.f_lasti:
+            continue
+        if instruction.opname in RETURNS:
+            return True
+        if instruction.opname not in NOTHING:
+            return False
+    return False
+
+
+def _tell_last_line(client: CoordinatorClient, *, step: int) -> None:
+    """Say that the script has come to its last line, when the interpreter comes to its end. Closes the client then."""
+    process = os.getpid()
+
+    def tell() -> None:
+        if os.getpid() != process:
+            return  # a child that the script forked
+        if getattr(sys, "last_value", None) is None:  # else the script raised: the exit code says so
+            client.leave(step=step, reason="the script is done")
+        client.close()
+
+    atexit.register(tell)

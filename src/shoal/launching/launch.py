@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from shoal.launching.disk.resuming import recorded_job, resumed_settings
-from shoal.launching.job import run_job
+from shoal.launching.run_job import run_job
 from shoal.launching.settings import merge
 
 

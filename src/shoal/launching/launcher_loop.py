@@ -1,7 +1,7 @@
 """The launcher's loop: one thread waits for everything at once and does what the supervisor says.
 
 Output and exits of processes, the coordinator's messages, signals, and times that come. What to do about them is
-decided in `supervision`; starting the first processes and clearing up is `job`'s.
+decided in `supervision`; starting the first processes and clearing up is `run_job`'s.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from shoal.launching.chaos import clauses
 from shoal.launching.chaos.laboratory import Laboratory, Running
 from shoal.launching.coordinator_line import CoordinatorLine
 from shoal.launching.disk.aftermath import EVENTS
-from shoal.launching.processes.running import Gone, Planned, Processes, ProcessNews, Said, Source, wait_for
+from shoal.launching.processes.running import Gone, JobProcess, LinesPrinted, Processes, ProcessNews, Source, wait_for
 from shoal.launching.processes.spares import Spares
 from shoal.launching.processes.specs import COORDINATOR, Job, worker_name, worker_process
 from shoal.launching.screen import Screen
 from shoal.launching.servers.server_side import ServerSide
 from shoal.launching.signals import Signals
 from shoal.launching.supervision import orders
-from shoal.launching.supervision.orders import Finish
+from shoal.launching.supervision.orders import FinishJob
 from shoal.launching.supervision.supervisor import Supervisor
 from shoal.membership.watcher import WatcherClient
 from shoal.wire.messages import Ended, Enlisted, Happened
@@ -48,11 +48,11 @@ class Equipment:
     screen: Screen
     signals: Signals
     line: CoordinatorLine
-    coordinator: Planned  # as it is started, and started again
+    coordinator: JobProcess  # as it is started, and started again
     servers: ServerSide
 
 
-class Launcher:
+class LauncherLoop:
     def __init__(self, job: Job, equipment: Equipment) -> None:
         """The first processes are started already."""
         self._job = job
@@ -73,9 +73,9 @@ class Launcher:
         self._unreported: list[AnyEvent] = []  # until the coordinator is back
         self._was_up = False  # the coordinator has answered once
         self._coordinator_runs = True
-        self._finish: Finish | None = None
+        self._finish: FinishJob | None = None
 
-    def run(self) -> Finish:
+    def run(self) -> FinishJob:
         """Returns when the job is over and every process is gone."""
         self._line.open()
         while self._finish is None:
@@ -108,7 +108,7 @@ class Launcher:
         if self._screen.lost_reader():
             self._decide(orders.Signalled(signal.SIGPIPE))
         self._look_at_servers()
-        self._decide(orders.Tick())
+        self._decide(orders.TimePassed())
         if self._supervisor.is_ending:
             self._laboratory.cease()
             return
@@ -137,7 +137,7 @@ class Launcher:
                 if isinstance(happened, Gone) and self._finish is None:
                     self._coordinator_exited(happened)
             elif self._spares.owns(happened.name):
-                if isinstance(happened, Said):
+                if isinstance(happened, LinesPrinted):
                     self._spares.printed(happened.name, happened.lines)
                 elif isinstance(happened, Gone):
                     self._spares.exited(happened.name, time.monotonic())
@@ -147,7 +147,7 @@ class Launcher:
                 self._from_worker(self._running[happened.name], happened)
 
     def _from_worker(self, worker: int, happened: ProcessNews) -> None:
-        if isinstance(happened, Said):
+        if isinstance(happened, LinesPrinted):
             if self._finish is None:
                 self._screen.worker_lines(worker, happened.lines)
         elif isinstance(happened, Working):
@@ -259,7 +259,7 @@ class Launcher:
                 self._processes.send_signal(self._running.keys(), signal.SIGINT)
             case orders.Say():
                 self._screen.say(instruction.text)
-            case Finish():
+            case FinishJob():
                 self._finish = instruction
 
     def _start_worker(self, order: orders.StartWorker) -> None:

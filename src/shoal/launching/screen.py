@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from shoal.errors import ScriptFailed
 from shoal.events import Event, StorageFailed, StorageRestored
 from shoal.launching.processes.specs import Job
-from shoal.launching.supervision.orders import Finish
+from shoal.launching.supervision.orders import FinishJob
 from shoal.watch import Display, closing_line
 
 SHOWN_LINES = 15  # of a lost worker's output in the final message
@@ -68,7 +68,7 @@ class Screen:
     def close(self) -> None:
         self._write(self._display.close)
 
-    def conclude(self, finish: Finish, job: Job, last_lines: Sequence[str]) -> None:
+    def conclude(self, finish: FinishJob, job: Job, last_lines: Sequence[str]) -> None:
         """The summary, or the one message that says why there is none."""
         self.close()
         if not finish.error:
@@ -108,7 +108,7 @@ def _how_to_go_on(job: Job) -> str:
     return f"; `shoal run --resume {job.run_dir}` goes on" if has_one else ""
 
 
-def final_message(finish: Finish, job: Job, last_lines: Sequence[str]) -> list[str]:
+def final_message(finish: FinishJob, job: Job, last_lines: Sequence[str]) -> list[str]:
     """What the user reads last, on standard error. Nothing when all went well."""
     if not finish.error:
         return [f"shoal: {finish.text}; the record is in {job.run_dir}{_how_to_go_on(job)}"] if finish.text else []

@@ -13,7 +13,7 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig, from_mapping, read_toml
-from shoal.launching import strategy_settings
+from shoal.launching import strategy_settings, texts
 
 
 def merge(
@@ -26,7 +26,7 @@ def merge(
         from_mapping(from_file, origin=file)
     named = {name.replace("_", "-"): value for name, value in given.items()}
     if ":" in str(named.get("workers", "")) and "min-workers" in named:
-        raise UsageError(f"{origin} sets --workers {named['workers']} and --min-workers; leave one of the minimums out")
+        raise UsageError(texts.two_minimums(origin, named["workers"]))
     on_top = {**from_file, **named}
     merged = from_mapping({**strategy_settings.fitting(base, on_top), **on_top}, origin=origin)
     # Those of a job that is resumed are not all known before its recorded ones are put under them.

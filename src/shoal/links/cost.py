@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from shoal.links.matrix import LinkMatrix
 
 PIPE_BYTES = 512 * 1024  # about the size of the segments that follow each other through a tree or a chain
-# What a transfer costs at its two ends together, beyond the plain message that latencies are measured with. Processor
-# time of an all-reduce of 64 bytes on a ring of 4 ranks less that of 2: 66 us for each send and receive more, of which
-# about 20 are in the measured latency.
+# Seconds that a transfer costs its two ends together, beyond the message with which latencies are measured. Taken from
+# the processor time of a 64-byte all-reduce on rings of 4 and of 2 ranks: each further send and receive takes 66 us, of
+# which about 20 are part of the measured latency.
 TRANSFER_SECONDS = 40e-6
-REDUCE_SECONDS_PER_BYTE = 0.15e-9  # adding to what is in the cache
+REDUCE_SECONDS_PER_BYTE = 0.15e-9  # adding to values in the cache
 
 Cost = Callable[[int], float]  # seconds for a size in bytes
 
@@ -29,8 +29,8 @@ def pieces_of(size: float) -> int:
 
 
 def ring(matrix: LinkMatrix, size: int, order: Sequence[int]) -> float:
-    """All-reduce. A rank goes on when its left neighbour did: on the whole either the way around the ring or the link
-    that needs longest for its bytes sets the pace."""
+    """All-reduce. A rank waits for its left neighbour in each round, so either the time around the whole ring or the
+    link that needs longest for its bytes sets the pace."""
     ranks = len(order)
     if ranks < 2:
         return 0.0
@@ -42,7 +42,7 @@ def ring(matrix: LinkMatrix, size: int, order: Sequence[int]) -> float:
 
 
 def halving_doubling(matrix: LinkMatrix, size: int) -> float:
-    """All-reduce. In every round the slowest of its links counts."""
+    """All-reduce. The slowest link of each round sets its time."""
     ranks, blocks, total = matrix.size, matrix.size, 0.0
     while blocks > 1:
         half = (blocks + 1) // 2
@@ -73,7 +73,7 @@ class _Tree:
         return self.matrix.link(self.ranks[source], self.ranks[target]).per_byte * size + TRANSFER_SECONDS
 
     def up(self, size: float) -> float:
-        """Until the root has the sum of one segment of everybody."""
+        """Seconds until the root has the sum of one segment over all ranks."""
         ready = [0.0] * len(self.ranks)
         for place in reversed(range(len(self.ranks))):
             for child in self.children(place):
@@ -83,7 +83,7 @@ class _Tree:
         return ready[0]
 
     def down(self, size: float) -> float:
-        """Until everybody has one segment of the root."""
+        """Seconds until all ranks have one segment from the root."""
         ready = [0.0] * len(self.ranks)
         for place in range(len(self.ranks)):
             waited = 0.0
@@ -140,7 +140,7 @@ def double_tree(matrix: LinkMatrix, size: int) -> float:
     )
     pace = max(busiest, *(shape.window(part, leaves=True) for shape in shapes))
     first = max(shape.up(part) + shape.down(part) for shape in shapes)
-    # Wherever the first segments of both trees meet, one of them waits.
+    # Where the first segments of both trees meet, one waits for the other.
     return first + busiest / 2 + (pieces - 1) * pace
 
 

@@ -30,13 +30,13 @@ class Link(msgspec.Struct, frozen=True, array_like=True):
 
 
 GAP = 2.0  # between figures of links that are really different; a repeated measurement varies by less
-UNKNOWN = Link(100e-6, 1e-9)  # what stands for links where not one was measured
+UNKNOWN = Link(100e-6, 1e-9)  # assumed for all links when not one was measured
 
 
 class LinkMatrix(msgspec.Struct, frozen=True):
     """All links of a generation. The same on every rank, bit for bit, so that all choose alike."""
 
-    rows: tuple[tuple[Link, ...], ...]  # rows[i][j]: from rank i to rank j; what stands in [i][i] means nothing
+    rows: tuple[tuple[Link, ...], ...]  # rows[i][j]: from rank i to rank j; rows[i][i] is unused
     seconds: float = 0.0  # that measuring took
 
     @property
@@ -86,7 +86,7 @@ class LinkMatrix(msgspec.Struct, frozen=True):
 
 
 def _levels(figures: Sequence[float]) -> dict[float, float]:
-    """For each figure the one that stands for it."""
+    """For each figure, the median of its level."""
     ordered = sorted(figures)
     levels: list[list[float]] = []
     for figure in ordered:
@@ -103,7 +103,7 @@ def _span(least: float, most: float) -> str:
 
 
 def uniform(size: int, link: Link) -> LinkMatrix:
-    """All links alike."""
+    """A matrix whose links are all alike."""
     return LinkMatrix(((link,) * size,) * size)
 
 
@@ -130,5 +130,5 @@ def completed(size: int, found: Mapping[tuple[int, int], Link], hosts: Hosts = (
 
 
 def _slowest(links: Sequence[Link]) -> Link:
-    """With the worst of both figures."""
+    """A link with the worst latency and the worst bandwidth of these."""
     return Link(max(link.latency for link in links), max(link.per_byte for link in links))

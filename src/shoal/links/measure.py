@@ -4,10 +4,10 @@
 plan.
 
 In rounds of pairs (`rounds`) the lower rank of a pair asks and the higher one answers: some small messages for the
-latency, then larger and larger ones each way for the bandwidth, as long as there is time. Only who asks reads a clock.
-Rank 0 collects the figures and gives them to all ranks, so that all have the same. Links that differ much from the
-others are measured once more, among themselves: a process may merely have had to wait for a core. When the time is up,
-pairs that are left are not measured; `completed` says what stands for them. A lost peer raises `PeerLost`, and
+latency, then larger and larger ones each way for the bandwidth, as long as there is time. Only the asking rank reads a
+clock. Rank 0 collects the figures and gives them to all ranks, so that all have the same. Links that differ much from
+the others are measured once more, among themselves: a process may merely have had to wait for a core. Pairs that are
+left when the time is up are not measured; `completed` says what is assumed for them. A lost peer raises `PeerLost`, and
 `Mesh.abort` ends the measuring.
 """
 
@@ -146,13 +146,13 @@ class _Measuring:
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
         self._head = memoryview(bytearray(_HEADER.size))
-        self._room = memoryview(bytearray(max(BURSTS)))  # what is in it does not matter
+        self._room = memoryview(bytearray(max(BURSTS)))  # its contents do not matter
 
     def run(self, rounds: Sequence[Sequence[Pair]], limit: float) -> _Figures:
         """What all ranks found, the same on all of them."""
         if not rounds:
             return _Figures()
-        self._gather(_Figures())  # nobody's clock starts before all are here
+        self._gather(_Figures())  # wait for all ranks before any clock starts
         self._give(_Figures())
         began = time.perf_counter()
         found: list[Figure] = []
@@ -167,7 +167,7 @@ class _Measuring:
         return self._give(_Figures(figures, time.perf_counter() - began))
 
     def _gather(self, own: _Figures) -> tuple[Figure, ...]:
-        """Everybody's come to rank 0."""
+        """Send the figures of all ranks to rank 0."""
         if self._mesh.rank != 0:
             self._post(0, memoryview(msgspec.msgpack.encode(own)), 0)
             return ()
@@ -175,7 +175,7 @@ class _Measuring:
         return tuple(figure for each in (own, *others) for figure in each.figures)
 
     def _give(self, figures: _Figures) -> _Figures:
-        """Rank 0's come to all, the same to the last bit."""
+        """Send rank 0's figures to all ranks, the same to the last bit."""
         if self._mesh.rank != 0:
             return self._take_figures(0)
         encoded = memoryview(msgspec.msgpack.encode(figures))
@@ -192,10 +192,10 @@ class _Measuring:
             raise WireError(f"rank {peer} sent figures of its links that cannot be read: {error}") from None
 
     def _ask(self, peer: int, limit: float) -> list[Figure]:
-        """Both directions of a link, or nothing where there is no time."""
+        """Measure both directions of a link; nothing if there is no time left."""
         found: list[Figure] = []
         if limit > 0:
-            self._exchange(peer, 0, 0)  # the peer may still be with another one
+            self._exchange(peer, 0, 0)  # wait until the peer is done with its previous partner
             end = time.perf_counter() + limit
             there_and_back = self._exchange(peer, 0, 0)
             for _ in range(PINGS - 1):
@@ -225,7 +225,7 @@ class _Measuring:
         return there, back
 
     def _exchange(self, peer: int, given: int, wanted: int) -> float:
-        """Seconds until the answer was here."""
+        """Send a message and return the seconds until its answer arrived."""
         started = time.perf_counter()
         self._post(peer, self._room[:given], wanted)
         self._take(peer)

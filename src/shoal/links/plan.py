@@ -17,8 +17,8 @@ from shoal.links.matrix import Hosts, LinkMatrix
 from shoal.links.ring_order import ring_order
 
 SIZES = tuple(2**power for power in range(8, 31))  # bytes that the model is asked for; schedules change between them
-# To follow another schedule than the one for the next smaller size it must be faster by this part: the model is not
-# better than that, and a table of few ranges can be read.
+# A schedule replaces the one of the next smaller size only if it is faster by this part: the model is no more precise
+# than that, and a table with few ranges is readable.
 LEAST_GAIN = 0.05
 MOST_TOLD = 32  # ranks of a ring's order in a reason; all of them are in the plan
 
@@ -67,8 +67,8 @@ class LinkPlan:
     seconds: float = 0.0  # that measuring took
 
 
-# What a tree saves in rounds counts up to here. Measured with ring and tree over loopback (bench_all_reduce.md), and
-# set lower than that alone would have it: on a real link a tree sends up to three times the tensor through one rank.
+# Bytes up to which a tree's fewer rounds make it faster. Measured with ring and tree over loopback, and then set lower
+# (bench_all_reduce.md), since on a real link a tree sends up to three times the tensor through one rank.
 FIXED_TREE_BYTES = 512 * 1024
 FIXED = LinkPlan(
     all_reduce=SizeTable((0, FIXED_TREE_BYTES + 1), ("tree", "ring")),
@@ -112,7 +112,7 @@ def choose(size: int, matrix: LinkMatrix, hosts: Hosts = ()) -> Choice:
 
 
 def _all_reduces(matrix: LinkMatrix, order: tuple[int, ...], hosts: Hosts) -> Mapping[str, Cost]:
-    """Where several cost the same, the first is taken."""
+    """The candidates for an all-reduce; among equals, the first is taken."""
     flat: dict[str, Cost] = {
         "tree": lambda size: cost.tree(matrix, size),
         "halving-doubling": lambda size: cost.halving_doubling(matrix, size),
@@ -163,7 +163,7 @@ def _table(costs: Mapping[str, Cost]) -> SizeTable:
 
 
 def _telling(table: SizeTable) -> list[int]:
-    """Sizes whose figures show why: one in each range."""
+    """One size in each range, whose figures explain the choice."""
     ends = [*table.least[1:], 64 * max(table.least[-1], 1024)]
     return [max(SIZES[0], least, min(SIZES[-1], end // 4)) for least, end in zip(table.least, ends, strict=True)]
 

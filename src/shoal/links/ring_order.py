@@ -1,4 +1,4 @@
-"""In which order ranks sit around a ring, on given links: slow ones are crossed as rarely as can be. Pure.
+"""The order of ranks around a ring that crosses slow links as rarely as possible. Pure.
 
 Starts from rank 0 to the nearest neighbour that is left, again and again, then turns stretches of the ring around while
 that makes it faster (2-opt). The same links give the same order everywhere. The best order is not promised.
@@ -12,15 +12,15 @@ from shoal.links.matrix import LinkMatrix
 
 # Bytes of a tensor that the order is made for: a ring is for large ones.
 TYPICAL_BYTES = 16 * 1024 * 1024
-# Another order than that of the ranks must be better by this part: on equal links figures differ by chance only.
+# Part by which another order than 0, 1, 2, ... must be better: figures of equal links differ by chance.
 LEAST_GAIN = 0.1
 MOST_LOOKS = 500_000  # at links, about 0.1 s; with 16 ranks all stretches of a ring are 105 tries of 16 links
 
 
 def ring_order(matrix: LinkMatrix) -> tuple[int, ...]:
-    """Begins with rank 0."""
+    """The ranks in their order around the ring, from rank 0."""
     ranks = tuple(range(matrix.size))
-    if matrix.size < 4:  # two directions at most, of the same links but for measuring errors
+    if matrix.size < 4:  # orders of such a ring differ in direction only
         return ranks
     part = TYPICAL_BYTES / matrix.size
     seconds = [[link.seconds(part) for link in row] for row in matrix.rows]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from shoal.links.matrix import Hosts
 
-# Of all pairs, with more ranks than this: what lies beyond is not measured, so that rank 0 has not too much to collect.
+# Rounds of the tournament that are measured; a limit on what rank 0 has to collect from many ranks.
 MOST_ROUNDS = 64
 
 Pair = tuple[int, int]  # the lower rank first: it asks, the other one answers
@@ -36,7 +36,7 @@ def rounds_of(size: int, hosts: Hosts = ()) -> list[list[Pair]]:
 
 
 def packed(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    """Given pairs in rounds, each as early as both of its ranks are free."""
+    """Put pairs into rounds, each pair into the first round in which both ranks are free."""
     rounds: list[list[Pair]] = []
     free: dict[int, int] = {}  # first round in which a rank has no partner yet
     for pair in pairs:

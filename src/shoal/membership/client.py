@@ -17,11 +17,12 @@ import msgspec
 from shoal.errors import AddressUnavailable, WireError, by_name
 from shoal.events import AnyEvent
 from shoal.job_config import JobConfig, from_toml
-from shoal.membership import channel, reasons
-from shoal.membership.call_book import CallBook
-from shoal.membership.heard import Heard, Interruption
+from shoal.membership import channel
+from shoal.membership.core import reasons
 from shoal.membership.line import Line, LineConfig
-from shoal.membership.outbox import Notice
+from shoal.membership.member.call_book import CallBook
+from shoal.membership.member.heard import Heard, Interruption
+from shoal.membership.member.outbox import Notice
 from shoal.terms import Made
 from shoal.values import Address, Generation
 from shoal.wire.messages import (

@@ -22,14 +22,11 @@ from pathlib import Path
 from shoal.errors import AddressUnavailable, UsageError, WireError
 from shoal.events import JobStarted, Record, StorageFailed, StorageRestored
 from shoal.job_config import JobConfig
-from shoal.membership.admission import OWN_EVENTS
 from shoal.membership.connections import Connections, Hearers
-from shoal.membership.core import TICK, MembershipCore
-from shoal.membership.decisions import NumberGiven, Remembered
-from shoal.membership.forming import Past
-from shoal.membership.journal import Journal
-from shoal.membership.ledger import Ledger
-from shoal.membership.protocol import (
+from shoal.membership.core.admission import OWN_EVENTS
+from shoal.membership.core.core import TICK, MembershipCore
+from shoal.membership.core.decisions import NumberGiven, Remembered
+from shoal.membership.core.protocol import (
     Arrived,
     CatchUp,
     Close,
@@ -48,11 +45,14 @@ from shoal.membership.protocol import (
     Stored,
     Tick,
 )
-from shoal.membership.protocol import Journal as WriteDown
+from shoal.membership.core.protocol import Journal as WriteDown
+from shoal.membership.generations.forming import Past
 from shoal.membership.publisher import Publisher
 from shoal.membership.publisher_thread import PublisherThread
-from shoal.membership.storage import StorageNews, Trouble
-from shoal.membership.worker_clocks import own_clock
+from shoal.membership.record.journal import Journal
+from shoal.membership.record.ledger import Ledger
+from shoal.membership.record.storage import StorageNews, Trouble
+from shoal.membership.record.worker_clocks import own_clock
 from shoal.transport import listening
 from shoal.values import Address
 from shoal.wire.messages import Beat, ClientMessage, Happened, Welcome, encode

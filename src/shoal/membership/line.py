@@ -18,8 +18,8 @@ from typing import Protocol
 
 from shoal.errors import AddressUnavailable, ShoalError
 from shoal.membership import channel
-from shoal.membership.outbox import Outbox
-from shoal.membership.worker_clocks import own_clock
+from shoal.membership.member.outbox import Outbox
+from shoal.membership.record.worker_clocks import own_clock
 from shoal.transport import silence
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.values import Address

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from shoal.membership.protocol import Discard, Publish, Published, PublishFailed
+from shoal.membership.core.protocol import Discard, Publish, Published, PublishFailed
 from shoal.membership.publisher import Publisher
 
 Answer = Callable[[Published | PublishFailed], None]

@@ -18,16 +18,16 @@ from typing import Protocol, TypeVar
 import torch
 
 from shoal.errors import ExchangeFailed, ShoalError
-from shoal.parameters.client_ask import PullTerms
-from shoal.parameters.client_core import Activity, ClientCore
-from shoal.parameters.client_layout import ClientLayout
-from shoal.parameters.client_memory import StagingMemory
-from shoal.parameters.client_propose import Defining, Proposing
-from shoal.parameters.client_pull import IncomingPull, PullMemory
-from shoal.parameters.client_push import OutgoingPush, OutgoingState, Staging
+from shoal.parameters.blocks.table_blocks import blocks_of
 from shoal.parameters.client_servers import ClientConfig, Sent, ServersChanged
-from shoal.parameters.client_state import IncomingState, State, joined, parcels_of
-from shoal.parameters.table_blocks import blocks_of
+from shoal.parameters.requests.client_ask import PullTerms
+from shoal.parameters.requests.client_core import Activity, ClientCore
+from shoal.parameters.requests.client_layout import ClientLayout
+from shoal.parameters.requests.client_memory import StagingMemory
+from shoal.parameters.requests.client_propose import Defining, Proposing
+from shoal.parameters.requests.client_pull import IncomingPull, PullMemory
+from shoal.parameters.requests.client_push import OutgoingPush, OutgoingState, Staging
+from shoal.parameters.requests.client_state import IncomingState, State, joined, parcels_of
 from shoal.values import ServerMap
 from shoal.wire.ledger_entries import (
     Answer,

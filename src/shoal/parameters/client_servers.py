@@ -14,9 +14,9 @@ from typing import Protocol
 import msgspec
 
 from shoal.errors import Refused, ServerRefused, ShoalError
-from shoal.parameters.client_thread import ClientThread
 from shoal.parameters.connection import Connection
 from shoal.parameters.purposes import job_purpose, keeper_job_purpose
+from shoal.parameters.requests.client_thread import ClientThread
 from shoal.parameters.silence import INTERVAL, Listening, Silence
 from shoal.transport.arena import Offer, PeerArena
 from shoal.transport.connection.handshake import Key

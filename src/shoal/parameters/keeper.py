@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 
 from shoal.errors import AddressUnavailable, UsageError
 from shoal.parameters.doorway import Doorway
-from shoal.parameters.group_events import GroupEvent
 from shoal.parameters.keeper_desk import KeeperDesk
 from shoal.parameters.purposes import KEEPER_PURPOSE, keeper_job_purpose
-from shoal.parameters.server_group import GroupSettings, ServerGroup
-from shoal.parameters.space_terms import SpaceTerms
+from shoal.parameters.server_group.group_events import GroupEvent
+from shoal.parameters.server_group.server_group import GroupSettings, ServerGroup
+from shoal.parameters.server_group.space_terms import SpaceTerms
 from shoal.parameters.switchboard import Switchboard
 from shoal.transport.connection.handshake import Key
 from shoal.values import Address

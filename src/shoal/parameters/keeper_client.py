@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from shoal.errors import AddressUnavailable, Refused, WireError
 from shoal.parameters.purposes import KEEPER_PURPOSE
-from shoal.parameters.space_terms import SpaceTerms
+from shoal.parameters.server_group.space_terms import SpaceTerms
 from shoal.transport.connection.handshake import Key
 from shoal.transport.connection.introduction import connect
 from shoal.values import Address

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from shoal.errors import WireError
 from shoal.parameters import trouble_log
 from shoal.parameters.connection import Connection
-from shoal.parameters.group_events import GroupEvent
-from shoal.parameters.keeper_core import (
+from shoal.parameters.server_group.group_events import GroupEvent
+from shoal.parameters.server_group.keeper_core import (
     Admit,
     Caller,
     KeeperCore,
@@ -26,7 +26,7 @@ from shoal.parameters.keeper_core import (
     SendNews,
     SendNote,
 )
-from shoal.parameters.server_group import ServerGroup
+from shoal.parameters.server_group.server_group import ServerGroup
 from shoal.wire.keeper_messages import GroupNews
 from shoal.wire.note_frames import MAX_BODY_BYTES
 from shoal.wire.parameter_messages import AnyNote, Refusal

@@ -19,18 +19,18 @@ import torch
 
 from shoal.errors import Refused, ServerRefused, ServerUnfit, ShoalError, WireError
 from shoal.parameters import trouble_log
-from shoal.parameters.background import Background
+from shoal.parameters.blocks.memory_budget import MemoryBudget
 from shoal.parameters.connection import Connection
 from shoal.parameters.doorway import Doorway
 from shoal.parameters.keeper_link import KeeperAt, KeeperLink
-from shoal.parameters.memory_budget import MemoryBudget
 from shoal.parameters.purposes import SERVER_PURPOSE, job_purpose
 from shoal.parameters.server_figures import Figures, beat_of
+from shoal.parameters.server_group.space_terms import SpaceTerms
 from shoal.parameters.server_peers import ServerPeer, ServerPeers
-from shoal.parameters.space import Space
-from shoal.parameters.space_terms import SpaceTerms
+from shoal.parameters.space.background import Background
+from shoal.parameters.space.space import Space
+from shoal.parameters.space.worker_link import WorkerLink, refuse
 from shoal.parameters.switchboard import Switchboard
-from shoal.parameters.worker_link import WorkerLink, refuse
 from shoal.transport.connection.handshake import Key
 from shoal.values import Address, ServerMap
 from shoal.wire.keeper_messages import Filled, GroupNews, ServerBeat, SpaceEnd

@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from shoal.parameters.ledger_state import LedgerState
-from shoal.parameters.memory_budget import MemoryBudget
+from shoal.parameters.blocks.memory_budget import MemoryBudget
+from shoal.parameters.ledger.ledger_state import LedgerState
 from shoal.parameters.switchboard import Switchboard
 from shoal.wire.keeper_messages import ServerBeat, ServerFigures
 

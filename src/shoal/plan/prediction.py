@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from shoal.job_config import JobConfig
-from shoal.membership.core import TICK, MembershipCore
-from shoal.membership.protocol import Arrived, Closed, End, Input, Send
-from shoal.membership.protocol import Tick as TickInput
+from shoal.membership.core.core import TICK, MembershipCore
+from shoal.membership.core.protocol import Arrived, Closed, End, Input, Send
+from shoal.membership.core.protocol import Tick as TickInput
 from shoal.plan.cluster_plan import Assumptions, ClusterPlan
 from shoal.values import Address, Generation
 from shoal.wire.messages import (

@@ -28,7 +28,7 @@ from shoal.errors import Aborted, ExchangeFailed, PeerLost, Refused, ShoalError
 from shoal.events import AnyEvent
 from shoal.links.measure import survey, told
 from shoal.membership.client import CoordinatorClient
-from shoal.membership.member import again
+from shoal.membership.member.member import again
 from shoal.strategies.brake import Brake
 from shoal.strategies.peers import Briefed, JobOver, Peers, Traffic
 from shoal.strategies.reaching import by_worker, tell_from_outside

@@ -19,7 +19,7 @@ import torch
 
 from shoal.data.order import key_of
 from shoal.errors import UsageError
-from shoal.parameters.client_push import OutgoingPush
+from shoal.parameters.requests.client_push import OutgoingPush
 from shoal.strategies.autograd_node import accumulator
 from shoal.strategies.host_memory import in_host_memory, numbers
 from shoal.strategies.parameter_table import Entry

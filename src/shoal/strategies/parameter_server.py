@@ -35,14 +35,11 @@ TINY = 1e-12  # added to a norm that something is divided by
 
 @dataclass(frozen=True)
 class ParameterServerConfig:
+    manners: Manners
     terms: LedgerTerms
     noise: float  # deviation of the noise on gradients; 0: none
     normalize: bool  # gradients are divided by their norm
     seed: int
-
-
-def manners_of(*, is_synchronous: bool) -> Manners:
-    return Manners(every=1 if is_synchronous else None, updates_elsewhere=True)
 
 
 class ParameterServer(Strategy):
@@ -51,7 +48,7 @@ class ParameterServer(Strategy):
         self._peers = replica.peers
         self._client = client
         self._config = config
-        self.manners = manners_of(is_synchronous=config.terms.is_synchronous)
+        self.manners = config.manners
         self._view = LedgerView(self._peers, client, config.terms)
         if self.manners.is_free:
             is_bounded = config.terms.staleness is not None
@@ -260,6 +257,10 @@ class ParameterServer(Strategy):
             return self._client.withdraw(iteration.step)
 
     # Values
+
+    @property
+    def held(self) -> tuple[int, int]:  # type: ignore[override]  # it changes with the table
+        return self._client.held
 
     def pull(self, *, is_bounded: bool = True) -> None:
         assert self._inbox is not None

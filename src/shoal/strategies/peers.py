@@ -15,7 +15,6 @@ from typing import Self
 from shoal.collectives.group import Group
 from shoal.errors import ExchangeFailed, ParametersLost, ShoalError
 from shoal.events import AnyEvent
-from shoal.parameters.client import ParameterClient
 from shoal.terms import Made
 from shoal.values import Generation, Unreached
 from shoal.wire.messages import Done, ExchangeBroken, PartFailed, PartWritten, Ready
@@ -64,7 +63,7 @@ class Breakage:
 class Traffic:
     """Running totals over all generations."""
 
-    bytes_sent: int = 0  # to peers and to servers
+    bytes_sent: int = 0  # to peers, and to servers where the job has any
     idle_seconds: float = 0.0  # blocked in a collective while no byte moved
     bytes_shared: int = 0  # that parameter servers on this machine read from this worker's memory
 
@@ -83,7 +82,6 @@ class Peers(ABC):
     is_new: bool  # it has not been in a generation yet: its group stands for the one to come, and can do nothing
     group: Group  # of the current generation
     generation: Generation
-    servers: ParameterClient | None = None  # of the job, where it has parameter servers
 
     # Into the next generation: see `membership.member`
 

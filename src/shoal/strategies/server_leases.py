@@ -27,7 +27,7 @@ Heard = TypeVar("Heard", bound=Answer)
 class LedgerTerms:
     """How the ledger is to treat this job's updates."""
 
-    is_synchronous: bool
+    is_free: bool  # each worker makes updates of its own
     staleness: int | None  # most clocks that a worker may be ahead of the slowest; None: any number
     scaling: str  # what staleness scales: lr, gradient or none
 
@@ -50,7 +50,7 @@ class LedgerView:
         terms = EnrolTerms(
             generation=generation.number,
             workers=tuple(sorted(member.worker for member in generation.members)),
-            mode="synchronous" if self._terms.is_synchronous else "asynchronous",
+            mode="asynchronous" if self._terms.is_free else "synchronous",
             staleness=self._terms.staleness,
             scaling=self._terms.scaling,
         )

@@ -46,7 +46,7 @@ class Iteration:
     own_samples: int = 0  # this worker's own in the step's batches so far, with this one
     is_first: bool = True  # of the step's accumulated batches
     is_last: bool = True
-    meets: bool = True  # all workers meet in this batch: its exchange carries their votes, and with it a round is over
+    meets: bool = True  # all workers meet in this batch: its exchange carries their votes and ends a stretch
     exchanges: int = 0  # whole exchanges in this batch so far
     updates: int = 0  # optimizer steps taken in this batch so far
     waited: float = 0.0  # seconds the script was held up by exchanges
@@ -105,6 +105,7 @@ class Strategy(ABC):
 
     manners: Manners
     free: FreeRunning | None = None  # of one whose workers meet when called
+    held = (0, 0)  # blocks of the job's parameters that servers hold, and their bytes
     replaced = 0  # updates that servers had applied to values that were then replaced, whoever knew of them
 
     @abstractmethod

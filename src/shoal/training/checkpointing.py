@@ -76,7 +76,7 @@ def save_at_end(session: Session) -> None:
     Called again where the members have regrouped since: whoever was lost may have taken its part with it.
     """
     saver = session.saver
-    while saver.is_on and session.loop is not None and session.past is None and saver.last_step < session.step:
+    while saver.is_on and session.loop is not None and session.place.past is None and saver.last_step < session.step:
         saver.wait()
         try:
             is_here = meet(session, "end of the script", lambda label: _agree(session, label, compare=True))
@@ -101,17 +101,17 @@ def _agree(session: Session, label: str, *, compare: bool = False) -> bool:
 def _begin(session: Session, cursor: Cursor, *, reason: str, mark: str = "", is_last: bool = False) -> None:
     tree = {
         **state_of(session, cursor, is_whole=True),
-        "results": list(session.results),
+        "results": list(session.place.results),
         "keys": state_dict_keys(session),
     }
     tree["changed"] = changed_buffers(session)
     tree["terms"] = {} if session.loop is None else session.loop.terms()
-    if session.loop_end is not None:
-        tree = wound_back(tree, session.loop_end)
+    if session.place.loop_end is not None:
+        tree = wound_back(tree, session.place.loop_end)
     moment = Moment(
         step=session.step,
         cursor=cursor,
-        loop=session.loops,
+        loop=session.place.loops,
         first_step=0 if session.loop is None else session.loop.first_step,
         reason=reason,
         mark=mark,

@@ -70,17 +70,15 @@ class Loop:
         session.script.make("loop", loop_terms(self.plan))
         enter(session)
         session.loop, session.unit = self, None
-        self.number, self.first_step, self._blocked = session.loops + 1, session.step, session.saver.blocked
-        if session.is_catching_up and self._is_past(session.past):
-            session.loops += 1
-            session.points += 2  # its start and its end
+        self.number, self.first_step, self._blocked = session.place.loops + 1, session.step, session.saver.blocked
+        if session.is_catching_up and self._is_past(session.place.past):
+            session.place.skip_loop()
             load_behind(session)
             session.seed_outside()
             return
         self._check_optimizers()
         self._come_in()
-        session.loops, session.loop_end = self.number, None
-        session.in_loop = session.has_begun = True
+        session.place.enter_loop(self.number)
         tell_batch(session)
         try:
             while True:
@@ -105,7 +103,7 @@ class Loop:
 
     def _come_in(self) -> None:
         """Meet the others at the start, or where they are in this loop."""
-        session, past = self.session, self.session.past
+        session, past = self.session, self.session.place.past
         start = f"start of loop {self.number}: {self._text()}"
         if past is None:
             meet(session, start, self._start)
@@ -114,7 +112,8 @@ class Loop:
         elif past.in_loop:
             self.cursor = take_past(session)
             self.first_step = past.first_step
-            session.loops, session.points, session.in_loop = self.number, session.points + 1, True  # as the others are
+            session.place.enter_loop(self.number)  # as the others are
+            session.place.pass_meeting()
             self._join_in()
             session.reporter.restart_clock()
             session.saver.restart_clock()
@@ -151,7 +150,7 @@ class Loop:
                 "and model that it was made with, or start a new job"
             ) from None
         self.first_step = past.first_step
-        self.session.past = None
+        self.session.place.reach_checkpoint()
         self.session.compared = self.session.step  # all have read the same bytes
         meet(self.session, f"resuming loop {self.number}: {self._text()}", self._start)
         forget_changed(self.session, past.state)
@@ -178,7 +177,7 @@ class Loop:
                 self._supply.reopen()
                 return False
             session.replica.votes.save_seen = False  # those who have passed began it before this generation
-        session.points += 1
+        session.place.pass_meeting()
         leave_loop(session)
         return True
 
@@ -334,5 +333,5 @@ class Loop:
         session.reporter.add(shares=shares, epoch=batch.cursor_after.epoch)
         # A checkpoint must not be ahead of the record: a resumed job would leave out the steps between.
         is_saved = session.saver.last_step == session.step
-        session.reporter.send(step=session.step, now=is_saved, is_inside=session.is_inside_round)
+        session.reporter.send(step=session.step, now=is_saved, is_inside=session.is_inside_stretch)
         self._mark = time.perf_counter()

@@ -2,7 +2,7 @@
 
 A checkpoint that is made behind a loop has it, since a resumed script runs that code again; and so has a worker that
 goes back because another was lost in that code. Parameters and buffers are those of now. Not here: when all go back
-(`membership.alignment`).
+(`membership.member.alignment`).
 """
 
 from __future__ import annotations

@@ -57,9 +57,9 @@ class MeetingsInSteps(LoopMeetings):
             save_after_step(session, self._loop.cursor)
 
     def ends_together(self) -> bool:
-        """A round ends with the loop, however few steps it has."""
+        """A stretch ends with the loop, however few steps it has."""
         session = self._loop.session
-        if not session.strategy.manners.has_rounds or session.unit is None:
+        if not session.strategy.manners.has_stretches or session.unit is None:
             return True
         iteration = Iteration(session.step, 0.0, 0.0, 0)
         session.strategy.finish(iteration)

@@ -32,16 +32,16 @@ def meet(session: Session, label: str, action: Callable[[str], T]) -> T:
     session.peers.hold()
     while True:
         session.peers.set_position(session.step, label)
-        session.peers.reach(THROUGH if session.is_through else session.points + 1)
+        session.peers.reach(THROUGH if session.place.is_through else session.place.points + 1)
         try:
             value = action(label)
         except ExchangeFailed as failure:
-            breakage = replace(Breakage.by(failure, session.step, label), point=session.points + 1)
+            breakage = replace(Breakage.by(failure, session.step, label), point=session.place.points + 1)
             recovered = recover(session, breakage, cursor_of(session), in_place=False)
             if not recovered.has_passed:
                 continue
             value = cast(T, recovered.result)
-        session.points += 1
+        session.place.pass_meeting()
         session.tell_behind()
         return value
 
@@ -53,11 +53,11 @@ def is_past(session: Session, *, gives: bool = False) -> bool:
     `gives`: the meeting has a result.
     """
     enter(session, gives=gives)
-    past = session.past
+    past = session.place.past
     if past is None and not session.peers.is_new:
         return False
-    if past is None or past.is_resumed or session.points < past.points:
-        session.points += 1
+    if past is None or past.is_resumed or session.place.points < past.points:
+        session.place.pass_meeting()
         return True
     take_past(session)
     return False
@@ -65,26 +65,24 @@ def is_past(session: Session, *, gives: bool = False) -> bool:
 
 def take_past(session: Session) -> Cursor:
     """The script is where the others are: from now on it has their state."""
-    past = session.past
+    past = session.place.past
     assert past is not None
     session.script.arrive()
     try:
         cursor = load_state(session, past.state)
     except CheckpointUnusable as misfit:
         raise TermsDiffer(f"the state of the job does not fit this worker's script: {misfit}; {ADVICE}") from None
-    session.past = None
+    end = past.state.get("end")
+    session.place.arrive(None if end is None else from_tree(end))
     take_place(session, past.state)
     session.holds = session.reporter.generation = session.peers.generation.number
-    session.has_begun = True
-    end = past.state.get("end")
-    session.loop_end = None if end is None else from_tree(end)
     return cursor
 
 
 def load_behind(session: Session) -> None:
     """The script goes through code behind a loop that the others are behind, too: it should see the trained model."""
-    past = session.past
-    if past is None or past.loop != session.loops or past.state.get("end") is None:
+    past = session.place.past
+    if past is None or past.loop != session.place.loops or past.state.get("end") is None:
         return
     load_state(session, without_later(wound_back(past.state, from_tree(past.state["end"]))))
 
@@ -112,23 +110,23 @@ def gather(
     session.script.make(operation, terms)
     if is_past(session, gives=True):
         return cast(T, recorded(session))
-    named = f"{operation}, meeting {session.points + 1}"
+    named = f"{operation}, meeting {session.place.points + 1}"
     result = meet(session, named, lambda label: action(session.peers.group, f"step {session.step}, {label}"))
-    session.results.append(copy.deepcopy(result))  # the script may change its own
+    session.place.record(copy.deepcopy(result))  # the script may change its own
     session.script.gave(result)
     return result
 
 
 def recorded(session: Session) -> Any:
     """What this collective gave the others, or gave before the script started again."""
-    past = session.past
+    past = session.place.past
     if past is None:
         result = session.script.result
-    elif len(session.results) < len(past.results):
-        result = past.results[len(session.results)]
+    elif len(session.place.results) < len(past.results):
+        result = past.results[len(session.place.results)]
     else:
         text = (
-            f"the script calls run.mean or run.evaluate {len(session.results) + 1} times before loop {past.loop} "
+            f"the script calls run.mean or run.evaluate {len(session.place.results) + 1} times before loop {past.loop} "
             f"and the state is of one that called them {len(past.results)} times"
         )
         raise (
@@ -136,7 +134,7 @@ def recorded(session: Session) -> Any:
             if past.is_resumed
             else TermsDiffer(f"{text}; {ADVICE}")
         )
-    session.results.append(result)
+    session.place.record(result)
     session.script.gave(result)
     return copy.deepcopy(result)
 
@@ -147,7 +145,7 @@ def cursor_of(session: Session) -> Cursor:
 
 def end_of_loop(session: Session) -> str:
     """What the meeting at a loop's end is called, however the script gets there."""
-    return f"end of loop {session.loops} after {session.steps_done} steps (to end it early, use run.stop)"
+    return f"end of loop {session.place.loops} after {session.steps_done} steps (to end it early, use run.stop)"
 
 
 def settle(session: Session) -> None:
@@ -162,7 +160,7 @@ def settle(session: Session) -> None:
     if iteration.is_void:
         raise StartAgain("it left its loop")
     counts = is_step(iteration)
-    if session.strategy.manners.has_rounds:  # the round ends here, however few steps it has
+    if session.strategy.manners.has_stretches:  # the stretch ends here, however few steps it has
         iteration.meets = True
         session.strategy.finish(iteration)
         if iteration.is_void:
@@ -188,28 +186,29 @@ def note_loop_end(session: Session) -> None:
     assert loop is not None
     if digest is None and session.peers.group.size > 1:  # it took the result of that meeting from another
         digest = session.replica.digest()
-    session.loop_end = LoopEnd(
-        loop=session.loops,
-        points=session.points - 1,
+    end = LoopEnd(
+        loop=session.place.loops,
+        points=session.place.points - 1,
         first_step=loop.first_step,
         cursor=loop.cursor,
         kept={name: copy.deepcopy(thing.state_dict()) for name, thing in session.watched.kept.items()},
         groups=group_settings(session.watched.optimizers),
-        results=len(session.results),
+        results=len(session.place.results),
         calls=len(session.script.own),
         models=tuple(session.watched.models),
         digest=digest,
     )
+    session.place.stand_behind(end)
     session.tell_behind()
-    session.peers.reach(session.points)
+    session.peers.reach(session.place.points)
 
 
 def leave_loop(session: Session) -> None:
     """All workers are through with the loop."""
-    session.in_loop = False
+    session.place.leave_loop()
     session.reporter.send(step=session.step, now=True)
     if session.peers.group.rank == 0:
-        session.peers.report(LoopEnded(loop=session.loops, step=session.step))
+        session.peers.report(LoopEnded(loop=session.place.loops, step=session.step))
 
 
 def finish(session: Session) -> None:
@@ -217,17 +216,17 @@ def finish(session: Session) -> None:
     session.was_left = session.was_left or session.iteration is not None
     settle(session)
     enter(session, at_end=True)
-    past = session.past
+    past = session.place.past
     session.script.end()
     if past is not None and not past.is_resumed:
         if past.in_loop:
             raise TermsDiffer(f"the script came to its end before it was where the job is; {ADVICE}")
         # The others' scripts have made the same calls: more meetings can only be those for the last checkpoint.
-        session.points = max(session.points, past.points)
+        session.place.come_to_end(past.points)
         take_past(session)
     if past is not None and past.is_resumed and session.saver.last_step > 0:
         text = (
-            f"the script came to its end after {session.loops} of its loops over data, before loop {past.loop}, "
+            f"the script came to its end after {session.place.loops} of its loops over data, before loop {past.loop}, "
             f"where {session.saver.last_name} is: nothing of that checkpoint was loaded, and what the script printed "
             "are results on record; resume the same script with at least as many epochs, or start a new job"
         )

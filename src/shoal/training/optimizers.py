@@ -127,8 +127,8 @@ class OptimizerSteps:
     def is_protected(self) -> bool:
         """Whether every optimizer step taken so far in this iteration can be undone."""
         manners = self._strategy.manners
-        if self._iteration is None or manners.updates_elsewhere or manners.has_rounds:
-            return True  # nothing was changed here, or the copy of the whole round has it
+        if self._iteration is None or manners.updates_elsewhere or manners.has_stretches:
+            return True  # nothing was changed here, or the copy of the whole stretch has it
         return len(self._undo) >= self._iteration.updates
 
     def step(

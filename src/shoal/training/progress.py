@@ -1,6 +1,6 @@
 """What being ready for faults costs this worker when there are none, and what becomes of the batch after one.
 
-Not here: what faults cost, which is told from the steps of all workers (`membership.standstills`).
+Not here: what faults cost, which is told from the steps of all workers (`membership.record.standstills`).
 """
 
 from __future__ import annotations

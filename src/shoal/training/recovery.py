@@ -13,7 +13,7 @@ from typing import Any
 
 from shoal.checkpoint.state_tree import Tree
 from shoal.events import Advised, ParametersGone, StepVoided, WentBack
-from shoal.membership.alignment import Taking
+from shoal.membership.member.alignment import Taking
 from shoal.strategies.peers import Breakage, Briefed, Peers
 from shoal.strategies.strategy import Iteration
 from shoal.training.call_results import encode_result
@@ -36,7 +36,7 @@ class Recovered:
 
 
 def undo_void(session: Session, iteration: Iteration) -> None:
-    """Give back what the script's code changed in a step that does not count, and with it in its round."""
+    """Give back what the script's code changed in a step that does not count, and with it in its stretch."""
     breakage, earlier = iteration.breakage, 0 if session.unit is None else session.unit.samples
     assert breakage is not None
     session.go_back()
@@ -80,8 +80,8 @@ def finish_together(session: Session) -> bool:
         generation=session.peers.generation.number,
         step=session.step,
         reason=session.stopped or "the script is done",
-        points=session.points,
-        is_through=session.is_through,
+        points=session.place.points,
+        is_through=session.place.is_through,
     )
     done = Regrouping(session.peers, partial(_payload, session, cursor)).finish(notice, session.standing())
     if done is None:
@@ -122,9 +122,9 @@ def _has_gone_through(session: Session, past: Past) -> bool:
     It is not where they have begun anew, or gone back, since this worker was told of their calls. A script that has
     passed the loop which they are behind runs again too: its code there must see the trained model.
     """
-    known = [encode_result(result) for result in past.results[: len(session.results)]]
-    is_same = known == [encode_result(result) for result in session.results]
-    return is_same and session.loops < past.loop and session.points <= past.points
+    known = [encode_result(result) for result in past.results[: len(session.place.results)]]
+    is_same = known == [encode_result(result) for result in session.place.results]
+    return is_same and session.place.loops < past.loop and session.place.points <= past.points
 
 
 def join_first(peers: Peers) -> Past | None:
@@ -158,8 +158,7 @@ def own_past(session: Session, cursor: Cursor) -> Past:
 
 def _tell_lost(session: Session) -> None:
     """No server is left that could say it. Whoever finds out tells: the record has it once."""
-    servers = session.peers.servers
-    blocks, size = (0, 0) if servers is None else servers.held
+    blocks, size = session.strategy.held
     reason = "all servers that held them are lost"
     session.peers.report(ParametersGone(server=None, blocks=blocks, size=size, reason=reason))
 
@@ -167,7 +166,7 @@ def _tell_lost(session: Session) -> None:
 def tell_batch(session: Session) -> None:
     """Say what becomes of the batch, if the number of workers is another than it was."""
     loop = session.loop
-    if loop is not None and session.in_loop and not session.strategy.manners.is_free:  # else each has its own
+    if loop is not None and session.place.in_loop and not session.strategy.manners.is_free:  # else each has its own
         session.progress.resized(
             global_batch=loop.dealing().step_size, lr_factor=session.lr_factor, resize=session.config.resize
         )
@@ -199,18 +198,18 @@ def _notice(session: Session, breakage: Breakage) -> ExchangeBroken:
 
 def _payload(session: Session, cursor: Cursor, *, goes_back: bool = False) -> Tree:
     """All that a worker needs to be where this one is; `goes_back`: at the end of the loop that it is behind."""
-    end = session.loop_end
+    end = session.place.loop_end
     place = {
-        "loop": session.loops,
+        "loop": session.place.loops,
         "first_step": 0 if session.loop is None else session.loop.first_step,
-        "points": session.points,
-        "in_loop": session.in_loop,
+        "points": session.place.points,
+        "in_loop": session.place.in_loop,
         "stopped": session.stopped,
         "saved_step": session.saver.last_step,
         "saved_name": session.saver.last_name,
         "compared": session.compared,
     }
-    script = {"results": list(session.results), "calls": encode_calls(session.script.own)}
+    script = {"results": list(session.place.results), "calls": encode_calls(session.script.own)}
     if end is None or not goes_back:
         behind = None if end is None else end.as_tree()
         return {**state_of(session, cursor), **script, "place": place, "end": behind}
@@ -237,7 +236,7 @@ def _taken(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool)
     if done.taking is Taking.START:
         trusted = session.compared if done.was_hopeless else None
         raise StartAgain("the job starts from its newest checkpoint", is_settled=True, trusted=trusted)
-    if done.alignment.missed and not session.in_loop:
+    if done.alignment.missed and not session.place.in_loop:
         payload = _payload(session, cursor, goes_back=True) if payload is None else payload
         # All members run it again, and say the same then. It may be something else than before, where it depends on how
         # many they are: nothing is compared.
@@ -257,7 +256,7 @@ def _taken(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool)
     load_buffers(session, payload)
     take_place(session, payload)
     results = payload["results"]
-    result = results[len(session.results)] if len(results) > len(session.results) else None
+    result = results[len(session.place.results)] if len(results) > len(session.place.results) else None
     return Recovered(cursor, has_passed=True, result=result)
 
 
@@ -267,9 +266,9 @@ def _tell_missed(session: Session, done: Regrouped) -> None:
         return
     missed = done.alignment.missed
     lost = " and ".join(f"worker {worker}" for worker in missed)
-    text = f"{lost} {'was' if len(missed) == 1 else 'were'} lost in the code behind loop {session.loops}; "
+    text = f"{lost} {'was' if len(missed) == 1 else 'were'} lost in the code behind loop {session.place.loops}; "
     text += "all workers run it again"
     if done.taking is Taking.START:
         text += ", and what led there: that code has changed parameters on all of them"
-    went = WentBack(worker=session.peers.worker, lost=missed, loop=session.loops, step=session.step, reason=text)
+    went = WentBack(worker=session.peers.worker, lost=missed, loop=session.place.loops, step=session.step, reason=text)
     session.peers.report(went)

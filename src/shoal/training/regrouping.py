@@ -19,8 +19,8 @@ from shoal.checkpoint.state_tree import Tree
 from shoal.collectives.group import Group
 from shoal.errors import ExchangeFailed
 from shoal.events import Advised, ReplicaDiffered, StateCopied
-from shoal.membership import member
-from shoal.membership.alignment import Alignment, Taking
+from shoal.membership.member import member
+from shoal.membership.member.alignment import Alignment, Taking
 from shoal.strategies.peers import Peers
 from shoal.values import Standing
 from shoal.wire.messages import Done, ExchangeBroken, Ready

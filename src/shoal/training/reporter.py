@@ -16,8 +16,8 @@ import msgspec
 import torch
 
 from shoal.errors import UsageError
-from shoal.events import Advised, StepsApplied
-from shoal.membership.worker_clocks import own_clock
+from shoal.events import Advised, AnyEvent, StepsApplied
+from shoal.membership.record.worker_clocks import own_clock
 from shoal.steps import StepRow
 from shoal.strategies.peers import Peers
 from shoal.strategies.strategy import Iteration
@@ -58,8 +58,9 @@ class Reporter:
         self._open_scores: list[tuple[int, dict[str, float]]] = []  # evaluated in it, with the step
         self._applied: _Applied | None = None
         self._rows: list[StepRow] = []  # that wait to be sent; with nan and infinity as they are
-        self._held: list[StepRow] = []  # of applied steps whose round may still turn out void
+        self._held: list[StepRow] = []  # of applied steps whose stretch may still turn out void
         self._held_samples = 0  # this worker's own, in the steps that are not committed
+        self._held_events: list[AnyEvent] = []  # to be told once those steps are
         self._waiting_values = 0  # in those rows
         self._epoch = 0
         self._step_seconds = 0.0  # since the last row: accumulated batches and void tries are part of a step
@@ -132,6 +133,7 @@ class Reporter:
         self._step_seconds += sum(row.seconds for row in self._held)
         self._held_samples = 0
         self._held.clear()
+        self._held_events.clear()
         self._open = {}
         self._open_scores.clear()
 
@@ -157,6 +159,13 @@ class Reporter:
         self._step_seconds += shares.total
         self._added = own_clock()
 
+    def tell_of_steps(self, event: AnyEvent, *, is_inside: bool) -> None:
+        """Something about all steps so far. `is_inside`: some are of a stretch that may still turn out void."""
+        if is_inside:
+            self._held_events.append(event)
+        else:
+            self._peers.report(event)
+
     def entered(self, generation: int, *, step: int) -> None:
         """This worker goes on in another generation: it has told all that it applied in those before."""
         self.generation = generation
@@ -176,7 +185,7 @@ class Reporter:
     def send(self, *, step: int, now: bool = False, is_inside: bool = False) -> None:
         """Report if it is time to, or if asked to now. `step` are the applied steps, with the last that was added.
 
-        `is_inside`: of a round that may still turn out void, and is told when it is over.
+        `is_inside`: of a stretch that may still turn out void, and is told when it is over.
         """
         if self._applied is not None:
             self._append(self._applied, self._step_seconds)
@@ -200,6 +209,10 @@ class Reporter:
             self._waiting_values += len(row.values)
             self.sinks.put(row.step, row.values)  # type: ignore[arg-type]  # none of them is None before it is sent
         self._held.clear()
+        if self._held_events:
+            self._report(step)
+            self._peers.report(*self._held_events)
+            self._held_events.clear()
 
     def restart_clock(self) -> None:
         """A loop begins: time before it is nobody's."""

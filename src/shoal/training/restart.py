@@ -44,8 +44,8 @@ def train_through(
         try:
             result = train(Run(session))
             finish(session)
-            session.is_through = is_last_line
             if is_last_line:
+                session.place.run_out()
                 session.peers.reach(THROUGH)
             save_at_end(session)
             while not finish_together(session):

@@ -95,13 +95,14 @@ def _take_up(session: Session, manifest: Manifest, state: Tree) -> None:
     if about.kind == "weights":
         session.weights = state["models"]
     else:
-        session.past = Past(
+        past = Past(
             state=state,
             loop=max(1, about.loop),
             first_step=about.first_step,
             results=tuple(state["results"]),
             is_resumed=True,
         )
+        session.place.go_through(past)
         session.saver.last_step, session.saver.last_name = about.step, manifest.checkpoint
     if session.peers.group.rank == 0:
         reason = about.cursor.text if about.kind == "full" else "imported weights"

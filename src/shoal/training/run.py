@@ -112,7 +112,7 @@ class Run:
         self._session.watched.models[name] = built
         self._session.script.make("model", model_terms(built))
         if self._session.peers.is_new:  # it will get a state that all have agreed on
-            self._session.points += 1
+            self._session.place.pass_meeting()
         elif not is_past(self._session):
             meet(self._session, name, lambda label: self._session.replica.unify(built, label))
         if self._session.weights is not None:

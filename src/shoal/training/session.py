@@ -23,13 +23,13 @@ from shoal.job_config import JobConfig
 from shoal.strategies.replica import Replica
 from shoal.strategies.strategy import Iteration, Strategy, waiting
 from shoal.training import devices
-from shoal.training.loop_end import LoopEnd
 from shoal.training.optimizers import OptimizerSteps
 from shoal.training.past import Past
 from shoal.training.progress import Progress
 from shoal.training.reporter import Reporter
 from shoal.training.saving import Saver
 from shoal.training.script_calls import ScriptCalls, disagreement
+from shoal.training.script_place import ScriptPlace
 from shoal.training.snapshot import Kept, StepSnapshot, UnitStart
 from shoal.values import Cursor, Standing
 from shoal.wire.tables import Range
@@ -76,17 +76,13 @@ class Session:
         self.step = 0  # applied steps so far, over all loops
         self.agreed_step = 0  # where workers run free: the updates that all knew of when they last met
         self.gaps: tuple[Range, ...] = ()  # positions before the loop's cursor that are still to be used
-        self.points = 0  # meetings of all workers outside loops that were passed, in program order
-        self.in_loop = False  # the current loop's start was passed, and its end was not
-        self.has_begun = False  # a loop's start was passed since the script last ran from the top
+        self.place = ScriptPlace()
         self.holds = 0 if peers.is_new else peers.generation.number  # generation that agreed on this state; 0: none
-        self.loops = 0  # loops started so far, in program order
         self.calls = 0  # collective calls of the script since the last step began, in program order
         self.is_doubtful = False  # the script got its own value from a collective that gave others another
         self.iteration: Iteration | None = None
         self.unit: UnitStart | None = None  # the present unit of commit; None before its first batch
         self.in_job = True  # until the script is done on all workers
-        self.is_through = False  # nothing of the script is left to run
         self.was_left = False  # a loop was left in the middle, and not settled yet
         self.compared = 0  # the last step before which all workers had the same parameters
         self.last_applied = False  # whether the last iteration of a loop counted
@@ -103,10 +99,7 @@ class Session:
             before_update=self._prepare,
         )
         self.loop: RunningLoop | None = None
-        self.loop_end: LoopEnd | None = None  # of the last loop that is over; None in loops and before the first
-        self.results: list[Any] = []  # of collectives outside loops, for a script that starts again from the top
         self.script = ScriptCalls(peers)
-        self.past: Past | None = None  # set while a script that started again has not reached its current loop
         self.weights: dict[str, Any] | None = None  # by model: what training starts from, where that is imported
         self.kept_before: dict[str, Any] = {}  # states of objects that a resumed script has not handed over yet
         self.save_here: Callable[..., None] | None = None  # makes a checkpoint outside loops; set by `Run`
@@ -117,13 +110,14 @@ class Session:
 
     def go_through(self, past: Past) -> None:
         """Everything up to where the others are is over for this script. Raises TermsDiffer."""
-        self.past, self.holds = past, 0
+        self.place.go_through(past)
+        self.holds = 0
         self.script.learn_all(past.calls)
 
     @property
     def is_catching_up(self) -> bool:
         """What the script calls now was called before, by the others or by itself."""
-        return self.past is not None or self.peers.is_new
+        return self.place.past is not None or self.peers.is_new
 
     @property
     def is_between(self) -> bool:
@@ -153,13 +147,13 @@ class Session:
         self.unit = UnitStart(self.step, self.replica.votes.updates, self.loop.cursor, self.gaps)
         if self.peers.group.size > 1:
             started, watched = time.perf_counter(), self.watched
-            is_round = self.strategy.manners.has_rounds
-            self.snapshot.take(watched.models.values(), watched.kept, watched.optimizers, of_round=is_round)
+            is_stretch = self.strategy.manners.has_stretches
+            self.snapshot.take(watched.models.values(), watched.kept, watched.optimizers, of_stretch=is_stretch)
             self.progress.spent("undo copies", time.perf_counter() - started)
 
     def _goes_on_after(self, iteration: Iteration) -> bool:
-        """Whether the present round does."""
-        return self.strategy.manners.has_rounds and not iteration.meets
+        """Whether the present stretch does."""
+        return self.strategy.manners.has_stretches and not iteration.meets
 
     def _vote(self, iteration: Iteration) -> None:
         votes = self.replica.votes
@@ -232,7 +226,7 @@ class Session:
             self.step += 1
             self.reporter.keep_logged(iteration, step=self.step)
             self._tell_undo()
-        if iteration.meets or (iteration.is_last and not self.strategy.manners.has_rounds):
+        if iteration.meets or (iteration.is_last and not self.strategy.manners.has_stretches):
             self.commit()
         elif iteration.is_last and self.unit is not None:
             self.unit = replace(self.unit, samples=self.unit.samples + iteration.step_samples)
@@ -243,9 +237,9 @@ class Session:
         self.reporter.commit()
 
     @property
-    def is_inside_round(self) -> bool:
+    def is_inside_stretch(self) -> bool:
         """Steps were applied that count only if all workers come to their next meeting."""
-        return self.unit is not None and self.unit.step < self.step and self.strategy.manners.has_rounds
+        return self.unit is not None and self.unit.step < self.step and self.strategy.manners.has_stretches
 
     def go_back(self) -> None:
         """The present unit is void: give back what the script's code changed in it."""
@@ -292,17 +286,17 @@ class Session:
 
     def seed_outside(self) -> None:
         """Code between loops draws the same numbers on every worker, and again when the script runs from the top."""
-        devices.seed(self.device, key_of(OUTSIDE_KEY, self.config.seed, self.loops, len(self.results)))
+        devices.seed(self.device, key_of(OUTSIDE_KEY, self.config.seed, self.place.loops, len(self.place.results)))
 
     def tell_behind(self) -> None:
         """For heartbeats: the script is in its own code, outside loops."""
-        if self.loops and not self.in_loop:
-            self.peers.set_position(self.step, f"the code behind loop {self.loops}")
+        if self.place.loops and not self.place.in_loop:
+            self.peers.set_position(self.step, f"the code behind loop {self.place.loops}")
 
     @property
     def is_behind_past(self) -> bool:
         """The script runs from the top again, or is a newcomer's, and is behind a loop that was over before."""
-        return self.is_catching_up and self.loops > 0
+        return self.is_catching_up and self.place.loops > 0
 
     def give_up_iteration(self) -> None:
         """A void iteration that the script will not come back to."""
@@ -317,7 +311,7 @@ class Session:
 
     def close(self) -> None:
         """The script is done, well or not: its models are its own again."""
-        self.reporter.send(step=self.step, now=True, is_inside=self.is_inside_round)
+        self.reporter.send(step=self.step, now=True, is_inside=self.is_inside_stretch)
         self.saver.fence()
         self.saver.close()
         self.strategy.detach()
@@ -353,10 +347,10 @@ class Session:
         return Standing(
             generation=self.holds,
             step=self.agreed_step if is_free else self.step,
-            points=self.points,
-            loop=self.loops if self.has_begun else 0,
-            in_loop=self.in_loop,
-            end_points=0 if self.loop_end is None else self.loop_end.points,
+            points=self.place.points,
+            loop=self.place.loops if self.place.has_begun else 0,
+            in_loop=self.place.in_loop,
+            end_points=0 if self.place.loop_end is None else self.place.loop_end.points,
             is_changed=self._is_changed,
             is_doubtful=self.is_doubtful,
             is_stopped=self.stopped is not None,
@@ -367,8 +361,8 @@ class Session:
     @property
     def _is_changed(self) -> bool:
         """The script's code behind its last loop has changed parameters, as far as anybody knows."""
-        end = self.loop_end
-        if self.in_loop or end is None:
+        end = self.place.loop_end
+        if self.place.in_loop or end is None:
             return False
         return end.digest is None or self.replica.digest(end.models) != end.digest
 

@@ -2,7 +2,7 @@
 
 Taken when the first batch of a step is about to be yielded, restored when that step turns out to be void. Parameters
 and optimizer state are not in it: a void step never changed them (`optimizers` has the undo copies where it may have).
-They are in that of a round, whose steps change them before anybody knows whether the round counts.
+They are in that of a stretch, whose steps change them before anybody knows whether the stretch counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Kept(Protocol):
 
 @dataclass(frozen=True)
 class UnitStart:
-    """Where this worker was when the present unit of commit began: a step, or a round of them."""
+    """Where this worker was when the present unit of commit began: a step, or a stretch of them."""
 
     step: int
     updates: int  # optimizer steps taken since the script began
@@ -57,7 +57,7 @@ class StepSnapshot:
         kept: Mapping[str, Kept],
         optimizers: Sequence[torch.optim.Optimizer],
         *,
-        of_round: bool = False,
+        of_stretch: bool = False,
     ) -> None:
         walks = [modules_of(model) for model in models]
         self._places = [
@@ -79,7 +79,7 @@ class StepSnapshot:
             for optimizer in optimizers
             for group in optimizer.param_groups
         ]
-        self._updated = [UndoCopy(optimizer) for optimizer in optimizers] if of_round else []
+        self._updated = [UndoCopy(optimizer) for optimizer in optimizers] if of_stretch else []
 
     def _copy_of(self, buffer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         known = self._buffers.get(id(buffer))

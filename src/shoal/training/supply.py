@@ -148,8 +148,8 @@ class Dealt(Supply):
         loop.session.gaps = (left, *rest) if left.size else tuple(rest)
 
     def _report_epoch(self, epoch: int, timed: int, seconds: float) -> None:
-        session, samples = self._loop.session, self._loop.reached
-        session.reporter.send(step=session.step, now=True)
+        session, samples, is_inside = self._loop.session, self._loop.reached, self._loop.session.is_inside_stretch
+        session.reporter.send(step=session.step, now=True, is_inside=is_inside)
         if session.peers.group.rank == 0:
             event = EpochEnded(epoch=epoch, step=session.step, samples=samples, seconds=seconds, timed=timed)
-            session.peers.report(event)
+            session.reporter.tell_of_steps(event, is_inside=is_inside)

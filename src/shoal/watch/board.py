@@ -13,20 +13,20 @@ from shoal import events
 from shoal.values import TimeShares
 from shoal.watch.server_board import Servers
 
-Void = tuple[int, int, int | None]  # generation, step, and whose it was where each worker has its own
+Void = tuple[int, int, int | None]  # generation, step, and the worker if each worker counts its own steps
 MEMORY = 3.0  # seconds after which a measured rate has lost two thirds of its weight
 CALM = 10.0  # seconds between two notices of a kind that may come many times a minute
 CALM_KINDS = (events.CheckpointPublished, events.CheckpointDeferred)
-LINGER = 5.0  # seconds that a worker that is gone stays in sight
+LINGER = 5.0  # seconds that a worker is still shown after it has gone
 
 
 def void_of(event: events.StepVoided) -> Void:
-    """Which step it was: every worker tells of a common one."""
+    """Identify the void step: each of its workers reports the same one."""
     return event.generation, event.step, event.worker if event.is_own else None
 
 
 def as_number(value: float | None) -> float:
-    """Events are JSON, where what is not finite is written as null."""
+    """A value as a number; null stands for what is not finite, since JSON has no such numbers."""
     return math.nan if value is None else value
 
 
@@ -36,8 +36,8 @@ class WorkerState:
 
     worker: int
     step: int = 0  # applied steps
-    generation: int = 0  # in which it applied the last
-    samples: int = 0  # its own, of applied steps; also of those that were taken back
+    generation: int = 0  # in which it applied its last step
+    samples: int = 0  # its own, in applied steps, including steps that were taken back
     seconds: float = 0.0  # inside loops
     shares: TimeShares = field(default_factory=TimeShares)  # of those seconds
     recent_samples: float = 0.0  # fading sums; their quotient is the present rate
@@ -52,7 +52,7 @@ class WorkerState:
         return self.recent_samples / self.recent_seconds if self.recent_seconds > 0 else 0.0
 
     def after(self, event: events.StepsApplied) -> WorkerState:
-        """Reports have totals: one may be missing, and one that comes again changes nothing."""
+        """The state after a report. Reports have totals, so a missing or repeated one does no harm."""
         if event.seconds < self.seconds:
             return self
         seconds = event.seconds - self.seconds
@@ -73,7 +73,7 @@ class WorkerState:
         )
 
     def plus(self, later: WorkerState) -> WorkerState:
-        """With what the worker of the same number did in a later go of the job."""
+        """Add what the worker with the same number did in a later go of the job."""
         return replace(
             later,
             samples=self.samples + later.samples,
@@ -90,7 +90,7 @@ class LoopState:
 
     number: int  # the call's in the script; epochs of a nested loop are one
     epochs: int
-    steps: int | None  # it will take; None: not known
+    steps: int | None  # that the loop will take; None: unknown
     first_step: int  # applied steps when it began
     timed_from: int  # applied steps at `timed`: more than `first_step` where the job was resumed within the loop
     timed: float  # time from which its pace is measured
@@ -98,7 +98,7 @@ class LoopState:
     is_limited: bool  # the script said how many steps it takes, whatever the batch
 
     def resized(self, batch: int, done: int) -> LoopState:
-        """With another batch, what is left takes more or fewer steps."""
+        """The loop with another batch: the rest takes more or fewer steps."""
         if self.steps is None or self.is_limited or batch <= 0 or self.batch <= 0:
             return replace(self, batch=batch)
         left = max(0, self.steps - done)
@@ -127,8 +127,8 @@ class Board:
     restored: int = 0  # the generation that last began again from a checkpoint; what earlier ones applied is void
     # Steps that came to nothing, as the first worker told it.
     voided: Mapping[Void, events.StepVoided] = field(default_factory=dict)
-    redone: int = 0  # tries that were void, and steps that were taken back, done again
-    taken_back: int = 0  # of those, steps that had been applied
+    redone: int = 0  # steps done again: void tries, and steps that were taken back
+    taken_back: int = 0  # of `redone`, steps that had been applied
     resumed: events.Resumed | None = None
     last_checkpoint: str = ""  # name of the one that the job's end waits for
     lost: frozenset[str] = frozenset()  # names of checkpoints that could not be written whole
@@ -170,7 +170,7 @@ class Board:
         weights: dict[str, float] = {}
         for state in self.present or self.workers.values():  # all members may be new
             for name, value in state.values.items():
-                weight = max(state.weight, 1)  # a worker that had no sample of late still says what it has
+                weight = max(state.weight, 1)  # a worker without recent samples still counts
                 sums[name] = sums.get(name, 0.0) + weight * value
                 weights[name] = weights.get(name, 0.0) + weight
         return {name: sums[name] / weights[name] for name in sums}
@@ -181,12 +181,12 @@ class Board:
 
     @property
     def mean_samples_per_second(self) -> float:
-        """Over all the time inside loops."""
+        """Samples per second over all the time inside loops."""
         return mean_rate(self.workers, self.most)
 
     @property
     def seconds_left(self) -> float | None:
-        """Of the present loop, from its own pace so far. None: not known, or not yet."""
+        """Seconds left in the present loop, by its own pace so far. None: unknown, or not yet known."""
         if self.loop is None or self.loop.steps is None or self.now <= self.loop.timed:
             return None
         timed_steps = self.step - self.loop.timed_from
@@ -195,7 +195,7 @@ class Board:
         return (self.now - self.loop.timed) / timed_steps * max(0, self.loop.steps - self.done)
 
     def is_calm(self, event: events.Event, time: float) -> bool:
-        """Whether an event of this kind may be told: not long after another, unless the job's end waits for it."""
+        """Whether to tell an event of this kind: not soon after another, unless the job's end waits for it."""
         if isinstance(event, events.CheckpointPublished) and event.checkpoint == self.last_checkpoint:
             return True
         return time - self.told.get(type(event), -math.inf) >= CALM
@@ -218,7 +218,7 @@ class Board:
                 known = self.workers.get(event.worker, WorkerState(event.worker))
                 workers = {**self.workers, event.worker: known.after(event)}
                 board = replace(self, workers=workers, joined=self.joined | {event.worker})
-                if event.generation < self.restored:  # of steps that were taken back, or of none
+                if event.generation < self.restored:  # its steps were taken back, or there were none
                     return board
                 return replace(board, applied=max(self.applied, event.step), epoch=event.epoch)
             case events.StepVoided():
@@ -272,7 +272,7 @@ class Board:
         board = replace(self, waiting=None, redone=redone, taken_back=taken_back)
         if not event.taken_back or self.restored >= event.generation:
             return board
-        # Nobody said where the job begins again: it is the top of the script, or a state that was a step behind.
+        # No event says where the job begins again: at the top of the script, or from a state one step behind.
         loop = self.loop and replace(self.loop, timed_from=event.step, timed=self.now)
         since = [state.step for state in self.workers.values() if state.generation >= event.generation]
         return replace(board, applied=max(event.step, *since, 0), restored=event.generation, loop=loop)

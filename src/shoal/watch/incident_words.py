@@ -14,14 +14,14 @@ NOTHING = "Nothing went wrong: no worker was lost or expelled, none differed fro
 
 
 def closing_line(run_dir: Path) -> str:
-    """What went wrong in a job that is over, and what it cost; empty where nothing did."""
+    """What went wrong in a finished job and what that cost; empty if nothing went wrong."""
     record = read_record(run_dir)
     incidents = record.story.incidents
     return in_a_line(incidents, cost_of(record)) if len(incidents) else ""
 
 
 def cost_of(record: RunRecord) -> Cost:
-    """Reads the metrics, but only of a job in which something happened."""
+    """What the incidents cost. Reads the metrics only if there are incidents."""
     story = record.story
     return read_cost(record.run_dir, story.course) if len(story.incidents) else Cost()
 
@@ -61,7 +61,7 @@ def _times(count: int) -> str:
 
 
 def without_progress(incidents: Incidents, cost: Cost) -> float:
-    """Seconds, over all incidents."""
+    """Seconds without progress, over all incidents."""
     earlier = max(0.0, incidents.earlier_seconds - incidents.earlier_standstills * cost.step_seconds)
     return earlier + sum(cost.lost_to(incident) for incident in incidents)
 

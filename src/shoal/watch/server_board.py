@@ -1,6 +1,6 @@
 """The parameter servers of a job as people see them, reduced from its events. Pure, and bounded in memory.
 
-Not here: how it reads (`server_words`) and the report's section (`report_servers`).
+Not here: how it reads (`server_words`) and the report's section (`report.server_section`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Loss:
     server: int
     time: float  # seconds since 1970
     reason: str
-    served_again: float | None = None  # seconds after it was noticed; None: not yet
-    blocks: int = 0  # that no other server had
+    served_again: float | None = None  # seconds from the loss until others served its parameters; None: not yet
+    blocks: int = 0  # parameter blocks that no other server had
     size: int = 0  # bytes of those
-    version: int = 0  # of the map under which that was said last: under each, all that should have them say so
+    version: int = 0  # of the map under which that was last reported; it is reported under each
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ServerPace:
     requests: float
     bytes_in: float
     bytes_out: float
-    wait: float  # seconds that a request waited, in the mean
+    wait: float  # mean seconds that a request waited
     busy: float  # 0 to 1
 
 
@@ -50,9 +50,9 @@ class Servers:
     moved: int = 0  # bytes, over all changes
     hosts: Mapping[int, str] = field(default_factory=dict)
     loads: Mapping[int, ServerLoad] = field(default_factory=dict)  # the last one of each
-    before: Mapping[int, ServerLoad] = field(default_factory=dict)  # of those present, the last but one
+    before: Mapping[int, ServerLoad] = field(default_factory=dict)  # the last but one, of servers that are present
     staleness: tuple[int, ...] = ()  # updates by staleness, all so far
-    counted: tuple[int, ...] = ()  # of those, by the present ledger; another one begins where all servers were lost
+    counted: tuple[int, ...] = ()  # of those, by the present ledger; losing all servers begins a new one
     clocks: tuple[tuple[int, int], ...] = ()  # (worker, its updates)
     losses: tuple[Loss, ...] = ()
     lost: int = 0  # all that were, also those that are told no more
@@ -62,7 +62,7 @@ class Servers:
         return self.version > 0
 
     def pace(self, server: int) -> ServerPace | None:
-        """Between its last two figures; None before there are two."""
+        """A server's pace between its last two reports; None before there are two."""
         now, then = self.loads.get(server), self.before.get(server)
         if now is None or then is None or now.seconds <= then.seconds:
             return None
@@ -88,7 +88,7 @@ class Servers:
                     version=event.version,
                     present=event.servers,
                     is_settled=event.is_settled,
-                    moved=self.moved + (event.size if event.is_settled else 0),  # else it comes again
+                    moved=self.moved + (event.size if event.is_settled else 0),  # otherwise another event follows
                     losses=tuple(loss if loss.blocks else _served(loss, time) for loss in self.losses),
                 )
             case events.ParametersGone() if self.losses:
@@ -111,7 +111,7 @@ class Servers:
         )._with_staleness(event.staleness)
 
     def _with_staleness(self, counts: tuple[int, ...]) -> Servers:
-        """Figures are of the present ledger: the difference is what came since the last ones."""
+        """Add the updates since the last report; reports count from the start of the present ledger."""
         if not counts:
             return self
         is_same = sum(counts) >= sum(self.counted)
@@ -120,7 +120,7 @@ class Servers:
 
 
 def _gone(loss: Loss, event: events.ParametersGone) -> Loss:
-    """Nobody serves those before training goes on from a checkpoint. What is said under a later map is said again."""
+    """Note blocks that nobody serves until training restarts from a checkpoint. A later map repeats the report."""
     before = loss if event.version == loss.version else replace(loss, blocks=0, size=0)
     return replace(
         before,
@@ -140,5 +140,5 @@ def _served(loss: Loss, time: float) -> Loss:
 
 
 def _newest(by_server: dict[int, Kept]) -> dict[int, Kept]:
-    """Numbers go up."""
+    """Keep the newest entries: server numbers only grow."""
     return {server: by_server[server] for server in sorted(by_server)[-MOST_SERVERS:]}

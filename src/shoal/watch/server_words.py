@@ -12,7 +12,7 @@ SHOWN_STALENESS = 4  # columns of the histogram on the progress line
 
 
 def notice(event: events.Event) -> str | None:
-    """None for what needs no line of its own."""
+    """The line for an event; None if it needs none."""
     match event:
         case events.ServerLost():
             return f"server {event.server} is lost: {first_line(event.reason)}"
@@ -43,7 +43,7 @@ def changed(event: events.ServersChanged) -> str:
 
 
 def progress(servers: Servers) -> str:
-    """Of all servers together; empty before anything is known."""
+    """One line about all servers together; empty before anything is known."""
     if not servers.is_known:
         return ""
     count = len(servers.present)

@@ -15,7 +15,7 @@ MOST_VALUES = 3  # logged names on the progress line; all of them are in the met
 
 
 def number(value: float) -> str:
-    """Four significant digits or so, without an exponent where people do not expect one."""
+    """A number with about four significant digits, and without an exponent where people do not expect one."""
     if not math.isfinite(value):
         return str(value)
     if value == 0 or 0.001 <= abs(value) < 10_000:
@@ -48,7 +48,7 @@ def span(seconds: float) -> str:
 
 
 def amount(size: int) -> str:
-    """Of bytes: 512 bytes, 412 MB, 1.5 GB."""
+    """A number of bytes: 512 bytes, 412 MB, 1.5 GB."""
     if size < 1000:
         return f"{size} bytes"
     scale = next((power for power in (1, 2, 3) if size < 999.5 * 1000**power), 4)
@@ -108,11 +108,11 @@ def fault_words(event: events.FaultInjected) -> str:
 
 
 def first_line(text: str) -> str:
-    """A reason may quote a whole traceback, which is shown elsewhere."""
+    """A reason's first line: it may quote a whole traceback, which is shown elsewhere."""
     return text.partition("\n")[0]
 
 
 def shortly(text: str) -> str:
-    """One line of it: of a traceback the last, which names the error."""
+    """One line of a text: the last line of a traceback, which names the error, otherwise the first."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     return lines[-1] if any(line.startswith("Traceback ") for line in lines) else lines[0]

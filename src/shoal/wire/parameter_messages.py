@@ -47,7 +47,7 @@ MOST_BLOCKS = 1 << 18  # of a table
 
 Digest = Annotated[bytes, Meta(max_length=64)]
 OfferBytes = Annotated[bytes, Meta(max_length=1024)]  # of shared memory: `transport.arena.Offer`
-StateBytes = Annotated[bytes, Meta(max_length=8 << 20)]  # `parameters.block_state`
+StateBytes = Annotated[bytes, Meta(max_length=8 << 20)]  # `parameters.blocks.block_state`
 Blocks = Annotated[tuple[Ordinal, ...], Meta(max_length=MOST_BLOCKS)]  # their numbers in the table
 
 
@@ -109,7 +109,7 @@ class Stage(Note, frozen=True, tag="stage"):
     last: Ordinal  # one past the last
     place: PlaceOrNone = -1  # where the bytes are in the sender's arena; -1: they follow as payload
     is_state: bool = False
-    state: StateBytes = b""  # is_state: what the bytes hold of each block (`parameters.block_state`)
+    state: StateBytes = b""  # is_state: what the bytes hold of each block (`parameters.blocks.block_state`)
 
 
 class StageEnd(Note, frozen=True, tag="stage-end"):
@@ -207,7 +207,7 @@ class Part(Note, frozen=True, tag="part"):
     place: PlaceOrNone = -1
     seal: PlaceOrNone = -1  # place of a 32-bit counter in the arena: odd while the bytes change, another when they did
     arena: OfferBytes = b""  # offer of the arena: said each time, as nobody may wait for any given answer any more
-    state: StateBytes = b""  # with_state: what the payload holds of each block (`parameters.block_state`)
+    state: StateBytes = b""  # with_state: what the payload holds of each block (`parameters.blocks.block_state`)
 
 
 class Held(Note, frozen=True, tag="held"):
@@ -278,7 +278,7 @@ class Fetched(Note, frozen=True, tag="fetched"):
     view: Ordinal
     blocks: Blocks
     applied: Total  # number of the last entry in them
-    state: StateBytes  # what the payload holds of each block (`parameters.block_state`)
+    state: StateBytes  # what the payload holds of each block (`parameters.blocks.block_state`)
 
 
 class PartialNorm(Note, frozen=True, tag="partial-norm"):

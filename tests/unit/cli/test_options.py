@@ -12,6 +12,7 @@ from shoal.cli.main import COMMANDS, main
 from shoal.cli.options import GROUPS, config_from, settings
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig
+from shoal.launching import texts
 from shoal.launching.settings import merge
 
 # option strings and default, in the order of --help
@@ -125,7 +126,7 @@ def test_values_arrive_typed(arguments: tuple[str, ...], name: str, value: objec
         (("--sync-batchnorm", "--no-sync-batchnorm", "train.py"), "switched on and off"),
         (("-n", "two", "train.py"), "--workers is 'two'; it should be a number, or MIN:MAX such as 2:8"),
         (("-n", "8:2", "train.py"), "--min-workers is 8 of 2 workers"),
-        (("-n", "2:8", "--min-workers", "3", "train.py"), "leave one of the minimums out"),
+        (("-n", "2:8", "--min-workers", "3", "train.py"), texts.two_minimums("the command line", "2:8")),
         (("--spares", "few", "train.py"), "--spares is 'few'; it should be a whole number"),
         (("--bucket-mb", "x", "train.py"), "--bucket-mb is 'x'; it should be a number"),
         (("-n", "0", "train.py"), "--workers is 0; a job needs at least 1"),
@@ -138,7 +139,7 @@ def test_values_arrive_typed(arguments: tuple[str, ...], name: str, value: objec
         (("--checkpoint-every", "0", "train.py"), "--checkpoint-every is '0'"),
         (("--keep-checkpoints", "0", "train.py"), "--keep-checkpoints is 0; it should be from 1"),
         (("--keep", "2", "train.py"), "there is no option --keep;"),
-        (("--resume", "missing"), "there is no run 'missing'"),
+        (("--resume", "missing"), texts.no_run("missing", "")),
         (("--strategy", "parameter-server", "train.py"), "has no servers: give --servers 2"),
         (("--servers", "2", "train.py"), "--servers 2 is for --strategy parameter-server"),
         (("--strategy", "parameter-server", "--servers=2", "--staleness=-1", "train.py"), "--staleness is '-1'"),

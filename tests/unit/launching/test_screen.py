@@ -9,32 +9,32 @@ import pytest
 from shoal.job_config import JobConfig
 from shoal.launching.processes.specs import Job
 from shoal.launching.screen import SHOWN_LINES, final_message, without_interrupt
-from shoal.launching.supervision.orders import Finish
+from shoal.launching.supervision.orders import FinishJob
 from shoal.values import Address
 
 JOB = Job(JobConfig(workers=2), "train.py", (), Path("runs/x"), Path("/tmp/token"), Address("127.0.0.1", 7000))
 
 
 def test_success_needs_no_words() -> None:
-    assert final_message(Finish(0, 0.5), JOB, ()) == []
+    assert final_message(FinishJob(0, 0.5), JOB, ()) == []
 
 
 def test_lost_worker_is_shown_with_its_last_lines() -> None:
     printed = tuple(f"line {number}" for number in range(40))
-    message = final_message(Finish(3, 0.5, "WorkerLost", "worker 1 is gone", 1), JOB, printed)
+    message = final_message(FinishJob(3, 0.5, "WorkerLost", "worker 1 is gone", 1), JOB, printed)
     assert message[0] == "shoal: error: worker 1 is gone"
     assert "runs/x/logs/worker-1.log" in message[1]
     assert message[2:] == [f"  line {number}" for number in range(40 - SHOWN_LINES, 40)]
-    assert "had printed nothing" in final_message(Finish(3, 0.5, "WorkerLost", "gone", 1), JOB, ())[1]
+    assert "had printed nothing" in final_message(FinishJob(3, 0.5, "WorkerLost", "gone", 1), JOB, ())[1]
 
 
 def test_traceback_is_shown_as_it_is() -> None:
     text = "the script failed on worker 1:\nTraceback (most recent call last):\nValueError: no"
-    assert final_message(Finish(1, 0.5, "ScriptFailed", text), JOB, ()) == [f"shoal: error: {text}"]
+    assert final_message(FinishJob(1, 0.5, "ScriptFailed", text), JOB, ()) == [f"shoal: error: {text}"]
 
 
 def test_exit_code_of_a_script_points_to_the_logs() -> None:
-    [line] = final_message(Finish(1, 0.5, "ScriptFailed", "worker 1 exited with code 4"), JOB, ())
+    [line] = final_message(FinishJob(1, 0.5, "ScriptFailed", "worker 1 exited with code 4"), JOB, ())
     assert "runs/x/logs" in line
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from shoal.events import JobStarted
 from shoal.job_config import JobConfig
 from shoal.membership.coordinator import CoordinatorSettings, _Coordinator
-from shoal.membership.decisions import Decision, NumberGiven
-from shoal.membership.protocol import Arrived, Closed, Input, Instruction, Journal, Send
+from shoal.membership.core.decisions import Decision, NumberGiven
+from shoal.membership.core.protocol import Arrived, Closed, Input, Instruction, Journal, Send
 from shoal.wire.messages import Enlist, Enlisted, decode_coordinator
 
 SLOW, OTHER = 1, 2  # clients

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from shoal.job_config import JobConfig
-from shoal.membership.core import TICK, MembershipCore
-from shoal.membership.protocol import Arrived, Closed, Input, Send, Tick
+from shoal.membership.core.core import TICK, MembershipCore
+from shoal.membership.core.protocol import Arrived, Closed, Input, Send, Tick
 from shoal.values import Generation
 from shoal.wire.messages import PROTOCOL_VERSION, ExchangeBroken, Formed, Heartbeat, ProcessExited, Watch
 from support.membership import join

@@ -12,7 +12,10 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from shoal.errors import AddressUnavailable, Refused, UsageError
-from shoal.parameters.group_events import (
+from shoal.parameters.keeper import Keeper, KeeperConfig
+from shoal.parameters.keeper_client import KeeperClient
+from shoal.parameters.purposes import KEEPER_PURPOSE, keeper_job_purpose
+from shoal.parameters.server_group.group_events import (
     BlocksLost,
     GroupEvent,
     MapMade,
@@ -23,10 +26,7 @@ from shoal.parameters.group_events import (
     SpaceEnded,
     StopWanted,
 )
-from shoal.parameters.keeper import Keeper, KeeperConfig
-from shoal.parameters.keeper_client import KeeperClient
-from shoal.parameters.purposes import KEEPER_PURPOSE, keeper_job_purpose
-from shoal.parameters.space_terms import SpaceTerms
+from shoal.parameters.server_group.space_terms import SpaceTerms
 from shoal.transport import strangers as strangers_module
 from shoal.transport.connection.handshake import Key
 from shoal.transport.connection.introduction import connect

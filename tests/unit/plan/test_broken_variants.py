@@ -14,19 +14,20 @@ import msgspec
 import pytest
 
 from shoal.job_config import JobConfig
-from shoal.membership import alignment, cuts, forming, member
-from shoal.membership.alignment import Alignment, Taking, align
-from shoal.membership.core import MembershipCore
-from shoal.membership.decisions import Remembered
-from shoal.membership.losses import Losses
-from shoal.membership.publishing import Publishing
-from shoal.plan import invariants, reach
-from shoal.plan.cluster import Parts, simulate
-from shoal.plan.faults import Kind, random_schedule
-from shoal.plan.group import Group
-from shoal.plan.invariants import Violation
-from shoal.plan.model import State, Trainer
-from shoal.plan.script import Exchange, Script
+from shoal.membership.core.core import MembershipCore
+from shoal.membership.core.decisions import Remembered
+from shoal.membership.core.publishing import Publishing
+from shoal.membership.generations import cuts, forming
+from shoal.membership.generations.losses import Losses
+from shoal.membership.member import alignment, member
+from shoal.membership.member.alignment import Alignment, Taking, align
+from shoal.plan.members import invariants, reach
+from shoal.plan.members.cluster import Parts, simulate
+from shoal.plan.members.faults import Kind, random_schedule
+from shoal.plan.members.group import Group
+from shoal.plan.members.invariants import Violation
+from shoal.plan.members.model import State, Trainer
+from shoal.plan.members.script import Exchange, Script
 from shoal.values import Generation, Standing, Unreached
 
 MOST_SCHEDULES = 150  # within which each variant must be caught

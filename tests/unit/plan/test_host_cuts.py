@@ -12,11 +12,11 @@ import pytest
 
 from shoal.events import GenerationFormed, WorkerExpelled
 from shoal.job_config import JobConfig
-from shoal.membership import member
-from shoal.plan.cluster import Cluster, Parts
-from shoal.plan.faults import Schedule
-from shoal.plan.model import Task
-from shoal.plan.script import Pace, Script
+from shoal.membership.member import member
+from shoal.plan.members.cluster import Cluster, Parts
+from shoal.plan.members.faults import Schedule
+from shoal.plan.members.model import Task
+from shoal.plan.members.script import Pace, Script
 from shoal.values import Unreached
 
 LIMIT = 1.0  # seconds of virtual time: the heartbeat limit

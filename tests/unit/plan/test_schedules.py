@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from shoal.plan.cluster import Cluster, Parts, simulate
-from shoal.plan.faults import Fault, Kind, random_schedule
-from shoal.plan.invariants import Violation
-from shoal.plan.replay import how_to_replay, replay
+from shoal.plan.members.cluster import Cluster, Parts, simulate
+from shoal.plan.members.faults import Fault, Kind, random_schedule
+from shoal.plan.members.invariants import Violation
+from shoal.plan.members.replay import how_to_replay, replay
 
 SHORT = range(50)  # seeds in `make test`
 LONG = range(1000, 3000)  # and in `make test-long`

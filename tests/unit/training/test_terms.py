@@ -107,7 +107,7 @@ class Joining:
         return TERMS | (self._other if worker == 2 else {})
 
     def _between(self, run: shoal.Run) -> None:
-        if run._session.loops < 3 or run._session.peers.worker == 2:
+        if run._session.place.loops < 3 or run._session.peers.worker == 2:
             return
         if run._session.peers.worker == 0 and not self._has_come.is_set():
             self._has_come.set()

@@ -67,7 +67,7 @@ class Waiting:
 
     def here(self, run: shoal.Run) -> None:
         worker, hub = run._session.peers.worker, self.hub
-        if run._session.loops < self._last or worker == 2:
+        if run._session.place.loops < self._last or worker == 2:
             return
         if worker == 0 and not self._has_come.is_set():
             self._has_come.set()

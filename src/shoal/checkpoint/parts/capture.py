@@ -29,7 +29,7 @@ UNIT = 8 * 1024 * 1024  # bytes that are copied in one go
 
 @dataclass(frozen=True)
 class NamedState:
-    """A state, flat: what is captured."""
+    """The state to capture, as a flat list of named tensors."""
 
     names: Sequence[str]
     tensors: Sequence[torch.Tensor]
@@ -51,7 +51,7 @@ Description = tuple[str, str, tuple[int, ...]]  # of a tensor: name, dtype, shap
 
 @dataclass(frozen=True)
 class Layout:
-    """What a worker's part of states that look like this one consists of."""
+    """What one worker's part consists of, for all states with the same tensors."""
 
     tensors: list[Description]  # of the whole state
     rank: int
@@ -85,7 +85,7 @@ class CaptureMemory:
 
     def of_size(self, size: int) -> numpy.ndarray[tuple[int], numpy.dtype[numpy.uint8]]:
         if self._memory.nbytes < size:
-            self._memory = numpy.empty(0, dtype=numpy.uint8)  # let go of the old before the new one is there
+            self._memory = numpy.empty(0, dtype=numpy.uint8)  # free the old memory before allocating the new
             memory = numpy.empty(size + BLOCK, dtype=numpy.uint8)
             self._memory = memory[-memory.ctypes.data % BLOCK :][:size]  # on a block boundary; see direct_write
         return self._memory[:size]
@@ -122,16 +122,16 @@ class Capture:
             self.settle()
 
     def copy_rest(self) -> None:
-        """Copy until nothing is left, beside whoever else does."""
+        """Copy until nothing is left. Several threads may do so at once."""
         while self._units:
             try:
                 unit = self._units.popleft()
-            except IndexError:  # somebody else was faster
+            except IndexError:  # another thread took the last unit
                 break
             try:
                 for piece, begin, end in unit:
                     self._copy(piece, begin, end)
-            except Exception as error:  # nobody must wait for it for ever
+            except Exception as error:  # or its waiters would wait for ever
                 self.failure = error
             with self._counting:
                 self._left -= 1
@@ -166,7 +166,7 @@ class Capture:
             # numpy copies in this thread alone and without Python's lock; torch would start threads of its own.
             target = self.memory[piece.begin + begin : piece.begin + end]
             numpy.copyto(target, source.reshape(-1).view(torch.uint8).numpy()[begin:end])
-        elif begin == 0:  # its bytes must be put in order, which is done in one go
+        elif begin == 0:  # strides, a device or conjugation: copy the whole piece with its first unit
             plain = source.resolve_conj().resolve_neg().contiguous()
             torch.from_numpy(self.memory[piece.begin : piece.end]).copy_(plain.reshape(-1).view(torch.uint8))
 
@@ -175,7 +175,7 @@ Stretch = tuple[CapturedPiece, int, int]  # a piece, and which of its bytes
 
 
 def _units(pieces: Sequence[CapturedPiece]) -> Iterator[list[Stretch]]:
-    """What is copied in one go: a part of a large piece, or many small ones."""
+    """Split the work into units: a part of a large piece, or many small pieces."""
     unit: list[Stretch] = []
     size = 0
     for piece in pieces:

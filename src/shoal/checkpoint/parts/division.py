@@ -16,7 +16,7 @@ SMALLEST_CUT = 64 * 1024  # bytes; smaller tensors are not worth a second piece
 
 @dataclass(frozen=True)
 class Extent:
-    """What the plan must know of a tensor."""
+    """What the plan needs to know about a tensor."""
 
     shape: tuple[int, ...]
     element_bytes: int
@@ -55,7 +55,7 @@ def divide(extents: Sequence[Extent], parts: int) -> tuple[tuple[Rows, ...], ...
 
 
 def _cuts(position: int, row_bytes: int, rows: int, total: int, parts: int) -> list[tuple[int, int]]:
-    """For each part: its first row and the one after its last."""
+    """For each part: its first row, and the row after its last."""
     bounds = [
         min(rows, max(0, round((part * total / parts - position) / row_bytes))) if 0 < part < parts else part and rows
         for part in range(parts + 1)

@@ -22,7 +22,7 @@ from shoal.checkpoint.stores.store import Buffer, Store
 from shoal.errors import UsageError, WireError
 
 LENGTH_BYTES = 8
-MAX_HEADER_BYTES = 100_000_000  # the safetensors library reads no longer one
+MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 FIRST_READ = 256 * 1024  # bytes; most headers are shorter, so that one request to a store is enough
 METADATA = "__metadata__"
 
@@ -84,7 +84,7 @@ class Header:
 
     @property
     def file_size(self) -> int:
-        """What the file must have, in bytes."""
+        """The size that the file must have, in bytes."""
         return self.data_start + max((entry.end for entry in self.entries.values()), default=0)
 
 
@@ -102,7 +102,7 @@ _metadata_decoder: msgspec.json.Decoder[dict[str, str]] = msgspec.json.Decoder(_
 
 
 def stored_as(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Dtype and shape in the file of a tensor with torch's `dtype`."""
+    """Dtype and shape that a tensor with torch's `dtype` has in the file."""
     if dtype not in _STORED_AS:
         raise UsageError(f"a tensor of dtype {dtype} cannot be kept in a checkpoint; convert it to another dtype")
     name, count = _STORED_AS[dtype]
@@ -110,7 +110,7 @@ def stored_as(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]
 
 
 def encode_header(entries: Sequence[StoredTensor], metadata: Mapping[str, str]) -> bytes:
-    """All that comes before the tensors' bytes, which follow in this order without gaps."""
+    """Encode everything before the tensors' bytes, which follow in the order of `entries` without gaps."""
     header: dict[str, Any] = {METADATA: dict(metadata)}
     position = 0
     for entry in entries:
@@ -141,7 +141,7 @@ def header_bytes(start: Buffer) -> int:
 
 
 def decode_header(data: Buffer) -> Header:
-    """From a file's bytes; those of tensors may be left out."""
+    """Decode the header from a file's first bytes; the bytes of its tensors may be missing."""
     data_start = header_bytes(data)
     if len(data) < data_start:
         raise WireError(f"the file ends after {len(data)} bytes; its header alone should have {data_start}")

@@ -18,12 +18,12 @@ from shoal.checkpoint.published.manifest import About
 from shoal.checkpoint.stores.store import Store
 from shoal.wire.messages import PartFailed, PartWritten
 
-LOOK_SECONDS = 0.5  # between two looks whether anybody still waits for this checkpoint
+LOOK_SECONDS = 0.5  # between two checks whether anybody still waits for this checkpoint
 
 
 @dataclass(frozen=True)
 class PartToWrite:
-    """What is to be written."""
+    """A part to write."""
 
     checkpoint: str
     file: str
@@ -80,7 +80,7 @@ class PartThread:
                 writing.is_published = self._await_settlement(writing.part.checkpoint)
             finally:
                 writing.over.set()
-                del writing  # or its copy would live until the next one comes
+                del writing  # free the captured copy now, not when the next part comes
 
     def _made(self, writing: Writing) -> PartWritten | PartFailed:
         part = writing.part
@@ -99,11 +99,11 @@ class PartThread:
             return written
         except OSError as error:
             return _failed(part, f"{self._store.place} cannot be written: {error.strerror or error}")
-        except Exception as error:  # a mistake of ours costs this checkpoint, not the job
+        except Exception as error:  # a bug of ours costs this checkpoint, not the job
             return _failed(part, f"{type(error).__name__}: {error}")
 
     def _await_settlement(self, checkpoint: str) -> bool:
-        """Whether it was published."""
+        """Wait until the checkpoint is settled; True if it was published."""
         while not self._given_up.is_set():
             if (is_published := self._answers.settlement(checkpoint, LOOK_SECONDS)) is not None:
                 return is_published

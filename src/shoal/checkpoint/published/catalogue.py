@@ -44,7 +44,7 @@ class CheckpointEntry:
 
 @dataclass(frozen=True)
 class Damage:
-    """Something of a published checkpoint that is not as its manifest says."""
+    """Something in a published checkpoint that differs from its manifest."""
 
     file: str  # with the checkpoint's name before it
     tensor: str  # name of the one that is damaged; empty where it is the file as a whole
@@ -52,7 +52,7 @@ class Damage:
 
 
 def published(store: Store) -> list[CheckpointEntry]:
-    """Newest first. Costs one request for each; nothing of a manifest is read."""
+    """Published checkpoints, newest first. Costs one request for each; no manifest is read."""
     return [listed for listed in _all(store) if is_published(store, listed.name)]
 
 
@@ -69,7 +69,7 @@ def unpublished(store: Store) -> list[str]:
 
 
 def last_generation(store: Store) -> int:
-    """The highest in any checkpoint's name, published or not; 0 where there is none."""
+    """The highest generation in any checkpoint's name, published or not; 0 if there is no checkpoint."""
     return max((listed.generation for listed in _all(store)), default=0)
 
 
@@ -102,7 +102,7 @@ def load_manifest(store: Store, name: str) -> Manifest:
 
 
 def verify(store: Store, manifest: Manifest) -> list[Damage]:
-    """Read every byte. Empty where all is as it was written."""
+    """Read every byte and list all damage; an empty list means that all bytes are as they were written."""
     problems: list[Damage] = []
     pieces: dict[str, list[tuple[TensorEntry, StoredSlice]]] = {}
     for tensor in manifest.tensors:
@@ -132,7 +132,7 @@ def _header_of(store: Store, file: str, size: int) -> Header:
 
 
 def _damage(store: Store, file: str, header: Header, piece: StoredSlice) -> str:
-    """What is wrong with a piece's bytes; empty where nothing is."""
+    """What is wrong with a piece's bytes; empty if nothing is."""
     entry = header.entries[piece.key]
     digest = xxhash.xxh3_64()
     try:
@@ -150,7 +150,7 @@ def _text_of(error: OSError | WireError) -> str:
 
 
 def marks(store: Store) -> dict[str, str]:
-    """By label: the checkpoint that has it."""
+    """The marks: by label, the checkpoint that carries it."""
     found = {}
     for label in store.names(MARKS):
         if _LABEL.fullmatch(label):
@@ -165,7 +165,7 @@ def marks(store: Store) -> dict[str, str]:
 
 
 def set_mark(store: Store, label: str, name: str) -> None:
-    """A label that another checkpoint has moves to this one."""
+    """Mark a checkpoint with a label. If another checkpoint has the label, it moves."""
     check_label(label)
     store.write(f"{MARKS}/{label}", [f"{name}\n".encode()])
 
@@ -189,7 +189,7 @@ def to_remove(names: Iterable[str], marked: Collection[str], keep: int) -> list[
 
 
 def age_of(name: str) -> tuple[int, int]:
-    """Orders the names of checkpoints: later ones are greater."""
+    """A key that sorts names of checkpoints by age: later ones are greater."""
     step, generation = parse_name(name) or (-1, -1)
     return generation, step
 

@@ -1,7 +1,7 @@
-"""What the parts of a checkpoint say of themselves, joined into what the whole is. Pure.
+"""Joins the indexes of a checkpoint's parts into one description of the whole. Pure.
 
 Each worker has planned its own part. Here it shows whether the plans fit: the same tensors in every part, pieces that
-cover each of them exactly once, one description of the state. Not here: reading the parts (`publisher`).
+cover each of them exactly once, one description of the state. Not here: reading the parts (`store_publisher`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def index_in(header: Header, *, file: str) -> PartIndex:
 
 
 def misfit_in(header: Header, entry: TensorEntry, piece: StoredSlice) -> str:
-    """How a piece differs from what its file's header says; empty where it does not."""
+    """How a piece differs from its file's header; empty if it does not."""
     found = header.entries.get(piece.key)
     if found is None:
         return "is not in the file's header"
@@ -48,7 +48,7 @@ def misfit_in(header: Header, entry: TensorEntry, piece: StoredSlice) -> str:
 
 
 def join(indexes: Sequence[PartIndex], *, checkpoint: str) -> tuple[About, tuple[TensorEntry, ...]]:
-    """Of all parts, by rank. Raises CheckpointUnusable where they are not one whole state."""
+    """Join the indexes of all parts, by rank. Raises CheckpointUnusable if they are not one whole state."""
     abouts = [index.about for index in indexes if index.about is not None]
     if len(abouts) != 1:
         raise CheckpointUnusable(f"{checkpoint}: {len(abouts)} of the parts describe the state; exactly one should")
@@ -72,7 +72,7 @@ def join(indexes: Sequence[PartIndex], *, checkpoint: str) -> tuple[About, tuple
 
 
 def gap_in(entry: TensorEntry) -> str:
-    """Why the pieces are not the whole tensor, each element once; empty where they are."""
+    """Why the pieces do not cover each element of the tensor exactly once; empty if they do."""
     for piece in entry.pieces:
         if len(piece.offset) != len(entry.shape) or len(piece.shape) != len(entry.shape):
             return f"{piece.key} in {piece.file} has another number of dimensions than {entry.name}"

@@ -44,7 +44,7 @@ class TensorEntry(msgspec.Struct, frozen=True):
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What a state is besides its tensors; the same for all parts."""
+    """What belongs to a state besides its tensors; the same for all parts."""
 
     kind: Literal["full", "weights"]  # weights: a model alone, from `shoal import`
     step: Count
@@ -75,7 +75,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     about: About
     files: Members[FileEntry]
     tensors: Items[TensorEntry]
-    checksum: Name = ""  # of everything else in it; put in when it is encoded
+    checksum: Name = ""  # of everything else in the manifest; filled in when it is encoded
 
     @property
     def size(self) -> int:
@@ -88,7 +88,7 @@ def checkpoint_name(step: int, generation: int) -> str:
 
 
 def parse_name(name: str) -> tuple[int, int] | None:
-    """Step and generation; None for anything that is no checkpoint's name."""
+    """Step and generation in a checkpoint's name; None if it is no checkpoint's name."""
     found = _NAME.fullmatch(name)
     return None if found is None else (int(found[1]), int(found[2]))
 
@@ -103,7 +103,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def _checksum(manifest: Manifest) -> str:
-    """XXH3 of the manifest without white space and without this."""
+    """XXH3 of the manifest without white space and without its checksum."""
     plain = msgspec.json.encode(msgspec.structs.replace(manifest, checksum=""))
     return xxhash.xxh3_64(msgspec.json.format(plain, indent=-1)).hexdigest()
 

@@ -1,4 +1,4 @@
-"""A published checkpoint back as a state: every piece checked and put in its place, all of them or none.
+"""Reads a published checkpoint back as a state: every piece is checked and put in its place, all or none.
 
 Whatever is wrong is a `CheckpointUnusable` that names the file. Not here: which checkpoint to take (`catalogue`), and
 loading the state into models (`shoal.training`).
@@ -24,7 +24,7 @@ STRETCH = 64 * 2**20  # bytes of several pieces that are read at once
 
 
 def read_state(store: Store, manifest: Manifest, *, wanted: Callable[[str], bool] | None = None) -> Tree:
-    """The whole state. Tensors whose name is not `wanted` are not read: what is in them is of no meaning."""
+    """Read the whole state. Tensors whose name is not `wanted` are not read; their contents are arbitrary."""
     tensors = [_empty(manifest, entry) for entry in manifest.tensors]
     for file in manifest.files:
         pieces = [
@@ -42,7 +42,7 @@ def read_state(store: Store, manifest: Manifest, *, wanted: Callable[[str], bool
 
 
 def _empty(manifest: Manifest, entry: TensorEntry) -> torch.Tensor:
-    """Memory for a tensor, once its pieces are known to add up to it."""
+    """Memory for a tensor, after checking that its pieces add up to it."""
     try:
         dtype = dtype_named(entry.dtype)
     except WireError as error:

@@ -35,7 +35,7 @@ class StorePublisher(Publisher):
             self._store.write(path, [encode_manifest(manifest)])
         except OSError:
             if not was_published:
-                with contextlib.suppress(OSError):  # it may be there all the same: the store's answer was lost
+                with contextlib.suppress(OSError):  # the write may have succeeded although the store's answer was lost
                     self._store.remove(path)
             raise
         return PublishOutcome(size=manifest.size, removed=self._make_room(request))
@@ -64,7 +64,7 @@ class StorePublisher(Publisher):
         )
 
     def _make_room(self, request: PublishRequest) -> tuple[str, ...]:
-        """Move the mark and remove what is too old; the names of what is gone."""
+        """Move the mark, remove checkpoints that are too old, and return their names."""
         removed: list[str] = []
         try:
             if request.mark:
@@ -90,7 +90,7 @@ class StorePublisher(Publisher):
                 self._store.remove(name)
 
     def discard(self, checkpoint: str) -> None:
-        """A published checkpoint of that name is left alone."""
+        """Remove the parts of an unpublished checkpoint; a published one of that name is left alone."""
         if not catalogue.is_published(self._store, checkpoint):
             self._store.remove(checkpoint)
 

@@ -1,4 +1,4 @@
-"""Models alone: out of a checkpoint, into one, and as files that other programs read and write.
+"""Model weights alone: out of a checkpoint, into one, and as files that other programs read and write.
 
 A model's weights go by the keys of its `state_dict()`. The file is safetensors, or torch's own format where a user asks
 for it: the one place where Shoal writes that; it is read with `weights_only=True`, which makes nothing but tensors. Not
@@ -51,7 +51,7 @@ def weights_of(store: Store, manifest: Manifest) -> dict[str, Weights]:
 
 
 def publish_weights(store: Store, weights: Weights, config: str, reason: str) -> str:
-    """Make them a checkpoint from which a job can start, and return its name."""
+    """Publish weights as a checkpoint from which a job can start, and return its name."""
     name, file = checkpoint_name(0, 0), part_name(0, 1)
     tree = {"models": {FIRST_MODEL: weights}, "keys": {FIRST_MODEL: {key: key for key in weights}}}
     flat = flatten_named(tree, named="the file")
@@ -74,7 +74,7 @@ def publish_weights(store: Store, weights: Weights, config: str, reason: str) ->
 
 
 def read_weights(path: Path) -> Weights:
-    """From a safetensors file or a torch state_dict file, whichever it is."""
+    """Read weights from a file, which may be a safetensors file or a torch state_dict."""
     try:
         loaded = safetensors.torch.load_file(path) if _is_safetensors(path) else _torch_load(path)
     except OSError as error:
@@ -112,7 +112,7 @@ def _torch_load(path: Path) -> Any:
 
 
 def write_weights(path: Path, weights: Weights, file_format: str) -> None:
-    """Aside first, then renamed: the file is there whole or not at all."""
+    """Write weights to a temporary file and rename it, so that the file is there whole or not at all."""
     aside = path.parent / f".{path.name}-{secrets.token_hex(8)}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ def write_weights(path: Path, weights: Weights, file_format: str) -> None:
         with aside.open("rb") as file:
             os.fsync(file.fileno())
         aside.replace(path)
-    except KeyError as dtype:  # safetensors' way to say so
+    except KeyError as dtype:  # how safetensors reports a dtype that it lacks
         raise UsageError(f"{path}: safetensors files have no tensors of dtype {dtype}; use --format torch") from None
     except (OSError, SafetensorError, RuntimeError) as error:
         raise UsageError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from None

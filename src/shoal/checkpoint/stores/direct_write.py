@@ -2,7 +2,7 @@
 
 The disk then takes them from where they are: no copy in the kernel, hardly any processor time beside training, and the
 cache keeps the pages that training reads. Whatever lies elsewhere, and every byte where the file system has no direct
-writes, goes through the cache. Durable is neither: the caller flushes.
+writes, goes through the cache. Neither way is durable by itself: the caller flushes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class DirectWriter:
         return self._append(data)
 
     def _whole_blocks(self, data: memoryview) -> int:
-        """How many of these bytes can go past the cache now."""
+        """How many of these bytes can be written past the cache now."""
         if not self._is_offered or data.readonly or len(data) < BLOCK or self._position % BLOCK:
             return 0
         address = ctypes.addressof(ctypes.c_char.from_buffer(data))

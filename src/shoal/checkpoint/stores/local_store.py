@@ -50,7 +50,7 @@ class LocalStore(Store):
             rest = memoryview(data)
             while rest and (count := file.readinto(rest)):
                 rest = rest[count:]
-        if rest:  # it became shorter while it was read
+        if rest:  # the file became shorter while it was read
             return memoryview(data)[: len(data) - len(rest)]
         return data
 
@@ -82,7 +82,7 @@ class LocalStore(Store):
                 path.unlink()
             _flush_folder(path.parent)
         except FileNotFoundError:
-            if path.exists():  # somebody else is removing it too, and has taken a file of it first
+            if path.exists():  # another process removes the folder too, and has removed one of its files first
                 self.remove(name)
 
     def _path(self, name: str) -> Path:
@@ -90,7 +90,7 @@ class LocalStore(Store):
 
 
 def _make_folder(folder: Path) -> None:
-    """With its parents, each known to the disk before anything is put into it."""
+    """Create a folder and its parents, and flush each to the disk before anything is put into it."""
     if folder.is_dir():
         return
     if folder.parent != folder:

@@ -15,7 +15,7 @@ LOCAL = ("file://", "local://")
 
 
 def open_store(url_or_folder: str) -> Store:
-    """UsageError for a URL of which nothing can come. Whether the store can be reached shows with its first use."""
+    """Open a store; a URL that cannot work raises UsageError. Its first use shows whether it can be reached."""
     for scheme in LOCAL:
         if url_or_folder.startswith(scheme):
             return LocalStore(Path(url_or_folder.removeprefix(scheme)))

@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 class RemoteStore(Store):
     def __init__(self, url: str, patience: float = PATIENCE) -> None:
-        self.place = re.sub(r"//[^/@]*@", "//", url)  # a password in it is not for people's eyes
+        self.place = re.sub(r"//[^/@]*@", "//", url)  # without a user name and password
         self._patience = patience
         self._fs, root = _open_filesystem(url, patience)
         self._root = root.rstrip("/")
@@ -109,7 +109,7 @@ class RemoteStore(Store):
                     file.write(block)
                 file.close()
             except BaseException:
-                file.closed = True  # or it would complete the upload when it is collected
+                file.closed = True  # or the file would complete the upload when it is garbage-collected
                 file.discard()
                 raise
         except Exception as error:
@@ -133,7 +133,7 @@ class RemoteStore(Store):
             self._fail(name, error)
 
     def _try(self, name: str, action: Callable[[], T]) -> T:
-        """Again and again while it fails in a way that may pass and patience lasts."""
+        """Try again and again, as long as failures may pass and patience lasts."""
         limit = time.monotonic() + self._patience
         for attempt in itertools.count():
             try:
@@ -146,7 +146,7 @@ class RemoteStore(Store):
         raise AssertionError("unreachable")
 
     def _fail(self, name: str, error: Exception) -> NoReturn:
-        """Raise it as an OSError that says where."""
+        """Raise an error as an OSError that names the place."""
         if isinstance(error, ShoalError):
             raise error
         place = f"{self.place}/{name}" if name else self.place

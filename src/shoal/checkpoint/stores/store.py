@@ -27,12 +27,12 @@ class Store(ABC):
 
     @abstractmethod
     def size(self, name: str) -> int:
-        """In bytes. FileNotFoundError where there is no such file."""
+        """A file's size in bytes. FileNotFoundError if there is no such file."""
 
     @abstractmethod
     def names(self, folder: str = "") -> list[str]:
-        """Names directly under a folder, sorted, without the folder's own; [] where there is none."""
+        """Names directly under a folder, sorted and relative to it; [] if there is no such folder."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """A file, or a folder with all that is in it. Fine where there is none."""
+        """Remove a file, or a folder with everything in it, if it exists."""

@@ -22,8 +22,8 @@ from shoal.launching.disk import run_directory
 from shoal.launching.disk.checkpoint_place import keeping
 from shoal.launching.disk.job_token import read_token
 from shoal.membership.coordinator import CoordinatorSettings, open_listener, refuse_without_token, serve
-from shoal.membership.journal import job_start
-from shoal.membership.ledger import FILE_NAME as DECISIONS
+from shoal.membership.record.journal import job_start
+from shoal.membership.record.ledger import FILE_NAME as DECISIONS
 from shoal.transport.strangers import raise_descriptor_limit
 from shoal.values import Address
 

@@ -1,6 +1,6 @@
 """`shoal join ADDRESS --token-file FILE`: adds one worker, on this machine, to a job that runs somewhere.
 
-Not here: the job itself (`run`), and what happens to the worker (`launching.joining`).
+Not here: the job itself (`run`), and what happens to the worker (`launching.guest_worker`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shoal.environment import likely_typos, parse_address
 from shoal.errors import UsageError
 from shoal.job_config import from_toml
 from shoal.launching.disk.job_token import read_token
-from shoal.launching.joining import join_job
+from shoal.launching.guest_worker import join_job
 from shoal.launching.processes.specs import Job, check_script
 from shoal.values import Address
 from shoal.wire.messages import Welcome

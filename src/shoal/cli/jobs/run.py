@@ -13,7 +13,7 @@ from pathlib import Path
 from shoal.cli.options import Parser, add_settings, config_from
 from shoal.errors import UsageError
 from shoal.launching.disk.resuming import recorded_job, resumed_settings
-from shoal.launching.job import run_job
+from shoal.launching.run_job import run_job
 
 DESCRIPTION = """\
 Trains SCRIPT on one or many worker processes of this machine. The script is one that calls shoal.main, or a plain

@@ -1,4 +1,4 @@
-"""What `--chaos` says: a text of clauses read into values. Pure; when they strike is `timetable`'s to say.
+"""What `--chaos` says: a text of clauses read into values. Pure; when they strike is `fault_timetable`'s to say.
 
     VERB [TARGET] (every T | at T | at step N) [for T] [to RATE]
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from shoal.events import Event, FaultInjected, GenerationFormed, StepsApplied
 from shoal.launching.chaos.clauses import Clause
-from shoal.launching.chaos.timetable import Fault, Present, Timetable
+from shoal.launching.chaos.fault_timetable import FaultTimetable, Present, Strike
 from shoal.launching.coordinator_line import CoordinatorLine
 from shoal.launching.processes.running import Processes
 from shoal.launching.processes.specs import COORDINATOR, server_name, worker_name
@@ -32,7 +32,7 @@ class Running:
 
 class Laboratory:
     def __init__(self, clauses: tuple[Clause, ...], *, seed: int, processes: Processes, line: CoordinatorLine) -> None:
-        self._timetable = Timetable(clauses, seed=seed)
+        self._timetable = FaultTimetable(clauses, seed=seed)
         self._processes = processes
         self._line = line
         self._members: tuple[int, ...] = ()
@@ -75,7 +75,7 @@ class Laboratory:
         """The job is ending: who was stopped must be able to end with it."""
         self._wake(math.inf)
 
-    def _strike(self, fault: Fault, now: float) -> None:
+    def _strike(self, fault: Strike, now: float) -> None:
         if fault.verb == "kill-coordinator":
             self._processes.send_signal({COORDINATOR}, signal.SIGKILL)
         elif fault.verb == "kill" and (name := _process(fault)) is not None:
@@ -100,7 +100,7 @@ class Laboratory:
             self._processes.send_signal({name}, signal.SIGCONT)
 
 
-def _process(fault: Fault) -> str | None:
+def _process(fault: Strike) -> str | None:
     """Name of the one process that it strikes."""
     if fault.server is not None:
         return server_name(fault.server)

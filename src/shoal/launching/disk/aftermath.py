@@ -14,14 +14,14 @@ from shoal.errors import CheckpointUnusable, UsageError
 from shoal.events import AnyEvent, JobEnded, Record, StepsApplied
 from shoal.launching.disk.run_directory import CONFIG
 from shoal.launching.processes.specs import Job
-from shoal.launching.supervision.orders import Finish
+from shoal.launching.supervision.orders import FinishJob
 
 EVENTS = "events.jsonl"
 # A try to resume that ends so, without a step, says nothing about the job it was meant to go on with.
 MISTAKES = (UsageError.exit_code, CheckpointUnusable.exit_code)
 
 
-def put_in_order(job: Job, finish: Finish, settings_before: str | None) -> None:
+def put_in_order(job: Job, finish: FinishJob, settings_before: str | None) -> None:
     """`settings_before` is the text of config.toml before this go of the job; None for its first."""
     with contextlib.suppress(OSError):  # what cannot be written is said elsewhere
         records = _end_record(job, finish)
@@ -38,7 +38,7 @@ def is_mistake(events: list[AnyEvent]) -> bool:
     return ended is not None and ended.exit_code in MISTAKES and not has_steps
 
 
-def _end_record(job: Job, finish: Finish) -> list[Record]:
+def _end_record(job: Job, finish: FinishJob) -> list[Record]:
     """The records of this go. A second Ctrl-C kills the coordinator too: that is an interruption, not a crash."""
     path = job.run_dir / EVENTS
     records = []

@@ -13,6 +13,7 @@ from pathlib import Path
 from shoal.checkpoint.stores.store import Store
 from shoal.errors import CheckpointUnusable, RunDirectoryExists, UsageError
 from shoal.job_config import JobConfig
+from shoal.launching import texts
 from shoal.membership.publisher import Publisher
 
 
@@ -35,10 +36,7 @@ def require_checkpoint(config: JobConfig) -> None:
     except OSError as error:
         raise _unreachable(store, error) from None
     if not found:
-        raise CheckpointUnusable(
-            f"there is no checkpoint in {store.place} to resume from; start the job anew with `shoal run SCRIPT`, or "
-            "give --checkpoint-to where its checkpoints are elsewhere"
-        )
+        raise CheckpointUnusable(texts.no_checkpoint(store.place))
 
 
 def refuse_anothers(config: JobConfig) -> None:
@@ -49,14 +47,9 @@ def refuse_anothers(config: JobConfig) -> None:
     try:
         found = published(store)
     except OSError as error:
-        raise UsageError(
-            f"checkpoints cannot be kept in {store.place}: {error.strerror or error}; give another --checkpoint-to"
-        ) from None
+        raise UsageError(texts.checkpoints_not_kept(store.place, error.strerror or error)) from None
     if found:
-        raise RunDirectoryExists(
-            f"the checkpoints of another job are in {store.place} already; go on with that with --resume, give another "
-            "--run-dir or --checkpoint-to, or remove them"
-        )
+        raise RunDirectoryExists(texts.anothers_checkpoints(store.place))
 
 
 def keeping(config: JobConfig, *, is_restart: bool) -> Keeping:
@@ -102,4 +95,4 @@ def _store(config: JobConfig) -> Store:
 
 
 def _unreachable(store: Store, error: OSError) -> CheckpointUnusable:
-    return CheckpointUnusable(f"the checkpoints in {store.place} cannot be read: {error.strerror or error}")
+    return CheckpointUnusable(texts.checkpoints_unreadable(store.place, error.strerror or error))

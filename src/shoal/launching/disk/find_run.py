@@ -8,6 +8,7 @@ from pathlib import Path
 
 from shoal.errors import UsageError
 from shoal.job_config import nearest
+from shoal.launching import texts
 from shoal.launching.disk.run_directory import CONFIG, PARENT
 
 LAST = "last"
@@ -26,12 +27,12 @@ def find_run(text: str, parent: Path = PARENT) -> Path:
         return beginning[0]
     if beginning:
         names = ", ".join(path.name for path in beginning[:5]) + (", ..." if len(beginning) > 5 else "")
-        raise UsageError(f"{text!r} is the beginning of {len(beginning)} runs: {names}; write more of the name")
+        raise UsageError(texts.several_runs(text, len(beginning), names))
     if Path(text).is_dir() and text:
-        raise UsageError(f"{text} is no run directory: it has no {CONFIG}")
+        raise UsageError(texts.no_run_directory(text, CONFIG))
     if not runs:
-        raise UsageError(f"there is no run {text!r}, and none under {parent}/; give the path of a run directory")
-    raise UsageError(f"there is no run {text!r}; {nearest(text, tuple(path.name for path in runs[:10]))}")
+        raise UsageError(texts.no_run(text, f", and none under {parent}/; give the path of a run directory"))
+    raise UsageError(texts.no_run(text, f"; {nearest(text, tuple(path.name for path in runs[:10]))}"))
 
 
 def runs_under(parent: Path) -> list[Path]:

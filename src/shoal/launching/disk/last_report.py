@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from shoal.job_config import JobConfig
+from shoal.launching import texts
 
 FILE_NAME = "report.html"
 
@@ -22,11 +23,11 @@ def leave_report(run_dir: Path, *, open_it: bool) -> None:
 
         write_report([run_dir], target, default_settings())
         if open_it and not webbrowser.open(target.resolve().as_uri()):
-            _say(f"no browser could be started; the report is {target}")
+            _say(texts.no_browser(target))
     except KeyboardInterrupt:
-        _say(f"no report was written; `shoal report {run_dir}` makes one")
+        _say(texts.report_not_written(run_dir))
     except Exception as error:  # the job is over and has its own exit code
-        _say(f"the report {target} could not be made: {error or repr(error)}; `shoal report {run_dir}` tries again")
+        _say(texts.report_not_made(target, error or repr(error), run_dir))
 
 
 def default_settings() -> dict[str, object]:

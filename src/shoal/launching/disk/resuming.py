@@ -20,6 +20,7 @@ from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.events import AnyEvent, JobEnded, JobStarted, Record, StepsApplied
 from shoal.job_config import JobConfig, from_mapping, read_toml
+from shoal.launching import texts
 from shoal.launching.disk.aftermath import EVENTS, is_mistake
 from shoal.launching.disk.find_run import find_run
 from shoal.launching.disk.run_directory import CONFIG
@@ -32,10 +33,7 @@ def resumed_settings(given: JobConfig, again: Callable[[Mapping[str, Any]], JobC
     """The settings of a job that goes on in `given.resume`. `again(base)` puts what was given on top of others."""
     path = find_run(given.resume)
     if given.run_dir and Path(given.run_dir).resolve() != path.resolve():
-        raise UsageError(
-            f"--run-dir {given.run_dir} and --resume {given.resume} are both given; a resumed job goes on in its own "
-            "run directory: leave --run-dir out, or give --resume= to start a new job"
-        )
+        raise UsageError(texts.two_run_directories(given.run_dir, given.resume))
     file = path / CONFIG
     recorded = {name.replace("_", "-"): value for name, value in read_toml(file).items()}
     from_mapping(recorded, origin=str(file))
@@ -63,13 +61,10 @@ def recorded_job(path: Path) -> tuple[str, tuple[str, ...]]:
     except FileNotFoundError:
         pass  # no job has run here yet
     except OSError as error:
-        raise UsageError(
-            f"{path / EVENTS}, which names the script, cannot be read: {error.strerror}; name the script: "
-            f"`shoal run --resume {path} SCRIPT [its arguments]`"
-        ) from None
+        raise UsageError(texts.record_unreadable(path / EVENTS, error.strerror, path)) from None
     found = found if is_mistake(since) and found is not None else started or found
     if found is None or not found.script:
-        raise UsageError(f"{path / EVENTS} names no script; use `shoal run --resume {path} SCRIPT [its arguments]`")
+        raise UsageError(texts.record_names_no_script(path / EVENTS, path))
     return found.script, found.arguments
 
 
@@ -82,9 +77,9 @@ def strangers_hand(path: Path) -> str:
         with contextlib.suppress(OSError):  # it is not there, and says nothing
             found = file.stat()
             if found.st_uid != os.geteuid():
-                return f"{file} belongs to {_user(found.st_uid)}"
+                return texts.belongs_to(file, _user(found.st_uid))
             if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-                return f"{file} can be written by everybody"
+                return texts.writable_by_all(file)
     return ""
 
 

@@ -23,6 +23,7 @@ import msgspec
 from shoal import files
 from shoal.errors import RunDirectoryExists, UsageError
 from shoal.job_config import JobConfig
+from shoal.launching import texts
 
 PARENT = Path("runs")
 CONFIG = "config.toml"
@@ -46,11 +47,7 @@ def create(config: JobConfig, script: str) -> RunDirectory:
     if config.run_dir:
         path = Path(config.run_dir)
         if (lock := _claim(path, config)) is None:
-            resume = f", or go on with its job with --resume {path}" if (path / CONFIG).exists() else ""
-            raise RunDirectoryExists(
-                f"the run directory {path} is already there and not empty; name another with --run-dir, or remove it"
-                + resume
-            )
+            raise RunDirectoryExists(texts.run_directory_taken(path, has_job=(path / CONFIG).exists()))
         return RunDirectory(path, config, lock)
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', Path(script).stem)}"
     number = 1
@@ -75,7 +72,7 @@ def reopen(config: JobConfig, lock: FileIO) -> RunDirectory:
             decisions.unlink()
     except OSError as error:
         aside.unlink(missing_ok=True)
-        raise UsageError(f"the run directory {path} cannot be written: {error.strerror or error}") from None
+        raise UsageError(texts.run_directory_not_written(path, error.strerror or error)) from None
     return RunDirectory(path, config, lock, before)
 
 
@@ -84,14 +81,12 @@ def hold(path: Path) -> FileIO:
     try:
         lock = files.open_append(path / LOCK)
     except OSError as error:
-        raise UsageError(
-            f"the run directory {path} cannot be held: {LOCK} in it cannot be written: {error.strerror or error}"
-        ) from None
+        raise UsageError(texts.run_directory_not_held(path, LOCK, error.strerror or error)) from None
     limit = time.monotonic() + LOCK_SECONDS
     while not _try_lock(lock):
         if time.monotonic() > limit:
             lock.close()
-            raise UsageError(f"the job in {path} is still running; wait for its end, or stop it first")
+            raise UsageError(texts.still_running(path))
         time.sleep(0.05)
     return lock
 
@@ -127,6 +122,4 @@ def _claim(path: Path, config: JobConfig) -> FileIO | None:
             shutil.rmtree(made, ignore_errors=True)
         if error.errno in TAKEN and (path.exists() or path.is_symlink()):
             return None
-        raise UsageError(
-            f"the run directory {path} cannot be made: {error.strerror}; name another with --run-dir"
-        ) from None
+        raise UsageError(texts.run_directory_not_made(path, error.strerror)) from None

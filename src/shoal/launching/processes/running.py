@@ -29,7 +29,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Planned:
+class JobProcess:
     """A process to start, and where on this machine everything it prints goes."""
 
     spec: ProcessSpec
@@ -42,7 +42,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Said:
+class LinesPrinted:
     """Complete lines of a process, in order, without line ends."""
 
     name: str
@@ -58,7 +58,7 @@ class Gone:
     last: tuple[str, ...]  # the last lines it printed, at most `output.LAST_LINES`
 
 
-ProcessNews = Said | Gone | Working
+ProcessNews = LinesPrinted | Gone | Working
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Processes:
         """What is readable when `poll` has something to hand out."""
         return self._engines
 
-    def start(self, planned: Planned) -> None:
+    def start(self, planned: JobProcess) -> None:
         """A command that cannot be run raises `UsageError`."""
         if planned.descriptors:
             self._home.start(planned.spec, descriptors=planned.descriptors)
@@ -90,7 +90,7 @@ class Processes:
         engine = self._home if planned.descriptors else self._engine
         self._running[planned.name] = _Running(planned.name, engine, Output(planned.log))
 
-    def become(self, name: str, planned: Planned, order: bytes) -> bool:
+    def become(self, name: str, planned: JobProcess, order: bytes) -> bool:
         """Send a running process the order that makes it another one. What it prints from now on is that one's.
 
         False if it has ended. One that ends meanwhile does so under its new name.
@@ -121,7 +121,7 @@ class Processes:
                 lines = running.output.finish()
             case Working():
                 return [Working(running.name)]
-        said: list[ProcessNews] = [Said(running.name, lines)] if lines else []
+        said: list[ProcessNews] = [LinesPrinted(running.name, lines)] if lines else []
         if isinstance(happened, Exited):
             said.append(Gone(running.name, happened.code, tuple(running.output.last)))
         return said

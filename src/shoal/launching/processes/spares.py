@@ -8,7 +8,7 @@ from __future__ import annotations
 from shoal.entry.spare import READY, Order, encode_order
 from shoal.environment import autoload_choice
 from shoal.errors import ShoalError
-from shoal.launching.processes.running import Planned, Processes
+from shoal.launching.processes.running import JobProcess, Processes
 from shoal.launching.processes.specs import Job, spare_process
 
 REFILL = 3.0  # seconds after one was used or ended that the next is started: the one that goes has precedence
@@ -46,7 +46,7 @@ class Spares:
         self._failures += 0 if self._is_ready.pop(name) else 1
         self._due = now + REFILL
 
-    def go(self, worker: Planned, now: float) -> bool:
+    def go(self, worker: JobProcess, now: float) -> bool:
         """Make a spare that worker's process; False if none is ready."""
         name = next((name for name, is_ready in self._is_ready.items() if is_ready), None)
         if name is None:

@@ -19,7 +19,8 @@ from shoal.environment import (
 )
 from shoal.errors import UsageError
 from shoal.job_config import MOST_LOCAL, JobConfig
-from shoal.launching.processes.running import Planned
+from shoal.launching import texts
+from shoal.launching.processes.running import JobProcess
 from shoal.values import Address
 
 COORDINATOR = "coordinator"
@@ -46,20 +47,17 @@ class Job:
 
 def check_size(config: JobConfig) -> None:
     if config.workers > MOST_LOCAL:
-        raise UsageError(
-            f"--workers is {config.workers}; one machine starts at most {MOST_LOCAL}: start a coordinator with "
-            "`shoal coordinator` and add workers with `shoal join`"
-        )
+        raise UsageError(texts.too_many_workers(config.workers, MOST_LOCAL))
 
 
 def check_script(script: str) -> None:
     if not script:
-        raise UsageError("no script given; name the Python file to run")
+        raise UsageError(texts.NO_SCRIPT)
     path = Path(script)
     if not path.exists():
-        raise UsageError(f"the script {script} does not exist (looked in {Path.cwd()})")
+        raise UsageError(texts.script_missing(script))
     if not path.is_file():
-        raise UsageError(f"the script {script} is not a file; name the Python file to run")
+        raise UsageError(texts.script_is_no_file(script))
 
 
 def worker_name(worker: int) -> str:
@@ -70,7 +68,7 @@ def server_name(server: int) -> str:
     return f"server {server}"
 
 
-def coordinator_process(job: Job, listener: socket.socket, lock: FileIO) -> Planned:
+def coordinator_process(job: Job, listener: socket.socket, lock: FileIO) -> JobProcess:
     """It inherits the listening socket, and the lock of the run directory, which is free when both are gone."""
     # -P: the current folder may hold a module with a name of the standard library's.
     command = (
@@ -79,19 +77,19 @@ def coordinator_process(job: Job, listener: socket.socket, lock: FileIO) -> Plan
         *((f"--servers-at={job.servers}", f"--servers-space={job.space}") if job.servers else ()),
         *("--", job.script, *job.arguments),
     )
-    return Planned(
+    return JobProcess(
         ProcessSpec(name=COORDINATOR, command=command, variables={}, outlives_launcher=RECORD_SECONDS),
         log=job.run_dir / "logs" / "coordinator.log",
         descriptors=(listener.fileno(), lock.fileno()),
     )
 
 
-def worker_processes(job: Job) -> list[Planned]:
+def worker_processes(job: Job) -> list[JobProcess]:
     """Those that a job begins with."""
     return [worker_process(job, worker, place=worker) for worker in range(job.config.workers)]
 
 
-def worker_process(job: Job, worker: int, *, place: int) -> Planned:
+def worker_process(job: Job, worker: int, *, place: int) -> JobProcess:
     """`place`, from 0 to workers - 1, is its own as long as it runs; its number is its own for ever."""
     spec = ProcessSpec(
         name=worker_name(worker),
@@ -99,7 +97,7 @@ def worker_process(job: Job, worker: int, *, place: int) -> Planned:
         variables=_variables(job, worker, place),
         files=(BroughtFile(job.token_file, TOKEN_FILE),),
     )
-    return Planned(spec, log=job.run_dir / "logs" / f"worker-{worker}.log")
+    return JobProcess(spec, log=job.run_dir / "logs" / f"worker-{worker}.log")
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,7 @@ class ServerPlan:
     memory: int  # bytes that each may hold
 
 
-def server_process(plan: ServerPlan, server: int) -> Planned:
+def server_process(plan: ServerPlan, server: int) -> JobProcess:
     """One thread each: a server is a loop that many wait for, and the others need the cores.
 
     No GPU: servers compute on the CPU, and torch's optimizers would take hold of one where they see it.
@@ -128,10 +126,10 @@ def server_process(plan: ServerPlan, server: int) -> Planned:
         variables={**process_variables(1), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         files=(BroughtFile(plan.token_file, TOKEN_FILE),),
     )
-    return Planned(spec, log=None if plan.logs is None else plan.logs / f"server-{server}.log")
+    return JobProcess(spec, log=None if plan.logs is None else plan.logs / f"server-{server}.log")
 
 
-def spare_process(job: Job, number: int) -> Planned:
+def spare_process(job: Job, number: int) -> JobProcess:
     """It waits to be told, through its standard input, which worker it is."""
     spec = ProcessSpec(
         name=f"spare {number}",
@@ -140,7 +138,7 @@ def spare_process(job: Job, number: int) -> Planned:
         files=(BroughtFile(job.token_file, TOKEN_FILE),),
         takes_input=True,
     )
-    return Planned(spec, log=job.run_dir / "logs" / "spares.log")
+    return JobProcess(spec, log=job.run_dir / "logs" / "spares.log")
 
 
 def _variables(job: Job, worker: int, place: int) -> dict[str, str]:

@@ -12,10 +12,11 @@ import time
 from dataclasses import dataclass, field
 
 from shoal.errors import Refused, ShoalError
+from shoal.launching import texts
 from shoal.launching.servers import server_news
 from shoal.launching.servers.server_side import MEASURED_EVERY, Rhythm, Seen, ServerSide
 from shoal.parameters.keeper_client import KeeperClient
-from shoal.parameters.space_terms import SpaceTerms
+from shoal.parameters.server_group.space_terms import SpaceTerms
 from shoal.values import Address, ServerMap
 from shoal.wire.keeper_messages import GroupStatus
 
@@ -71,7 +72,7 @@ class BorrowedServers(ServerSide):
     def _take(self, answer: GroupStatus | ShoalError, seen: Seen, now: float) -> None:
         if isinstance(answer, ShoalError):
             if not self._is_silent:
-                seen.lines.append(f"warning: the server group at {self._config.keeper} does not answer: {answer}")
+                seen.lines.append(texts.group_silent(self._config.keeper, answer))
             self._is_silent = True
             return
         self._is_silent = False

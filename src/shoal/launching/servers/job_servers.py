@@ -55,7 +55,7 @@ def open_servers(job: Job, processes: Processes, token: str, stack: contextlib.E
         return _borrowed(job, config.server_group, token, stack), str(config.server_group)
     from shoal.launching.servers.own_servers import OwnServers, OwnServersConfig
     from shoal.parameters.keeper import KeeperConfig
-    from shoal.parameters.space_terms import SpaceTerms
+    from shoal.parameters.server_group.space_terms import SpaceTerms
 
     assert job.group_key_file is not None, "a job that starts servers has made one"
     host = parse_address(config.address, named="--address").host
@@ -82,7 +82,7 @@ def open_servers(job: Job, processes: Processes, token: str, stack: contextlib.E
 
 def _borrowed(job: Job, keeper: Address, token: str, stack: contextlib.ExitStack) -> ServerSide:
     from shoal.launching.servers.borrowed_servers import BorrowedServers, BorrowedServersConfig
-    from shoal.parameters.space_terms import SpaceTerms
+    from shoal.parameters.server_group.space_terms import SpaceTerms
 
     quota = size_of(job.config.server_quota, named="--server-quota") if job.config.server_quota else 0
     space = SpaceTerms(job.space, space_key(token, job.space), quota)

@@ -17,13 +17,14 @@ from pathlib import Path
 from shoal.engines.engine import describe_exit
 from shoal.errors import ShoalError
 from shoal.job_config import size_of
+from shoal.launching import texts
 from shoal.launching.processes.running import Gone, Processes, ProcessNews, Source
 from shoal.launching.processes.specs import ServerPlan, reachable, server_process
 from shoal.launching.servers import server_news
 from shoal.launching.servers.server_posts import ServerPosts
 from shoal.launching.servers.server_side import Rhythm, Seen, ServerSide
-from shoal.parameters import group_events
 from shoal.parameters.keeper import Keeper, KeeperConfig
+from shoal.parameters.server_group import group_events
 
 MEMORY_SHARE = 0.9  # of what is free when the servers start
 SHOWN_LINES = 15  # of a failed server's output
@@ -181,10 +182,10 @@ class OwnServers(ServerSide):
             return
         self.keeper.lose(server, f"its process {how}")
         if self._posts.given_up and not had_given_up:
-            self._seen.lines.append(f"warning: no more servers are started: {self._posts.given_up}")
+            self._seen.lines.append(texts.no_more_servers(self._posts.given_up))
         if self._posts.is_hopeless:
-            where = f"; what it printed is in {server_process(self._plan, server).log}" if self._plan.logs else ""
-            self._seen.failure = f"the parameter servers cannot be kept running: {self._posts.given_up}{where}"
+            log = server_process(self._plan, server).log
+            self._seen.failure = texts.servers_hopeless(self._posts.given_up, log)
 
     def _close_bell(self) -> None:
         self._bell.close()

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from shoal.launching import texts
+
 PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0)  # seconds before the next try, by how many in a row never joined
 MOST_FRUITLESS = 5  # in a row that never joined, after which no more are started
 MOST_LOSSES = 50  # within
@@ -107,8 +109,8 @@ class ServerPosts:
         often = len(self._losses) == MOST_LOSSES and now - self._losses[0] < LOSSES_WITHIN
         self._losses.append(now)
         if self._fruitless >= MOST_FRUITLESS:
-            self.given_up = f"{MOST_FRUITLESS} in a row ended before they had joined the group, the last one: it {how}"
+            self.given_up = texts.servers_never_join(MOST_FRUITLESS, how)
         elif often:
-            self.given_up = f"{MOST_LOSSES + 1} were lost within a minute, the last one: it {how}"
+            self.given_up = texts.servers_lost_often(MOST_LOSSES + 1, how)
         self._vacancies.append(_Vacancy(now + PAUSES[min(self._fruitless, len(PAUSES) - 1)], f"server {server} {how}"))
         return True

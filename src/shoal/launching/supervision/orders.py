@@ -43,11 +43,21 @@ class Signalled:
 
 
 @dataclass(frozen=True)
-class Tick:
+class TimePassed:
     """Time has passed."""
 
 
-Fact = WorkerExited | CoordinatorExited | CoordinatorBack | ServersFailed | Signalled | Tick | Enlisted | Ended | Event
+Fact = (
+    WorkerExited
+    | CoordinatorExited
+    | CoordinatorBack
+    | ServersFailed
+    | Signalled
+    | TimePassed
+    | Enlisted
+    | Ended
+    | Event
+)
 
 
 # Instructions
@@ -104,7 +114,7 @@ class Say:
 
 
 @dataclass(frozen=True)
-class Finish:
+class FinishJob:
     """The job is over: stop what still runs, then tell the user."""
 
     exit_code: int
@@ -123,5 +133,5 @@ Instruction = (
     | AskToStop
     | InterruptWorkers
     | Say
-    | Finish
+    | FinishJob
 )

@@ -10,6 +10,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from shoal.launching import texts
+
 PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0)  # seconds before the next try, by how many rounds in a row came to nothing
 
 
@@ -33,7 +35,7 @@ class _Place:
 
 
 @dataclass(frozen=True)
-class Filled:
+class FilledPlace:
     """A new process is to be started."""
 
     worker: int
@@ -41,7 +43,7 @@ class Filled:
     reason: str
 
 
-class Places:
+class WorkerPlaces:
     def __init__(self, workers: int, most_refusals: int = 3) -> None:
         """A place is given up after so many processes in a row that the job turned away: the next would be too."""
         self._most_refusals = most_refusals
@@ -121,8 +123,7 @@ class Places:
             return ""
         if place.state is _State.VACANT:
             place.state = _State.GIVEN_UP
-        count = "the process" if place.refusals == 1 else f"each of {place.refusals} processes"
-        return f"{count} started in the place of a lost worker was turned away; no other is started there"
+        return texts.place_given_up(place.refusals)
 
     def has_stepped(self, worker: int) -> None:
         self._useful.add(worker)
@@ -150,14 +151,14 @@ class Places:
             if place.state is _State.ASKED:
                 place.since = now
 
-    def give(self, worker: int) -> Filled | None:
+    def give(self, worker: int) -> FilledPlace | None:
         """A number has been given. None when nobody needs it any more."""
         for index, place in enumerate(self._places):
             if place.state is _State.ASKED:
                 reason = place.why
                 self._places[index] = _Place(worker, refusals=place.refusals)
                 self._newest = max(self._newest, worker)
-                return Filled(worker, index, reason)
+                return FilledPlace(worker, index, reason)
         return None
 
     def _of(self, worker: int) -> _Place | None:

@@ -29,13 +29,14 @@ from shoal.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from shoal.launching import texts
 from shoal.launching.supervision.orders import (
     AskForNumber,
     AskToStop,
     CoordinatorBack,
     CoordinatorExited,
     Fact,
-    Finish,
+    FinishJob,
     Instruction,
     InterruptWorkers,
     KillCoordinator,
@@ -47,7 +48,7 @@ from shoal.launching.supervision.orders import (
     TellExit,
     WorkerExited,
 )
-from shoal.launching.supervision.places import Places
+from shoal.launching.supervision.places import WorkerPlaces
 from shoal.wire.messages import Ended, Enlisted
 
 CLEAN_STOP = 10.0  # seconds that a job may take to stop after Ctrl-C, and after its checkpoint
@@ -60,19 +61,13 @@ DISK_WORD = 15.0  # the same while it cannot write decisions: it waits 10 s for 
 ANSWER = 40.0  # seconds that it may take to give a number; the end of a job may come first, with a publication
 RESTARTS = 10  # of the coordinator, within
 RESTARTS_WITHIN = 60.0  # seconds
-STOP_WORDS = {
-    signal.SIGINT: "interrupted by Ctrl-C",
-    signal.SIGTERM: "stopped by SIGTERM",
-    signal.SIGHUP: "stopped because the terminal closed",
-    signal.SIGPIPE: "stopped because nobody reads its output any more",
-}
 
 
 class Supervisor:
-    """Decides. One instance per job; after `Finish` nothing more comes out."""
+    """Decides. One instance per job; after `FinishJob` nothing more comes out."""
 
     def __init__(self, workers: int, max_failures: int = 3) -> None:
-        self._places = Places(workers, max_failures)
+        self._places = WorkerPlaces(workers, max_failures)
         self._codes: dict[int, int] = {}  # exit codes by worker
         self._told: dict[int, int] = {}  # those of them that are the coordinator's business
         self._joined: set[int] = set()
@@ -97,7 +92,7 @@ class Supervisor:
 
     @property
     def deadline(self) -> float | None:
-        """When a `Tick` is due at the latest."""
+        """When a `TimePassed` is due at the latest."""
         due = min(self._stop_by, self._word_by, math.inf if self._echo_by is None else self._echo_by)
         if self._replaces:
             due = min(due, self._places.next_due or math.inf, self._answer_by)
@@ -125,12 +120,12 @@ class Supervisor:
             return ()
         if isinstance(fact, ServersFailed):
             self._finished = True
-            return (Finish(ServersLost.exit_code, SOFT_STOP, ServersLost.__name__, fact.text),)
+            return (FinishJob(ServersLost.exit_code, SOFT_STOP, ServersLost.__name__, fact.text),)
         out = self._take_in(fact, now)
         if self._echo_by is not None and (isinstance(fact, StopRequested) or now >= self._echo_by):
             out += self._stop_gently()
         out += self._conclude(fact, now)
-        self._finished = any(isinstance(instruction, Finish) for instruction in out)
+        self._finished = any(isinstance(instruction, FinishJob) for instruction in out)
         return tuple(out) if self._finished else (*out, *self._replace(now))
 
     def _take_in(self, fact: Fact, now: float) -> list[Instruction]:
@@ -210,7 +205,7 @@ class Supervisor:
         self._places.ask_again(now)
         out: list[Instruction] = [TellExit(worker, code) for worker, code in self._told.items()]
         if self._stopping is not None and self._ended is None:
-            out.append(AskToStop(STOP_WORDS[self._stopping], _code_of(self._stopping)))
+            out.append(AskToStop(texts.STOP_WORDS[self._stopping], _code_of(self._stopping)))
             self._echo_by = None if self._echo_by is None else now + ECHO
         return out
 
@@ -228,7 +223,7 @@ class Supervisor:
             return []
         self._stop_by = self._stop_limit if self._saving else min(now + CLEAN_STOP, self._stop_limit)
         is_last = isinstance(fact, CheckpointStarted) and fact.is_last
-        return [Say("writing the last checkpoint (Ctrl-C again to stop now)")] if is_last else []
+        return [Say(texts.LAST_CHECKPOINT)] if is_last else []
 
     def _begin_to_stop(self, number: signal.Signals, now: float) -> list[Instruction]:
         self._stopping = number
@@ -236,7 +231,7 @@ class Supervisor:
         self._stop_by = self._stop_limit if self._saving else now + CLEAN_STOP
         if self._ended is not None:
             return self._stop_gently()
-        asked = AskToStop(STOP_WORDS[number], _code_of(number))
+        asked = AskToStop(texts.STOP_WORDS[number], _code_of(number))
         if self._in_job or self._waits_for_disk:
             return [asked, *self._stop_gently()]
         # Some may have joined, and the news be on its way: it comes before the coordinator's word on this stop.
@@ -248,11 +243,10 @@ class Supervisor:
         self._echo_by = None
         if self._ended is None and self._in_job:
             if self._waits_for_disk:
-                why = "the coordinator waits for the disk and can tell the workers nothing"
-                return [Say(f"stopping within {CLEAN_STOP:g} s: {why} (Ctrl-C again to stop now)")]
-            return [Say("stopping after this step (Ctrl-C again to stop now)")]
+                return [Say(texts.stopping_without_disk(CLEAN_STOP))]
+            return [Say(texts.STOPPING_AFTER_STEP)]
         self._interrupted_workers = True
-        return [InterruptWorkers(), Say("stopping (Ctrl-C again to stop now)")]
+        return [InterruptWorkers(), Say(texts.STOPPING)]
 
     # Going on
 
@@ -266,7 +260,7 @@ class Supervisor:
             return []
         if now >= self._answer_by:
             self._is_connected = False
-            return [Say(f"the coordinator has not answered for {ANSWER:g} s and is started again"), KillCoordinator()]
+            return [Say(texts.coordinator_hangs(ANSWER)), KillCoordinator()]
         return [AskForNumber()] * self._places.take_due(now)
 
     def _restart(self, fact: CoordinatorExited, now: float) -> list[Instruction]:
@@ -275,11 +269,8 @@ class Supervisor:
         if fact.may_return and not often:
             self._restarts.append(now)
             return [RestartCoordinator()]
-        times = f", {RESTARTS + 1} times within a minute," if often else ""
-        text = (
-            f"the coordinator process {fact.how}{times} and the job cannot go on without it; all workers were stopped"
-        )
-        return [Finish(ShoalError.exit_code, SOFT_STOP, ShoalError.__name__, text)]
+        text = texts.coordinator_gone(fact.how, RESTARTS + 1 if often else 0)
+        return [FinishJob(ShoalError.exit_code, SOFT_STOP, ShoalError.__name__, text)]
 
     # The end
 
@@ -318,14 +309,14 @@ class Supervisor:
     def _last_word(self) -> float:
         return SAVING_WORD if self._saving else DISK_WORD if self._waits_for_disk else LAST_WORD
 
-    def _interrupted(self, number: signal.Signals) -> Finish:
-        return Finish(_code_of(number), 0.0 if self._insisted else SOFT_STOP, text=STOP_WORDS[number])
+    def _interrupted(self, number: signal.Signals) -> FinishJob:
+        return FinishJob(_code_of(number), 0.0 if self._insisted else SOFT_STOP, text=texts.STOP_WORDS[number])
 
-    def _failed(self, ended: Ended) -> Finish:
+    def _failed(self, ended: Ended) -> FinishJob:
         lost = self._died if ended.error == WorkerLost.__name__ else None
-        return Finish(ended.exit_code, SOFT_STOP, ended.error, ended.text, lost)
+        return FinishJob(ended.exit_code, SOFT_STOP, ended.error, ended.text, lost)
 
-    def _by_exit_codes(self) -> Finish:
+    def _by_exit_codes(self) -> FinishJob:
         """All is well with the job; what the scripts did afterwards counts too. Who was lost before does not."""
         counted = self._codes if self._ended is None or not self._joined else self._places.left
         is_good = self._ended is not None and bool(self._joined)
@@ -334,9 +325,9 @@ class Supervisor:
             # The job has its result, and its record says so: a process that is killed while it goes changes nothing.
             if code > 0 or (code < 0 and not is_good):
                 error = ScriptFailed if code > 0 else WorkerLost
-                text = f"worker {worker} {describe_exit(code)} after the training was over"
-                return Finish(error.exit_code, SOFT_STOP, error.__name__, text, worker if code < 0 else None)
-        return Finish(0, SOFT_STOP)
+                text = texts.failed_after_training(worker, describe_exit(code))
+                return FinishJob(error.exit_code, SOFT_STOP, error.__name__, text, worker if code < 0 else None)
+        return FinishJob(0, SOFT_STOP)
 
 
 def _code_of(number: signal.Signals) -> int:

@@ -6,12 +6,12 @@ every sample was used once, or every step was applied once and in order.
 
 from __future__ import annotations
 
-from shoal.parameters.effects import Reply, Update
-from shoal.parameters.ledger import Ledger
-from shoal.plan.invariants import Violation
-from shoal.plan.served.job import ServedJob
-from shoal.plan.served.server import ServerProcess
-from shoal.plan.served.worker import ServedTerms
+from shoal.parameters.ledger.effects import Reply, Update
+from shoal.parameters.ledger.ledger import Ledger
+from shoal.plan.members.invariants import Violation
+from shoal.plan.served.served_job import ServedJob
+from shoal.plan.served.served_worker import ServedTerms
+from shoal.plan.served.server_process import ServerProcess
 from shoal.wire.ledger_entries import AnyAnswer, AnyEntry, Committed, Push
 from shoal.wire.tables import PushId
 

@@ -1,6 +1,6 @@
 """Messages between the simulated processes of a job with parameter servers: ordered, delayed, lost with connections.
 
-Unlike `plan.network` it knows no streams: a message is an action in the target's process. Not here: what is said.
+Unlike `plan.world.network` it knows no streams: a message is an action in the target's process. Not here: what is said.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from shoal.plan.virtual_time import Action, Process, VirtualTime
+from shoal.plan.world.virtual_time import Action, Process, VirtualTime
 
 Pair = frozenset[Process]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from shoal.plan.invariants import PROGRESS, Violation
+from shoal.plan.members.invariants import PROGRESS, Violation
 from shoal.plan.served.checks import check
-from shoal.plan.served.job import ServedJob
-from shoal.plan.served.keeper import SimulatedGroup
 from shoal.plan.served.mail import Mail
-from shoal.plan.served.worker import ServedTerms
-from shoal.plan.virtual_time import VirtualTime
+from shoal.plan.served.served_job import ServedJob
+from shoal.plan.served.served_worker import ServedTerms
+from shoal.plan.served.simulated_group import SimulatedGroup
+from shoal.plan.world.virtual_time import VirtualTime
 from shoal.wire.tables import LoopTerms
 
 LIMIT = 600.0  # virtual seconds within which a job must be over

@@ -24,8 +24,8 @@ from shoal.watch.record.lines import LineFile
 from shoal.watch.record.series import LATE, METRICS
 
 STRETCH = 1.0  # seconds of steps that are one measurement of the rate, at least
-MOST_STRETCHES = 4000  # beyond, neighbours are joined and the stretches get longer
-MARGIN = 0.5  # seconds around incidents that are not undisturbed: times in the metrics are good to half of that
+MOST_STRETCHES = 4000  # when there are more, neighbours are joined into longer ones
+MARGIN = 0.5  # seconds around incidents that count as disturbed; times in the metrics are off by half of that at most
 LEAST_HELD = 0.5  # seconds by which a fault on purpose must hold up a step to be told
 
 
@@ -35,7 +35,7 @@ class Course:
 
     starts: tuple[float, ...] = ()  # of the job's goes
     stops: tuple[tuple[float, float], ...] = ()  # in which no step was applied, in order
-    disturbed: tuple[tuple[float, float], ...] = ()  # with these also other faults and too few workers
+    disturbed: tuple[tuple[float, float], ...] = ()  # the stops, and times with other faults or too few workers
 
     def is_disturbed(self, start: float, end: float) -> bool:
         return _overlaps(self.disturbed, start - MARGIN, end + MARGIN)
@@ -44,7 +44,7 @@ class Course:
         return _overlaps(self.stops, start, end)
 
     def stopped(self, start: float, end: float) -> float:
-        """Seconds of that time in which no step was applied."""
+        """Seconds between `start` and `end` in which no step was applied."""
         place = bisect.bisect_right(self.stops, (end, math.inf))
         total = 0.0
         while place > 0 and self.stops[place - 1][1] >= start:
@@ -62,16 +62,16 @@ class Cost:
     """What incidents cost a job, as far as the metrics tell."""
 
     step_seconds: float = 0.0  # from one applied step to the next while undisturbed, the median; 0: not known
-    undisturbed: float | None = None  # samples that the undisturbed rate gives in `seconds`; None: it never was
+    undisturbed: float | None = None  # samples that the undisturbed rate gives in `seconds`; None: no such rate
     samples: int = 0  # that the applied steps used, each step once
     seconds: float = 0.0  # inside loops, incidents included
-    # By go of the job: applied steps that its first one took back, and their samples.
+    # By go of the job: applied steps that the go's first step took back, and their samples.
     taken_back: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     held: tuple[tuple[float, float], ...] = ()  # ends and lengths of steps that took long during a fault on purpose
     lasts: Mapping[int, float] = field(default_factory=dict)  # by go of the job: time of its last applied step
 
     def lost_to(self, incident: Incident) -> float:
-        """Seconds that it took beyond those of a step: no step was applied, or one took long."""
+        """Seconds that an incident cost beyond a normal step, because no step was applied or one took long."""
         if incident.is_stop:
             return incident.without_progress(self.step_seconds, last=self.lasts.get(incident.go))
         during = [
@@ -82,18 +82,18 @@ class Cost:
         return max((length for length in during if length >= LEAST_HELD), default=0.0)
 
     def redone_after(self, incident: Incident) -> tuple[int, int]:
-        """Steps and samples. The events of a crash may be some seconds behind the metrics."""
+        """Steps and samples redone after a crash, whose events may be some seconds behind the metrics."""
         told = incident.steps_redone, incident.samples_redone
         return max(told, self.taken_back.get(incident.go, told)) if incident.is_new_go else told
 
     @property
     def rate(self) -> float | None:
-        """Samples per second of the whole job while undisturbed; None: it never was."""
+        """Samples per second of the whole job while undisturbed; None: it was never undisturbed."""
         return self.undisturbed / self.seconds if self.undisturbed is not None and self.seconds > 0 else None
 
     @property
     def goodput(self) -> float | None:
-        """At most 1; None: it cannot be told."""
+        """The goodput, at most 1; None: unknown."""
         return min(1.0, self.samples / self.undisturbed) if self.undisturbed else None
 
 
@@ -108,7 +108,7 @@ class _Stretch:
 
 
 class _Go:
-    """One go of the job, whose number of workers may be another than the last one's."""
+    """One go of the job; its number of workers may differ from other goes'."""
 
     def __init__(self) -> None:
         self.seconds = 0.0  # inside loops
@@ -128,7 +128,7 @@ class _Go:
             self._least *= 2
 
     def finish(self) -> None:
-        """A short stretch before a disturbance is left out, unless there is no other."""
+        """End the present stretch. A short one before a disturbance is dropped, unless it is the only one."""
         if self._open.seconds >= self._least / 2 or (self._open.seconds > 0 and not self.stretches):
             self.stretches.append(self._open)
         self._open = _Stretch()
@@ -150,7 +150,7 @@ class Goodput:
         number = self._course.go_at(line.time)
         is_first = number not in self._goes
         go = self._goes.setdefault(number, _Go())
-        has_gap = not is_first and line.step > self._applied.last + 1  # steps whose lines went with a coordinator
+        has_gap = not is_first and line.step > self._applied.last + 1  # lines that were lost when a coordinator died
         taken_back = self._applied.add_line(line)
         if is_first:
             self._taken_back[number] = taken_back
@@ -166,7 +166,7 @@ class Goodput:
             self._held.append((line.time, seconds))
 
     def _inside(self, line: MetricLine, since: float, *, has_gap: bool) -> float:
-        """Seconds since the step before, but for what lies between two loops and was no standstill."""
+        """Seconds since the previous step, without time between two loops that was no standstill."""
         stopped = self._course.stopped(since, line.time)
         trained = max(0.0, line.time - since - stopped)
         own = max(0.0, line.seconds - self._course.stopped(line.time - line.seconds, line.time))
@@ -194,13 +194,13 @@ def _rate(stretches: list[_Stretch]) -> float | None:
 
 
 def _overlaps(spans: tuple[tuple[float, float], ...], start: float, end: float) -> bool:
-    """Whether one of these, in order and apart from each other, has a part in common."""
+    """Whether the span overlaps with one of these, which are in order and apart from each other."""
     place = bisect.bisect_right(spans, (end, math.inf))
     return place > 0 and spans[place - 1][1] >= start
 
 
 def merged(spans: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """In order, with those that touch joined."""
+    """The spans in order, with those that touch joined."""
     found: list[tuple[float, float]] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:
@@ -211,7 +211,7 @@ def merged(spans: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
 
 
 def read_cost(run_dir: Path, course: Course) -> Cost:
-    """From the metrics of a job. What cannot be read is left out."""
+    """Read the cost from a job's metrics, without lines that cannot be read."""
     goodput = Goodput(course)
     for line in LineFile(run_dir / METRICS, msgspec.json.Decoder(MetricLine)):
         goodput.add(line)

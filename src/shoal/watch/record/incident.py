@@ -18,7 +18,7 @@ class Incident:
     happened: list[str] = field(default_factory=list)
     decided: list[str] = field(default_factory=list)
     faults: set[str] = field(default_factory=set)  # kinds of faults on purpose in it
-    workers: set[int] = field(default_factory=set)  # that it is about
+    workers: set[int] = field(default_factory=set)  # that the incident is about
     lost: set[int] = field(default_factory=set)  # members that died, were expelled, failed or handed over
     came: set[int] = field(default_factory=set)  # newcomers
     is_stop: bool = False  # an exchange broke: no step is applied until it is resumed
@@ -30,7 +30,7 @@ class Incident:
     ended: float | None = None  # time of the job's end, where no step came after it
     step: int | None = None  # that step
     seconds: float = 0.0  # between the last applied steps before and the first ones after
-    standstills: int = 0  # how many such pairs there are: in a longer one a step may be applied
+    standstills: int = 0  # number of standstills; between two of one incident a step may be applied
     spans: list[tuple[float, float]] = field(default_factory=list)  # their times, of the first `MOST_SPANS`
     steps_redone: int = 0
     samples_redone: int = 0
@@ -41,7 +41,7 @@ class Incident:
 
     @property
     def is_fault(self) -> bool:
-        """Something went wrong. Otherwise newcomers came in, which costs a moment too."""
+        """Whether something went wrong; if not, newcomers came in, which costs a moment too."""
         return bool(self.happened) or not self.came
 
     @property
@@ -50,7 +50,7 @@ class Incident:
 
     @property
     def end(self) -> float:
-        """Until when it disturbed the job, as far as is known."""
+        """When the incident stopped disturbing the job, as far as is known."""
         return max(self.time + self.lasts, self.resumed or self.ended or 0.0)
 
     @property

@@ -20,7 +20,7 @@ METRICS = "metrics.jsonl"
 MOST_POINTS = 2000  # of a series
 MOST_NAMES = 200  # logged names that are drawn
 LATE = 0.25  # seconds by which times in the metrics may be off
-PART = 0.75  # of what a step takes: as long as a stretch must be for its speed to be told
+PART = 0.75  # of a step's time: the least length of a stretch whose speed is shown
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ class Series:
         self.width = 1  # steps that a point stands for
         self._most = most
         self._buckets: list[_Bucket] = []  # by step
-        self._newest: _Bucket | None = None  # not among them yet: the same step may come again and replace it
+        self._newest: _Bucket | None = None  # not in `_buckets` yet: the same step may come again and replace it
 
     def add(self, step: int, time: float, value: float | None, weight: float = 1.0) -> None:
-        """Values come in the order of steps; one for a step that is past drops everything from there on."""
+        """Add a value. They come in the order of steps; one for an earlier step drops all values from there on."""
         if self._newest is not None and step > self._newest.step:
             self._settle()
         else:
@@ -88,7 +88,7 @@ class Series:
             self._buckets.pop()
 
     def points(self) -> list[Point]:
-        """In the order of steps. The last is no narrower than half of the others: it would stand out for nothing."""
+        """The points in the order of steps. The last one is at least half as wide as the others."""
         settled = [replace(bucket) for bucket in self._all()]
         while len(settled) > 1 and 2 * (settled[-1].step - settled[-2].step) < self.width:
             settled[-2].join(settled.pop())
@@ -96,7 +96,7 @@ class Series:
 
     @property
     def last(self) -> Point | None:
-        """The last value, by itself but after a rewind that nothing has followed yet."""
+        """The last value; directly after a rewind, the last point."""
         known = self._all()
         return known[-1].point() if known else None
 
@@ -134,10 +134,10 @@ class SamplePace:
         self._samples = 0
 
     def add(self, line: MetricLine) -> tuple[float, int] | None:
-        """Seconds and samples since the last answer, as soon as that is about as long as a step takes."""
+        """Seconds and samples since the last result, once that time is about as long as a step."""
         passed = max(0.0, line.time - self._time)
         self._time = line.time
-        self._seconds += passed if passed <= line.seconds + LATE else line.seconds  # else it was no training
+        self._seconds += passed if passed <= line.seconds + LATE else line.seconds  # the rest was no training
         self._samples += line.samples
         if self._seconds < PART * line.seconds or self._seconds <= 0:
             return None

@@ -27,7 +27,7 @@ class Span:
     """One go of the job: from a start to its end or to the next start."""
 
     start: float  # seconds since 1970
-    end: float  # of the last that was heard of it
+    end: float  # time of its last event
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Checkpoint:
     step: int
     time: float  # of its last news, seconds since 1970
     state: Literal["being written", "published", "removed", "lost"]
-    reason: str  # why it was made; of a lost one why it was lost
+    reason: str  # why the checkpoint was made or, if it was lost, why that happened
     size: int = 0  # bytes
     seconds: float = 0.0  # from the copy to the publication
     blocked: float = 0.0  # seconds that training was held up
@@ -80,13 +80,13 @@ class Story:
         self._take(event, time)
 
     def elapsed(self, time: float) -> float:
-        """Seconds that the job had run by then; pauses between its goes do not count."""
+        """Seconds that the job had run by `time`, without pauses between its goes."""
         total = 0.0
         for span in self.spans:
             if time <= span.start:
                 break
             total += min(time, span.end) - span.start
-        else:  # after all that is known: metrics may be ahead of the events
+        else:  # later than the last event: metrics may be ahead of the events
             if self.spans:
                 total += max(0.0, time - self.spans[-1].end)
         return total
@@ -106,7 +106,7 @@ class Story:
 
     @property
     def course(self) -> Course:
-        """When the job was whole: with as many workers as it had at most in that go."""
+        """When the job was whole: when it had as many workers as ever in that go."""
         starts = [span.start for span in self.spans]
         goes = [bisect.bisect_right(starts, time) for time, _ in self.sizes]
         most: dict[int, int] = {}

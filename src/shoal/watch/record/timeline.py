@@ -52,14 +52,14 @@ class Timeline:
 
     def __init__(self) -> None:
         self.counts: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)  # with what was left out
-        # With their places in the record: several happen at one time.
+        # With their positions in the record, since several may happen at the same time.
         self._kept: dict[Category, deque[tuple[int, TimelineEntry]]] = {
             name: deque(maxlen=MOST_ENTRIES) for name in CATEGORIES
         }
         self._void: deque[Void] = deque(maxlen=MOST_ENTRIES)  # told once
 
     def add(self, event: events.Event, time: float) -> None:
-        if isinstance(event, events.StepVoided):  # every worker reports it
+        if isinstance(event, events.StepVoided):  # every worker reports the same void step
             if void_of(event) in self._void:
                 return
             self._void.append(void_of(event))

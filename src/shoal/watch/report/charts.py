@@ -17,7 +17,7 @@ from shoal.watch.record.series import Curves, Point, Series
 from shoal.watch.report.markup import Markup, readable, trusted
 from shoal.watch.wording import first_line, span
 
-# Beside colours, so that curves can be told apart without them.
+# Dashes distinguish curves for those who cannot see the colours.
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "13 4", "4 2 1 2")
 COLOURS = 8  # in the style sheet
 BUDGET = 60_000  # points in a page; many curves are thinned further
@@ -35,7 +35,7 @@ class Reported:
 
 
 class ChartLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One curve; the lists run along together."""
+    """One curve; all lists have one entry per point."""
 
     run: int  # its place in the report
     held_out: bool
@@ -133,7 +133,7 @@ def _line(number: int, run: Reported, series: Series, most: int, *, held_out: bo
 
 
 def thinned(points: list[Point], most: int) -> list[Point]:
-    """At most so many, neighbours joined; few that are left over go with the last ones."""
+    """At most so many points: neighbours are joined, and a remainder joins the last point."""
     every = -(-len(points) // most)
     if every <= 1:
         return points
@@ -152,7 +152,7 @@ def _join(points: list[Point]) -> Point:
 
 
 def _short(value: float | None) -> float | None:
-    """Six digits are more than a screen shows."""
+    """A value with six digits, more than a screen shows."""
     return None if value is None else float(f"{value:.6g}")
 
 
@@ -182,7 +182,7 @@ def _marks(run: Reported) -> list[Mark]:
 
 
 def as_script_text(data: ChartData) -> Markup:
-    """JSON that no text in it can end the script element with."""
+    """JSON in which no text can close the script element."""
     text = msgspec.json.encode(data).decode("utf-8")
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

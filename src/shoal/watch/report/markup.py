@@ -12,17 +12,17 @@ class Markup(str):
 
 
 def trusted(text: str) -> Markup:
-    """Our own files, and nothing that a job has said."""
+    """Take text as HTML: for our own files, never for anything that a job said."""
     return Markup(text)
 
 
 def escaped(text: str) -> Markup:
-    """Text from anywhere. What UTF-8 cannot hold becomes a question mark."""
+    """Escape text from anywhere. Characters that UTF-8 cannot encode become question marks."""
     return Markup(html.escape(readable(text), quote=True))
 
 
 def readable(text: str) -> str:
-    """Names of files may hold bytes that are no text."""
+    """Readable text for a file name, which may hold bytes that are no text."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -58,7 +58,7 @@ def write_report(run_dirs: Sequence[Path], target: Path, defaults: Mapping[str, 
 
 
 def read_runs(run_dirs: Sequence[Path]) -> list[Reported]:
-    """Runs of the same name are told apart by their paths."""
+    """Read the runs. Runs of the same name are labelled with their paths."""
     names = [run_dir.resolve().name for run_dir in run_dirs]
     labels = [str(path) if names.count(name) > 1 else name for name, path in zip(names, run_dirs, strict=True)]
     return [_read_run(readable(label), run_dir) for label, run_dir in zip(labels, run_dirs, strict=True)]
@@ -162,7 +162,7 @@ def _tools(*, has_marks: bool) -> Markup:
 
 
 def _each(runs: Sequence[Reported], made: Callable[[Reported, str], Markup]) -> list[Markup]:
-    """A part for every run, under its name where there are several."""
+    """A part for every run, with the run's name as heading if there are several."""
     if len(runs) == 1:
         return [made(runs[0], "run-0")]
     found = []

@@ -1,6 +1,6 @@
 """The parts of a report as HTML: headline, charts' frames, timeline, checkpoints, configuration. Pure.
 
-Text of a job goes through `markup.tag`, which escapes it. Not here: time shares (`report_workers`), the numbers of
+Text of a job goes through `markup.tag`, which escapes it. Not here: time shares (`worker_section`), the numbers of
 charts (`charts`), the page around (`page`).
 """
 
@@ -20,7 +20,7 @@ from shoal.watch.report.charts import COLOURS, Chart, Reported, dash_of
 from shoal.watch.report.markup import Markup, join, table, tag
 from shoal.watch.wording import amount, duration, number, rate, span
 
-OWN = ("run-dir", "resume", "address")  # settings that every job has for itself: a difference tells nothing
+OWN = ("run-dir", "resume", "address")  # settings that always differ between jobs, so that a difference means nothing
 LONGEST_REASON = 4000  # characters shown of one; a traceback fits
 
 
@@ -49,7 +49,7 @@ def day(time: float) -> str:
 
 
 def figures(run: Reported) -> list[tuple[str, str, str]]:
-    """The headline's numbers: what, how much, and a word more."""
+    """The headline's numbers: a name, a value and a remark each."""
     record = run.record
     story = record.story
     board = story.board
@@ -254,7 +254,7 @@ def configuration(runs: Sequence[Reported], defaults: Mapping[str, object]) -> M
 
 
 def plain(value: object) -> str:
-    """As in the file, but text without quotes."""
+    """A setting's value as in the file, but text without quotes."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 

@@ -10,7 +10,7 @@ from shoal.watch.wording import amount, duration, span
 
 
 def servers(record: RunRecord) -> Markup:
-    """Of the job's last go: servers are numbered anew in each."""
+    """The section for the job's last go, since each go numbers servers anew."""
     known = record.story.board.servers
     if not known.is_known:
         return tag("p", "The job had no parameter servers.", class_="note")

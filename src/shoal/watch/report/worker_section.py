@@ -54,7 +54,7 @@ def sent_headings(states: Sequence[WorkerState]) -> tuple[str, ...]:
 
 
 def sent_cells(state: WorkerState) -> tuple[str, str]:
-    """As many of them as there are headings."""
+    """One cell for each of `sent_headings`."""
     return amount(state.bytes_sent), amount(state.bytes_shared)
 
 

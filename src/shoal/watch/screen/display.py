@@ -33,7 +33,7 @@ class Display(ABC):
 
     @abstractmethod
     def print(self, *lines: str) -> None:
-        """Whole lines, above the progress."""
+        """Write whole lines above the progress."""
 
     @abstractmethod
     def summarize(self, *more: str) -> None:
@@ -45,7 +45,7 @@ class Display(ABC):
 
 
 class Quiet(Display):
-    """No progress; only lines that are printed, and that the job stands still. `--progress none`."""
+    """Shows no progress, only printed lines and that the job stands still. `--progress none`."""
 
     def __init__(self) -> None:
         self.board = Board()
@@ -71,7 +71,7 @@ class Plain(Display):
     def __init__(self) -> None:
         self.board = Board()
         self._last_line: float | None = None  # time of the last progress line
-        self._last_serving = -math.inf  # and of the last about servers
+        self._last_serving = -math.inf  # time of the last line about servers
 
     def show(self, event: Event, time: float) -> None:
         told = notices(self.board, event, time)
@@ -85,7 +85,7 @@ class Plain(Display):
             write_lines([", ".join(progress_parts(self.board)), *self._serving(time)])
 
     def _serving(self, time: float) -> list[str]:
-        """A line about the servers, more rarely."""
+        """A line about the servers, at most every `SERVERS_INTERVAL`."""
         line = server_words.progress(self.board.servers)
         if not line or time - self._last_serving < SERVERS_INTERVAL:
             return []

@@ -34,7 +34,7 @@ class Live(Display):
         self._live.start()
 
     def _is_due(self, event: Event, time: float) -> bool:
-        """Steps come many times a second; everything else is drawn at once, since nothing may follow for a while."""
+        """Whether to draw now. Steps wait for the interval; other events do not, as none may follow soon."""
         return self._drawn is None or not isinstance(event, StepsApplied) or time - self._drawn >= INTERVAL
 
     def show(self, event: Event, time: float) -> None:

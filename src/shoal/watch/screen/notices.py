@@ -31,7 +31,7 @@ LOUD = (  # what people must not overlook
     events.ServerLost,
     events.ParametersGone,
 )
-BACK = 30.0  # seconds after a coordinator's return in which workers that come back to it need no words
+BACK = 30.0  # seconds after a coordinator's return during which returning workers are not announced
 
 
 def notices(board: Board, event: events.Event, time: float) -> list[str]:
@@ -40,8 +40,8 @@ def notices(board: Board, event: events.Event, time: float) -> list[str]:
         return []
     match event:
         case events.StepVoided():
-            # Only once the job goes on is the step redone; otherwise the job's end says what happened. Where a member
-            # was lost, that and how training goes on say it all.
+            # The step is redone only if the job goes on; otherwise the job's end says what happened. If a member was
+            # lost, the lines about that loss and about how training goes on are enough.
             goes_on = event.generation < board.generation and event.generation not in board.broken_by_loss
             return [_void(event)] if goes_on and void_of(event) not in board.voided else []
         case events.GenerationFormed() if event.generation > 1:

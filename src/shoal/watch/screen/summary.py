@@ -1,4 +1,4 @@
-"""What a job comes to, once it is over: outcome, last scores, speed, and where each worker's time went. Pure."""
+"""The summary of a job that is over: outcome, last scores, speed, and where each worker's time went. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COLUMNS = ("worker", "samples", "compute", "communication", "waiting", "input", 
 
 
 def has_something(board: Board) -> bool:
-    """A plain torch script reports nothing: then there is nothing to sum up."""
+    """Whether there is anything to sum up: a plain torch script reports nothing."""
     return board.step > 0 or board.evaluated is not None
 
 
@@ -53,7 +53,7 @@ def _percent(shares: TimeShares) -> tuple[str, ...]:
 
 
 def summary_lines(board: Board) -> list[str]:
-    """As plain text."""
+    """The summary as plain text."""
     table = [COLUMNS, *rows(board)]
     widths = [max(len(row[column]) for row in table) for column in range(len(COLUMNS))]
     drawn = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table]

@@ -20,6 +20,7 @@ from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.cli.main import main
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig
+from shoal.launching import texts
 from shoal.launching.disk import run_directory
 from shoal.launching.disk.find_run import find_run
 from shoal.watch.wording import amount
@@ -338,8 +339,8 @@ def test_a_run_is_found_by_path_name_beginning_or_last(tmp_path: Path) -> None:
     [
         ("2026", "beginning of 2 runs: 20260101-a, 20260102-a"),
         ("20260103-a", "did you mean '2026010"),
-        ("", "there is no run ''"),
-        ("runs", "runs is no run directory: it has no config.toml"),
+        ("", texts.no_run("", "")),
+        ("runs", texts.no_run_directory("runs", "config.toml")),
         ("../../etc", "there is no run"),
     ],
 )

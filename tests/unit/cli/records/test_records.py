@@ -18,6 +18,7 @@ from shoal.cli.main import main
 from shoal.cli.records.runs import ago
 from shoal.cli.tables import columns
 from shoal.errors import printable
+from shoal.launching import texts
 from shoal.watch.report.page import write_report
 from support.records import Job, applied, eventful, faulty, job_started
 
@@ -230,11 +231,11 @@ def test_report_is_opened_when_asked_for(capsys: pytest.CaptureFixture[str], mon
     ("arguments", "words"),
     [
         (("report",), "RUN"),
-        (("report", "none"), "there is no run 'none'"),
+        (("report", "none"), texts.no_run("none", "")),
         (("report", "one", "--too", "x"), "did you mean '--to'?"),
         (("report", "one", "--to", "missing/report.html"), "cannot be written: No such file or directory"),
         (("show",), "RUN"),
-        (("show", "none"), "there is no run 'none'"),
+        (("show", "none"), texts.no_run("none", "")),
         (("runs", "--jason"), "did you mean '--json'?"),
     ],
 )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import UsageError
 from shoal.launching.chaos.clauses import VERBS, Clause, doubts, parse
-from shoal.launching.chaos.timetable import JITTER, Fault, Present, Timetable
+from shoal.launching.chaos.fault_timetable import JITTER, FaultTimetable, Present, Strike
 
 ALL = Present(here=(0, 1, 2, 3), members=(0, 1, 2, 3), step=0)
 
@@ -120,8 +120,8 @@ def test_every_text_is_read_or_refused(text: str) -> None:
         assert "\n" not in str(error).replace(text, "")
 
 
-def struck(text: str, *, seed: int, seconds: float = 100.0, present: Present = ALL) -> list[tuple[float, Fault]]:
-    timetable = Timetable(parse(text), seed=seed)
+def struck(text: str, *, seed: int, seconds: float = 100.0, present: Present = ALL) -> list[tuple[float, Strike]]:
+    timetable = FaultTimetable(parse(text), seed=seed)
     timetable.begin(1000.0)
     found = []
     while (due := timetable.next_due) is not None and due <= 1000.0 + seconds:
@@ -157,7 +157,7 @@ def test_a_link_has_two_ends() -> None:
 
 
 def test_steps_are_waited_for_and_happen_once() -> None:
-    timetable = Timetable(parse("kill worker at step 10"), seed=0)
+    timetable = FaultTimetable(parse("kill worker at step 10"), seed=0)
     late = Present(here=(0,), members=(0,), step=12)
     assert timetable.take_due(0.0, late) == [], "nothing strikes before the first generation"
     timetable.begin(0.0)
@@ -167,7 +167,7 @@ def test_steps_are_waited_for_and_happen_once() -> None:
 
 
 def test_what_was_missed_is_not_made_up_for() -> None:
-    timetable = Timetable(parse("kill worker every 1s"), seed=0)
+    timetable = FaultTimetable(parse("kill worker every 1s"), seed=0)
     timetable.begin(0.0)
     assert len(timetable.take_due(50.3, ALL)) == 1
     assert timetable.take_due(50.4, ALL) == []

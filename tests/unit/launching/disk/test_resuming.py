@@ -11,6 +11,7 @@ import pytest
 from shoal.errors import UsageError
 from shoal.events import Advised, AnyEvent, JobStarted, Record
 from shoal.job_config import JobConfig
+from shoal.launching import texts
 from shoal.launching.disk import run_directory
 from shoal.launching.disk.resuming import recorded_job, resumed_settings
 from shoal.launching.settings import merge
@@ -88,5 +89,6 @@ def test_script_and_arguments_are_those_of_the_last_start(tmp_path: Path) -> Non
 def test_a_record_without_a_script_asks_for_one(tmp_path: Path, events: list[AnyEvent] | None) -> None:
     if events is not None:
         record(tmp_path, *events)
-    with pytest.raises(UsageError, match=r"names no script; use `shoal run --resume .* SCRIPT"):
+    with pytest.raises(UsageError) as refused:
         recorded_job(tmp_path)
+    assert str(refused.value) == texts.record_names_no_script(tmp_path / "events.jsonl", tmp_path)

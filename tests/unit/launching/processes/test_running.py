@@ -11,7 +11,7 @@ import pytest
 
 from shoal.engines.engine import ProcessSpec
 from shoal.engines.local import LocalEngine
-from shoal.launching.processes.running import Gone, Planned, Processes, ProcessNews, Said, wait_for
+from shoal.launching.processes.running import Gone, JobProcess, LinesPrinted, Processes, ProcessNews, wait_for
 from support.engines import PATIENCE, PATIENT, python
 
 
@@ -33,12 +33,12 @@ def until(processes: Processes, *, lines: int = 0, ends: int = 0) -> list[Proces
 
 
 def said(seen: list[ProcessNews]) -> list[str]:
-    return [line for one in seen if isinstance(one, Said) for line in one.lines]
+    return [line for one in seen if isinstance(one, LinesPrinted) for line in one.lines]
 
 
 def test_lines_the_log_and_the_last_lines(processes: Processes, tmp_path: Path) -> None:
     code = "import sys; print('one\\r1', flush=True); sys.stderr.write('two'); sys.exit(7)"
-    processes.start(Planned(python(code), tmp_path / "log"))
+    processes.start(JobProcess(python(code), tmp_path / "log"))
     seen = until(processes, ends=1)
     assert said(seen) == ["1", "two"]
     assert seen[-1] == Gone("p", 7, ("1", "two"))
@@ -46,7 +46,7 @@ def test_lines_the_log_and_the_last_lines(processes: Processes, tmp_path: Path) 
 
 
 def test_a_log_that_cannot_be_made_costs_the_log_only(processes: Processes, tmp_path: Path) -> None:
-    processes.start(Planned(python("print('here')"), tmp_path / "missing" / "log"))
+    processes.start(JobProcess(python("print('here')"), tmp_path / "missing" / "log"))
     lines = said(until(processes, ends=1))
     assert "here" in lines
     assert any("no more is written to" in line for line in lines)
@@ -54,9 +54,9 @@ def test_a_log_that_cannot_be_made_costs_the_log_only(processes: Processes, tmp_
 
 def test_a_process_that_becomes_another_prints_under_its_new_name(processes: Processes, tmp_path: Path) -> None:
     code = "print('up', flush=True); print(input())"
-    processes.start(Planned(python(code, name="spare", takes_input=True), tmp_path / "spare.log"))
+    processes.start(JobProcess(python(code, name="spare", takes_input=True), tmp_path / "spare.log"))
     until(processes, lines=1)
-    worker = Planned(ProcessSpec("worker 7", (), {}), tmp_path / "7.log")
+    worker = JobProcess(ProcessSpec("worker 7", (), {}), tmp_path / "7.log")
     assert processes.become("spare", worker, b"going\n")
     assert until(processes, ends=1)[-1] == Gone("worker 7", 0, ("going",))
     assert ((tmp_path / "spare.log").read_text(), (tmp_path / "7.log").read_text()) == ("up\n", "going\n")
@@ -70,7 +70,7 @@ def test_a_process_that_becomes_another_prints_under_its_new_name(processes: Pro
 )
 def test_stop_is_soft_first_and_hard_for_the_deaf(processes: Processes, handler: str, grace: float, code: int) -> None:
     lines = ("import signal, sys, time", f"signal.signal(15, {handler})", "print('up', flush=True)", PATIENT)
-    processes.start(Planned(python("\n".join(lines)), None))
+    processes.start(JobProcess(python("\n".join(lines)), None))
     until(processes, lines=1)
     assert processes.stop(grace=grace) == (Gone("p", code, ("up",)),)
     assert processes.stop(grace=grace) == ()
@@ -84,8 +84,8 @@ def test_what_inherits_files_runs_here_and_all_else_on_the_engine_of_the_job(tmp
     ):
         processes = Processes(home, elsewhere)
         code = f"import os; os.write({file.fileno()}, b'here'); print('up', flush=True)\nimport time\n{PATIENT}"
-        processes.start(Planned(python(code, name="at home"), None, descriptors=(file.fileno(),)))
-        processes.start(Planned(python(f"import time\nprint('up', flush=True)\n{PATIENT}", name="away"), None))
+        processes.start(JobProcess(python(code, name="at home"), None, descriptors=(file.fileno(),)))
+        processes.start(JobProcess(python(f"import time\nprint('up', flush=True)\n{PATIENT}", name="away"), None))
         until(processes, lines=2)
         assert (tmp_path / "file").read_bytes() == b"here"
         assert [len(engine._running) for engine in (home, elsewhere)] == [1, 1]

@@ -12,12 +12,13 @@ from pathlib import Path
 from shoal import events
 from shoal.engines.engine import BroughtFile
 from shoal.errors import UsageError
-from shoal.launching.processes.running import Gone, Planned, Processes
+from shoal.launching import texts
+from shoal.launching.processes.running import Gone, JobProcess, Processes
 from shoal.launching.servers.own_servers import ENDING_SECONDS, OwnServers, OwnServersConfig, free_memory
 from shoal.launching.servers.server_side import Seen
 from shoal.parameters.keeper import KeeperConfig
 from shoal.parameters.keeper_client import KeeperClient
-from shoal.parameters.space_terms import SpaceTerms
+from shoal.parameters.server_group.space_terms import SpaceTerms
 from shoal.values import Address
 from shoal.wire.keeper_messages import ServerBeat, ServerFigures, SpaceEnd, SpaceFailed
 from support.servers import StandInServer
@@ -29,11 +30,11 @@ class SaidToRun(Processes):
     """Starts nothing."""
 
     def __init__(self) -> None:
-        self.started: list[Planned] = []
+        self.started: list[JobProcess] = []
         self.signals: list[tuple[Collection[str], signal.Signals]] = []
         self.fails = False
 
-    def start(self, planned: Planned) -> None:
+    def start(self, planned: JobProcess) -> None:
         if self.fails:
             raise UsageError("no more processes")
         self.started.append(planned)
@@ -148,8 +149,8 @@ def test_servers_that_never_come_up_end_the_job() -> None:
             servers.take(exited(server, 1), now)
             now += 60
             failure = failure or servers.look(now).failure
-        assert "the parameter servers cannot be kept running: 5 in a row ended before they had joined" in failure
-        assert failure.endswith("what it printed is in logs/server-4.log")
+        given_up = texts.servers_never_join(5, "exited with code 1")
+        assert failure == texts.servers_hopeless(given_up, Path("logs/server-4.log"))
         assert len(processes.started) == 5
 
 

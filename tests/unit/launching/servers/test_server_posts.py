@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.launching import texts
 from shoal.launching.servers.server_posts import MOST_FRUITLESS, MOST_LOSSES, ServerPosts
 
 KILLED = "was killed by SIGKILL"
@@ -58,7 +59,7 @@ def test_servers_that_never_join_are_waited_for_longer_and_then_given_up() -> No
     assert pauses == sorted(pauses)
     assert pauses[0] > 0
     assert len(pauses) == MOST_FRUITLESS - 1
-    assert "5 in a row ended before they had joined the group, the last one: it exited with code 1" in posts.given_up
+    assert posts.given_up == texts.servers_never_join(5, "exited with code 1")
     assert posts.is_hopeless
     assert started(posts, now + 1000) == []
 

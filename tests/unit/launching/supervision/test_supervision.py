@@ -13,11 +13,12 @@ from shoal.events import (
     CheckpointLost,
     CheckpointPublished,
 )
+from shoal.launching import texts
 from shoal.launching.supervision.orders import (
     AskToStop,
     CoordinatorExited,
     Fact,
-    Finish,
+    FinishJob,
     Instruction,
     InterruptWorkers,
     Say,
@@ -25,7 +26,7 @@ from shoal.launching.supervision.orders import (
     Signalled,
     StartWorker,
     TellExit,
-    Tick,
+    TimePassed,
     WorkerExited,
 )
 from shoal.launching.supervision.supervisor import (
@@ -63,7 +64,7 @@ def test_a_job_without_servers_cannot_go_on() -> None:
 
 def test_job_is_over_when_it_is_ended_and_every_script_has_exited() -> None:
     facts = [joined(0), joined(1), left(0), left(1), GOOD, WorkerExited(0, 0)]
-    assert not any(isinstance(instruction, Finish) for instruction in play(facts))
+    assert not any(isinstance(instruction, FinishJob) for instruction in play(facts))
     assert finishes([*facts, WorkerExited(1, 0)]).exit_code == 0
 
 
@@ -89,7 +90,7 @@ def test_coordinator_that_never_answers_is_not_waited_for_for_ever() -> None:
     supervisor = connected(1)
     supervisor.handle(WorkerExited(0, 0), 5.0)
     assert supervisor.deadline == 5.0 + LAST_WORD
-    assert isinstance(supervisor.handle(Tick(), 5.0 + LAST_WORD)[0], Finish)
+    assert isinstance(supervisor.handle(TimePassed(), 5.0 + LAST_WORD)[0], FinishJob)
 
 
 def test_ctrl_c_asks_a_joined_job_to_stop_and_waits_for_it() -> None:
@@ -101,8 +102,8 @@ def test_ctrl_c_asks_a_joined_job_to_stop_and_waits_for_it() -> None:
 
 def test_ctrl_c_interrupts_scripts_that_have_not_joined_and_their_exits_are_no_failure() -> None:
     out = play([CTRL_C, STOP_NOTED, WorkerExited(0, 1), WorkerExited(1, -2)])
-    assert [type(instruction) for instruction in out] == [AskToStop, InterruptWorkers, Say, Finish]
-    assert out[-1] == Finish(130, 0.5, text="interrupted by Ctrl-C")
+    assert [type(instruction) for instruction in out] == [AskToStop, InterruptWorkers, Say, FinishJob]
+    assert out[-1] == FinishJob(130, 0.5, text=texts.STOP_WORDS[signal.SIGINT])
 
 
 def test_ctrl_c_in_the_first_moments_waits_to_know_whether_anybody_has_joined() -> None:
@@ -111,19 +112,19 @@ def test_ctrl_c_in_the_first_moments_waits_to_know_whether_anybody_has_joined() 
     assert [type(one) for one in supervisor.handle(CTRL_C, 0.0)] == [AskToStop]
     assert [type(one) for one in supervisor.handle(BACK, 1.0)] == [AskToStop]
     assert supervisor.handle(joined(0), 1.1) == ()
-    assert supervisor.handle(STOP_NOTED, 1.2) == (Say("stopping after this step (Ctrl-C again to stop now)"),)
+    assert supervisor.handle(STOP_NOTED, 1.2) == (Say(texts.STOPPING_AFTER_STEP),)
 
 
 def test_ctrl_c_does_not_wait_long_for_a_coordinator_that_says_nothing_to_it() -> None:
     supervisor = connected(1)
     supervisor.handle(CTRL_C, 1.0)
     assert supervisor.deadline == 1.0 + ECHO
-    assert [type(one) for one in supervisor.handle(Tick(), 1.0 + ECHO)] == [InterruptWorkers, Say]
+    assert [type(one) for one in supervisor.handle(TimePassed(), 1.0 + ECHO)] == [InterruptWorkers, Say]
 
 
 def test_loss_while_stopping_lets_the_others_finish() -> None:
     facts: list[Fact] = [joined(0), joined(1), CTRL_C, died(1), LOST]
-    assert not any(isinstance(instruction, Finish) for instruction in play(facts))
+    assert not any(isinstance(instruction, FinishJob) for instruction in play(facts))
     assert finishes([*facts, WorkerExited(0, 3), WorkerExited(1, -9)]).exit_code == 130
 
 
@@ -131,9 +132,9 @@ def test_stop_takes_no_longer_than_promised() -> None:
     supervisor = connected(2)
     supervisor.handle(joined(0), 0.0)
     supervisor.handle(CTRL_C, 1.0)
-    assert supervisor.handle(Tick(), 1.0 + CLEAN_STOP - 0.01) == ()
-    [finish] = supervisor.handle(Tick(), 1.0 + CLEAN_STOP)
-    assert isinstance(finish, Finish)
+    assert supervisor.handle(TimePassed(), 1.0 + CLEAN_STOP - 0.01) == ()
+    [finish] = supervisor.handle(TimePassed(), 1.0 + CLEAN_STOP)
+    assert isinstance(finish, FinishJob)
     assert finish.exit_code == 130
 
 
@@ -146,7 +147,7 @@ def test_second_signal_kills_at_once(second: signal.Signals) -> None:
 def test_closing_terminal_is_one_request_however_often_it_is_said() -> None:
     hang_up = Signalled(signal.SIGHUP)
     out = play([joined(0), hang_up, hang_up, Signalled(signal.SIGPIPE)])
-    assert not any(isinstance(instruction, Finish) for instruction in out)
+    assert not any(isinstance(instruction, FinishJob) for instruction in out)
 
 
 # Checkpoints at the end
@@ -160,12 +161,12 @@ def test_stop_waits_for_the_last_checkpoint_and_then_a_moment(
     supervisor.handle(joined(0), 0.0)
     supervisor.handle(CTRL_C, 1.0)
     said = supervisor.handle(saving("a", is_last=True), 2.0)
-    assert said == (Say("writing the last checkpoint (Ctrl-C again to stop now)"),)
-    assert supervisor.handle(Tick(), 1.0 + SAVING_STOP - 1) == ()
+    assert said == (Say(texts.LAST_CHECKPOINT),)
+    assert supervisor.handle(TimePassed(), 1.0 + SAVING_STOP - 1) == ()
     supervisor.handle(end("a"), 300.0)
     assert supervisor.deadline == 300.0 + CLEAN_STOP
-    [finish] = supervisor.handle(Tick(), 300.0 + CLEAN_STOP)
-    assert isinstance(finish, Finish)
+    [finish] = supervisor.handle(TimePassed(), 300.0 + CLEAN_STOP)
+    assert isinstance(finish, FinishJob)
 
 
 def test_stop_waits_for_a_checkpoint_that_was_begun_before_it() -> None:
@@ -184,8 +185,8 @@ def test_a_store_that_never_answers_does_not_hold_a_stop_for_ever() -> None:
     supervisor = connected(1)
     for time, fact in enumerate([joined(0), CTRL_C, saving("a", is_last=True)]):
         supervisor.handle(fact, float(time))
-    [finish] = supervisor.handle(Tick(), 1.0 + SAVING_STOP)
-    assert isinstance(finish, Finish)
+    [finish] = supervisor.handle(TimePassed(), 1.0 + SAVING_STOP)
+    assert isinstance(finish, FinishJob)
 
 
 def test_second_ctrl_c_does_not_wait_for_the_last_checkpoint() -> None:
@@ -201,20 +202,20 @@ def test_coordinator_may_publish_when_all_workers_are_gone() -> None:
     supervisor.handle(saved("a"), 20.0)
     assert supervisor.deadline == 20.0 + LAST_WORD
     [finish] = supervisor.handle(GOOD, 20.5)
-    assert isinstance(finish, Finish)
+    assert isinstance(finish, FinishJob)
 
 
 def test_interrupted_scripts_do_not_take_the_publication_with_them() -> None:
     facts: list[Fact] = [joined(0), saving("a", is_last=True), left(0), CTRL_C, STOP_NOTED]
     facts += [WorkerExited(0, 1), WorkerExited(1, 1)]
-    assert not any(isinstance(instruction, Finish) for instruction in play(facts))
+    assert not any(isinstance(instruction, FinishJob) for instruction in play(facts))
     assert finishes([*facts, saved("a")]).exit_code == 130
 
 
 def test_a_stopped_job_that_has_ended_does_not_wait_for_a_worker_that_never_joined() -> None:
     """A spare that was let go a moment before Ctrl-C, and a last checkpoint of which nothing more was heard."""
     facts: list[Fact] = [joined(0), CTRL_C, saving("a", is_last=True), WorkerExited(0, 1)]
-    assert not any(isinstance(instruction, Finish) for instruction in play(facts))
+    assert not any(isinstance(instruction, FinishJob) for instruction in play(facts))
     assert finishes([*facts, Ended(exit_code=130, error="", text="interrupted by Ctrl-C")]).exit_code == 130
 
 
@@ -233,7 +234,7 @@ facts = st.one_of(
     st.builds(died, st.integers(0, 4)),
     st.builds(lambda worker: Enlisted(worker=worker), st.integers(3, 6)),
     st.sampled_from([saving("a"), saving("b", is_last=True), saved("a"), unsaved("b")]),
-    st.sampled_from([GOOD, LOST, CTRL_C, Signalled(signal.SIGHUP), Tick(), BACK, CoordinatorExited("exited")]),
+    st.sampled_from([GOOD, LOST, CTRL_C, Signalled(signal.SIGHUP), TimePassed(), BACK, CoordinatorExited("exited")]),
 )
 
 
@@ -241,10 +242,10 @@ facts = st.one_of(
 def test_whatever_happens_two_signals_are_the_end_and_nothing_comes_after_it(happened: list[Fact]) -> None:
     supervisor = Supervisor(3)
     out: list[Instruction] = []
-    for number, fact in enumerate([*happened, CTRL_C, CTRL_C, Tick()]):
+    for number, fact in enumerate([*happened, CTRL_C, CTRL_C, TimePassed()]):
         out += supervisor.handle(fact, number * 0.1)
-    assert [isinstance(instruction, Finish) for instruction in out].count(True) == 1
-    assert isinstance(out[-1], Finish)
+    assert [isinstance(instruction, FinishJob) for instruction in out].count(True) == 1
+    assert isinstance(out[-1], FinishJob)
 
 
 @given(st.lists(facts, max_size=30))

@@ -9,18 +9,19 @@ from shoal.events import (
     Waiting,
     WorkerFailed,
 )
+from shoal.launching import texts
 from shoal.launching.supervision.orders import (
     AskForNumber,
     AskToStop,
     CoordinatorExited,
     Fact,
-    Finish,
+    FinishJob,
     KillCoordinator,
     RestartCoordinator,
     Say,
     StartWorker,
     TellExit,
-    Tick,
+    TimePassed,
     WorkerExited,
 )
 from shoal.launching.supervision.supervisor import (
@@ -39,6 +40,7 @@ from support.supervision import (
     GOOD,
     KILLED,
     LOST,
+    STOP_NOTED,
     connected,
     died,
     finishes,
@@ -60,7 +62,7 @@ def test_a_coordinator_that_dies_is_started_again_unless_it_had_said_its_last_wo
 
 def test_a_coordinator_that_gives_up_before_it_answered_once_ends_the_job() -> None:
     [finish] = Supervisor(2).handle(CoordinatorExited("exited with code 9 (no such store)", may_return=False), 1.0)
-    assert isinstance(finish, Finish)
+    assert isinstance(finish, FinishJob)
     assert finish.exit_code == 70
     assert "exited with code 9 (no such store)" in finish.text
 
@@ -71,8 +73,8 @@ def test_a_coordinator_that_dies_again_and_again_ends_the_job() -> None:
         assert supervisor.handle(KILLED, float(number)) == (RestartCoordinator(),)
         supervisor.handle(BACK, number + 0.5)
     [finish] = supervisor.handle(KILLED, RESTARTS_WITHIN - 1)
-    assert isinstance(finish, Finish)
-    assert f"was killed by SIGKILL, {RESTARTS + 1} times within a minute" in finish.text
+    assert isinstance(finish, FinishJob)
+    assert finish.text == texts.coordinator_gone("was killed by SIGKILL", RESTARTS + 1)
 
 
 def test_a_coordinator_that_dies_now_and_then_does_not() -> None:
@@ -89,16 +91,16 @@ def test_a_coordinator_that_is_back_is_told_what_it_may_have_missed() -> None:
 
 
 def test_a_stop_survives_the_coordinator() -> None:
-    asked = AskToStop("interrupted by Ctrl-C", 130)
+    asked = AskToStop(STOP_NOTED.reason, 130)
     out = play([joined(0), joined(1), CTRL_C, KILLED, BACK])
     assert [one for one in out if not isinstance(one, Say)] == [asked, RestartCoordinator(), asked]
-    assert isinstance(play([joined(0), CTRL_C, KILLED, CTRL_C])[-1], Finish)
+    assert isinstance(play([joined(0), CTRL_C, KILLED, CTRL_C])[-1], FinishJob)
 
 
 def test_exits_of_short_scripts_wait_for_a_coordinator_that_is_still_coming_up() -> None:
     supervisor = Supervisor(1)
     assert supervisor.handle(WorkerExited(0, 0), 1.0) == (TellExit(0, 0),)
-    assert supervisor.handle(Tick(), 100.0) == ()
+    assert supervisor.handle(TimePassed(), 100.0) == ()
     assert supervisor.handle(BACK, 101.0) == (TellExit(0, 0),)
     assert supervisor.deadline == 101.0 + LAST_WORD
 
@@ -146,7 +148,7 @@ def test_a_job_whose_last_worker_died_waits_for_the_replacement() -> None:
     supervisor = connected(1)
     supervisor.handle(joined(0), 0.0)
     supervisor.handle(WorkerExited(0, -9), 1.0)
-    assert supervisor.handle(Tick(), 20.0) == ()
+    assert supervisor.handle(TimePassed(), 20.0) == ()
     [start] = supervisor.handle(Enlisted(worker=1), 20.0)
     assert isinstance(start, StartWorker)
 
@@ -155,10 +157,10 @@ def test_a_coordinator_that_owes_an_answer_for_too_long_is_killed() -> None:
     supervisor = connected(2)
     supervisor.handle(WorkerExited(1, -9), 1.0)
     assert supervisor.deadline == 1.0 + ANSWER
-    said, killed = supervisor.handle(Tick(), 1.0 + ANSWER)
+    said, killed = supervisor.handle(TimePassed(), 1.0 + ANSWER)
     assert isinstance(said, Say) and "has not answered" in said.text
     assert killed == KillCoordinator()
-    assert supervisor.handle(Tick(), 2.0 + ANSWER) == (), "once is enough"
+    assert supervisor.handle(TimePassed(), 2.0 + ANSWER) == (), "once is enough"
     assert supervisor.handle(KILLED, 3.0 + ANSWER) == (RestartCoordinator(),)
     assert AskForNumber() in supervisor.handle(BACK, 4.0 + ANSWER)
 
@@ -169,10 +171,10 @@ def test_a_coordinator_that_waits_for_a_disk_is_left_alone() -> None:
     supervisor.handle(WorkerExited(1, -9), 1.0)
     assert supervisor.handle(unwritten(), 2.0) == ()
     assert supervisor.deadline is None, "else the launcher would look again and again"
-    assert supervisor.handle(Tick(), 10 * ANSWER) == ()
+    assert supervisor.handle(TimePassed(), 10 * ANSWER) == ()
     assert supervisor.handle(written(), 10 * ANSWER) == ()
     assert supervisor.deadline == 11 * ANSWER, "from now on it can answer"
-    assert KillCoordinator() in supervisor.handle(Tick(), 11 * ANSWER)
+    assert KillCoordinator() in supervisor.handle(TimePassed(), 11 * ANSWER)
 
 
 def test_a_coordinator_that_has_died_waits_for_no_disk() -> None:
@@ -181,17 +183,17 @@ def test_a_coordinator_that_has_died_waits_for_no_disk() -> None:
     supervisor.handle(KILLED, 1.0)
     supervisor.handle(BACK, 2.0)
     supervisor.handle(WorkerExited(1, -9), 3.0)
-    assert KillCoordinator() in supervisor.handle(Tick(), 3.0 + ANSWER)
+    assert KillCoordinator() in supervisor.handle(TimePassed(), 3.0 + ANSWER)
 
 
 def test_a_job_whose_processes_are_gone_waits_longer_for_a_last_word_that_a_disk_holds_up() -> None:
     supervisor = connected(1)
     for fact in (joined(0), left(0), WorkerExited(0, 0)):
-        assert not any(isinstance(out, Finish) for out in supervisor.handle(fact, 0.0))
+        assert not any(isinstance(out, FinishJob) for out in supervisor.handle(fact, 0.0))
     supervisor.handle(unwritten(), 0.1)
-    assert supervisor.handle(Tick(), LAST_WORD + 1) == ()
-    [finish] = supervisor.handle(Tick(), 0.1 + DISK_WORD)
-    assert isinstance(finish, Finish) and finish.exit_code == 0
+    assert supervisor.handle(TimePassed(), LAST_WORD + 1) == ()
+    [finish] = supervisor.handle(TimePassed(), 0.1 + DISK_WORD)
+    assert isinstance(finish, FinishJob) and finish.exit_code == 0
 
 
 def test_ctrl_c_says_why_workers_cannot_be_told() -> None:
@@ -201,8 +203,8 @@ def test_ctrl_c_says_why_workers_cannot_be_told() -> None:
     asked, said = supervisor.handle(CTRL_C, 1.0)
     assert isinstance(asked, AskToStop)
     assert isinstance(said, Say) and "waits for the disk" in said.text
-    [finish] = supervisor.handle(Tick(), 1.0 + CLEAN_STOP)
-    assert isinstance(finish, Finish) and finish.exit_code == 130
+    [finish] = supervisor.handle(TimePassed(), 1.0 + CLEAN_STOP)
+    assert isinstance(finish, FinishJob) and finish.exit_code == 130
 
 
 def test_exit_codes_of_lost_workers_do_not_spoil_a_good_end() -> None:
@@ -218,10 +220,10 @@ def test_a_process_that_never_got_in_does_not_hold_up_a_good_end() -> None:
 
 def test_a_worker_from_elsewhere_is_waited_for() -> None:
     facts: list[Fact] = [joined(0), joined(1), joined(7), left(0), left(1), WorkerExited(0, 0), WorkerExited(1, 0)]
-    assert not any(isinstance(one, Finish) for one in play([*facts, Tick(), Tick()], step=100.0))
+    assert not any(isinstance(one, FinishJob) for one in play([*facts, TimePassed(), TimePassed()], step=100.0))
     assert finishes([*facts, left(7), GOOD]).exit_code == 0
     failed = WorkerFailed(worker=7, step=1, error="ScriptFailed", text="")
-    assert isinstance(play([*facts, failed, Tick()], step=100.0)[-1], Finish)
+    assert isinstance(play([*facts, failed, TimePassed()], step=100.0)[-1], FinishJob)
 
 
 def test_workers_that_are_lost_while_they_stop_are_replaced_if_nobody_is_left_to_come_to_the_end() -> None:
@@ -242,10 +244,10 @@ def test_processes_that_the_job_turns_away_are_not_started_for_ever() -> None:
         out += supervisor.handle(joined(worker), 10.0 * worker)
         out += supervisor.handle(WorkerFailed(worker=worker, step=0, error="TermsDiffer", text="batch"), 10.0 * worker)
         out += supervisor.handle(WorkerExited(worker, 8), 10.0 * worker)
-        out += supervisor.handle(Tick(), 10.0 * worker + 9.0)
+        out += supervisor.handle(TimePassed(), 10.0 * worker + 9.0)
     assert [order.worker for order in out if isinstance(order, StartWorker)] == [2, 3]
     assert sum(isinstance(order, AskForNumber) for order in out) == 2
     [said] = [order.text for order in out if isinstance(order, Say)]
     assert "each of 2 processes" in said and "turned away" in said
-    assert not any(isinstance(order, Finish) for order in out)
-    assert supervisor.handle(Tick(), 10_000.0) == ()
+    assert not any(isinstance(order, FinishJob) for order in out)
+    assert supervisor.handle(TimePassed(), 10_000.0) == ()

@@ -1,0 +1,154 @@
+"""One worker, on this machine, for a job that runs somewhere: a small launcher for one process.
+
+Asks the coordinator for a number, starts the job's script under it, passes its output on, and ends with its exit code.
+Ctrl-C makes the worker hand over. Not here: the job itself (`run_job`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from shoal.engines.engine import describe_exit
+from shoal.engines.local import LocalEngine
+from shoal.environment import in_plaintext
+from shoal.errors import AddressUnavailable, Interrupted, Refused, ShoalError, by_name
+from shoal.events import StorageFailed
+from shoal.launching.coordinator_line import Broke, Connected, CoordinatorLine
+from shoal.launching.processes.running import Gone, LinesPrinted, Processes, wait_for
+from shoal.launching.processes.specs import Job, worker_name, worker_process
+from shoal.launching.signals import Signals, caught_signals
+from shoal.membership.watcher import WatcherClient
+from shoal.values import Address
+from shoal.wire.messages import Ended, Enlisted, Happened, Welcome
+
+CONNECT_SECONDS = 30.0  # for the coordinator to answer the first time
+RECONNECT_SECONDS = 660.0  # for it to be back: a worker waits no longer for it either
+RECONNECT_PAUSE = 1.0  # seconds between two tries
+LOOK_SECONDS = 1.0  # between two looks, when nothing happens
+LAST_STEPS = 10.0  # seconds that the worker may take to end once the job has ended
+
+
+def join_job(address: Address, token: str, job_of: Callable[[Welcome], Job]) -> int:
+    """Run one worker of the job whose coordinator listens at `address`, and return what the command ends with.
+
+    `job_of` says what to run, once the coordinator has said what the job is.
+    """
+    with contextlib.ExitStack() as stack:
+        client = WatcherClient.connect(address, token, timeout=CONNECT_SECONDS, is_launcher=False)
+        signals = stack.enter_context(caught_signals())
+        line = CoordinatorLine(lambda: _reconnect(address, token), client)
+        stack.callback(line.close)
+        job = job_of(client.welcome)
+        stack.enter_context(in_plaintext(job.config.plaintext))
+        engine = stack.enter_context(contextlib.closing(LocalEngine()))
+        return _Joining(job, Processes(engine), line, signals).run()
+
+
+def _reconnect(address: Address, token: str) -> WatcherClient:
+    limit = time.monotonic() + RECONNECT_SECONDS
+    while True:
+        try:
+            return WatcherClient.connect(address, token, timeout=RECONNECT_PAUSE, is_launcher=False)
+        except AddressUnavailable:
+            if time.monotonic() > limit:
+                raise
+            time.sleep(RECONNECT_PAUSE)
+
+
+class _Joining:
+    """One worker's process from its number to its end."""
+
+    def __init__(self, job: Job, processes: Processes, line: CoordinatorLine, signals: Signals) -> None:
+        self._job = job
+        self._processes = processes
+        self._line = line
+        self._signals = signals
+        self._worker: int | None = None
+        self._is_handing_over = False
+        self._code: int | None = None  # what this command ends with
+        self._ended: Ended | None = None
+        self._exit_code: int | None = None  # of the worker's process
+        self._limit = float("inf")  # when the worker must have ended
+
+    def run(self) -> int:
+        self._line.send(lambda client: client.enlist())
+        while self._code is None:
+            self._wait()
+            for number in self._signals.take():
+                self._signalled(number)
+            self._look()
+            if self._code is None and time.monotonic() >= self._limit:
+                self._processes.stop(grace=0.5)
+                self._code = self._of_job()
+        return self._code
+
+    def _wait(self) -> None:
+        left = max(0.0, min(LOOK_SECONDS, self._limit - time.monotonic()))
+        wait_for((*self._processes.sources, self._line, self._signals), left)
+
+    def _look(self) -> None:
+        for happened in self._processes.poll():
+            if isinstance(happened, LinesPrinted):
+                sys.stdout.write("".join(f"{text}\n" for text in happened.lines))
+                sys.stdout.flush()
+            elif isinstance(happened, Gone):
+                self._exited(happened.code)
+            elif (worker := self._worker) is not None:
+                self._line.send(lambda client: client.process_working(worker))
+        for news in self._line.receive():
+            if isinstance(news, Enlisted) and self._worker is None:
+                self._start(news.worker)
+            elif isinstance(news, Ended):
+                self._ended = news
+                if not news.error:
+                    print(f"shoal: the job has ended: {news.text}", file=sys.stderr, flush=True)
+                self._limit = time.monotonic() + (LAST_STEPS if self._worker is not None else 0.0)
+            elif isinstance(news, Happened) and isinstance(news.event, StorageFailed) and self._worker is None:
+                print(f"shoal: waiting for a number: {news.event.reason}", file=sys.stderr, flush=True)
+            elif isinstance(news, Connected) and self._worker is None:
+                self._line.send(lambda client: client.enlist())
+            elif isinstance(news, Broke) and self._ended is None:
+                self._line.open()
+        if self._code is None and self._exit_code is not None:
+            self._code = self._of_job() if self._is_late(self._exit_code) else self._exit_code
+
+    def _is_late(self, code: int) -> bool:
+        """Whether the worker came when the job had ended, and found no coordinator or no token: that is no mistake."""
+        is_token_gone = code == Refused.exit_code and not self._job.token_file.exists()
+        return self._ended is not None and (code == AddressUnavailable.exit_code or is_token_gone)
+
+    def _start(self, worker: int) -> None:
+        self._worker = worker
+        self._processes.start(replace(worker_process(self._job, worker, place=0), log=None))
+        print(f"shoal: this is worker {worker} of the job at {self._job.coordinator}", file=sys.stderr, flush=True)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        if self._worker is None or self._is_handing_over:
+            self._processes.stop(grace=0.0)
+            self._code = Interrupted.exit_code if number == signal.SIGINT else 128 + number
+            return
+        self._is_handing_over = True
+        self._processes.send_signal({worker_name(self._worker)}, signal.SIGTERM)
+        print("shoal: handing over at the end of a step (Ctrl-C again to stop now)", file=sys.stderr, flush=True)
+
+    def _exited(self, code: int) -> None:
+        worker = self._worker
+        assert worker is not None
+        self._line.send(lambda client: client.process_exited(worker, code, describe_exit(code)))
+        if code < 0:
+            print(f"shoal: worker {worker} {describe_exit(code)}", file=sys.stderr, flush=True)
+        self._exit_code = code if code >= 0 else 128 - code
+
+    def _of_job(self) -> int:
+        """What is left to say when the job ended and this worker did not, or never began."""
+        ended = self._ended
+        if ended is None or not ended.error:
+            return 0
+        error: ShoalError = by_name(ended.error, ended.text)
+        print(f"shoal: error: {error}", file=sys.stderr, flush=True)
+        return error.exit_code

@@ -1,0 +1,176 @@
+"""One job from start to end: makes what it needs on this machine, starts the processes, clears up.
+
+What happens in between is `launcher_loop`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shlex
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from io import FileIO
+from pathlib import Path
+
+import msgspec
+
+from shoal.engines.engine import Engine
+from shoal.engines.local import LocalEngine
+from shoal.environment import likely_typos, parse_address, worker_environment
+from shoal.errors import printable
+from shoal.job_config import JobConfig
+from shoal.launching.chaos import clauses as chaos
+from shoal.launching.coordinator_line import CoordinatorLine
+from shoal.launching.disk import checkpoint_place, run_directory
+from shoal.launching.disk.aftermath import put_in_order, record_size
+from shoal.launching.disk.job_token import token_file
+from shoal.launching.disk.last_report import leave_report
+from shoal.launching.disk.resuming import strangers_hand
+from shoal.launching.launcher_loop import Equipment, LauncherLoop
+from shoal.launching.plaintext import spoken_plaintext
+from shoal.launching.processes.running import Processes
+from shoal.launching.processes.specs import (
+    Job,
+    check_script,
+    check_size,
+    coordinator_process,
+    held_port,
+    public,
+    reachable,
+    worker_processes,
+)
+from shoal.launching.screen import Screen
+from shoal.launching.servers.job_servers import check_group, group_key_file, open_servers, space_name
+from shoal.launching.signals import caught_signals
+from shoal.launching.supervision.orders import FinishJob
+from shoal.membership.coordinator import open_listener
+from shoal.membership.watcher import WatcherClient
+from shoal.values import Address
+from shoal.watch import open_display
+from shoal.wire.token_file import new_token
+
+CONNECT_TIMEOUT = 300.0  # seconds for the coordinator's process to come up; it may have a slow store to look at first
+
+
+@dataclass(frozen=True)
+class _Means:
+    """What a job's processes are started with."""
+
+    token: str
+    listener: socket.socket
+    lock: FileIO
+    open_engine: Callable[[], Engine] | None
+
+
+def run_job(
+    config: JobConfig,
+    script: str,
+    arguments: tuple[str, ...],
+    *,
+    open_engine: Callable[[], Engine] | None = None,
+) -> int:
+    """Run the job and return its exit code. Mistakes that can be seen before anything starts raise `ShoalError`.
+
+    `open_engine` makes the engine that workers are started with, on whichever machines; None: on this one. The
+    coordinator runs on this machine in any case.
+    """
+    check_script(script)
+    check_size(config)
+    clauses = chaos.parse(config.chaos)
+    for doubt in chaos.doubts(clauses, workers=config.workers, servers=config.server_count):
+        print(f"shoal: {doubt}", file=sys.stderr)
+    check_group(config)
+    worker_environment()  # what is wrong with it is said once here rather than by every worker
+    for doubt in likely_typos():
+        print(f"shoal: warning: {doubt}", file=sys.stderr)
+    if config.resume and (whose := strangers_hand(Path(config.run_dir))):
+        command = shlex.join((str(Path(script).absolute()), *arguments))
+        print(printable(f"shoal: {whose}; about to run {command}"), file=sys.stderr, flush=True)
+    with contextlib.ExitStack() as stack:
+        held = _earlier_run(config, stack)
+        stack.enter_context(spoken_plaintext(config.plaintext))
+        token = new_token()
+        listener = stack.enter_context(open_listener(parse_address(config.address, named="--address"), token))
+        config = msgspec.structs.replace(config, address=str(_bound(listener)))  # for whoever looks for it
+        private = stack.enter_context(token_file(token))
+        if held is None:
+            directory = run_directory.create(config, script)
+            stack.enter_context(directory.lock)
+        else:
+            directory = run_directory.reopen(config, held)
+        job = Job(
+            config=directory.config,
+            script=script,
+            arguments=arguments,
+            run_dir=directory.path,
+            token_file=private,
+            coordinator=(reachable if open_engine is None else public)(_bound(listener)),
+            group_key_file=group_key_file(config, token, stack),
+            master_port=stack.enter_context(held_port()).getsockname()[1],
+            record_start=record_size(directory.path),
+            space=space_name(directory.path) if config.strategy == "parameter-server" else "",
+        )
+        stack.enter_context(_way_in(job, _bound(listener)))
+        finish = _start_and_see_to(job, _Means(token, listener, directory.lock, open_engine), stack)
+        put_in_order(job, finish, directory.settings_before)
+    # The lock is free by now: a job that left no end in its record counts as crashed, not as running.
+    leave_report(job.run_dir, open_it=job.config.open)
+    return finish.exit_code
+
+
+def _earlier_run(config: JobConfig, stack: contextlib.ExitStack) -> FileIO | None:
+    """The lock of the run that is resumed; None for a new job. Checks that there is one to go on with, or to be."""
+    if config.resume:
+        lock = stack.enter_context(run_directory.hold(Path(config.run_dir)))
+        checkpoint_place.require_checkpoint(config)
+        return lock
+    if config.checkpoint_to and config.run_dir:  # a name that the launcher makes up has the time in it
+        checkpoint_place.refuse_anothers(config)
+    return None
+
+
+@contextlib.contextmanager
+def _way_in(job: Job, bound: Address) -> Iterator[None]:
+    """While the block runs, the run directory says how to add a worker to the job."""
+    path = job.run_dir / run_directory.JOIN
+    aside = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    with contextlib.suppress(OSError):  # what cannot be written is said elsewhere
+        aside.write_text(f"shoal join {public(bound)} --token-file {job.token_file}\n", encoding="utf-8")
+        aside.replace(path)  # whatever is there
+    try:
+        yield
+    finally:
+        for file in (aside, path):
+            with contextlib.suppress(OSError):
+                file.unlink()
+
+
+def _start_and_see_to(job: Job, means: _Means, stack: contextlib.ExitStack) -> FinishJob:
+    """Start the processes and wait for the end of the job."""
+    signals = stack.enter_context(caught_signals())
+    private = (job.token_file,) if job.group_key_file is None else (job.token_file, job.group_key_file)
+    home = stack.enter_context(contextlib.closing(LocalEngine(private)))
+    elsewhere = None if means.open_engine is None else stack.enter_context(contextlib.closing(means.open_engine()))
+    processes = Processes(home, elsewhere)
+    servers, keeper = open_servers(job, processes, means.token, stack)
+    job = replace(job, servers=keeper)
+    coordinator = coordinator_process(job, means.listener, means.lock)
+    processes.start(coordinator)
+    for worker in worker_processes(job):
+        processes.start(worker)
+    screen = Screen(open_display(job.config.progress, job.config.workers), workers=job.config.workers)
+    stack.callback(screen.close)
+    line = CoordinatorLine(lambda: WatcherClient.connect(job.coordinator, means.token, timeout=CONNECT_TIMEOUT))
+    stack.callback(line.close)
+    launcher = LauncherLoop(job, Equipment(processes, screen, signals, line, coordinator, servers))
+    finish = launcher.run()
+    screen.conclude(finish, job, launcher.last_lines(finish.lost_worker))
+    return finish
+
+
+def _bound(listener: socket.socket) -> Address:
+    host, port = listener.getsockname()[:2]
+    return Address(host=host, port=port)

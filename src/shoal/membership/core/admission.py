@@ -1,0 +1,96 @@
+"""Whether a newcomer may join or watch the job, and why not; what workers and watchers may report. Pure.
+
+Holding the job's token has been proved before this is asked (`coordinator`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+
+from shoal import events
+from shoal.job_config import JobConfig
+from shoal.membership.core import reasons
+from shoal.membership.core.protocol import Program
+from shoal.membership.core.roster import Fate, Worker
+from shoal.wire.messages import PROTOCOL_VERSION, ClientMessage, Join, Watch, Welcome
+
+# What only the coordinator may say happened.
+OWN_EVENTS = (
+    events.JobStarted,
+    events.WorkerJoined,
+    events.WorkerReturned,
+    events.WorkerExpelled,
+    events.GenerationFormed,
+    events.WorkerLeft,
+    events.WorkerFailed,
+    events.WorkerDied,
+    events.Waiting,
+    events.CoordinatorReturned,
+    events.StorageFailed,
+    events.StorageRestored,
+    events.ProgressResumed,
+    events.CheckpointPublished,
+    events.CheckpointLost,
+    events.JobEnded,
+)
+REPORTED = (  # what a watcher may
+    *(events.WorkerStarted, events.FaultInjected, events.ServerJoined, events.ServerLost, events.ServerLeft),
+    *(events.ServersChanged, events.ParametersGone, events.ServersMeasured),
+)
+
+
+def objection(message: ClientMessage) -> str:
+    """Why the sender of this first message is turned away, worker or watcher; empty when there is no reason."""
+    if not isinstance(message, Join | Watch):
+        return f"its first message was {reasons.name_of(message)}, not join or watch"
+    if message.version != PROTOCOL_VERSION:
+        return reasons.wrong_version(message.version)
+    return ""
+
+
+def objection_to_worker(join: Join, highest: int, joined: Mapping[int, Worker], exited: Container[int]) -> str:
+    """Why this worker is turned away from a job that has given numbers up to `highest`; empty when it is welcome."""
+    number = join.worker
+    if not 0 <= number <= highest:
+        return f"worker number {number} is not one of this job's, which go from 0 to {highest}"
+    if number in exited:
+        return f"the process of worker {number} has already ended"
+    if number in joined and not is_same_process(join, joined[number].join):
+        other = joined[number].join
+        return f"worker number {number} is in use by process {other.process} on {other.host}"
+    if number in joined and joined[number].fate in (Fate.HANDED_OVER, Fate.FAILED):
+        return f"worker {number} has left the job"
+    if not 1 <= join.address.port <= 65535:
+        return f"worker {number} says that its peers reach it at {join.address}, which is no address"
+    return ""
+
+
+def unlike(join: Join, others: Iterable[Worker]) -> str:
+    """What a worker runs that is not what the job's workers run; empty where it is the same, or nobody says."""
+    own = _versions(join)
+    for worker in others:
+        for name, version in _versions(worker.join).items():
+            if worker.is_here and own.get(name, version) != version:
+                return reasons.other_version(name, (worker.number, version), (join.worker, own[name]))
+    return ""
+
+
+def _versions(join: Join) -> dict[str, str]:
+    """Those that it says."""
+    return {name: version for name, version in (("shoal", join.shoal), ("torch", join.torch)) if version}
+
+
+def is_same_process(one: Join, other: Join) -> bool:
+    return (one.host, one.process, one.address) == (other.host, other.process, other.address)
+
+
+def greeting(config: JobConfig, program: Program, *, heartbeat: float) -> Welcome:
+    """What everybody who is let in is told; workers are told of the generation too."""
+    return Welcome(
+        config=config.to_toml(),
+        heartbeat=heartbeat,
+        script=program.script,
+        arguments=program.arguments,
+        servers=program.servers,
+        space=program.space,
+    )

@@ -1,0 +1,326 @@
+"""Who is in the next generation, who brings the job's state, and what is waited for. Pure.
+
+Survivors of the last generation come first, then workers that wait to be let in, lowest numbers first, up to the number
+that the job has. Not here: when the last generation is over (`regrouping`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from shoal.job_config import JobConfig
+from shoal.membership.core import reasons
+from shoal.membership.core.roster import Worker
+from shoal.membership.generations.cuts import Cuts, LeftOut
+from shoal.membership.generations.regrouping import Breakup
+from shoal.values import Generation, Lost
+
+COMING_WAIT = 2.0  # seconds in which no worker came, after which a start does not wait for the rest
+PAIRS_HOLD = 5.0  # seconds before a job that is too small without a pair that was cut tries again; doubles each time
+PAIRS_HOLD_MOST = 600.0
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the checkpoints of a job that goes on say about its earlier generations."""
+
+    generation: int = 0  # the highest number that any of them has
+    shares: tuple[int, ...] = ()  # by rank, of the generation that wrote the newest
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Everything that the choice rests on."""
+
+    config: JobConfig
+    workers: Collection[Worker]  # all that ever joined
+    generation: Generation | None  # the last one
+    breakup: Breakup
+    is_stopping: bool  # a stop was asked for: nobody is let in who is not needed
+    has_result: bool  # a member has come to its last line, and nobody takes its place
+    last_join: float  # when the last worker came
+    despite: int  # generations in a row that were formed although some of their members may not reach each other
+    now: float
+
+
+@dataclass(frozen=True)
+class Wait:
+    """No generation now."""
+
+    workers: int  # that could be in one
+    needed: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The next generation, but for its number."""
+
+    workers: tuple[Worker, ...]  # by rank
+    carriers: tuple[int, ...]
+    left_out: tuple[LeftOut, ...]  # they cannot reach some of the others, or were late
+    reason: str
+    is_despite_pairs: bool = False  # some may not reach each other, but without them there are too few
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Who could be in the next generation."""
+
+    survivors: list[Worker]  # of the last one
+    candidates: list[Worker]  # with newcomers
+    carriers: tuple[int, ...]
+    uncertain: tuple[int, ...]  # they may hold the job's state
+    cuts: Cuts
+
+    def staying(self, waiters: Collection[int]) -> frozenset[int]:
+        holders = frozenset((*self.carriers, *self.uncertain))
+        return self.cuts.staying([worker.number for worker in self.candidates], holders, waiters)
+
+
+def plan(situation: Situation) -> Plan | Wait:
+    choice = _choice(situation)
+    survivors, uncertain = choice.survivors, choice.uncertain
+    staying, is_despite_pairs = _staying(situation, choice)
+    carriers = tuple(number for number in choice.carriers if number in staying)
+    chosen = sorted(
+        (worker for worker in choice.candidates if worker.number in staying), key=lambda worker: worker.number
+    )
+    wait = _wait(situation, survivors, chosen)
+    if wait is None and uncertain and not carriers and _is_patient(situation):
+        wait = Wait(len(chosen), _needed(situation), reasons.may_hold_state(uncertain))
+    if wait is not None:
+        return wait
+    left_out = choice.cuts.left_out(choice.candidates, staying)
+    late = [out.worker.number for out in left_out if not out.unreached]
+    reason = _reason(situation, survivors, chosen, carriers, late)
+    return Plan(tuple(chosen), carriers, left_out, reason, is_despite_pairs)
+
+
+def awaits_reports(situation: Situation) -> bool:
+    """Whether who stays may yet change by what living members are about to say about those whom they cannot reach.
+
+    A cut between hosts is noticed by many workers within a moment, and should cost one decision. Who stays is settled
+    when all who would stay have said whom they cannot reach: others' words only ever make other sets smaller.
+    """
+    breakup, limit = situation.breakup, situation.config.heartbeat_limit
+    age = breakup.age(situation.now)
+    if not situation.config.manners.connects_workers or breakup.is_planned or age >= limit:
+        return False
+    choice = _choice(situation)
+    waiters = _waiters(situation)
+    living = {worker.number for worker in choice.survivors if situation.now - worker.heard <= limit}
+    if breakup.silence is None and not choice.cuts.name_any(living):
+        return False
+    return not living.isdisjoint(choice.staying(waiters) - waiters)
+
+
+def _waiters(situation: Situation) -> frozenset[int]:
+    """Members that are known to wait for the others and have nothing more to say: those who are done report nothing."""
+    done = {worker.number for worker in situation.workers if worker.is_done}
+    return frozenset(done | situation.breakup.reports.keys())
+
+
+def _choice(situation: Situation) -> _Choice:
+    survivors = _survivors(situation)
+    carriers, uncertain = _carriers(situation, survivors)
+    newcomers = waiting(situation.workers, situation.now, members=survivors)
+    if not carriers:
+        newcomers += _uncalled(situation, newcomers)
+        newcomers = _enough(situation, newcomers, [worker for worker in newcomers if not worker.is_strange])
+    elif situation.is_stopping:
+        newcomers = []
+    else:
+        newcomers = _enough(situation, newcomers, compared(newcomers), there=len(survivors))
+    admitted_ones = admitted(newcomers, survivors, situation.config.workers)
+    cuts = Cuts.told(situation.breakup.reports, admitted_ones)
+    return _Choice(survivors, survivors + admitted_ones, carriers, uncertain, cuts)
+
+
+def _enough(situation: Situation, newcomers: list[Worker], preferred: list[Worker], *, there: int = 0) -> list[Worker]:
+    """The preferred ones, unless the job would have to wait without the others."""
+    return preferred if there + len(preferred) >= _needed(situation) else newcomers
+
+
+def _is_patient(situation: Situation) -> bool:
+    return situation.breakup.age(situation.now) < situation.config.lease
+
+
+def _staying(situation: Situation, choice: _Choice) -> tuple[frozenset[int], bool]:
+    """Who reaches everybody else; all, where too few do, and the cut may have healed since it was reported."""
+    staying = choice.staying(_waiters(situation))
+    hold = min(PAIRS_HOLD_MOST, PAIRS_HOLD * 2**situation.despite)
+    is_old = situation.breakup.age(situation.now) >= hold
+    if len(staying) < len(choice.candidates) and len(staying) < _needed(situation) and is_old:
+        return frozenset(worker.number for worker in choice.candidates), True
+    return staying, False
+
+
+def has_state(planned: Plan, situation: Situation) -> bool:
+    """Somebody is known to bring the job's state; else all may have to start from the newest checkpoint."""
+    known = {number for number, report in situation.breakup.reports.items() if report.holds}
+    known.update(worker.number for worker in planned.workers if worker.advanced > -math.inf or worker.is_done)
+    known.update(() if situation.generation is None else situation.generation.carriers)
+    return not known.isdisjoint(planned.carriers)
+
+
+def as_generation(number: int, chosen: Plan, config: JobConfig, past: Past, lost: tuple[Lost, ...] = ()) -> Generation:
+    """Recorded shares count where the number of workers is the same."""
+    size = len(chosen.workers)
+    shares = past.shares if len(past.shares) == size else (1,) * size
+    return Generation(
+        number=number,
+        members=tuple(worker.as_member(rank, shares[rank]) for rank, worker in enumerate(chosen.workers)),
+        schedule=config.schedule,
+        codec=config.codec,
+        reason=chosen.reason,
+        carriers=chosen.carriers,
+        lost=lost if chosen.carriers else (),  # who starts from the top does all of it
+    )
+
+
+def waiting(workers: Collection[Worker], now: float, *, members: Collection[Worker] = ()) -> list[Worker]:
+    """Workers that are in no generation, have said that they are ready, and may be let in: they reach all members."""
+    ready = [
+        worker
+        for worker in workers
+        if worker.is_ready and worker.generation == 0 and worker.is_connected and worker.barred_until <= now
+    ]
+    if not any(worker.unreachable for worker in ready):
+        return ready
+    numbers = {worker.number for worker in members}
+    return [worker for worker in ready if numbers.isdisjoint(worker.unreachable)]
+
+
+def compared(newcomers: Collection[Worker]) -> list[Worker]:
+    """Those that have compared all that their scripts have called with what the members' scripts have."""
+    return [worker for worker in newcomers if not worker.is_ahead]
+
+
+def admitted(newcomers: Collection[Worker], members: Collection[Worker], limit: int) -> list[Worker]:
+    """Lowest numbers first, up to the number that the job has. Guests always: somebody has asked for more."""
+    room = max(0, limit - sum(not worker.is_guest for worker in members))
+    ordered = sorted(newcomers, key=lambda worker: worker.number)
+    found = [worker for worker in ordered if not worker.is_guest][:room]
+    return sorted(found + [worker for worker in ordered if worker.is_guest], key=lambda worker: worker.number)
+
+
+def _survivors(situation: Situation) -> list[Worker]:
+    """Members of the last generation that are there."""
+    if situation.generation is None:
+        return []
+    number = situation.generation.number
+    return [worker for worker in situation.workers if worker.generation == number and worker.is_connected]
+
+
+def _carriers(situation: Situation, survivors: Sequence[Worker]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Survivors that hold the state of the last generation, or had it when that was formed; and those that may.
+
+    A worker that was put out before may still hold an older state, and a newcomer none: of these it must be known that
+    they were in step.
+    """
+    last, breakup = situation.generation, situation.breakup
+    if last is None or breakup.must_restore:
+        return (), ()
+    carried = frozenset(last.carriers)
+    found: list[int] = []
+    uncertain: list[int] = []
+    for worker in survivors:
+        report = breakup.reports.get(worker.number)
+        if report is not None and report.holds == 0:
+            continue
+        is_in_step = worker.advanced > -math.inf or worker.is_done or worker.first_generation == last.number
+        if worker.number in carried or (report is None and is_in_step):
+            found.append(worker.number)
+        elif report is None:
+            uncertain.append(worker.number)
+        elif report.holds == last.number:
+            found.append(worker.number)
+    return tuple(sorted(found)), tuple(sorted(uncertain))
+
+
+def _uncalled(situation: Situation, newcomers: Sequence[Worker]) -> list[Worker]:
+    """At a start nobody has anything to lose: whoever is connected takes part without being asked.
+
+    A guest of a job that has begun may run another script: it says what it runs first.
+    """
+    known = {worker.number for worker in newcomers}
+    return [
+        worker
+        for worker in situation.workers
+        if worker.is_connected
+        and worker.generation == 0
+        and not worker.must_ask
+        and not (worker.is_guest and situation.generation is not None)
+        and worker.number not in known
+        and situation.now - worker.heard <= situation.config.heartbeat_limit
+    ]
+
+
+def _needed(situation: Situation) -> int:
+    config = situation.config
+    if situation.generation is None:
+        return config.fewest if config.min_workers else config.workers
+    return 1 if situation.is_stopping or situation.has_result else config.fewest
+
+
+def _wait(situation: Situation, survivors: Sequence[Worker], chosen: Sequence[Worker]) -> Wait | None:
+    config, count, needed = situation.config, len(chosen), _needed(situation)
+    if count < needed:
+        return Wait(count, needed, reasons.too_few(count, needed, situation.breakup.reason(_numbers(survivors))))
+    if survivors:
+        return None
+    if (text := _last_members_may_live(situation)) is not None:
+        return Wait(count, needed, text)
+    if count < config.workers and situation.now - situation.last_join < COMING_WAIT:
+        return Wait(count, needed, "")
+    return None
+
+
+def _last_members_may_live(situation: Situation) -> str | None:
+    """A generation without any member of the last one waits until none of them can be at work any more."""
+    if situation.generation is None:
+        return None
+    members = {member.worker for member in situation.generation.members}
+    doubtful = [worker for worker in situation.workers if worker.number in members and not worker.is_out_for_sure]
+    if not doubtful:
+        return None
+    last = max(doubtful, key=lambda worker: worker.heard)
+    until = last.heard + situation.config.lease + situation.config.heartbeat_limit
+    if situation.now >= until:
+        return None
+    return reasons.may_live(last.number, situation.config.lease + situation.config.heartbeat_limit)
+
+
+def _reason(
+    situation: Situation,
+    survivors: Sequence[Worker],
+    chosen: Sequence[Worker],
+    carriers: Sequence[int],
+    late: Collection[int],
+) -> str:
+    if situation.generation is None:
+        return reasons.joined(len(chosen), situation.config.workers)
+    why = situation.breakup.reason(_numbers(survivors))
+    old, new = set(_numbers(survivors)), set(_numbers(chosen))
+    cut_off = reasons.left_out_of(sorted(old - new - set(late)))
+    parts = [why, cut_off, reasons.too_late(sorted(old & set(late))), reasons.let_in(sorted(new - old))]
+    if not carriers:
+        parts.append(reasons.from_checkpoint(all_new=not old & new))
+    return "; ".join(part for part in parts if part) or "the members regrouped, but nobody waits any more"
+
+
+def _numbers(workers: Sequence[Worker]) -> list[int]:
+    return [worker.number for worker in workers]
+
+
+def has_hope(situation: Situation, *, has_watchers: bool) -> bool:
+    """Whether somebody can be started, or may still come by itself."""
+    grace = situation.config.lease + situation.config.heartbeat_limit
+    return (
+        has_watchers
+        or not situation.workers
+        or any(situation.now - worker.heard < grace for worker in situation.workers)
+    )

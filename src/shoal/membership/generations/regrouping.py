@@ -1,0 +1,158 @@
+"""The end of a generation: what its members and others say about it, and when enough is known to form the next. Pure.
+
+Members report that a collective failed, processes end, members fall silent or leave. The next generation waits a moment
+for the rest of the news, so that many deaths at once make one generation; when nothing more is to be learnt it waits no
+longer. Not here: who is in the next one (`forming`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+from shoal.membership.core import reasons
+from shoal.membership.core.roster import Worker
+from shoal.wire.messages import ExchangeBroken
+
+REPORT_WAIT = 0.5  # seconds that a death or a broken exchange waits for what the others know about it
+SETTLE_WAIT = 0.2  # seconds after the last sign of a death in which another may belong to the same blow
+SETTLE_MOST = 2.0  # seconds after the first sign beyond which no more are collected
+FUTILE_GENERATIONS = 10  # generations in a row that broke in the same step, after which another is of no use
+# On the way into a generation (`member.regroup`): what breaks there says nothing about the script.
+ENTERING = ("connecting", "comparing where the members are", "copying the state")
+
+
+class Breakup:
+    """What is known about the end of the current generation."""
+
+    def __init__(self) -> None:
+        self.reports: dict[int, ExchangeBroken] = {}  # by reporting worker, in order of arrival
+        self.gone: list[str] = []  # why members are no more, in order
+        self.silence: tuple[int, int] | None = None  # the first worker that got no answer, and from whom
+        self._signs: dict[int, float] = {}  # when a worker was seen to be dead, or out; taken back if it was a mistake
+        self._waits_for_reports = False
+        self._first: float | None = None  # when the first report or sign came
+        self._last = 0.0  # when the last sign came
+
+    @property
+    def is_over(self) -> bool:
+        """The next generation is needed."""
+        return self._first is not None
+
+    def age(self, now: float) -> float:
+        """Seconds since the first report or sign."""
+        return 0.0 if self._first is None else now - self._first
+
+    def report(self, worker: int, report: ExchangeBroken, now: float) -> None:
+        if self._first is None:
+            self._first = now
+        self._waits_for_reports = True
+        self.reports.setdefault(worker, report)
+
+    def unanswered(self, worker: int, peer: int, now: float) -> None:
+        """A worker gets no answer from another: its report comes, and others'."""
+        if self._first is None:
+            self._first = now
+        self._waits_for_reports = True
+        self.silence = self.silence or (worker, peer)
+
+    def sign(self, worker: int, now: float, *, has_witnesses: bool) -> None:
+        """A member is dead, or out. `has_witnesses`: the others' collectives break, and they say where."""
+        if self._first is None:
+            self._first = now
+        self._last = now
+        self._signs.setdefault(worker, now)
+        self._waits_for_reports = self._waits_for_reports or has_witnesses
+
+    def take_back(self, worker: int) -> None:
+        """It had only left in good order, or was heard again."""
+        self._signs.pop(worker, None)
+        if not self._signs and not self.reports and self.silence is None:
+            self._first = None
+
+    def is_due(self, now: float, *, is_clear: bool, is_doubtful: bool) -> bool:
+        """`is_clear`: nothing more will be learnt. `is_doubtful`: further members may be about to be missed."""
+        if self._first is None:
+            return False
+        if is_clear or now - self._first >= SETTLE_MOST:
+            return True
+        waited = not self._waits_for_reports or now - self._first >= REPORT_WAIT
+        return waited and now - self._last >= SETTLE_WAIT and not is_doubtful
+
+    @property
+    def is_planned(self) -> bool:
+        """Nothing failed: the members met to let somebody in."""
+        is_fine = not self.gone and self.silence is None
+        return is_fine and all(report.is_planned for report in self.reports.values())
+
+    @property
+    def must_restore(self) -> bool:
+        return any(report.must_restore for report in self.reports.values())
+
+    def disagreement(self, finished: Sequence[Worker]) -> str | None:
+        """Why members that are done, or have finished, should not be.
+
+        Whoever passes a meeting has everybody's part in it, and may come to the end of its script before another, for
+        whom that meeting broke, has met the rest again.
+        """
+        reports = {
+            worker: report
+            for worker, report in self.reports.items()
+            if not report.is_planned and report.operation not in ENTERING
+        }
+        if not finished or not reports or self.gone:
+            return None
+        passed = min(worker.points for worker in finished)
+        is_ending = all(report.at_end or 0 < report.point <= passed for report in reports.values())
+        if is_ending and {report.step for report in reports.values()} == {worker.step for worker in finished}:
+            return None
+        reporter, report = next(iter(reports.items()))
+        return reasons.finished_before(finished[0].number, reporter, report)
+
+    def reason(self, members: Sequence[int]) -> str:
+        """Why the next generation forms. `members` are those that are alive."""
+        if self.gone:
+            return "; ".join(self.gone[:3]) + (f"; and {len(self.gone) - 3} more" if len(self.gone) > 3 else "")
+        if self.is_planned:
+            return ""
+        if self.silence is not None and not self.reports:
+            return reasons.unanswered(*self.silence)
+        return reasons.broken_exchange(tuple(self.reports.items()), members=members)
+
+
+class Futility:
+    """How often generations have broken, or whole jobs gone back to a checkpoint, without getting anywhere."""
+
+    def __init__(self) -> None:
+        self._step = -1  # in which the last generation broke
+        self._in_a_row = 0  # generations that broke there without a step
+        self._furthest = -1  # step that any worker has got to before the job went back
+        self._lives = 0  # times in a row that it went back without getting further
+
+    def is_reached(self, breakup: Breakup, workers: Collection[Worker], *, has_carriers: bool) -> bool:
+        """Whether one more is one too many. Only what breaks again and again counts, not workers that come and go."""
+        if breakup.is_planned or (breakup.gone and has_carriers):
+            return False
+        has_advanced = any(worker.advanced > -math.inf for worker in workers)
+        step = max((report.step for report in breakup.reports.values()), default=0)
+        self._in_a_row = 1 if has_advanced or step > self._step else self._in_a_row + 1
+        self._step = step
+        if not has_carriers:
+            furthest = max((worker.step for worker in workers), default=0)
+            self._lives = 1 if furthest > self._furthest else self._lives + 1
+            self._furthest = max(furthest, self._furthest)
+        return self._in_a_row >= FUTILE_GENERATIONS or self._lives >= FUTILE_GENERATIONS
+
+
+def is_clear(members: Collection[Worker], breakup: Breakup, *, has_watchers: bool) -> bool:
+    """Nothing more will be learnt: every member has reported, or is known to be dead and how."""
+    return all(is_accounted(worker, breakup, has_watchers=has_watchers) for worker in members)
+
+
+def is_accounted(worker: Worker, breakup: Breakup, *, has_watchers: bool) -> bool:
+    if not worker.is_here:
+        return True
+    # An exit that is reported while the connection is open waits for it to close: a Leave may still be on its way.
+    if worker.client is None:
+        return worker.exit_code is not None or not (worker.is_awaited or has_watchers)
+    return (worker.is_done or worker.number in breakup.reports) and worker.exit_code is None

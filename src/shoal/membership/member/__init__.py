@@ -1,0 +1,1 @@
+"""A member's own part: into a generation, what it has heard, what it still has to say. Pure."""

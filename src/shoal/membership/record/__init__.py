@@ -1,0 +1,1 @@
+"""What the coordinator writes down: decisions, events, metrics."""

@@ -1,0 +1,1 @@
+"""How workers and the job end: deaths, failures, finishing. Pure."""

@@ -1,0 +1,77 @@
+"""What is said about workers that are dead or put out: pure words over what is known of them.
+
+How a process ended comes from whoever started it, step and operation from the survivors. Not here: who is dead, and
+what becomes of the job (`core`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from shoal.errors import ScriptFailed, WorkerLost
+from shoal.events import WorkerDied, WorkerFailed
+from shoal.membership.core import reasons
+from shoal.membership.core.roster import Fate, Worker
+from shoal.wire.messages import ExchangeBroken
+
+
+class LastSeen:
+    """Step and operation of members' last moments: from a survivor's report, else from whoever has got furthest."""
+
+    def __init__(self, members: Collection[Worker], reports: Mapping[int, ExchangeBroken]) -> None:
+        self._first = tuple(reports.items())[:2]  # nobody is a witness of its own death
+        self._by_peer: dict[int, ExchangeBroken] = {}
+        for worker, report in reports.items():
+            if report.peer is not None and report.peer != worker:
+                self._by_peer.setdefault(report.peer, report)
+        furthest = max(members, key=lambda worker: worker.step, default=None)
+        self._furthest = (0, "") if furthest is None else (furthest.step, furthest.operation)
+
+    def of(self, worker: Worker) -> tuple[int, str]:
+        witness = self._by_peer.get(worker.number)  # whoever waited for it knows best
+        if witness is None:
+            witness = next((report for number, report in self._first if number != worker.number), None)
+        own = (worker.step, worker.operation)
+        if witness is not None and not 0 < worker.point < witness.point:  # else it had not come to where they waited
+            return witness.step, witness.operation
+        return self._furthest if self._furthest[0] > worker.step else own
+
+
+@dataclass(frozen=True)
+class BadExit:
+    """What is recorded of a process that was in no step, and the error of a job that ends by it."""
+
+    event: WorkerDied | WorkerFailed
+    error: str  # class name
+    text: str
+
+
+def bad_exit(number: int, worker: Worker | None, code: int) -> BadExit:
+    """A process ended badly: before it was in a generation, or after it had left."""
+    name = f"worker {number}" if worker is None else worker.name
+    when = _when(worker)
+    text = f"{name} {reasons.how_it_exited(code)} {when}"
+    if worker is not None and worker.fate is Fate.RELEASED:
+        text = reasons.lost_at_the_end(name, reasons.how_it_exited(code))
+    step = 0 if worker is None else worker.step
+    if code > 0:
+        failed = WorkerFailed(worker=number, step=step, error=ScriptFailed.__name__, text=text)
+        return BadExit(failed, ScriptFailed.__name__, text)
+    died = WorkerDied(
+        worker=number,
+        host="" if worker is None else worker.join.host,
+        process=0 if worker is None else worker.join.process,
+        step=step,
+        operation=when,
+        reason=text,
+    )
+    return BadExit(died, WorkerLost.__name__, text + reasons.hint_for(code))
+
+
+def _when(worker: Worker | None) -> str:
+    if worker is None:
+        return "before it joined the job"
+    if worker.fate is Fate.RELEASED:
+        return "behind shoal.main"
+    return "after it had left the job" if worker.first_generation else "before it was in a generation"

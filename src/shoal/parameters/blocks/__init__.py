@@ -1,0 +1,1 @@
+"""Tables cut into blocks, where blocks are, and the memory that they lie in."""

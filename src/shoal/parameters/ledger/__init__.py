@@ -1,0 +1,1 @@
+"""A job's ledger and the order of its entries on all servers. Pure."""

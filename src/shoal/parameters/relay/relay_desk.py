@@ -1,0 +1,70 @@
+"""The relay between a job's workers as a server does it: deliveries go out on connections, and who is too fast is held.
+
+Whose bytes pile up at a receiver that reads slowly is not read from until they are out. Not here: who gets what
+(`relay`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shoal.errors import ServerRefused
+from shoal.parameters.relay.relay import Delivery, RelayHub
+from shoal.parameters.space.worker_link import WorkerLink
+from shoal.wire.parameter_messages import Relay, RelayJoin
+
+LARGEST_FRAME = 8 * 1024 * 1024  # bytes; workers cut what is longer
+PILE_BYTES = 64 * 1024 * 1024  # unsent bytes of a receiver from which on its senders are held
+JOB_PILE_BYTES = 512 * 1024 * 1024  # the same of all receivers of a job together
+
+
+RELAYING = "relaying"  # why a connection is held
+
+
+class RelayDesk:
+    def __init__(self) -> None:
+        self._hub = RelayHub()
+        self._held: dict[WorkerLink, WorkerLink] = {}  # sender -> the receiver that it waits for
+        self._receivers: set[WorkerLink] = set()  # that something was passed on to
+
+    def room(self, size: int) -> memoryview:
+        if size > LARGEST_FRAME:
+            raise ServerRefused(
+                f"{size} bytes in one frame between workers; at most {LARGEST_FRAME} are relayed", kind="bad-request"
+            )
+        return memoryview(bytearray(size))
+
+    def join(self, link: WorkerLink, note: RelayJoin) -> None:
+        self._deliver(link, self._hub.join(link, link.worker, note))
+
+    def frame(self, link: WorkerLink, note: Relay, payload: memoryview | None) -> None:
+        if payload is not None:
+            self._deliver(link, self._hub.frame(link, note, payload))
+
+    def left(self, link: WorkerLink, reason: str) -> None:
+        self._held.pop(link, None)
+        self._receivers.discard(link)
+        self._deliver(link, self._hub.lost(link, reason))
+
+    def relieve(self) -> None:
+        """Let those go on whose receivers have caught up."""
+        for sender, receiver in tuple(self._held.items()):
+            if receiver.connection.is_closed or receiver.connection.unsent < PILE_BYTES // 8:
+                del self._held[sender]
+                sender.connection.go_on(RELAYING)
+
+    def _deliver(self, sender: WorkerLink, deliveries: Iterable[Delivery]) -> None:
+        for delivery in deliveries:
+            receiver = delivery.link
+            assert isinstance(receiver, WorkerLink), "links are the workers'"
+            receiver.connection.send(delivery.note, delivery.payload)
+            self._receivers.add(receiver)
+            if receiver is not sender and self._is_piling_up(receiver):
+                self._held[sender] = receiver
+                sender.connection.hold(RELAYING)
+
+    def _is_piling_up(self, receiver: WorkerLink) -> bool:
+        unsent = receiver.connection.unsent
+        if unsent > PILE_BYTES:
+            return True
+        return unsent > PILE_BYTES // 8 and sum(each.connection.unsent for each in self._receivers) > JOB_PILE_BYTES

@@ -1,0 +1,1 @@
+"""What a worker asks of servers, and what it keeps for that."""

@@ -1,0 +1,1 @@
+"""Who is in a server group and which map is valid: the keeper's decisions. Pure."""

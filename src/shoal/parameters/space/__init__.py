@@ -1,0 +1,1 @@
+"""One job on one server: its state, its workers' requests, its moving blocks."""

@@ -1,0 +1,260 @@
+"""Pushes that workers have sent to one server and that nobody has decided about yet, or that are not applied yet.
+
+Gradients that come over the network are received into one buffer per push, which is as long as the server's part and is
+used again afterwards; those of workers on the same machine stay in their arenas and are read from there. Blocks with
+state (`is_state`) get memory of their own. Whatever a worker says is checked here against the layout, and refused with
+a sentence. Staging is about one layout: a new version of the map begins with a new one.
+
+Not here: when a push is applied or dropped (`ledger`), with what (`shard_update`).
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+
+import torch
+
+from shoal.errors import ServerRefused
+from shoal.parameters.blocks.block_state import ALIGNMENT, BlockState, payload_bytes, unpack
+from shoal.parameters.blocks.byte_views import bytes_of, torch_type
+from shoal.parameters.blocks.memory_budget import SpaceBudget
+from shoal.parameters.blocks.part_layout import PartLayout, Unit
+from shoal.parameters.blocks.table_blocks import ITEM_BYTES
+from shoal.wire.parameter_messages import Stage, StageEnd
+from shoal.wire.tables import PushId, TableSpec
+
+SPARE_BUFFERS = 2  # kept for the next pushes: one is filled while the other is applied
+MOST_PUSHES = 16  # of one worker that nobody has decided about; a worker has at most three at once
+
+
+class BufferPool:
+    """Buffers of one size."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._spare: list[torch.Tensor] = []
+
+    @property
+    def held_bytes(self) -> int:
+        """Of those that nobody uses."""
+        return len(self._spare) * self._size
+
+    def take(self) -> torch.Tensor:
+        return self._spare.pop() if self._spare else torch.empty(self._size, dtype=torch.uint8)
+
+    def put(self, buffer: torch.Tensor) -> None:
+        if len(self._spare) < SPARE_BUFFERS:
+            self._spare.append(buffer)
+
+
+@dataclass(order=True)
+class _Piece:
+    """Blocks `first` to `last` of the key list."""
+
+    first: int
+    last: int
+    memory: torch.Tensor = field(compare=False)  # their bytes
+    described: bytes = field(compare=False, default=b"")  # with state: what the bytes hold
+    has_arrived: bool = field(compare=False, default=False)
+
+
+class StagedPush:
+    """What one worker has staged under one number."""
+
+    def __init__(self, table: TableSpec, layout: PartLayout) -> None:
+        self._table = table
+        self._layout = layout
+        self._pieces: list[_Piece] = []  # by place in the key list
+        self.buffer: torch.Tensor | None = None  # that gradients are received into
+        self.uses_arena = False  # some of it is in the worker's memory: tell it when that is free again
+        self.is_complete = False
+
+    @property
+    def arrived_bytes(self) -> int:
+        return sum(len(piece.memory) for piece in self._pieces if piece.has_arrived)
+
+    @property
+    def held_bytes(self) -> int:
+        """Of this server's memory."""
+        states = sum(len(piece.memory) for piece in self._pieces if piece.described)
+        return states + (0 if self.buffer is None else len(self.buffer))
+
+    @property
+    def is_arriving(self) -> bool:
+        """Somebody still receives into its memory."""
+        return not all(piece.has_arrived for piece in self._pieces)
+
+    def gradient(self, unit: Unit) -> torch.Tensor | None:
+        """A whole unit's, in its dtype, to be read only; None: the worker has none."""
+        found = [piece for piece in self._between(unit.first, unit.last) if not piece.described]
+        if not found:
+            return None
+        if len(found) == 1:
+            memory = self._bytes(found[0], unit.first, unit.last)
+        elif self.buffer is not None and not self.uses_arena:
+            memory = self.buffer[unit.start : unit.stop]
+        else:
+            memory = torch.cat([self._bytes(piece, unit.first, unit.last) for piece in found])
+        return memory.view(torch_type(unit.dtype))
+
+    def states(self, unit: Unit) -> dict[int, BlockState]:
+        """Blocks with state, by their place in the key list, as far as they were staged."""
+        found: dict[int, BlockState] = {}
+        for piece in self._between(unit.first, unit.last):
+            if piece.described:
+                numbers = self._layout.blocks[piece.first : piece.last]
+                states = unpack(self._table, numbers, piece.described, piece.memory)
+                places = range(piece.first, piece.last)
+                found |= {
+                    place: state for place, state in zip(places, states, strict=True) if unit.first <= place < unit.last
+                }
+        return found
+
+    def add(self, piece: _Piece) -> None:
+        if self.is_complete or self._between(piece.first, piece.last):
+            raise _bad(f"blocks {piece.first} to {piece.last} of a push were staged twice, or after its end")
+        bisect.insort(self._pieces, piece)
+
+    def arrived(self, first: int) -> None:
+        """The bytes of the piece that starts there have come."""
+        at = bisect.bisect_left(self._pieces, first, key=lambda piece: piece.first)
+        if at < len(self._pieces) and self._pieces[at].first == first:
+            self._pieces[at].has_arrived = True
+
+    def finish(self, size: int) -> None:
+        """All `size` bytes of it should be here, and no unit's gradient in part."""
+        if self.is_arriving or size != self.arrived_bytes:
+            raise _bad(f"a push ends after {size} bytes, and {self.arrived_bytes} came")
+        for unit in self._layout.units:
+            found = [piece for piece in self._between(unit.first, unit.last) if not piece.described]
+            covered = sum(min(piece.last, unit.last) - max(piece.first, unit.first) for piece in found)
+            if covered not in (0, unit.last - unit.first):
+                raise _bad(
+                    f"a push has the gradients of {covered} of the {unit.last - unit.first} blocks from {unit.first} on"
+                )
+        self.is_complete = True
+
+    def _between(self, first: int, last: int) -> list[_Piece]:
+        start = bisect.bisect_right(self._pieces, first, key=lambda piece: piece.last)
+        found = []
+        for piece in self._pieces[start:]:
+            if piece.first >= last:
+                break
+            found.append(piece)
+        return found
+
+    def _bytes(self, piece: _Piece, first: int, last: int) -> torch.Tensor:
+        start = self._layout.offset(piece.first)
+        part = slice(
+            self._layout.offset(max(first, piece.first)) - start, self._layout.offset(min(last, piece.last)) - start
+        )
+        return piece.memory[part]
+
+
+class Staging:
+    """All pushes that are staged by one layout."""
+
+    def __init__(self, table: TableSpec, layout: PartLayout, budget: SpaceBudget) -> None:
+        self._table = table
+        self._layout = layout
+        self._budget = budget
+        self.pool = BufferPool(layout.size)
+        self.most_buffers = 0  # bytes of buffers that were in use at once: the job will need as many again
+        self._pushes: dict[PushId, StagedPush] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        return self.pool.held_bytes + sum(push.held_bytes for push in self._pushes.values())
+
+    def room(self, note: Stage, size: int) -> memoryview:
+        """Where the payload of a Stage message goes; call `arrived` when it is there."""
+        self._check_range(note)
+        push = self._of(note.push)
+        if note.is_state:
+            self._check_size(size, payload_bytes(self._table, self._numbers(note), note.state))
+            self._budget.check_staged(size, self.held_bytes, "blocks with state")
+            memory = torch.empty(size, dtype=torch.uint8)
+            push.add(_Piece(note.first, note.last, memory, note.state))
+            return bytes_of(memory)
+        start, stop = self._layout.offset(note.first), self._layout.offset(note.last)
+        self._check_size(size, stop - start)
+        if push.buffer is None:
+            if not self.pool.held_bytes:
+                self._budget.check_staged(self._layout.size, self.held_bytes, "a push")
+            push.buffer = self.pool.take()
+            buffers = sum(each.buffer is not None for each in self._pushes.values())
+            self.most_buffers = max(self.most_buffers, buffers * self._layout.size)
+        memory = push.buffer[start:stop]
+        push.add(_Piece(note.first, note.last, memory))
+        return bytes_of(memory)
+
+    def arrived(self, note: Stage) -> None:
+        """A push that was dropped meanwhile is nobody's."""
+        if note.push in self._pushes:
+            self._pushes[note.push].arrived(note.first)
+
+    def place(self, note: Stage, arena: torch.Tensor) -> None:
+        """The bytes are in the sender's arena, which is mapped here as the tensor of bytes `arena`."""
+        self._check_range(note)
+        if note.is_state:
+            size, grain = payload_bytes(self._table, self._numbers(note), note.state), ALIGNMENT
+        else:
+            size = self._layout.offset(note.last) - self._layout.offset(note.first)
+            grain = ITEM_BYTES[self._layout.units[self._layout.unit_of(note.first)].dtype]
+        if not 0 <= note.place <= len(arena) - size or note.place % grain:
+            raise _bad(
+                f"{size} bytes at {note.place} of an arena of {len(arena)}: they must lie in it, at a multiple of "
+                f"{grain}"
+            )
+        push = self._of(note.push)
+        memory = arena[note.place : note.place + size]
+        push.add(_Piece(note.first, note.last, memory, note.state if note.is_state else b"", has_arrived=True))
+        push.uses_arena = True
+
+    def end(self, note: StageEnd) -> StagedPush:
+        """The push is whole."""
+        push = self._of(note.push)
+        push.finish(note.size)
+        return push
+
+    def find(self, push: PushId) -> StagedPush | None:
+        return self._pushes.get(push)
+
+    def drop(self, push: PushId) -> StagedPush | None:
+        """It is applied, or never will be. Returns what it was, for telling its worker."""
+        found = self._pushes.pop(push, None)
+        # Where bytes are still coming in, they must not come into the next push's memory.
+        if found is not None and found.buffer is not None and not found.is_arriving:
+            self.pool.put(found.buffer)
+        return found
+
+    def all(self) -> tuple[PushId, ...]:
+        return tuple(self._pushes)
+
+    def of_worker(self, worker: int) -> tuple[PushId, ...]:
+        return tuple(push for push in self._pushes if push.worker == worker)
+
+    def _of(self, push: PushId) -> StagedPush:
+        if push not in self._pushes:
+            if len(self.of_worker(push.worker)) >= MOST_PUSHES:
+                raise _bad(
+                    f"worker {push.worker} has {MOST_PUSHES} pushes staged: propose or discard some of them first"
+                )
+            self._pushes[push] = StagedPush(self._table, self._layout)
+        return self._pushes[push]
+
+    def _numbers(self, note: Stage) -> tuple[int, ...]:
+        return self._layout.blocks[note.first : note.last]
+
+    def _check_range(self, note: Stage) -> None:
+        if not 0 <= note.first < note.last <= len(self._layout.blocks):
+            raise _bad(f"blocks {note.first} to {note.last} of a list of {len(self._layout.blocks)}")
+
+    def _check_size(self, size: int, wanted: int) -> None:
+        if size != wanted:
+            raise _bad(f"{size} bytes came for blocks that have {wanted}")
+
+
+def _bad(reason: str) -> ServerRefused:
+    return ServerRefused(reason, kind="bad-request")

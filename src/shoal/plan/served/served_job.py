@@ -1,0 +1,146 @@
+"""A simulated job on parameter servers: its workers, and the coordinator that orders generations and where they meet.
+
+The coordinator is a stand-in for the live one, which `plan.members` has: it forms a generation of whoever runs. Not
+here: what must be true at the end (`checks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from shoal.parameters.ledger.sequencer import Answer
+from shoal.plan.members.invariants import Violation
+from shoal.plan.served.mail import Mail
+from shoal.plan.served.served_worker import GenerationOrder, ServedTerms, ServedWorker
+from shoal.plan.served.server_process import ServerProcess
+from shoal.plan.served.simulated_group import SimulatedGroup
+from shoal.plan.world.virtual_time import Action, Process
+from shoal.values import ServerMap
+
+LOOK_SECONDS = 0.1
+TOGETHER = "a step is applied for all workers or for none"
+
+
+class ServedJob:
+    def __init__(self, group: SimulatedGroup, workers: int, terms: ServedTerms) -> None:
+        self.group = group
+        self.mail: Mail = group.mail
+        self.time = group.time
+        self.servers = group.servers
+        self.terms = terms
+        self.workers: dict[int, ServedWorker] = {}
+        self.is_finished = False
+        self.end_reason = ""  # why the job stopped before its end; empty: it has not
+        self._order: GenerationOrder | None = None
+        self._coordinator = Process(self.time)
+        self._present: dict[str, dict[int, tuple[int, Callable[[int], None]]]] = {}
+        self._map: ServerMap | None = None  # the newest that the coordinator has heard of
+        self._origin = 0  # of the ledger
+        group.on_answer = self._answer
+        group.watch(self._coordinator, self._hear_map)
+        for _ in range(workers):
+            self._start()
+        self._form()
+        self._look_at_servers()
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_finished or bool(self.end_reason)
+
+    # Meeting
+
+    def meet(self, worker: ServedWorker, where: str, value: int, tell: Callable[[int], None]) -> None:
+        self.mail.send(worker, self._coordinator, lambda: self._arrive(worker, where, value, tell))
+
+    def _arrive(self, worker: ServedWorker, where: str, value: int, tell: Callable[[int], None]) -> None:
+        if self._order is None or int(where.split()[1]) != self._order.generation:
+            return
+        present = self._present.setdefault(where, {})
+        present[worker.number] = (value, tell)
+        if len(present) < len(self._order.workers):
+            return
+        del self._present[where]
+        old = {value for number, (value, _) in present.items() if not self.workers[number].is_new}
+        if where.startswith("enter") and self.terms.mode == "synchronous" and len(old) > 1:
+            raise Violation(TOGETHER, f"workers enter a generation at steps {sorted(old)}")
+        largest = max(value for value, _ in present.values())
+        self.is_finished = self.is_finished or (where.startswith("meet") and largest == -1)
+        for number, (_, tell_it) in present.items():
+            self._release(self.workers[number], partial(tell_it, largest))
+
+    def _release(self, worker: ServedWorker, tell: Action) -> None:
+        def hear() -> None:
+            tell()
+            worker.go_on()
+
+        self.mail.send(self._coordinator, worker, hear)
+
+    # Servers
+
+    def _hear_map(self, map_: ServerMap) -> None:
+        self._map = map_
+        for worker in self.workers.values():
+            self._tell_map(worker)
+
+    def _look_at_servers(self) -> None:
+        """End the job where the servers have begun a new ledger: there is no checkpoint to go on from."""
+        self._origin = self._origin or self.group.origin
+        if self.group.origin > self._origin and self._map is not None:
+            self.end_reason = f"all servers were lost, and what they held; {self._map.reason}"
+        self._coordinator.after(LOOK_SECONDS, self._look_at_servers)
+
+    def _tell_map(self, worker: ServedWorker) -> None:
+        if self._map is not None:
+            self.mail.send(self._coordinator, worker, partial(worker.hear_map, self._map))
+
+    def _answer(self, server: ServerProcess, answer: Answer) -> None:
+        worker = self.workers[answer.worker]
+        self.mail.send(server, worker, lambda: worker.hear_answer(answer.answer))
+
+    # Faults
+
+    def strike(self, *, kill: bool) -> None:
+        """Kill a member, which is replaced; or stop it, so that it is put out and let in again when it is back."""
+        members = [self.workers[number] for number in self._order.workers] if self._order is not None else []
+        running = [worker for worker in members if _runs(worker)]
+        if self.is_over or sum(not worker.is_new for worker in running) < 2:
+            return  # somebody must know where the job is
+        victim = self.time.random.choice(running)
+        if kill:
+            victim.die()
+            self._start()
+            self.time.after(self.time.between(0.001, 0.3), self._form)
+            return
+        back = self.time.between(1.5, 5.0)
+        victim.freeze(back)
+        self.time.after(1.0, self._form)
+        self.time.after(back + self.time.between(0.0, 2.0), self._form)
+
+    def join(self) -> None:
+        """One more worker comes."""
+        if not self.is_over:
+            self._start()
+            self._form()
+
+    def _form(self) -> None:
+        if self.is_over:
+            return
+        before = self._order.workers if self._order is not None else ()
+        generation = self._order.generation + 1 if self._order is not None else 1
+        workers = tuple(number for number, worker in self.workers.items() if _runs(worker))
+        self._order = order = GenerationOrder(generation, workers)
+        self._present = {}
+        for number in workers:
+            worker = self.workers[number]
+            worker.is_new = worker.is_new or number not in before
+            self.mail.send(self._coordinator, worker, partial(worker.hear_order, order))
+
+    def _start(self) -> None:
+        number = len(self.workers)
+        self.workers[number] = worker = ServedWorker(self, number)
+        self._tell_map(worker)
+
+
+def _runs(process: Process) -> bool:
+    return process.is_alive and not process.is_frozen

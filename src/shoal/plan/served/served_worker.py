@@ -1,0 +1,363 @@
+"""A simulated worker of a job on parameter servers: it enrols, leases, reads, pushes, meets, and dies.
+
+A worker is a generator that yields while it waits. It keeps to what a client promises: one request at a time, repeated
+with the same number when the servers change; gradients staged again when they must be; whatever it does is abandoned
+when a new generation is ordered. It keeps all that it was told, which is compared with the ledger at the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from shoal.parameters.ledger.effects import Reading
+from shoal.parameters.ledger.ranges import merged, without
+from shoal.plan.members.invariants import Violation
+from shoal.plan.served.mail import Mail
+from shoal.plan.served.server_process import ServerProcess, WaitingPull
+from shoal.plan.world.virtual_time import Process
+from shoal.values import ServerMap
+from shoal.wire.ledger_entries import (
+    AnyAnswer,
+    AnyEntry,
+    Assign,
+    Call,
+    Committed,
+    Done,
+    Enrol,
+    Granted,
+    Lease,
+    PlanLoop,
+    Push,
+    Void,
+    Withdraw,
+)
+from shoal.wire.tables import LoopTerms, Number, PushId, PushTerms, Range
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+GROUPS: tuple[tuple[dict[str, Number], ...], ...] = (({"lr": 0.1},),)
+ONE_ANSWER = "a request has one answer"
+
+
+class NewOrder(Exception):
+    """A new generation was ordered: whatever the worker does is abandoned."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerationOrder:
+    generation: int
+    workers: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ServedTerms:
+    """Of the whole job."""
+
+    mode: str  # synchronous or asynchronous
+    staleness: int | None
+    loop: LoopTerms
+    steps: int  # synchronous: how many to do
+    calls: float  # how likely a worker calls a meeting in an update
+    is_forgetful: bool = False  # workers forget their leases when a new generation is ordered
+
+
+class WorkerSurroundings(Protocol):
+    """What a worker sees of the simulation."""
+
+    terms: ServedTerms
+    mail: Mail
+    servers: dict[int, ServerProcess]
+
+    def meet(self, worker: ServedWorker, where: str, value: int, tell: Callable[[int], None]) -> None: ...
+
+
+class ServedWorker(Process):
+    def __init__(self, around: WorkerSurroundings, number: int) -> None:
+        super().__init__(around.mail.time)
+        self.number = number
+        self.told: dict[int, AnyAnswer] = {}  # by request: all that it has ever heard
+        self.step = 0
+        self.has_finished = False
+        self.is_new = True  # it has yet to enter a generation since it was started, or put out
+        self._around = around
+        self._mail = around.mail
+        self._map: ServerMap | None = None
+        self._order: GenerationOrder | None = None  # the newest
+        self._taken: GenerationOrder | None = None  # the order that it acts upon
+        self._generation = -1
+        self._request = 0
+        self._pushes = 0
+        self._number = 0  # newest entry that it knows of
+        self._known = 0  # meetings that it has heard of
+        self._attended = 0
+        self._staged: set[tuple[PushId, int]] = set()
+        self._holds: list[Range] = []
+        self._reading: list[Reading] | None = None  # what the pull that it waits for will bring
+        self._open_step: tuple[int, int] | None = None  # (generation, step) of a push whose outcome it does not know
+        self._pace = self.time.random.choice((0.02, 0.05, 0.2))  # seconds of an update
+        self._life = self._live()
+        next(self._life)
+
+    # What comes from outside
+
+    def hear_map(self, map_: ServerMap) -> None:
+        if self._map is None or map_.version > self._map.version:
+            self._map = map_
+        self.go_on()
+
+    def hear_order(self, order: GenerationOrder) -> None:
+        self._order = order
+        self.go_on()
+
+    def hear_answer(self, answer: AnyAnswer) -> None:
+        before = self.told.setdefault(answer.request, answer)
+        if before != answer:
+            raise Violation(ONE_ANSWER, f"worker {self.number} heard {before}, then {answer}")
+        self._number = max(self._number, answer.number)
+        self.go_on()
+
+    def go_on(self) -> None:
+        if self.has_finished:
+            return
+        try:
+            if self._taken is not None and self._order is not self._taken:
+                self._life.throw(NewOrder())
+            else:
+                next(self._life)
+        except StopIteration:
+            self.has_finished = True
+
+    # What it does
+
+    @property
+    def _servers(self) -> ServerMap:
+        assert self._map is not None, "a worker begins when it knows the map"
+        return self._map
+
+    def _live(self) -> Steps[None]:
+        while True:
+            try:
+                yield from self._take_order()
+                if self._around.terms.mode == "synchronous":
+                    yield from self._train_in_steps()
+                else:
+                    yield from self._train_alone()
+                return
+            except NewOrder:
+                self._taken = None
+
+    def _take_order(self) -> Steps[None]:
+        while self._order is None or self._map is None:
+            yield
+        order = self._taken = self._order
+        if self.is_new or self._around.terms.is_forgetful:
+            self._holds = []
+        if self.is_new:
+            self._open_step, self.step = None, 0
+        if self._open_step is not None:
+            generation, step = self._open_step
+            answer = yield from self._ask(lambda: Withdraw(**self._who(), generation=generation, step=step))
+            self.step += isinstance(answer, Committed)
+            self._open_step = None
+        self.step = yield from self._meet(f"enter {order.generation}", self.step)
+        self.is_new = False
+        self._generation, terms = order.generation, self._around.terms
+        rules: dict[str, Any] = {"workers": order.workers, "mode": terms.mode, "staleness": terms.staleness}
+        done = yield from self._must(Done, lambda: Enrol(**self._who(), generation=order.generation, **rules))
+        self._attended = self._known = done.meetings
+        if order.generation == 1:  # first values; a loop that is planned before them would be forgotten
+            if self.number == order.workers[0]:
+                yield from self._push(is_assign=True)
+            yield from self._meet(f"assigned {order.generation}", 0)
+
+    def _train_alone(self) -> Steps[None]:
+        loop = self._around.terms.loop
+        yield from self._must(Done, lambda: PlanLoop(**self._who(), generation=self._generation, terms=loop))
+        while True:
+            yield from self._perhaps_call()
+            if self._known > self._attended:
+                yield from self._attend()
+            if not self._holds or self.time.chance(0.1):
+                granted = yield from self._lease()
+                if granted.is_over:
+                    if (yield from self._attend(is_over=True)):
+                        return
+                    continue
+                if not self._holds:
+                    continue
+            if not (yield from self._read()):
+                continue
+            yield from self._sleep(self._pace)
+            first = self._holds[0]
+            used = Range(first.epoch, first.start, min(first.start + loop.update, first.stop))
+            answer = yield from self._push(used=(used,))
+            self._holds = without(self._holds, [used]) if isinstance(answer, Committed) else []
+
+    def _lease(self) -> Steps[Granted]:
+        holds, wanted = tuple(self._holds), self.time.random.randint(1, 4)
+        more: dict[str, Any] = {"loop": self._around.terms.loop.loop, "meetings": self._attended, "holds": holds}
+        answer = yield from self._must(
+            Granted, lambda: Lease(**self._who(), generation=self._generation, updates=wanted, **more)
+        )
+        if answer.lease is not None:
+            self._holds = merged([*self._holds, answer.lease])
+        return answer
+
+    def _train_in_steps(self) -> Steps[None]:
+        while True:
+            if self.step >= self._around.terms.steps:
+                if (yield from self._attend(is_over=True)):
+                    return
+                continue
+            yield from self._perhaps_call()
+            yield from self._sleep(self._pace)
+            self._open_step = (self._generation, self.step)
+            answer = yield from self._push()
+            if isinstance(answer, Void):
+                yield from self._wait(lambda: False)  # the group is broken: a new generation is on its way
+            self._open_step = None
+            self.step += 1
+            yield from self._read()
+            if answer.meetings > self._attended:
+                self._known = answer.meetings
+                yield from self._attend()
+
+    def _perhaps_call(self) -> Steps[None]:
+        if self.time.chance(self._around.terms.calls):
+            attended = self._attended
+            yield from self._must(
+                Done, lambda: Call(**self._who(), generation=self._generation, reason="save", meetings=attended)
+            )
+
+    def _attend(self, *, is_over: bool = False) -> Steps[bool]:
+        """True: all are at the end of the loop, and the job is over."""
+        self._known = yield from self._meet(f"meet {self._generation}", -1 if is_over else self._known)
+        if self._known == -1:
+            return True
+        self._attended = self._known
+        return False
+
+    def _meet(self, where: str, value: int) -> Steps[int]:
+        """Be in one place with all others of the order; the largest value that any of them brought."""
+        found: list[int] = []
+        here = self._taken
+        self._around.meet(self, where, value, lambda largest: found.append(largest) if self._taken is here else None)
+        yield from self._wait(lambda: bool(found))
+        return found[0]
+
+    def _read(self) -> Steps[bool]:
+        """False: a meeting was called instead."""
+        while True:
+            view = self._servers.version
+            found: list[Reading] = []
+            self._reading = found
+            server = self._around.servers[self.time.random.choice(self._servers.servers).number]
+            pull = WaitingPull(
+                self.number,
+                self._number,
+                self._attended,
+                answer=partial(self._reply, server, found),
+                is_wanted=partial(self._wants, found, self._taken),
+            )
+            self._mail.send(self, server, partial(server.pull, pull))
+            yield from self._wait(partial(self._has_word, found, view))
+            if found and found[0] is Reading.MEET:
+                self._known = max(self._known, self._attended + 1)
+            if found:
+                self._reading = None
+                return found[0] is Reading.NOW
+
+    def _wants(self, found: list[Reading], taken: GenerationOrder | None) -> bool:
+        return self._reading is found and self._order is taken
+
+    def _has_word(self, found: list[Reading], view: int) -> bool:
+        return bool(found) or self._servers.version > view
+
+    def _reply(self, server: ServerProcess, found: list[Reading], reading: Reading) -> None:
+        def hear() -> None:
+            found.append(reading)
+            self.go_on()
+
+        self._mail.send(server, self, hear)
+
+    def _push(self, *, is_assign: bool = False, used: tuple[Range, ...] = ()) -> Steps[AnyAnswer]:
+        while True:
+            push, view = yield from self._stage()
+            same: dict[str, Any] = {"generation": self._generation, "view": view, "push": push}
+            if is_assign:
+                answer = yield from self._ask(partial(self._assign, same))
+            else:
+                answer = yield from self._ask(partial(self._use, same, used))
+            if not (isinstance(answer, Void) and answer.restage):
+                return answer
+            yield from self._sleep(0.01)
+
+    def _assign(self, same: dict[str, Any]) -> Assign:
+        return Assign(**self._who(), **same, updates=0)
+
+    def _use(self, same: dict[str, Any], used: tuple[Range, ...]) -> Push:
+        return Push(**self._who(), **same, terms=PushTerms(groups=GROUPS), step=self.step, used=used)
+
+    def _stage(self) -> Steps[tuple[PushId, int]]:
+        while True:
+            self._pushes += 1
+            push, map_ = PushId(self.number, self._pushes), self._servers
+            for each in map_.servers:
+                self._stage_at(self._around.servers[each.number], push, map_.version)
+            wanted = {(push, each.number) for each in map_.servers}
+            yield from self._wait(partial(self._is_staged, wanted, map_.version))
+            if wanted <= self._staged:
+                return push, map_.version
+
+    def _is_staged(self, wanted: set[tuple[PushId, int]], view: int) -> bool:
+        return wanted <= self._staged or self._servers.version > view
+
+    def _stage_at(self, server: ServerProcess, push: PushId, view: int) -> None:
+        def done() -> None:
+            self._staged.add((push, server.number))
+            self.go_on()
+
+        self._mail.send(self, server, lambda: server.stage(push, view, lambda: self._mail.send(server, self, done)))
+
+    def _must(self, kind: type[T], make: Callable[[], AnyEntry]) -> Steps[T]:
+        """An answer of this kind; whoever gets another is no member, and waits for an order."""
+        answer = yield from self._ask(make)
+        if not isinstance(answer, kind):
+            assert isinstance(answer, Void), f"{answer} answers {make()}"
+            yield from self._wait(lambda: False)
+        return answer  # type: ignore[return-value]  # the wait never ends
+
+    def _ask(self, make: Callable[[], AnyEntry]) -> Steps[AnyAnswer]:
+        """Propose, again whenever the servers change, until there is an answer."""
+        self._request += 1
+        request, entry = self._request, make()
+        while request not in self.told:
+            view = self._servers.version
+            self._propose(entry)
+            yield from self._wait(partial(self._is_answered, request, view))
+        answer = self.told[request]
+        if self._around.terms.mode != "synchronous" and not isinstance(entry, Enrol):
+            self._known = max(self._known, answer.meetings)
+        return answer
+
+    def _is_answered(self, request: int, view: int) -> bool:
+        return request in self.told or self._servers.version > view
+
+    def _propose(self, entry: AnyEntry) -> None:
+        home, view = self._around.servers[self._servers.home.number], self._servers.version
+        self._mail.send(self, home, lambda: home.propose(entry, view))
+
+    def _who(self) -> dict[str, Any]:
+        return {"worker": self.number, "request": self._request}
+
+    def _sleep(self, seconds: float) -> Steps[None]:
+        due = self.time.now + seconds
+        self.after(seconds, self.go_on)
+        yield from self._wait(lambda: self.time.now >= due)
+
+    def _wait(self, condition: Callable[[], bool]) -> Steps[None]:
+        while not condition():
+            yield

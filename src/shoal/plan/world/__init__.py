@@ -1,0 +1,1 @@
+"""Virtual time, processes and a network that fails."""

@@ -11,6 +11,7 @@ from shoal.errors import UsageError
 from shoal.job_config import JobConfig, field_names
 from shoal.launching.settings import merge
 from shoal.launching.strategy_settings import OWN
+from support.codecs import offer
 
 SERVERS = {"strategy": "parameter-server", "servers": 2}
 GROUP = {"strategy": "parameter-server", "servers": "rack:7100", "servers_token": "t"}
@@ -46,6 +47,14 @@ def test_what_does_not_go_together_is_named(options: dict[str, Any], words: str)
     with pytest.raises(UsageError) as caught:
         merged(options)
     assert words in str(caught.value)
+
+
+def test_servers_take_no_codec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(tmp_path / "site", sparse="support.sparse_codec:Sparse")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    assert merged({"codec": "sparse"}).codec == "sparse"
+    with pytest.raises(UsageError, match="--codec sparse does not go with --strategy parameter-server"):
+        merged(SERVERS | {"codec": "sparse"})
 
 
 @pytest.mark.parametrize(

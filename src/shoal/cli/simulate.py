@@ -14,7 +14,7 @@ from typing import Any
 from shoal.cli.options import Once, Parser
 from shoal.errors import UsageError
 from shoal.plan.cluster_plan import Assumptions, ClusterPlan, best_interval, duration, restart_goodput
-from shoal.plan.members.faults import random_schedule
+from shoal.plan.members.fault_schedules import random_schedule
 from shoal.plan.members.invariants import Violation
 from shoal.plan.members.replay import replay
 from shoal.plan.prediction import CAUSES, Prediction, predict

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from shoal import events
 from shoal.plan.members.cluster import Cluster, Parts
-from shoal.plan.members.faults import Schedule
+from shoal.plan.members.fault_schedules import Schedule
 from shoal.plan.members.invariants import Violation
 
 # Of these there are too many to be told.

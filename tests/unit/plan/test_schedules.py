@@ -6,10 +6,9 @@ import dataclasses
 
 import pytest
 
-from shoal.plan.members.cluster import Cluster, Parts, simulate
+from shoal.plan.members.cluster import Cluster, Parts, how_to_replay, replay, simulate
 from shoal.plan.members.fault_schedules import Fault, FaultKind, random_schedule
 from shoal.plan.members.invariants import Violation
-from shoal.plan.members.replay import how_to_replay, replay
 
 SHORT = range(50)  # seeds in `make test`
 LONG = range(1000, 3000)  # and in `make test-long`

@@ -1,15 +1,16 @@
 """A simulated cluster: a schedule's job from its start to its end, with the faults that the schedule has.
 
 Puts the simulated processes together around the live protocol and does to them what the schedule says. Not here: which
-schedules there are (`faults`), what must be true (`invariants`).
+schedules there are (`fault_schedules`), what must be true (`invariants`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from shoal import events
 from shoal.events import AnyEvent, StepsApplied
 from shoal.membership.core.core import MembershipCore
 from shoal.membership.core.decisions import Decision, EndDecided, Remembered, add_up
@@ -24,6 +25,9 @@ from shoal.plan.members.simulated_coordinator import Coordinator
 from shoal.plan.members.simulated_worker import SimulatedWorker
 from shoal.plan.world.network import COORDINATOR, Network
 from shoal.plan.world.virtual_time import VirtualTime
+
+# A replay leaves these out: there are too many of them.
+UNTOLD = (events.CheckpointPublished, events.CheckpointStarted, events.StepsApplied)
 
 
 @dataclass(frozen=True)
@@ -232,3 +236,48 @@ class Cluster:
         for one in away:
             for other in (*rest, COORDINATOR):
                 self._cut(one, other, fault.seconds)
+
+
+def how_to_replay(seed: int) -> str:
+    return f"shoal simulate --replay {seed}"
+
+
+def replay(schedule: Schedule, parts: Parts | None = None) -> Iterator[str]:
+    """Lines for people. The last one says how it ended; raises Violation after it where something was not true."""
+    config = schedule.config
+    hosts = ", ".join(str(schedule.host_of(worker)) for worker in range(config.workers))
+    yield (
+        f"schedule {schedule.seed}: {config.workers} workers on hosts {hosts}, at least {config.fewest}, "
+        f"a checkpoint every {schedule.pace.checkpoint_every} steps, {len(schedule.faults)} faults, "
+        f"{len(schedule.late)} more behind the loop"
+    )
+    cluster = Cluster(schedule, parts or Parts())
+    violation: Violation | None = None
+    last = ""
+    try:
+        outcome = cluster.run()
+        last = (
+            f"finished after {outcome.seconds:.1f} s: {outcome.steps} steps ({outcome.applied} applied), "
+            f"{outcome.generations} generations, {outcome.checkpoints} checkpoints, {outcome.restores} restores"
+        )
+    except Violation as found:
+        violation, last = found, f"NOT TRUE: {found}"
+    happened = [(time, f"fault: {fault.kind.value} ({fault.seconds:.1f} s)") for time, fault in cluster.suffered]
+    happened += [
+        (time, f"{type(event).__struct_config__.tag}: {_text(event)}")
+        for time, event in cluster.events
+        if not isinstance(event, UNTOLD)
+    ]
+    for time, text in sorted(happened, key=lambda pair: pair[0]):
+        yield f"{time:8.3f} s  {text}"
+    yield last
+    if violation is not None:
+        raise violation
+
+
+def _text(event: events.AnyEvent) -> str:
+    worker = getattr(event, "worker", None)
+    who = "" if worker is None else f"worker {worker}"
+    number = getattr(event, "generation", None)
+    which = "" if number is None else f"generation {number}"
+    return ", ".join(part for part in (which, who, getattr(event, "reason", "")) if part)

@@ -23,9 +23,8 @@ from shoal.events import JobStarted
 from shoal.job_config import JobConfig
 from shoal.membership.channel import PURPOSE
 from shoal.membership.coordinator import CoordinatorSettings, open_listener, serve
+from shoal.transport.connection.handshake import ConnectorHandshake, Key
 from shoal.values import Address
-from shoal.wire import handshake
-from shoal.wire.handshake import new_token
 from shoal.wire.messages import (
     PROTOCOL_VERSION,
     ExchangeBroken,
@@ -36,6 +35,7 @@ from shoal.wire.messages import (
     decode_coordinator,
     encode,
 )
+from shoal.wire.token_file import new_token
 
 CLIENT_PROCESSES = 2
 AT_ONCE = 50  # connections that are being made at a time
@@ -157,9 +157,10 @@ class _Crowd:
     async def _member(self, number: int) -> None:
         async with self._room:
             reader, writer = await asyncio.open_connection(self._address.host, self._address.port)
-            nonce = await reader.readexactly(handshake.NONCE_BYTES)
-            writer.write(handshake.new_nonce() + handshake.connector_proof(self._token, nonce, PURPOSE))
-            await reader.readexactly(handshake.PROOF_BYTES)
+            handshake = ConnectorHandshake(Key(PURPOSE, self._token))
+            writer.write(handshake.open(insists=False))
+            writer.write(handshake.take(await reader.readexactly(handshake.wanted)).send)
+            await reader.readexactly(handshake.wanted)
             where = Address("127.0.0.1", 7000)
             join = Join(version=PROTOCOL_VERSION, worker=number, host="here", process=number, address=where)
             writer.write(encode(join))

@@ -7,10 +7,11 @@ that we do not know is ignored, and whoever starts a job is warned of one that l
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,7 +130,22 @@ def token_file() -> str | None:
 
 def plaintext() -> bool:
     """Whether this process talks to other machines without TLS, if they agree."""
-    return os.environ.get(PLAINTEXT) == "1"
+    return _is_on(PLAINTEXT, default="0")
+
+
+@contextlib.contextmanager
+def in_plaintext(wanted: bool) -> Iterator[None]:
+    """While the block runs, this process and those that it starts do so, if that is wanted."""
+    before = os.environ.get(PLAINTEXT)
+    if wanted:
+        os.environ[PLAINTEXT] = "1"
+    try:
+        yield
+    finally:
+        if wanted and before is None:
+            del os.environ[PLAINTEXT]
+        elif wanted:
+            os.environ[PLAINTEXT] = str(before)
 
 
 def native_is_wanted() -> bool:
@@ -140,8 +156,8 @@ def nccl_is_wanted() -> bool:
     return _is_on(NCCL)
 
 
-def _is_on(name: str) -> bool:
-    value = os.environ.get(name, "1")
+def _is_on(name: str, default: str = "1") -> bool:
+    value = os.environ.get(name, default)
     if value not in ("0", "1"):
         raise UsageError(f"the environment variable {name} is {value!r}; it should be 0 or 1")
     return value == "1"

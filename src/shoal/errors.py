@@ -12,6 +12,7 @@
     ├── RunDirectoryExists       exit 7    the run directory is already there
     ├── Refused                  exit 8    the other side turned us away: wrong token, version, generation
     │   ├── TermsDiffer                    a newcomer's script says something else than the job's
+    │   ├── Untrusted                      of a connection's other end: no proof, or somebody in between (transport)
     │   └── ServerRefused                  a parameter server: no room, over its quota, a table it cannot hold
     ├── CheckpointUnusable       exit 9    no checkpoint can be used: none there, damaged, or of another model
     ├── ServersLost              exit 10   no parameter server can be reached any more

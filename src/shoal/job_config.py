@@ -76,6 +76,9 @@ class JobConfig(ParameterServerSettings, frozen=True, kw_only=True, rename="keba
     address: Annotated[str, Meta(description="where the coordinator listens, HOST:PORT; port 0 is any free one")] = (
         "127.0.0.1:0"
     )
+    plaintext: Annotated[
+        bool, Meta(description="do not encrypt connections to other machines; for networks that you trust")
+    ] = False
     heartbeat_limit: Annotated[float, Meta(description="seconds of silence after which a worker counts as lost")] = 5.0
     hang_limit: Annotated[
         float, Meta(description="seconds without a step, while others wait, after which a worker is expelled")

@@ -28,6 +28,7 @@ from shoal.membership import channel
 from shoal.membership.client import CoordinatorClient
 from shoal.membership.coordinator import open_listener
 from shoal.transport import strangers as strangers_module
+from shoal.transport.connection.handshake import ConnectorHandshake, Key
 from shoal.values import Address
 from shoal.wire.messages import Enlisted, encode
 from support.membership import broken, join
@@ -413,14 +414,18 @@ def test_an_address_that_is_not_ours_cannot_be_listened_on(host: str) -> None:
         open_listener(Address(host, 0), "token")
 
 
-def test_somebody_else_at_the_address_is_not_taken_for_the_coordinator() -> None:
+OPENINGS = (b"SSH-2.0-OpenSSH_9.6 and more to come..", ConnectorHandshake(Key(b"control", "")).open(insists=False))
+
+
+@pytest.mark.parametrize("opening", OPENINGS, ids=["a stranger's", "ours"])
+def test_somebody_else_at_the_address_is_not_taken_for_the_coordinator(opening: bytes) -> None:
     """It speaks, but cannot prove that it holds the token."""
     with open_listener(Address("127.0.0.1", 0), "") as impostor:
         address = Address(*impostor.getsockname())
         pid = os.fork()
         if pid == 0:
             connection, _ = impostor.accept()
-            connection.sendall(bytes(32) + b"\x01" * 32 + encode(join(0)))
+            connection.sendall(opening + b"\x01" * 32 + encode(join(0)))
             connection.recv(1)
             os._exit(0)
         try:

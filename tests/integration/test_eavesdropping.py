@@ -14,11 +14,13 @@ import pytest
 from shoal.launching.servers.job_servers import space_name
 from shoal.parameters.keeper_client import KeeperClient
 from shoal.parameters.server_group.space_terms import SpaceTerms
-from shoal.wire import handshake
+from shoal.transport.connection.handshake import CLAIM_BYTES, MAGIC, OPENING_BYTES
 from shoal.wire.derived_keys import group_key, space_key
+from shoal.wire.token_file import new_token
 from support import eavesdropping, served_script
 from support.launcher import PATIENCE, SHOAL, processes_in
 from support.network import Network
+from support.network_job import NetworkJob
 from support.served_script import assert_each_sample_once, events_of, result
 from support.server_groups import TOKEN, begin, group_of, table_for, wait_until
 
@@ -51,7 +53,7 @@ class Tap:
 
 
 def test_no_key_of_a_space_and_no_token_of_a_group_crosses_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    token = handshake.new_token()
+    token = new_token()
     key = space_key(token, "another job")
     tap = Tap(monkeypatch)
     with group_of(2, 2) as group:
@@ -77,7 +79,7 @@ class Job:
         self.recording = folder / "recording"
         self._variables = {"XDG_RUNTIME_DIR": str(folder / "runtime"), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
         (folder / "runtime").mkdir()
-        tap = network.start(0, eavesdropping.__file__, self.recording)
+        tap = network.start(0, eavesdropping.__file__, self.recording, "lo")
         assert tap.stdout is not None and tap.stdout.readline() == "ready\n"
 
     def shoal(self, *arguments: str) -> psutil.Popen:
@@ -166,6 +168,24 @@ def test_a_whole_job_with_servers_betrays_nothing_and_its_recording_is_of_no_use
         check_files(tmp_path / "run", secrets)
 
 
+def test_whoever_hears_a_job_between_machines_reads_nothing(tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    with Network(3) as network:
+        tap = network.start(1, eavesdropping.__file__, recording, "eth0")
+        assert tap.stdout is not None and tap.stdout.readline() == "ready\n"
+        job = NetworkJob(network, tmp_path, (1, 2), epochs=1)
+        assert [job.result(worker) for worker in range(2)] == ["exact", "exact"]
+        assert job.exit_code(job.coordinator) == 0
+    found = eavesdropping.streams(recording)
+    said = {flow: data for flow, data in found.items() if len(data) > OPENING_BYTES}
+    assert len(said) >= 4, "both ways with the coordinator, and with the other worker"
+    for data in said.values():
+        assert data.startswith(MAGIC + b"\1"), "each end insists on TLS"
+        rest = data[OPENING_BYTES:]
+        for word in (b"control", b"SHPR", b"SHOL", b"type", b"worker", b"config", b"a token for tests"):
+            assert word not in rest, word
+
+
 # The job lasts until everything was tried on it.
 HELD = """            time.sleep(0.05)
             while run.step > 8 and not os.path.exists("go-on"):
@@ -198,8 +218,9 @@ for key in sys.argv[2:]:
 def replay(job: Job) -> None:
     """What was said to those who listen is said again: nobody takes it for anybody."""
     found = eavesdropping.streams(job.recording)
-    said = {flow[3]: data for flow, data in found.items() if len(data) > handshake.REPLY_BYTES and flow[3] < flow[1]}
-    said |= {flow[3]: data for flow, data in found.items() if len(data) > 4 * handshake.REPLY_BYTES}
+    proof = OPENING_BYTES + CLAIM_BYTES
+    said = {flow[3]: data for flow, data in found.items() if len(data) > proof and flow[3] < flow[1]}
+    said |= {flow[3]: data for flow, data in found.items() if len(data) > 3 * proof}
     program = job._network.start(0, "-c", REPLAY)
     assert program.stdin is not None
     for port, data in said.items():
@@ -219,7 +240,7 @@ for line in sys.stdin:
     answer = b""
     try:
         with socket.create_connection(("127.0.0.1", int(port)), timeout=5.0) as again:
-            again.recv(32, socket.MSG_WAITALL)
+            again.recv(39, socket.MSG_WAITALL)
             again.sendall(bytes.fromhex(data))
             while more := again.recv(1000):
                 answer += more

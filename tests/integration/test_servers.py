@@ -19,13 +19,13 @@ from shoal.parameters.blocks.table_blocks import table_bytes
 from shoal.parameters.client import EnrolTerms, ParameterClient
 from shoal.parameters.connection import Connection, Hearer
 from shoal.parameters.keeper_client import KeeperClient
-from shoal.parameters.proving import Key
 from shoal.parameters.server import Server, ServerConfig
 from shoal.parameters.server_group.group_events import BlocksLost, MapMade
 from shoal.parameters.server_group.space_terms import SpaceTerms
 from shoal.parameters.space import space
 from shoal.parameters.updates.holding import Plan, plan_of
 from shoal.parameters.updates.shard import Shard
+from shoal.transport.connection.handshake import Key
 from shoal.transport.name_lookup import Place
 from shoal.values import Address, ServerMap
 from shoal.values import Server as ServerAt

@@ -22,11 +22,12 @@ from shoal.transport.mesh import Mesh
 from shoal.transport.native import native
 from shoal.transport.tcp import PeerListener, connect_mesh
 from shoal.values import Address, Generation, Member
+from support.encryption import insisting_on_tls
 from support.memory_groups import MEMORY_KINDS, memory_groups
 from support.relays import relay_meshes
 
 TOKEN = "a token for tests"
-TRANSPORTS = ("in-process", "tcp", "relay")
+TRANSPORTS = ("in-process", "tcp", "tls", "relay")
 # Every schedule runs every contract; those that differ in their programs only do it without sockets.
 SCHEDULED_KINDS = [
     *(("in-process", schedule) for schedule in SCHEDULES),
@@ -112,7 +113,11 @@ def meshes(transport: str, size: int) -> Iterator[list[Mesh]]:
             yield list(ends)
         return
     assert transport in TRANSPORTS, f"there is no transport {transport!r} here; with SHOAL_NATIVE=0 there is none in C"
-    made = tcp_meshes(size) if transport == "tcp" else list(in_process_meshes(size))
+    if transport == "in-process":
+        made = list(in_process_meshes(size))
+    else:
+        with insisting_on_tls(transport == "tls"):
+            made = tcp_meshes(size)
     try:
         yield made
     finally:

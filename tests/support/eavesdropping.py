@@ -1,6 +1,6 @@
-"""Everything that crosses the loopback interface of this network namespace, written to a file. Needs root.
+"""Everything that crosses an interface of this network namespace, written to a file. Needs root.
 
-Run as a program: its argument is the file; it says "ready", and ends at the end of its input.
+Run as a program: its arguments are the file and the interface; it says "ready", and ends at the end of its input.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ ALL_PACKETS = 0x0003  # ETH_P_ALL
 Flow = tuple[bytes, int, bytes, int]  # source and target, each with its port
 
 
-def record(path: str) -> None:
+def record(path: str, interface: str) -> None:
     with (
         socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL_PACKETS)) as tap,
         Path(path).open("wb") as file,
     ):
-        tap.bind(("lo", 0))
+        tap.bind((interface, 0))
         tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
         tap.settimeout(0.1)
         over = threading.Event()
@@ -71,4 +71,4 @@ def _joined(found: dict[int, bytes]) -> bytes:
 
 
 if __name__ == "__main__":
-    record(sys.argv[1])
+    record(*sys.argv[1:])

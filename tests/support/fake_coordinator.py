@@ -10,8 +10,10 @@ from typing import TypeVar
 
 from shoal.job_config import from_mapping
 from shoal.membership.channel import PURPOSE
+from shoal.transport.connection.endpoint import Endpoint
+from shoal.transport.connection.handshake import ListenerHandshake
+from shoal.transport.connection.introduction import Introduction
 from shoal.values import Address, Generation, Member
-from shoal.wire import handshake
 from shoal.wire.messages import (
     PROTOCOL_VERSION,
     ClientMessage,
@@ -50,7 +52,7 @@ def generation(number: int, *workers: int, carriers: tuple[int, ...] = (), reaso
 class Conversation:
     """The coordinator's end of one client's connection."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: Endpoint) -> None:
         self._socket = connection
         self.join: Join | None = None
 
@@ -103,14 +105,10 @@ class FakeCoordinator:
         assert self.listener is not None
         connection, _ = self.listener.accept()
         connection.settimeout(PATIENCE)
-        conversation = Conversation(connection)
+        met = Introduction(connection, ListenerHandshake({PURPOSE: TOKEN}.get))
+        assert met.advance()
+        conversation = Conversation(met.welcome())
         self._conversations.append(conversation)
-        nonce = handshake.new_nonce()
-        connection.sendall(nonce)
-        reply = conversation._exactly(handshake.REPLY_BYTES)
-        its_nonce, proof = reply[: handshake.NONCE_BYTES], reply[handshake.NONCE_BYTES :]
-        assert handshake.is_proof(handshake.connector_proof(TOKEN, nonce, PURPOSE), proof)
-        connection.sendall(handshake.listener_proof(TOKEN, its_nonce, PURPOSE))
         first = conversation.next()
         assert isinstance(first, Join)
         conversation.join = first

@@ -9,7 +9,9 @@ from typing import Self
 import torch
 
 from shoal.errors import Refused, WireError
-from shoal.parameters.proving import ConnectorProof, Key, job_purpose
+from shoal.parameters.purposes import job_purpose
+from shoal.transport.connection.handshake import Key
+from shoal.transport.connection.introduction import connect
 from shoal.values import Address
 from shoal.wire.note import PARAMETER_VERSION, Note
 from shoal.wire.note_frames import HEAD_BYTES, decode_body, decode_head, encode_note
@@ -25,10 +27,7 @@ class HostileWorker:
 
     def __init__(self, server: Address, job: str, key: str) -> None:
         self._job = job
-        self._socket = socket.create_connection((server.host, server.port), PATIENCE)
-        proof = ConnectorProof(Key(job_purpose(job), key))
-        while not (outcome := proof.take(self._read(proof.wanted))).is_proved:
-            self._socket.sendall(outcome.answer)
+        self._socket = connect(server, Key(job_purpose(job), key), PATIENCE).endpoint
 
     def hello(self, worker: int = 0, arena: bytes = b"") -> Self:
         self.say(Hello(version=PARAMETER_VERSION, job=self._job, worker=worker, arena=arena))

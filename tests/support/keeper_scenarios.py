@@ -27,7 +27,7 @@ import shlex
 from typing import Any
 
 from shoal.parameters.keeper import TICK
-from shoal.parameters.proving import KEEPER_PURPOSE, keeper_job_purpose
+from shoal.parameters.purposes import KEEPER_PURPOSE, keeper_job_purpose
 from shoal.parameters.server_group.group_events import GroupEvent, MapMade
 from shoal.parameters.server_group.keeper_core import (
     Admit,

@@ -11,11 +11,13 @@ from shoal.collectives.mailbox.lane import Lane
 from shoal.collectives.mailbox.mailbox import Mailbox
 from shoal.collectives.mailbox.memory_lane import Exchange, MemoryLane
 from shoal.collectives.mailbox.tcp_lane import TcpLane
+from shoal.transport.connection.endpoint import Endpoint, plain
 from shoal.transport.neighbours import Neighbourhood
 from support.collectives import PATIENCE, succeed
+from support.encryption import through_tls
 
 # memory: long messages are read where they lie; staged: they go through the rings; mixed: two machines of two ranks.
-LANES = ("memory", "staged", "tcp", "mixed")
+LANES = ("memory", "staged", "tcp", "tls", "mixed")
 
 
 class Meeting:
@@ -37,28 +39,29 @@ class Meeting:
 
 
 def hosts_of(lane: str, size: int) -> tuple[tuple[int, ...], ...]:
-    if lane == "tcp":
+    if lane in ("tcp", "tls"):
         return tuple((rank,) for rank in range(size))
     if lane == "mixed":
         return tuple(tuple(range(start, min(start + 2, size))) for start in range(0, size, 2))
     return (tuple(range(size)),)
 
 
-def connections_of(lane: str, size: int) -> list[dict[int, socket.socket]]:
-    """By rank: a connected socket for each rank of another machine."""
+def connections_of(lane: str, size: int) -> list[dict[int, Endpoint]]:
+    """By rank: a connection for each rank of another machine."""
     hosts = hosts_of(lane, size)
-    made: list[dict[int, socket.socket]] = [{} for _ in range(size)]
+    made: list[dict[int, Endpoint]] = [{} for _ in range(size)]
     with socket.create_server(("127.0.0.1", 0)) as listener:
         for high in range(size):
             for low in range(high):
                 if not any(low in host and high in host for host in hosts):
-                    made[high][low] = socket.create_connection(listener.getsockname())
-                    made[low][high], _ = listener.accept()
+                    ends = socket.create_connection(listener.getsockname()), listener.accept()[0]
+                    joined = through_tls(*ends) if lane == "tls" else (plain(ends[0]), plain(ends[1]))
+                    made[high][low], made[low][high] = joined
     return made
 
 
 def open_mailbox(
-    lane: str, size: int, rank: int, exchange: Exchange, connections: dict[int, socket.socket], limit: float = 5.0
+    lane: str, size: int, rank: int, exchange: Exchange, connections: dict[int, Endpoint], limit: float = 5.0
 ) -> Mailbox:
     """Called for all ranks at once. `limit`: seconds that a peer may be stopped or out of reach."""
     neighbourhood = Neighbourhood(hosts_of(lane, size), None, reads_memory=lane != "staged", is_native=False)

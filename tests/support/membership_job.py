@@ -18,8 +18,8 @@ from shoal.events import AnyEvent, Event, Record
 from shoal.membership.coordinator import open_listener
 from shoal.membership.watcher import WatcherClient
 from shoal.values import Address
-from shoal.wire.handshake import new_token
 from shoal.wire.messages import Ended, Happened
+from shoal.wire.token_file import new_token
 
 PROGRAMS = Path(__file__).parent
 Kind = TypeVar("Kind", bound=Event)

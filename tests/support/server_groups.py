@@ -24,11 +24,12 @@ from shoal.parameters.blocks.table_blocks import block_bytes_for, table_bytes
 from shoal.parameters.client import ClientConfig, EnrolTerms, ParameterClient
 from shoal.parameters.connection import Connection
 from shoal.parameters.keeper import Keeper, KeeperConfig
-from shoal.parameters.proving import Key, job_purpose
+from shoal.parameters.purposes import job_purpose
 from shoal.parameters.server import Server, ServerConfig
 from shoal.parameters.server_group.group_events import GroupEvent, MapMade
 from shoal.parameters.server_group.space_terms import SpaceTerms
 from shoal.parameters.switchboard import Switchboard
+from shoal.transport.connection.handshake import Key
 from shoal.values import Address
 from shoal.wire.keeper_messages import ServerFigures
 from shoal.wire.note import Note
@@ -122,7 +123,7 @@ class Group:
         """End the connection between two servers."""
         peer = self.servers[one]._peers._peers[other]
         assert peer.connection is not None
-        peer.connection.socket.shutdown(socket.SHUT_RDWR)
+        peer.connection.endpoint.shutdown(socket.SHUT_RDWR)
 
     def has_died(self, number: int) -> bool:
         return not self._threads[number].is_alive()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from typing import Self
 
-from shoal.parameters.proving import KEEPER_PURPOSE, ConnectorProof, Key
+from shoal.parameters.purposes import KEEPER_PURPOSE
+from shoal.transport.connection.handshake import Key
+from shoal.transport.connection.introduction import connect
 from shoal.values import Address
 from shoal.wire.keeper_messages import GroupNews, ServerJoin
 from shoal.wire.note import PARAMETER_VERSION, Note
@@ -17,10 +18,7 @@ class StandInServer:
     """Joins when it is made; says and hears what a test wants, and blocks for ten seconds at most."""
 
     def __init__(self, keeper: Address, token: str, number: int) -> None:
-        self._socket = socket.create_connection((keeper.host, keeper.port), timeout=10)
-        proof = ConnectorProof(Key(KEEPER_PURPOSE, token))
-        while not (outcome := proof.take(self._read(proof.wanted))).is_proved:
-            self._socket.sendall(outcome.answer)
+        self._socket = connect(keeper, Key(KEEPER_PURPOSE, token), 10).endpoint
         self.send(
             ServerJoin(
                 version=PARAMETER_VERSION, number=number, address=Address("127.0.0.1", 9), host="here", process=1

@@ -29,7 +29,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *("sync-batchnorm", "bucket-mb", "digest-every"),
     ),
     "parameter servers": strategy_settings.OWN["parameter-server"],
-    "coordinator": ("address", "heartbeat-limit", "hang-limit", "lease", "max-failures"),
+    "coordinator": ("address", "plaintext", "heartbeat-limit", "hang-limit", "lease", "max-failures"),
     "faults on purpose": ("chaos",),
     "checkpoints": ("checkpoint-every", "checkpoint-to", "keep-checkpoints", "resume"),
     "record and output": ("run-dir", "progress", "open"),

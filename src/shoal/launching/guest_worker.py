@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from shoal.engines.engine import describe_exit
 from shoal.engines.local import LocalEngine
+from shoal.environment import in_plaintext
 from shoal.errors import AddressUnavailable, Interrupted, Refused, ShoalError, by_name
 from shoal.events import StorageFailed
 from shoal.launching.coordinator_line import Broke, Connected, CoordinatorLine
@@ -43,6 +44,7 @@ def join_job(address: Address, token: str, job_of: Callable[[Welcome], Job]) -> 
         line = CoordinatorLine(lambda: _reconnect(address, token), client)
         stack.callback(line.close)
         job = job_of(client.welcome)
+        stack.enter_context(in_plaintext(job.config.plaintext))
         engine = stack.enter_context(contextlib.closing(LocalEngine()))
         return _Joining(job, Processes(engine), line, signals).run()
 

@@ -30,6 +30,7 @@ from shoal.launching.disk.job_token import token_file
 from shoal.launching.disk.last_report import leave_report
 from shoal.launching.disk.resuming import strangers_hand
 from shoal.launching.launcher_loop import Equipment, LauncherLoop
+from shoal.launching.plaintext import spoken_plaintext
 from shoal.launching.processes.running import Processes
 from shoal.launching.processes.specs import (
     Job,
@@ -49,7 +50,7 @@ from shoal.membership.coordinator import open_listener
 from shoal.membership.watcher import WatcherClient
 from shoal.values import Address
 from shoal.watch import open_display
-from shoal.wire.handshake import new_token
+from shoal.wire.token_file import new_token
 
 CONNECT_TIMEOUT = 300.0  # seconds for the coordinator's process to come up; it may have a slow store to look at first
 
@@ -90,6 +91,7 @@ def run_job(
         print(printable(f"shoal: {whose}; about to run {command}"), file=sys.stderr, flush=True)
     with contextlib.ExitStack() as stack:
         held = _earlier_run(config, stack)
+        stack.enter_context(spoken_plaintext(config.plaintext))
         token = new_token()
         listener = stack.enter_context(open_listener(parse_address(config.address, named="--address"), token))
         config = msgspec.structs.replace(config, address=str(_bound(listener)))  # for whoever looks for it

@@ -1,6 +1,7 @@
-"""A client's end of a connection to the coordinator: connecting, the handshake, cutting bytes into messages.
+"""A client's end of a connection to the coordinator: connecting, being welcomed, cutting bytes into messages.
 
-Blocking sockets with deadlines. Not here: what is said (`client`), and the coordinator's own end (`coordinator`).
+With deadlines. Not here: what is said (`client`), the coordinator's own end (`connections`), the handshake
+(`transport.connection`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.errors import AddressUnavailable, Refused, WireError
+from shoal.transport.connection.endpoint import Endpoint
+from shoal.transport.connection.handshake import ConnectorHandshake, Distrust, Key, Untrusted
+from shoal.transport.connection.introduction import Introduction
 from shoal.values import Address
-from shoal.wire import handshake
 from shoal.wire.messages import (
     Beat,
     CoordinatorMessage,
@@ -26,7 +29,6 @@ from shoal.wire.messages import (
 )
 
 PURPOSE = b"control"
-REFUSAL = bytes(handshake.PROOF_BYTES)  # the coordinator's answer to a wrong proof, in place of its own
 RETRY_PAUSE = 0.05  # seconds before another try when the coordinator had no room for one more stranger
 REACH_SECONDS = 2.0  # one attempt to reach its machine, which cannot be given up meanwhile
 LOOK_SECONDS = 0.2  # between two looks whether the attempt is still wanted
@@ -75,33 +77,33 @@ class _Patience:
 
 def connect(
     address: Address, token: str, first: Message, *, timeout: float, is_over: Callable[[], bool] = lambda: False
-) -> tuple[socket.socket, MessageBuffer, Welcome]:
-    """A connection that has been welcomed, with whatever else has arrived on it already. The socket blocks."""
+) -> tuple[Endpoint, MessageBuffer, Welcome]:
+    """A connection that has been welcomed, with whatever else has arrived on it already. It does not block."""
     patience = _Patience(time.monotonic() + timeout, is_over)
     while True:
-        connection = _reach(address, patience)
+        met = Introduction(_reach(address, patience), ConnectorHandshake(Key(PURPOSE, token)))
         try:
-            _prove(connection, address, token, patience)
-            connection.sendall(encode(first))
+            _prove(met, address, patience)
+            met.endpoint.sendall(encode(first))
             buffer = MessageBuffer()
-            while (welcome := _await_welcome(connection, buffer, address, patience)) is None:
+            while (welcome := _await_welcome(met.endpoint, buffer, address, patience)) is None:
                 patience.deadline = time.monotonic() + timeout
         except _TurnedOff:
-            connection.close()
+            met.endpoint.close()
             if patience.slice(RETRY_PAUSE) < RETRY_PAUSE or is_over():
                 raise AddressUnavailable(
                     f"the coordinator at {address} closes new connections; is it busy or over?"
                 ) from None
             time.sleep(RETRY_PAUSE)
         except OSError as error:
-            connection.close()
+            met.endpoint.close()
             raise _no_answer(address, timeout, error) from None
         except BaseException:
-            connection.close()
+            met.endpoint.close()
             raise
         else:
-            connection.settimeout(None)
-            return connection, buffer, welcome
+            met.endpoint.setblocking(False)
+            return met.endpoint, buffer, welcome
 
 
 def _no_answer(address: Address, timeout: float, error: OSError) -> AddressUnavailable:
@@ -128,19 +130,33 @@ def _reach(address: Address, patience: _Patience) -> socket.socket:
     return connection
 
 
-def _prove(connection: socket.socket, address: Address, token: str, patience: _Patience) -> None:
-    listener_nonce = _receive(connection, handshake.NONCE_BYTES, patience)
-    nonce = handshake.new_nonce()
-    connection.sendall(nonce + handshake.connector_proof(token, listener_nonce, PURPOSE))
-    answer = _receive(connection, handshake.PROOF_BYTES, patience)
-    if answer == REFUSAL:
-        raise Refused(f"the coordinator at {address} refused this process: wrong token; use the token file of this job")
-    if not handshake.is_proof(handshake.listener_proof(token, nonce, PURPOSE), answer):
-        raise Refused(f"whoever listens at {address} does not hold this job's token; is the address right?")
+def _prove(met: Introduction, address: Address, patience: _Patience) -> None:
+    while True:
+        met.endpoint.settimeout(patience.slice(LOOK_SECONDS))
+        try:
+            if met.advance():
+                return
+        except TimeoutError:
+            if patience.is_out:
+                raise
+        except ConnectionResetError:
+            raise _TurnedOff from None
+        except Untrusted as untrusted:
+            raise _distrusted(untrusted, address) from None
+
+
+def _distrusted(untrusted: Untrusted, address: Address) -> Refused:
+    if untrusted.distrust is Distrust.REFUSED:
+        return Refused(
+            f"the coordinator at {address} refused this process: wrong token; use the token file of this job"
+        )
+    if untrusted.distrust is Distrust.UNPROVEN:
+        return Refused(f"whoever listens at {address} does not hold this job's token; is the address right?")
+    return Refused(f"the coordinator at {address}: {untrusted}")
 
 
 def _await_welcome(
-    connection: socket.socket, buffer: MessageBuffer, address: Address, patience: _Patience
+    connection: Endpoint, buffer: MessageBuffer, address: Address, patience: _Patience
 ) -> Welcome | None:
     """None: the coordinator is there, and holds its answer back until it can write its decisions down."""
     while (message := buffer.take()) is None:
@@ -154,14 +170,7 @@ def _await_welcome(
     return message
 
 
-def _receive(connection: socket.socket, size: int, patience: _Patience) -> bytes:
-    data = b""
-    while len(data) < size:
-        data += _receive_some(connection, size - len(data), patience)
-    return data
-
-
-def _receive_some(connection: socket.socket, size: int, patience: _Patience) -> bytes:
+def _receive_some(connection: Endpoint, size: int, patience: _Patience) -> bytes:
     while True:
         connection.settimeout(patience.slice(LOOK_SECONDS))
         try:

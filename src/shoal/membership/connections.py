@@ -1,7 +1,8 @@
-"""The coordinator's end of connections: the handshake, messages in and out, limits on strangers and slow readers.
+"""The coordinator's end of connections: messages in and out, limits on strangers and on slow readers.
 
-Works on raw bytes as they come, without a task per connection: thousands of members send a heartbeat each second. Not
-here: what messages mean (`core`), and the client's end (`channel`).
+Works on bytes as they come, in asyncio's loop and without a task per connection: thousands of members send a heartbeat
+each second. Not here: what messages mean (`core`), the client's end (`channel`), the handshake and encryption
+(`transport.connection`).
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.errors import WireError
-from shoal.membership.channel import PURPOSE, REFUSAL, UNACKNOWLEDGED_MS
-from shoal.transport import strangers
-from shoal.transport.strangers import Strangers
-from shoal.wire import handshake
+from shoal.membership.channel import PURPOSE, UNACKNOWLEDGED_MS
+from shoal.transport.connection.door import Door
+from shoal.transport.connection.handshake import ListenerHandshake
+from shoal.transport.connection.introduction import Introduction
+from shoal.transport.connection.sending import SendQueue
 from shoal.wire.messages import ClientMessage, body_length, decode_client
 
 MAX_UNREAD = 8 * 1024 * 1024  # bytes waiting for a client that does not read
+READ_BYTES = 256 * 1024  # of one client before the others have their turn
+SEND_BYTES = 1024 * 1024  # handed to the kernel at once
 GOODBYE_SECONDS = 1.0  # for what clients are told at the end to get out
 LINGER_SECONDS = 0.2  # after that, for clients to close from their side
 
@@ -32,42 +36,79 @@ class Hearers:
 
 
 class Connections:
-    """All connections to the coordinator; a factory of asyncio protocols."""
+    """All connections to the coordinator."""
 
-    def __init__(self, token: str, hearers: Hearers) -> None:
+    def __init__(self, listener: socket.socket, token: str, hearers: Hearers) -> None:
+        """`listener` is bound and listening, and belongs to the connections from now on."""
         self.token = token
         self.hearers = hearers
-        self._strangers: Strangers[Connection] = Strangers()  # those that have not joined yet
+        self._door: Door[Connection] = Door(listener, self._take_in, Connection.abort)
         self._clients: dict[int, Connection] = {}
         self._open: set[Connection] = set()
         self._count = 0
+        self._timer: asyncio.TimerHandle | None = None  # for what is due at the door
 
-    def accept(self) -> Connection:
-        return Connection(self)
+    # The door
 
-    def opened(self, connection: Connection, descriptor: int) -> None:
+    def open(self) -> None:
+        """Let clients in, in a running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._door.prepare()
+        self._attend()
+
+    def shut(self) -> None:
+        """Let nobody in any more. Safe to call twice, and before `open`."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._door.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self._door.fileno())
+            self._door.close()
+
+    def _attend(self) -> None:
+        """Wait for whoever comes, and for what is due."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._door.fileno() < 0:
+            return
+        now = self._loop.time()
+        if self._door.is_full(now):
+            self._loop.remove_reader(self._door.fileno())
+        else:
+            self._loop.add_reader(self._door.fileno(), self._accept)
+        if (due := self._door.next_due(now)) is not None:
+            self._timer = self._loop.call_at(due, self._sweep)
+
+    def _accept(self) -> None:
+        self._door.accept(self._loop.time())
+        self._attend()
+
+    def _sweep(self) -> None:
+        self._door.sweep(self._loop.time())
+        self._attend()
+
+    def _take_in(self, endpoint: socket.socket) -> Connection:
+        connection = Connection(self, endpoint, self._loop)
         self._open.add(connection)
-        for stranger in self._strangers.enter(connection, descriptor, asyncio.get_running_loop().time()):
-            stranger.abort()
+        return connection
 
-    def make_room(self) -> None:
-        """There was no descriptor for one more connection."""
-        for stranger in self._strangers.make_room():
-            stranger.abort()
+    # From connections
 
     def greeted(self, connection: Connection) -> int:
         """Its first message is there: it gets a number."""
-        self._strangers.settle(connection)
+        self._door.settle(connection)
         self._count += 1
         self._clients[self._count] = connection
         return self._count
 
     def lost(self, connection: Connection, reason: str) -> None:
         self._open.discard(connection)
-        self._strangers.settle(connection)
+        self._door.settle(connection)
         client = connection.client
         if client is not None and self._clients.pop(client, None) is not None:
             self.hearers.closed(client, reason)
+
+    # From the coordinator
 
     def send(self, client: int, data: bytes) -> None:
         """To a client that does not read, or is gone, nothing is sent."""
@@ -93,7 +134,7 @@ class Connections:
 
     async def say_goodbye(self) -> None:
         """Let what was sent get out and clients close first: closing on unread bytes could destroy what we sent."""
-        time = asyncio.get_running_loop().time
+        time = self._loop.time
         for connection in self._clients.values():
             connection.write_eof()
         deadline = time() + GOODBYE_SECONDS
@@ -104,79 +145,85 @@ class Connections:
             await asyncio.sleep(0.01)
         for connection in tuple(self._open):
             connection.abort()
-        await asyncio.sleep(0)  # aborted transports close their sockets in the next round of the loop
 
 
-class Connection(asyncio.Protocol):
+class Connection:
     """One connection: a proof that the other side holds the token, a first message, then a client."""
 
-    def __init__(self, connections: Connections) -> None:
-        self.client: int | None = None  # its number, once its first message is there
-        self._connections = connections
-        self._nonce = handshake.new_nonce()
-        self._is_proved = False
-        self._is_deaf = False  # nothing more is read from it
-        self._bytes = bytearray()
-        self._reason = ""  # why this side closed it
-
-    # From asyncio
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        endpoint = transport.get_extra_info("socket")
+    def __init__(self, connections: Connections, endpoint: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        """`OSError`: it is gone already."""
+        endpoint.setblocking(False)
         endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
-        self._timer = asyncio.get_running_loop().call_later(strangers.SECONDS, self.abort)
-        self._connections.opened(self, endpoint.fileno())
-        transport.write(self._nonce)
+        self.client: int | None = None  # its number, once its first message is there
+        self.is_closing = False
+        self._connections = connections
+        self._loop = loop
+        self._met = Introduction(endpoint, ListenerHandshake({PURPOSE: connections.token}.get))
+        self._is_proved = False
+        self._is_gone = False
+        self._ends = False  # this side has said its last word
+        self._queue = SendQueue()
+        self._bytes = bytearray()
+        self._reason = ""  # why this side closed it
+        self._met.open()
+        loop.add_reader(self._descriptor, self._readable)
 
-    def data_received(self, data: bytes) -> None:
-        if self._is_deaf:
-            return
-        self._bytes += data
-        try:
-            if self._is_proved or self._prove():
-                self._read()
-        except WireError as error:
-            self._reason = str(error)
-            self._is_deaf = True
-            self._transport.close()
-
-    def connection_lost(self, _error: Exception | None) -> None:
-        self._timer.cancel()
-        self._connections.lost(self, self._reason)
+    @property
+    def _descriptor(self) -> int:
+        return self._met.endpoint.fileno()
 
     # Bytes in
 
+    def _readable(self) -> None:
+        if self.is_closing:
+            return
+        try:
+            if self._is_proved or self._prove():
+                self._take_in()
+        except BlockingIOError:
+            return
+        except OSError:
+            self.abort()
+        except WireError as error:
+            self._reason = str(error)
+            self.close()
+
     def _prove(self) -> bool:
         """Whether it has proved that it holds the token."""
-        if len(self._bytes) < handshake.REPLY_BYTES:
-            return False
-        reply = bytes(self._bytes[: handshake.REPLY_BYTES])
-        del self._bytes[: handshake.REPLY_BYTES]
-        its_nonce, proof = reply[: handshake.NONCE_BYTES], reply[handshake.NONCE_BYTES :]
-        token = self._connections.token
-        self._is_proved = handshake.is_proof(handshake.connector_proof(token, self._nonce, PURPOSE), proof)
+        self._is_proved = self._met.advance()
         if self._is_proved:
-            self._transport.write(handshake.listener_proof(token, its_nonce, PURPOSE))
-        else:
-            self._transport.write(REFUSAL)
+            self._met.welcome()
+        elif self._met.was_refused:
             self.close()
         return self._is_proved
+
+    def _take_in(self) -> None:
+        """What has come, as far as it is this client's turn."""
+        taken = 0
+        while taken < READ_BYTES:
+            data = self._met.endpoint.recv(READ_BYTES)
+            if not data:
+                self.close()  # it says nothing more, and may still hear what was said to it
+                return
+            taken += len(data)
+            self._bytes += data
+            self._read()
+            if self.is_closing or not self._met.endpoint.has_more():
+                return  # if the kernel has more, it says so
+        self._loop.call_soon(self._readable)
 
     def _read(self) -> None:
         """Hand over every message that is whole."""
         start, there = 0, len(self._bytes)
         try:
-            while there - start >= 4 and not self._is_deaf:
+            while there - start >= 4 and not self.is_closing:
                 end = start + 4 + body_length(bytes(self._bytes[start : start + 4]))
                 if there < end:
                     break
                 message = decode_client(bytes(self._bytes[start + 4 : end]))
                 start = end
                 if self.client is None:
-                    self._timer.cancel()
                     self.client = self._connections.greeted(self)
                 self._connections.hearers.arrived(self.client, message)
         finally:
@@ -185,25 +232,56 @@ class Connection(asyncio.Protocol):
     # Bytes out
 
     @property
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    @property
     def unread(self) -> int:
         """Bytes that the other side has not taken."""
-        return self._transport.get_write_buffer_size()
+        return self._queue.size
 
     def write(self, data: bytes) -> None:
-        self._transport.write(data)
+        was_empty = not self._queue
+        self._queue.add(data)
+        if was_empty:
+            self._push()
 
     def write_eof(self) -> None:
-        if not self._transport.is_closing() and self._transport.can_write_eof():
-            self._transport.write_eof()
+        """Say nothing more, once all that was said is out."""
+        self._ends = True
+        if not self._queue:
+            self._push()
+
+    def _push(self) -> None:
+        """Send what the kernel takes; the rest when it takes more."""
+        try:
+            while self._queue:
+                if not self._queue.push(self._met.endpoint, SEND_BYTES):
+                    self._loop.add_writer(self._descriptor, self._push)
+                    return
+            self._loop.remove_writer(self._descriptor)
+            if self._ends and not self.is_closing:
+                self._met.endpoint.shutdown(socket.SHUT_WR)
+        except OSError:
+            self._queue.clear()
+            self.close()
+            return
+        if self.is_closing:
+            self._loop.call_soon(self.abort)
+
+    # Its end
 
     def close(self) -> None:
-        self._is_deaf = True
-        self._transport.close()
+        """Once what was sent is out. Nothing more is read."""
+        if self.is_closing:
+            return
+        self.is_closing = True
+        self._loop.remove_reader(self._descriptor)
+        if not self._queue:
+            self._loop.call_soon(self.abort)
 
     def abort(self) -> None:
-        self._is_deaf = True
-        self._transport.abort()
+        if self._is_gone:
+            return
+        self._is_gone = self.is_closing = True
+        self._loop.remove_reader(self._descriptor)
+        self._loop.remove_writer(self._descriptor)
+        self._queue.clear()
+        self._met.endpoint.close()
+        self._connections.lost(self, self._reason)

@@ -46,7 +46,6 @@ from shoal.membership.core.protocol import (
     Tick,
 )
 from shoal.membership.core.protocol import Journal as WriteDown
-from shoal.membership.entrance import Entrance
 from shoal.membership.generations.forming import Past
 from shoal.membership.publisher import Publisher
 from shoal.membership.publisher_thread import PublisherThread
@@ -122,7 +121,7 @@ class _Coordinator:
         # What makes this process's clock the time since 1970, but not before what is written.
         self._base = max(time.time(), self._journal.last_time) - own_clock()
         self._noted = 0.0  # time of the last event
-        self._connections = Connections(settings.token, Hearers(self._arrived, self._closed))
+        self._connections = Connections(settings.listener, settings.token, Hearers(self._arrived, self._closed))
 
     async def run(self) -> int:
         self._loop = asyncio.get_running_loop()
@@ -130,16 +129,15 @@ class _Coordinator:
         try:
             self._core = self._start_core()
             self._publisher = PublisherThread(self._settings.publisher, self._answered)
-            entrance = Entrance(self._settings.listener, self._connections)
-            entrance.open()
+            self._connections.open()
             try:
                 self._catch_signals()
                 await self._serve()
-                entrance.close()
+                self._connections.shut()
                 await self._connections.say_goodbye()
                 await self._loop.run_in_executor(None, self._publisher.join, DISCARD_SECONDS)
             finally:
-                entrance.close()
+                self._connections.shut()
         finally:
             self._journal.close()
             self._ledger.close()

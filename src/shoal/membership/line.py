@@ -21,6 +21,7 @@ from shoal.membership import channel
 from shoal.membership.member.outbox import Outbox
 from shoal.membership.record.worker_clocks import own_clock
 from shoal.transport import silence
+from shoal.transport.connection.endpoint import Endpoint
 from shoal.values import Address
 from shoal.wire.messages import CoordinatorMessage, Heartbeat, Join, Message, Welcome
 
@@ -28,6 +29,7 @@ FLUSH_SECONDS = 1.0  # how long closing waits for what was said to get out
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between tries to reach a coordinator that is away
 HELD_UP = 1.0  # seconds beyond what was asked for that a wait took, from which on this process was stopped
 ANSWER_SECONDS = 10.0  # that one such try may take
+CLOSED = "it closed the connection"
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Ear(Protocol):
 class Line:
     """`send`, `flush` and `close` may be called from any thread."""
 
-    def __init__(self, connection: socket.socket, buffer: channel.MessageBuffer, config: LineConfig, ear: Ear) -> None:
+    def __init__(self, connection: Endpoint, buffer: channel.MessageBuffer, config: LineConfig, ear: Ear) -> None:
         """`connection` has been welcomed, and belongs to the line from now on. `start` starts the thread."""
         self.address = config.address
         self.outbox = Outbox()
@@ -75,7 +77,7 @@ class Line:
         self._config = config
         self._ear = ear
         self._buffer = buffer
-        self._connection: socket.socket | None = None  # None while the coordinator is away
+        self._connection: Endpoint | None = None  # None while the coordinator is away
         self._closing = False
         self._wake_reader, wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wake_writer: int | None = wake_writer  # None once the thread has ended
@@ -201,8 +203,7 @@ class Line:
                 self._push()
             return
 
-    def _use(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
+    def _use(self, connection: Endpoint) -> None:
         silence.watch_closely(connection, self._config.silence_limit)
         with self.sending:
             self._connection = connection
@@ -219,7 +220,10 @@ class Line:
         assert connection is not None
         poll = select.poll()
         poll.register(self._wake_reader, select.POLLIN)
+        is_open = self._read(connection)  # some of it may have come with the welcome
         self._take_in_all()
+        if not is_open:
+            return CLOSED
         next_beat = time.monotonic()
         while not self._closing:
             if (now := time.monotonic()) >= next_beat:
@@ -241,12 +245,12 @@ class Line:
                 is_open = self._read(connection)
                 self._take_in_all()
                 if not is_open:
-                    return "it closed the connection"
+                    return CLOSED
                 if not was_asleep:
                     self._ear.all_heard()
         return ""
 
-    def _read(self, connection: socket.socket) -> bool:
+    def _read(self, connection: Endpoint) -> bool:
         """Everything that is there. False at the end of the stream."""
         try:
             while data := connection.recv(65536):

@@ -6,7 +6,6 @@ Not here: connecting and the handshake (`channel`), a worker's client (`client`)
 from __future__ import annotations
 
 import select
-import socket
 import threading
 import time
 from typing import Self
@@ -14,6 +13,8 @@ from typing import Self
 from shoal.errors import AddressUnavailable, ShoalError
 from shoal.events import AnyEvent
 from shoal.membership import channel
+from shoal.transport.connection.endpoint import Endpoint
+from shoal.transport.connection.sending import send_all
 from shoal.values import Address
 from shoal.wire.messages import (
     PROTOCOL_VERSION,
@@ -37,9 +38,7 @@ from shoal.wire.messages import (
 class WatcherClient:
     """The launcher's connection. One thread receives; requests may come from others, but not from signal handlers."""
 
-    def __init__(
-        self, connection: socket.socket, buffer: channel.MessageBuffer, welcome: Welcome, address: Address
-    ) -> None:
+    def __init__(self, connection: Endpoint, buffer: channel.MessageBuffer, welcome: Welcome, address: Address) -> None:
         """Use `connect`."""
         self.welcome = welcome
         self._connection = connection
@@ -62,13 +61,15 @@ class WatcherClient:
                     return message
                 if isinstance(message, Turned):
                     raise self._gone(f"it turned the launcher away: {message.reason}")
-            left = deadline - time.monotonic()
-            poll = select.poll()  # `select` would refuse descriptors from 1024 on
-            poll.register(self._connection, select.POLLIN)
-            if not poll.poll(max(0.0, left) * 1000):
-                return None
             try:
                 data = self._connection.recv(65536)
+            except BlockingIOError:
+                left = deadline - time.monotonic()
+                poll = select.poll()  # `select` would refuse descriptors from 1024 on
+                poll.register(self._connection, select.POLLIN)
+                if left > 0 and poll.poll(left * 1000):
+                    continue
+                return None
             except OSError as error:
                 raise self._gone(error.strerror or str(error)) from None
             if not data:
@@ -115,7 +116,7 @@ class WatcherClient:
     def _send(self, message: Message) -> None:
         with self._sending:
             try:
-                self._connection.sendall(encode(message))
+                send_all(self._connection, encode(message))
             except OSError as error:
                 raise self._gone(error.strerror or str(error)) from None
 

@@ -284,7 +284,7 @@ class ParameterClient:
     def close_in_child(self) -> None:
         """After a fork: the connections are the parent's, and must not stay open here."""
         for connection in self._core.links.connections:
-            connection.socket.close()
+            connection.endpoint.close()
 
     # Pieces of the above
 

@@ -15,10 +15,11 @@ import msgspec
 
 from shoal.errors import Refused, ServerRefused, ShoalError
 from shoal.parameters.connection import Connection
-from shoal.parameters.proving import Key, job_purpose, keeper_job_purpose
+from shoal.parameters.purposes import job_purpose, keeper_job_purpose
 from shoal.parameters.requests.client_thread import ClientThread
 from shoal.parameters.silence import INTERVAL, Listening, Silence
 from shoal.transport.arena import Offer, PeerArena
+from shoal.transport.connection.handshake import Key
 from shoal.values import Address, Server, ServerMap
 from shoal.wire.keeper_messages import GroupNews, WatchGroup
 from shoal.wire.note import PARAMETER_VERSION

@@ -1,4 +1,4 @@
-"""One connection of a server group: a socket that does not block, the token handshake on it, then notes both ways.
+"""One connection of a server group, which does not block: the handshake on it, then notes both ways.
 
 Used by servers, the keeper and workers alike; a `Switchboard` turns all connections of a thread. Outgoing notes and the
 memory of their payloads queue up and leave with as few calls as possible; incoming payloads are received straight into
@@ -9,9 +9,7 @@ here: what notes mean.
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
-import os
 import selectors
 import socket
 import time
@@ -23,8 +21,10 @@ from typing import Protocol
 from shoal.errors import Refused, WireError
 from shoal.parameters.large_bodies import LargeBodies
 from shoal.parameters.note_reader import NoteReader
-from shoal.parameters.proving import AnyProof, ConnectorProof, Key, ListenerProof
 from shoal.transport import name_lookup, near_link
+from shoal.transport.connection.endpoint import Endpoint
+from shoal.transport.connection.handshake import ConnectorHandshake, Key, ListenerHandshake
+from shoal.transport.connection.introduction import CLOSED, Introduction, begin_to_connect
 from shoal.transport.name_lookup import Place
 from shoal.values import Address
 from shoal.wire.note import Note
@@ -71,9 +71,7 @@ class _Part:
 class Connection:
     """Made by `accepted` or `connecting`; `Switchboard.add` makes it work."""
 
-    def __init__(self, endpoint: socket.socket, proof: AnyProof, hearer: Hearer, *, is_connected: bool) -> None:
-        endpoint.setblocking(False)
-        self.socket = endpoint
+    def __init__(self, met: Introduction, hearer: Hearer) -> None:
         self.label: object = None  # the owner's
         self.party: object = None  # whose it is, where several share a thread: see `Switchboard`
         self.bodies: LargeBodies | None = None  # that it shares room for large bodies with others of its party
@@ -87,9 +85,7 @@ class Connection:
         self.bytes_out = 0
         self.unsent = 0  # bytes in the queue
         self._hearer = hearer
-        self._proof = proof
-        self._proof_bytes = bytearray()
-        self._is_connected = is_connected
+        self._met = met
         self._parts: deque[_Part] = deque()
         self._unread_notes = 0  # bytes of notes among `unsent`
         self._held: list[tuple[Note, memoryview | None, object]] = []  # sent before it was proved
@@ -100,42 +96,40 @@ class Connection:
             self,
         )
         self.touched: Callable[[Connection], None] = lambda _: None  # the switchboard's: something to send, or closed
-        if first := proof.first():
-            self._queue(first)
 
     @classmethod
     def accepted(cls, endpoint: socket.socket, keys: Callable[[], Iterable[Key]], hearer: Hearer) -> Connection:
         """Of a socket that `accept` gave. `OSError`: it is gone already."""
+        endpoint.setblocking(False)
         _prepare(endpoint)
-        made = cls(endpoint, ListenerProof(keys), hearer, is_connected=True)
+        secret_of = lambda purpose: next((key.secret for key in keys() if key.purpose == purpose), None)  # noqa: E731
+        met = Introduction(endpoint, ListenerHandshake(secret_of))
+        met.open()
+        made = cls(met, hearer)
         made.expect(FIRST_BODY_BYTES)
         return made
 
     @classmethod
     def connecting(cls, address: Address | Place, key: Key, hearer: Hearer) -> Connection:
         """To whoever listens there. `OSError`: it cannot even be tried. An address by name may take long to find."""
-        there = name_lookup.find(address) if isinstance(address, Address) else address
-        endpoint = socket.socket(there.family, socket.SOCK_STREAM)
-        try:
-            _prepare(endpoint)
-            endpoint.setblocking(False)
-            code = endpoint.connect_ex(there.place)
-            if code not in (0, errno.EINPROGRESS):
-                raise OSError(code, os.strerror(code))
-            return cls(endpoint, ConnectorProof(key), hearer, is_connected=False)
-        except BaseException:
-            endpoint.close()
-            raise
+        endpoint = begin_to_connect(name_lookup.find(address) if isinstance(address, Address) else address)
+        _prepare(endpoint)
+        return cls(Introduction(endpoint, ConnectorHandshake(key), is_connected=False), hearer)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """For whoever waits for it. Reading and writing are the connection's own."""
+        return self._met.endpoint
 
     @property
     def purpose(self) -> bytes:
         """What it is for; known to a listener once it is proved."""
-        return self._proof.purpose
+        return self._met.handshake.purpose
 
     @property
     def session(self) -> bytes:
         """A key of this connection alone, which both ends have once it is proved."""
-        return self._proof.session
+        return self._met.handshake.session
 
     # Sending
 
@@ -173,8 +167,8 @@ class Connection:
     def flush(self) -> None:
         """Send what the kernel takes now."""
         try:
-            while self._parts and self._is_connected and not self.is_closed:
-                sent = self.socket.sendmsg([part.bytes for part in islice(self._parts, MOST_PARTS)])
+            while self._parts and not self.is_closed:
+                sent = self.endpoint.sendmsg([part.bytes for part in islice(self._parts, MOST_PARTS)])
                 self._release(sent)
         except BlockingIOError:
             return
@@ -205,10 +199,12 @@ class Connection:
         limit = self.bytes_in + TURN_BYTES
         until = time.monotonic() + self.slice_seconds
         try:
-            if self.is_eager:
+            if not self.is_proved and not self._prove():
+                return
+            if self._reader.is_paused and self.is_eager:
                 self._reader.go_on(until)
             while not (self.is_closed or self._reader.is_paused) and self.bytes_in < limit and self._wants_read:
-                if not (self._read_notes(until) if self.is_proved else self._read_proof()):
+                if not self._read_notes(until):
                     return
                 if time.monotonic() >= until:
                     return
@@ -224,13 +220,15 @@ class Connection:
 
     @property
     def is_eager(self) -> bool:
-        """Notes of it lie here unheard, which the selector knows nothing of: it wants another turn."""
-        return self._reader.is_paused and self._wants_read and not self.is_closed
+        """Something of it lies here unheard, which the selector knows nothing of: it wants another turn."""
+        if self.is_closed or not self.is_proved or not self._wants_read:
+            return False
+        return self._reader.is_paused or self.endpoint.has_more()
 
     def _read_notes(self, until: float) -> bool:
         """Whether there may be more."""
         target = self._reader.target()
-        count = self.socket.recv_into(target)
+        count = self.endpoint.recv_into(target)
         if not count:
             self._fail("it closed the connection")
             return False
@@ -238,34 +236,21 @@ class Connection:
         self._reader.took(count, until)
         return count == len(target)
 
-    def _read_proof(self) -> bool:
-        """No more is read than belongs to the handshake: what follows are notes."""
-        data = self.socket.recv(self._proof.wanted - len(self._proof_bytes))
-        if not data:
-            self._fail("it closed the connection before it proved anything")
+    def _prove(self) -> bool:
+        """Go on with the handshake. Whether both ends are proven."""
+        self.is_proved = self._met.advance()
+        if not self.is_proved:
+            if self._met.was_refused:
+                self.end()
             return False
-        self.bytes_in += len(data)
-        self._proof_bytes += data
-        if len(self._proof_bytes) < self._proof.wanted:
-            return True
-        outcome = self._proof.take(bytes(self._proof_bytes))
-        self._proof_bytes.clear()
-        if outcome.answer:
-            self._queue(outcome.answer)
-        if outcome.is_refused:
-            self.end()
-            return False
-        if outcome.is_proved:
-            self._prove()
-        return True
-
-    def _prove(self) -> None:
-        self.is_proved = True
-        near_link.keep_in_cache(self.socket)
+        if self._met.handshake.is_listener:
+            self._met.welcome()
+        near_link.keep_in_cache(self.endpoint)
         held, self._held = self._held, []
         for note, payload, key in held:
             self.send(note, payload, key)
         self._hearer.proved(self)
+        return True
 
     def _turn_away(self, reason: str) -> None:
         """What came is no note of ours: say so, and end. Another version at the other end reads this one's, and why."""
@@ -273,7 +258,7 @@ class Connection:
             self.send(Refusal(kind="bad-request", reason=reason))
             self.flush()
             with contextlib.suppress(OSError):  # closing on unread bytes could destroy what was sent
-                self.socket.recv(LAST_BYTES)
+                self.endpoint.recv(LAST_BYTES)
         self._fail(reason)
 
     # Large bodies (`note_reader.Sizes`, `large_bodies.Asking`)
@@ -314,18 +299,14 @@ class Connection:
     @property
     def mask(self) -> int:
         """What a selector should wait for."""
-        wanted = selectors.EVENT_READ if self._is_connected and self._wants_read else 0
-        return wanted | (selectors.EVENT_WRITE if self._parts or not self._is_connected else 0)
+        if not self._met.is_connected:
+            return selectors.EVENT_WRITE
+        wanted = selectors.EVENT_READ if self._wants_read else 0
+        return wanted | (selectors.EVENT_WRITE if self._parts else 0)
 
     def ready(self, events: int) -> None:
         """The selector says so."""
-        if not self._is_connected:
-            code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if code:
-                self._fail(os.strerror(code))
-                return
-            self._is_connected = True
-        if events & selectors.EVENT_READ:
+        if events & selectors.EVENT_READ or not self._met.is_connected:
             self.receive()
         if events & selectors.EVENT_WRITE and not self.is_closed:
             self.flush()
@@ -357,7 +338,8 @@ class Connection:
 def _words(error: OSError) -> str:
     """An end that dies with bytes unread resets the connection: whether it did depends on when it died."""
     said = error.strerror or str(error)
-    return f"it closed the connection: {said}" if isinstance(error, ConnectionResetError | BrokenPipeError) else said
+    is_closing = isinstance(error, ConnectionResetError | BrokenPipeError) and said != CLOSED
+    return f"it closed the connection: {said}" if is_closing else said
 
 
 def _prepare(endpoint: socket.socket) -> None:

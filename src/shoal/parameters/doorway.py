@@ -1,7 +1,7 @@
 """A listening socket of a server group and the strangers on it: whoever connects has little time to prove who it is.
 
-Used by servers and by the keeper. Not here: how many strangers there may be (`transport.strangers`), the proof itself
-(`proving`), and what is said afterwards.
+Used by servers and by the keeper. Not here: accepting and how many strangers there may be (`transport.connection`), and
+what is said afterwards.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 
 from shoal.errors import AddressUnavailable, UsageError
 from shoal.parameters.connection import Connection, Hearer
-from shoal.parameters.proving import Key
 from shoal.parameters.switchboard import Switchboard
 from shoal.transport import listening
-from shoal.transport.strangers import ACCEPT_AT_ONCE, FULL_SECONDS, Strangers
+from shoal.transport.connection.door import Door
+from shoal.transport.connection.handshake import Key
 from shoal.values import Address
 
 BACKLOG = 512
@@ -26,68 +26,60 @@ class Doorway:
     """Accepts connections; each is a stranger until `settled` says that it is not."""
 
     def __init__(self, listen: Address, keys: Callable[[], Iterable[Key]], hearer: Hearer) -> None:
-        self._socket = _listen(listen)
+        listener = _listen(listen)
         host = socket.gethostname() if _is_wildcard(listen.host) else listen.host
-        self.address = Address(host, self._socket.getsockname()[1])  # for others to connect to
+        self.address = Address(host, listener.getsockname()[1])  # for others to connect to
         self._keys = keys
         self._hearer = hearer
-        self._strangers: Strangers[Connection] = Strangers()
-        self._full_until: float | None = None  # when to accept again, after there was no descriptor for one more
+        self._door: Door[Connection] = Door(listener, self._take_in, Connection.close)
+        self._is_watched = False
         self._board: Switchboard | None = None
 
     def open(self, board: Switchboard) -> None:
         self._board = board
-        board.watch(self._socket, self._accept)
+        self._door.prepare()
+        self._watch()
 
     def settled(self, connection: Connection) -> None:
         """It is no stranger any more, or gone."""
-        self._strangers.settle(connection)
+        self._door.settle(connection)
 
     def sweep(self) -> None:
         """Close strangers whose time is up; to be called now and then."""
-        now = time.monotonic()
-        for connection in self._strangers:
+        for connection in self._door:
             if connection.is_closed:
                 self.settled(connection)
-        _close(self._strangers.overdue(now))
-        if self._full_until is not None and now >= self._full_until:
-            self._full_until = None
-            assert self._board is not None
-            self._board.watch(self._socket, self._accept)
+        self._door.sweep(time.monotonic())
+        self._watch()
 
     def close(self) -> None:
         """Safe to call twice, and before `open`."""
-        if self._board is not None:
-            self._board.unwatch(self._socket)
-        self._socket.close()
+        if self._board is not None and self._is_watched:
+            self._board.unwatch(self._door.fileno())
+            self._is_watched = False
+        self._door.close()
 
     def _accept(self) -> None:
         """Take in some of the connections that wait."""
-        assert self._board is not None
-        for _ in range(ACCEPT_AT_ONCE):
-            try:
-                endpoint, _ = self._socket.accept()
-            except BlockingIOError:
-                return
-            except ConnectionError:
-                continue  # it is gone again
-            except OSError:
-                _close(self._strangers.make_room())
-                self._board.unwatch(self._socket)
-                self._full_until = time.monotonic() + FULL_SECONDS
-                return
-            try:
-                connection = Connection.accepted(endpoint, self._keys, self._hearer)
-            except OSError:
-                endpoint.close()
-                continue
-            self._board.add(connection)
-            _close(self._strangers.enter(connection, endpoint.fileno(), time.monotonic()))
+        self._door.accept(time.monotonic())
+        self._watch()
 
+    def _watch(self) -> None:
+        """Wait for whoever comes, unless nobody can be taken in for a moment."""
+        is_wanted = self._door.fileno() >= 0 and not self._door.is_full(time.monotonic())
+        if self._board is None or is_wanted == self._is_watched:
+            return
+        self._is_watched = is_wanted
+        if is_wanted:
+            self._board.watch(self._door.fileno(), self._accept)
+        else:
+            self._board.unwatch(self._door.fileno())
 
-def _close(strangers: list[Connection]) -> None:
-    for stranger in strangers:
-        stranger.close()
+    def _take_in(self, endpoint: socket.socket) -> Connection:
+        assert self._board is not None, "it is accepted for a board"
+        connection = Connection.accepted(endpoint, self._keys, self._hearer)
+        self._board.add(connection)
+        return connection
 
 
 def _is_wildcard(host: str) -> bool:
@@ -106,5 +98,4 @@ def _listen(address: Address) -> socket.socket:
         raise AddressUnavailable(
             f"cannot listen on {address}: {error.strerror}; choose another address or port"
         ) from None
-    listener.setblocking(False)
     return listener

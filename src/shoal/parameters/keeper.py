@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from shoal.errors import AddressUnavailable, UsageError
 from shoal.parameters.doorway import Doorway
 from shoal.parameters.keeper_desk import KeeperDesk
-from shoal.parameters.proving import KEEPER_PURPOSE, Key, keeper_job_purpose
+from shoal.parameters.purposes import KEEPER_PURPOSE, keeper_job_purpose
 from shoal.parameters.server_group.group_events import GroupEvent
 from shoal.parameters.server_group.server_group import GroupSettings, ServerGroup
 from shoal.parameters.server_group.space_terms import SpaceTerms
 from shoal.parameters.switchboard import Switchboard
+from shoal.transport.connection.handshake import Key
 from shoal.values import Address
 from shoal.wire.keeper_messages import GroupStatus
 

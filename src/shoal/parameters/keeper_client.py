@@ -6,14 +6,15 @@ Not here: servers' and workers' connections to the keeper, which hear of every n
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar
 
 from shoal.errors import AddressUnavailable, Refused, WireError
-from shoal.parameters.proving import KEEPER_PURPOSE, ConnectorProof, Key
+from shoal.parameters.purposes import KEEPER_PURPOSE
 from shoal.parameters.server_group.space_terms import SpaceTerms
+from shoal.transport.connection.handshake import Key
+from shoal.transport.connection.introduction import connect
 from shoal.values import Address
 from shoal.wire.keeper_messages import Agreed, ChangeServers, CloseSpace, GroupStatus, OpenSpace, StopGroup
 from shoal.wire.note import Note
@@ -33,12 +34,12 @@ class KeeperClient:
     def __init__(self, address: Address, token: str, timeout: float = 10.0) -> None:
         self._address = address
         self._requests = 0
-        self._socket = self._reach(lambda: socket.create_connection((address.host, address.port), timeout))
         try:
-            self._reach(lambda: self._prove(token))
-        except BaseException:
-            self._socket.close()
-            raise
+            met = self._reach(lambda: connect(address, Key(KEEPER_PURPOSE, token), timeout))
+        except Refused as error:
+            raise Refused(f"the keeper of the servers at {address} refused this client: {error}") from None
+        self._endpoint = met.endpoint
+        self._session = met.handshake.session
 
     def __enter__(self) -> KeeperClient:
         return self
@@ -49,7 +50,7 @@ class KeeperClient:
         self.close()
 
     def close(self) -> None:
-        self._socket.close()
+        self._endpoint.close()
 
     def open_space(self, terms: SpaceTerms) -> None:
         """Let a job use the group, with a key of its own."""
@@ -76,7 +77,7 @@ class KeeperClient:
 
     def _ask(self, note: Note, kind: type[Answer]) -> Answer:
         def talk() -> AnyNote:
-            self._socket.sendall(encode_note(note))
+            self._endpoint.sendall(encode_note(note))
             body, _ = decode_head(self._read(HEAD_BYTES))
             return decode_body(self._read(body))
 
@@ -87,19 +88,10 @@ class KeeperClient:
             raise WireError(f"the keeper at {self._address} answered {type(answer).__name__} to {type(note).__name__}")
         return answer
 
-    def _prove(self, token: str) -> None:
-        proof = ConnectorProof(Key(KEEPER_PURPOSE, token))
-        try:
-            while not (outcome := proof.take(self._read(proof.wanted))).is_proved:
-                self._socket.sendall(outcome.answer)
-        except Refused as error:
-            raise Refused(f"the keeper of the servers at {self._address} refused this client: {error}") from None
-        self._session = proof.session
-
     def _read(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            more = self._socket.recv(size - len(data))
+            more = self._endpoint.recv(size - len(data))
             if not more:
                 raise ConnectionResetError("it closed the connection")
             data += more

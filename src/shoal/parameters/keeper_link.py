@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from shoal.errors import Refused
 from shoal.parameters.connection import Connection, Hearer
-from shoal.parameters.proving import KEEPER_PURPOSE, Key
+from shoal.parameters.purposes import KEEPER_PURPOSE
 from shoal.parameters.switchboard import Switchboard
+from shoal.transport.connection.handshake import Key
 from shoal.transport.name_lookup import NameLookup
 from shoal.values import Address
 from shoal.wire.keeper_messages import ServerBeat, ServerJoin

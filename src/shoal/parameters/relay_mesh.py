@@ -20,8 +20,10 @@ from dataclasses import dataclass, field
 
 from shoal.errors import Aborted, ExchangeFailed, PeerLost
 from shoal.parameters.connection import Connection
-from shoal.parameters.proving import Key, job_purpose
+from shoal.parameters.purposes import job_purpose
 from shoal.parameters.silence import Listening, Silence
+from shoal.transport.connection.endpoint import Endpoint
+from shoal.transport.connection.handshake import Key
 from shoal.transport.ending import (
     ENDING_BYTES,
     FINISHED,
@@ -200,7 +202,7 @@ class RelayMesh(Mesh):
                 self._take_leave()
             self._is_closed = True
             self._connection.close()
-            self._connection.socket.close()
+            self._connection.endpoint.close()
             os.close(self._wake)
 
     def close_in_child(self) -> None:
@@ -209,7 +211,7 @@ class RelayMesh(Mesh):
         self._failure = Aborted("a forked child takes no part in its parent's exchanges")
         if not self._is_closed:
             self._is_closed = True
-            self._connection.socket.close()
+            self._connection.endpoint.close()
             os.close(self._wake)
 
     # What the connection says (`connection.Hearer`); the guard is held
@@ -258,7 +260,8 @@ class RelayMesh(Mesh):
             self._connection.flush()
             self._watch()
         started = time.monotonic()
-        ready = self._poll.poll(1000 * STALL_SECONDS)
+        is_eager = self._connection.is_eager
+        ready = self._poll.poll(0 if is_eager else 1000 * STALL_SECONDS)
         now = time.monotonic()
         if now - started >= IDLE_FROM:
             self.idle_seconds += now - started
@@ -269,8 +272,8 @@ class RelayMesh(Mesh):
             self._raise_failure()
             if awaited is None or not (self._direct_filled or self._streams[awaited].pieces):
                 self._lose(awaited=None)
-            heads = {} if ready else self._heads(besides=awaited)
-        if not ready and self.on_stall is not None:
+            heads = {} if ready or is_eager else self._heads(besides=awaited)
+        if not ready and not is_eager and self.on_stall is not None:
             self.on_stall(heads)  # without the guard: it may post
 
     def _look_for_silence(self, now: float) -> None:
@@ -286,14 +289,14 @@ class RelayMesh(Mesh):
         """What can be done now, or within so many seconds."""
         self._connection.flush()
         self._watch()
-        self._handle(self._poll.poll(1000 * timeout))
+        self._handle(self._poll.poll(0 if self._connection.is_eager else 1000 * timeout))
 
     def _watch(self) -> None:
         wanted = self._connection.mask
         mask = (select.POLLIN if wanted & selectors.EVENT_READ else 0) | (
             select.POLLOUT if wanted & selectors.EVENT_WRITE else 0
         )
-        self._poll.register(self._connection.socket, mask)
+        self._poll.register(self._connection.endpoint, mask)
 
     def _handle(self, ready: list[tuple[int, int]]) -> None:
         for descriptor, happened in ready:
@@ -303,6 +306,8 @@ class RelayMesh(Mesh):
             events = selectors.EVENT_READ if happened & select.POLLIN or is_over else 0
             events |= selectors.EVENT_WRITE if happened & select.POLLOUT or is_over else 0
             self._connection.ready(events)
+        if self._connection.is_eager:
+            self._connection.ready(selectors.EVENT_READ)
 
     def _send(self, peer: int, data: memoryview) -> None:
         self._connection.send(Relay(generation=self._config.generation, peer=self._config.workers[peer]), data)
@@ -332,7 +337,7 @@ class RelayMesh(Mesh):
         os.eventfd_write(self._wake, 1)
         if not self._connection.unsent:
             self._say(Ending(announced=True, blamed=blamed))
-        _shut(self._connection.socket)
+        _shut(self._connection.endpoint)
 
     def _take_leave(self) -> None:
         """Say that all is done, and wait until the server has it: closing while bytes lie unread would recall it."""
@@ -342,7 +347,7 @@ class RelayMesh(Mesh):
         while not self._connection.is_closed and (left := until - time.monotonic()) > 0:
             if not is_shut and not self._connection.unsent:
                 is_shut = True
-                _shut(self._connection.socket)
+                _shut(self._connection.endpoint)
             self._turn(left)
 
     def _say(self, ending: Ending) -> None:
@@ -359,7 +364,7 @@ class RelayMesh(Mesh):
         )
 
 
-def _shut(endpoint: socket.socket) -> None:
+def _shut(endpoint: Endpoint) -> None:
     try:
         endpoint.shutdown(socket.SHUT_WR)
     except OSError:

@@ -23,7 +23,7 @@ from shoal.parameters.blocks.memory_budget import MemoryBudget
 from shoal.parameters.connection import Connection
 from shoal.parameters.doorway import Doorway
 from shoal.parameters.keeper_link import KeeperAt, KeeperLink
-from shoal.parameters.proving import SERVER_PURPOSE, Key, job_purpose
+from shoal.parameters.purposes import SERVER_PURPOSE, job_purpose
 from shoal.parameters.server_figures import Figures, beat_of
 from shoal.parameters.server_group.space_terms import SpaceTerms
 from shoal.parameters.server_peers import ServerPeer, ServerPeers
@@ -31,6 +31,7 @@ from shoal.parameters.space.background import Background
 from shoal.parameters.space.space import Space
 from shoal.parameters.space.worker_link import WorkerLink, refuse
 from shoal.parameters.switchboard import Switchboard
+from shoal.transport.connection.handshake import Key
 from shoal.values import Address, ServerMap
 from shoal.wire.keeper_messages import Filled, GroupNews, ServerBeat, SpaceEnd
 from shoal.wire.note import PARAMETER_VERSION, Note

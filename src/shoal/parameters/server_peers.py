@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 
 from shoal.parameters.connection import Connection, Hearer
-from shoal.parameters.proving import SERVER_PURPOSE, Key
+from shoal.parameters.purposes import SERVER_PURPOSE
 from shoal.parameters.switchboard import Switchboard
+from shoal.transport.connection.handshake import Key
 from shoal.transport.name_lookup import NameLookup
 from shoal.values import Server, ServerMap
 from shoal.wire.note import PARAMETER_VERSION, Note

@@ -123,14 +123,14 @@ class Switchboard:
         mask = 0 if connection.is_closed else connection.mask
         if mask != known:
             if not mask:
-                self._selector.unregister(connection.socket)
+                self._selector.unregister(connection.endpoint)
             elif known:
-                self._selector.modify(connection.socket, mask, connection)
+                self._selector.modify(connection.endpoint, mask, connection)
             else:
-                self._selector.register(connection.socket, mask, connection)
+                self._selector.register(connection.endpoint, mask, connection)
             self._masks[connection] = mask
         if connection.is_closed:
             del self._masks[connection]
             self._closed_in += connection.bytes_in
             self._closed_out += connection.bytes_out
-            connection.socket.close()
+            connection.endpoint.close()

@@ -11,18 +11,20 @@ from __future__ import annotations
 import socket
 import struct
 
+from shoal.transport.connection.endpoint import Endpoint
+
 NEAR_SECONDS = 0.5e-3
 NEAR_SEND_BUFFER = 512 * 1024  # bytes; the kernel doubles it for its own needs
 _ROUND_TRIP = struct.Struct("=68xI")  # microseconds, in the kernel's tcp_info
 
 
-def keep_in_cache(connection: socket.socket) -> None:
+def keep_in_cache(connection: Endpoint) -> None:
     """For a connection over which something has gone already, so that the kernel knows how far it is."""
     if _round_trip(connection) <= NEAR_SECONDS:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NEAR_SEND_BUFFER)
 
 
-def _round_trip(connection: socket.socket) -> float:
+def _round_trip(connection: Endpoint) -> float:
     """Seconds, as the kernel has measured so far."""
     if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return float("inf")  # nothing is known

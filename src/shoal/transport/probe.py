@@ -25,8 +25,8 @@ def reachable(addresses: Mapping[int, Address], token: str, timeout: float) -> s
                 departure = Departure(address, _PROBE, token)
             except OSError:
                 continue
-            waiting[departure.socket.fileno()] = (worker, departure)
-            poll.register(departure.socket, departure.mask)
+            waiting[departure.endpoint.fileno()] = (worker, departure)
+            poll.register(departure.endpoint, departure.mask)
         while waiting and (left := deadline - time.monotonic()) > 0:
             for descriptor, _ in poll.poll(left * 1000):
                 worker, departure = waiting[descriptor]
@@ -38,10 +38,10 @@ def reachable(addresses: Mapping[int, Address], token: str, timeout: float) -> s
                     answered |= {worker} if is_done else set()
                 if is_done:
                     poll.unregister(descriptor)
-                    waiting.pop(descriptor)[1].socket.close()
+                    waiting.pop(descriptor)[1].endpoint.close()
                 else:
                     poll.modify(descriptor, departure.mask)
     finally:
         for _, departure in waiting.values():
-            departure.socket.close()
+            departure.endpoint.close()
     return answered

@@ -12,6 +12,8 @@ import socket
 import struct
 from typing import NamedTuple
 
+from shoal.transport.connection.endpoint import Endpoint
+
 _INFO = struct.Struct("=2xBB20xI28xI")
 MOST_PROBES = 100  # the kernel takes at most 127
 
@@ -25,7 +27,7 @@ class _Info(NamedTuple):
     quiet: int  # milliseconds since the other machine last acknowledged anything
 
 
-def watch(connection: socket.socket, limit: float) -> None:
+def watch(connection: socket.socket | Endpoint, limit: float) -> None:
     """Have an idle connection fail with ETIMEDOUT when the other machine has not answered for about `limit` seconds."""
     interval = max(1, math.ceil(limit / MOST_PROBES))  # seconds
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -34,13 +36,13 @@ def watch(connection: socket.socket, limit: float) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(1, math.ceil(limit / interval) - 1))
 
 
-def watch_closely(connection: socket.socket, limit: float) -> None:
+def watch_closely(connection: socket.socket | Endpoint, limit: float) -> None:
     """The same for bytes on their way; only for connections whose other end always reads."""
     watch(connection, limit)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(limit * 1000)))
 
 
-def unanswered(connection: socket.socket) -> float:
+def unanswered(connection: socket.socket | Endpoint) -> float:
     """For how many seconds the other machine has owed an answer; 0 when it owes none."""
     info = _info(connection)
     if info is None:
@@ -48,7 +50,7 @@ def unanswered(connection: socket.socket) -> float:
     return info.quiet / 1000 if info.probes or (info.repeated and info.in_flight) else 0.0
 
 
-def unacknowledged(connection: socket.socket) -> float:
+def unacknowledged(connection: socket.socket | Endpoint) -> float:
     """The same for a connection that was just shut: a machine that is there acknowledges that within a round trip."""
     info = _info(connection)
     if info is None:
@@ -56,7 +58,7 @@ def unacknowledged(connection: socket.socket) -> float:
     return info.quiet / 1000 if info.probes or info.in_flight else 0.0
 
 
-def _info(connection: socket.socket) -> _Info | None:
+def _info(connection: socket.socket | Endpoint) -> _Info | None:
     """None where the connection is closed."""
     try:
         data = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)

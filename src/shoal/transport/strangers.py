@@ -3,7 +3,7 @@
 Whoever can reach a port can open connections to it, so they are bounded where they are accepted: by number, by time,
 and by the descriptors that this process has left for its members and its files. The one that has been there longest
 goes first: whoever holds the token proves so within a moment. No socket and no clock: the caller accepts, tells the
-time and closes whom it is given. Not here: the proof (`wire.handshake`).
+time and closes whom it is given. Not here: the proof (`connection.handshake`).
 """
 
 from __future__ import annotations

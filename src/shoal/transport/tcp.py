@@ -16,8 +16,10 @@ import time
 
 from shoal.errors import Aborted, PeerLost, Refused
 from shoal.transport.answering import Answers
+from shoal.transport.connection.endpoint import Endpoint
+from shoal.transport.connection.introduction import Introduction
 from shoal.transport.ending import Ending, pack_ending, unpack_ending
-from shoal.transport.tcp_handshake import Arrival, Departure, Hello
+from shoal.transport.tcp_handshake import Departure, Hello
 from shoal.transport.tcp_listener import PeerListener
 from shoal.transport.tcp_mesh import CLOSED, Links, TcpMesh
 from shoal.values import Generation, Unreached
@@ -42,8 +44,8 @@ def connect_mesh(listener: PeerListener, generation: Generation, rank: int, toke
 
 def connect_all(
     listener: PeerListener, generation: Generation, rank: int, token: str, timeout: float
-) -> dict[int, socket.socket]:
-    """The same, as one connected socket per other rank."""
+) -> dict[int, Endpoint]:
+    """The same, as one connection per other rank."""
     joining = _Joining(listener, generation, rank, token)
     try:
         joining.run(timeout)
@@ -59,7 +61,7 @@ class _Joining:
     """One rank's way into the mesh of one generation."""
 
     def __init__(self, listener: PeerListener, generation: Generation, rank: int, token: str) -> None:
-        self.connected: dict[int, socket.socket] = {}
+        self.connected: dict[int, Endpoint] = {}
         self._listener = listener
         self._generation = generation
         self._rank = rank
@@ -107,7 +109,7 @@ class _Joining:
                 connection.send(pack_ending(Ending(announced=True)))
             connection.close()
         for departure in self._departures.values():
-            departure.socket.close()
+            departure.endpoint.close()
 
     def _handle(self, descriptor: int, happened: int) -> None:
         if descriptor == self._listener.wake:
@@ -125,18 +127,17 @@ class _Joining:
         for arrival in self._listener.take(self._generation.number):
             self._place(arrival)
 
-    def _place(self, arrival: Arrival) -> None:
+    def _place(self, arrival: Introduction) -> None:
         """A proven connection of this generation."""
-        hello = arrival.hello
-        assert hello is not None
+        hello = Hello.of(arrival.handshake.purpose)
         is_expected = hello.target == self._rank and self._rank < hello.source < self._generation.size
         if not is_expected or self._is_cut(hello.source):
-            arrival.socket.close()
+            arrival.endpoint.close()
             return
         try:
             connection = arrival.welcome()
         except OSError:
-            arrival.socket.close()  # it gave up; if it still lives, it connects again
+            arrival.endpoint.close()  # it gave up; if it still lives, it connects again
             return
         self._finish(hello.source, connection)
 
@@ -151,8 +152,8 @@ class _Joining:
         except OSError as error:
             self._try_again(peer, error.strerror or str(error))
             return
-        self._departures[departure.socket.fileno()] = departure
-        self._poll.register(departure.socket, departure.mask)
+        self._departures[departure.endpoint.fileno()] = departure
+        self._poll.register(departure.endpoint, departure.mask)
 
     def _advance(self, descriptor: int) -> None:
         departure = self._departures[descriptor]
@@ -172,9 +173,9 @@ class _Joining:
         else:
             self._poll.modify(descriptor, departure.mask)
 
-    def _end(self, descriptor: int) -> socket.socket:
+    def _end(self, descriptor: int) -> Endpoint:
         self._poll.unregister(descriptor)
-        return self._departures.pop(descriptor).socket
+        return self._departures.pop(descriptor).endpoint
 
     def _try_again(self, peer: int, trouble: str) -> None:
         self._troubles[peer] = trouble
@@ -184,7 +185,7 @@ class _Joining:
     def _is_cut(self, peer: int) -> bool:
         return self._listener.faults.is_cut(self._generation.members[peer].worker)
 
-    def _finish(self, peer: int, connection: socket.socket) -> None:
+    def _finish(self, peer: int, connection: Endpoint) -> None:
         older = self.connected.pop(peer, None)
         if older is not None:
             if self._ranks.pop(older.fileno(), None) is not None:
@@ -199,7 +200,7 @@ class _Joining:
         """It was connected and is not any more. One that gave up because of another is not the one to name."""
         connection = self.connected[peer]
         try:
-            last_words = connection.recv(4096, socket.MSG_PEEK)
+            last_words = connection.peek(4096)
         except OSError:
             last_words = b""
         if not unpack_ending(last_words).announced:

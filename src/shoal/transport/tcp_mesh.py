@@ -1,6 +1,6 @@
-"""A mesh over connected TCP sockets: one poll loop that receives, sends what was posted, and notices who left.
+"""A mesh over TCP connections: one poll loop that receives, sends what was posted, and notices who left.
 
-Not here: how the sockets come about (`tcp`, `tcp_listener`), one of them alone (`tcp_stream`). The kernel tells of a
+Not here: how connections come about (`tcp`, `tcp_listener`), one of them alone (`tcp_stream`). The kernel tells of a
 closed connection at once, also of one that nobody reads from, so a killed peer is named by every survivor that is in an
 operation. A link whose packets vanish closes nothing: it is noticed while an operation waits (`silence`).
 """
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from shoal.errors import Aborted, ExchangeFailed
 from shoal.transport import silence
+from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.ending import (
     CUT_OFF,
     ENDING_BYTES,
@@ -57,8 +58,8 @@ class Links:
 
 
 class TcpMesh(Mesh):
-    def __init__(self, rank: int, connections: Mapping[int, socket.socket], links: Links) -> None:
-        """`connections`: one connected socket per other rank. They belong to the mesh from now on."""
+    def __init__(self, rank: int, connections: Mapping[int, Endpoint], links: Links) -> None:
+        """`connections`: one per other rank. They belong to the mesh from now on."""
         self.rank = rank
         self.size = len(connections) + 1
         self.bytes_sent = 0
@@ -69,7 +70,7 @@ class TcpMesh(Mesh):
         self._links = links
         self._looked = time.monotonic()  # when it was last asked whether the peers' machines answer
         self._streams = {peer: Stream(peer, connection) for peer, connection in sorted(connections.items())}
-        self._by_descriptor = {stream.socket.fileno(): stream for stream in self._streams.values()}
+        self._by_descriptor = {stream.endpoint.fileno(): stream for stream in self._streams.values()}
         self._poll = select.poll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # readable from the moment of an abort
         self._poll.register(self._wake, select.POLLIN)
@@ -78,8 +79,8 @@ class TcpMesh(Mesh):
         self._failure: ExchangeFailed | None = None
         self._closed = False
         for stream in self._streams.values():
-            stream.socket.setblocking(False)
-            silence.watch(stream.socket, links.silence_limit)
+            stream.endpoint.setblocking(False)
+            silence.watch(stream.endpoint, links.silence_limit)
         _open_meshes.add(self)
 
     def post(self, peer: int, header: bytes, *payloads: memoryview) -> None:
@@ -87,8 +88,9 @@ class TcpMesh(Mesh):
         with self._guard:
             self._raise_failure()
             was_empty = not stream.outgoing
-            stream.outgoing.append(memoryview(header))
-            stream.outgoing.extend(payload for payload in payloads if payload.nbytes)
+            stream.outgoing.add(header)
+            for payload in payloads:
+                stream.outgoing.add(payload)
         self.bytes_sent += len(header) + sum(payload.nbytes for payload in payloads)
         if was_empty:
             self._push(stream)
@@ -100,7 +102,7 @@ class TcpMesh(Mesh):
             self._raise_failure()
             moved = self._push_all()
             try:
-                count = stream.socket.recv_into(buffer[got:])
+                count = stream.endpoint.recv_into(buffer[got:])
             except BlockingIOError:
                 if not moved:
                     self._wait(awaited=stream)
@@ -161,7 +163,7 @@ class TcpMesh(Mesh):
         """For how many seconds each peer's machine has owed an answer. The mesh has failed; this may be any thread."""
         poll = select.poll()  # the mesh's own thread may still be in the other one
         for stream in self._streams.values():
-            poll.register(stream.socket, select.POLLRDHUP)
+            poll.register(stream.endpoint, select.POLLRDHUP)
         for descriptor, happened in poll.poll(0):
             stream = self._by_descriptor[descriptor]
             if happened & CLOSED and stream.ending is None:
@@ -169,7 +171,7 @@ class TcpMesh(Mesh):
         return {
             peer: math.inf
             if stream.ending is not None and stream.ending.silent
-            else silence.unacknowledged(stream.socket)
+            else silence.unacknowledged(stream.endpoint)
             for peer, stream in self._streams.items()
         }
 
@@ -178,7 +180,7 @@ class TcpMesh(Mesh):
         with self._guard:
             for stream in () if self._closed else self._streams.values():
                 if worker in (None, self._links.workers[stream.peer]):
-                    _shut(stream.socket, socket.SHUT_RDWR)
+                    _shut(stream.endpoint, socket.SHUT_RDWR)
 
     def close(self) -> None:
         with self._guard:
@@ -190,7 +192,7 @@ class TcpMesh(Mesh):
         for stream in self._streams.values():
             if clean:
                 _say(stream, FINISHED)
-            stream.socket.close()
+            stream.endpoint.close()
         os.close(self._wake)
 
     def close_in_child(self) -> None:
@@ -200,7 +202,7 @@ class TcpMesh(Mesh):
         if not self._closed:
             self._closed = True
             for stream in self._streams.values():
-                stream.socket.close()
+                stream.endpoint.close()
             os.close(self._wake)
 
     def _raise_failure(self) -> None:
@@ -212,7 +214,7 @@ class TcpMesh(Mesh):
             with self._guard:
                 self._raise_failure()
                 if not self._links.faults.is_set:
-                    return stream.push(SEND_BYTES)
+                    return stream.outgoing.push(stream.endpoint, SEND_BYTES)
                 return self._push_slowly(stream)
         except OSError as error:
             stream.ending = SILENT if error.errno in UNREACHABLE else stream.peek_ending()
@@ -222,10 +224,10 @@ class TcpMesh(Mesh):
 
     def _push_slowly(self, stream: Stream) -> bool:
         """There are faults on purpose, perhaps of this link."""
-        wanted = min(SEND_BYTES, sum(len(piece) for piece in stream.outgoing))
+        wanted = min(SEND_BYTES, stream.outgoing.size)
         most = self._links.faults.allowance(self._links.workers[stream.peer], wanted)
         stream.held = most < wanted
-        return most > 0 and stream.push(most)
+        return most > 0 and stream.outgoing.push(stream.endpoint, most)
 
     def _push_all(self) -> bool:
         """True when the kernel took at least one byte."""
@@ -267,7 +269,7 @@ class TcpMesh(Mesh):
 
     def _look_for_silence(self) -> None:
         for stream in self._streams.values():
-            if stream.ending is None and silence.unanswered(stream.socket) >= self._links.silence_limit:
+            if stream.ending is None and silence.unanswered(stream.endpoint) >= self._links.silence_limit:
                 stream.ending = SILENT
                 self._lose(awaited=stream)
 
@@ -277,9 +279,9 @@ class TcpMesh(Mesh):
         if mask == stream.mask:
             return
         if mask == -1:
-            self._poll.unregister(stream.socket)
+            self._poll.unregister(stream.endpoint)
         else:
-            self._poll.register(stream.socket, mask)
+            self._poll.register(stream.endpoint, mask)
         stream.mask = mask
 
     def _lose(self, *, awaited: Stream | None) -> None:
@@ -310,17 +312,17 @@ class TcpMesh(Mesh):
             for stream in self._streams.values():
                 if not stream.outgoing:
                     _say(stream, Ending(announced=True, blamed=blamed))
-                _shut(stream.socket)
+                _shut(stream.endpoint)
 
 
 def _say(stream: Stream, ending: Ending) -> None:
     try:
-        stream.socket.send(pack_ending(ending))
+        stream.endpoint.send(pack_ending(ending))
     except OSError:
         return  # nobody listens, or no room: the closed connection speaks for itself
 
 
-def _shut(connection: socket.socket, how: int = socket.SHUT_WR) -> None:
+def _shut(connection: Endpoint, how: int = socket.SHUT_WR) -> None:
     try:
         connection.shutdown(how)
     except OSError:

@@ -1,4 +1,4 @@
-"""Reading a file that holds a token: a small plain file that nobody but its owner can read, and the owner is this user.
+"""New tokens, and reading a token's file: a small plain file of this user that nobody else can read.
 
 Whoever holds a job's token can run code in it, so a file that others can read is refused rather than used: its token
 is no secret any more. So is one of another user, who could lead this process into a job of theirs. Not here: making
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import stat
 from pathlib import Path
 
@@ -21,6 +22,10 @@ class TokenFileError(Exception):
 
 class NoTokenFile(TokenFileError):
     """There is none, or what is there is something else: another one is meant."""
+
+
+def new_token() -> str:
+    return secrets.token_hex(32)
 
 
 def read_token(path: Path) -> str:

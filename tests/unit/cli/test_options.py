@@ -44,6 +44,7 @@ OPTIONS: list[tuple[tuple[str, ...], object]] = [
     (("--server-limit",), 1.5),
     (("--server-quota",), ""),
     (("--address",), "127.0.0.1:0"),
+    (("--plaintext", "--no-plaintext"), False),
     (("--heartbeat-limit",), 5.0),
     (("--hang-limit",), 600.0),
     (("--lease",), 60.0),

@@ -19,8 +19,9 @@ from shoal.parameters import switchboard
 from shoal.parameters.connection import Connection
 from shoal.parameters.large_bodies import LargeBodies
 from shoal.parameters.note_reader import BUFFER_BYTES, NoteReader
-from shoal.parameters.proving import SERVER_PURPOSE, Key, job_purpose
+from shoal.parameters.purposes import SERVER_PURPOSE, job_purpose
 from shoal.parameters.switchboard import Switchboard
+from shoal.transport.connection.handshake import Key
 from shoal.values import Address
 from shoal.wire.keeper_messages import CloseSpace, Filled
 from shoal.wire.note_frames import encode_note
@@ -173,7 +174,7 @@ def test_a_listener_without_the_token_is_not_believed(pair: Pair) -> None:
 def test_garbage_after_the_proof_closes_the_connection_and_says_why(pair: Pair) -> None:
     mine = pair.connect()
     pair.until(lambda: pair.there.connections and pair.here.connections)
-    mine.socket.send(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+    mine.endpoint.send(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
     pair.until(lambda: pair.there.reasons)
     assert "not Shoal's" in pair.there.reasons[0]
     pair.until(lambda: pair.here.reasons)  # and the other end sees it closed, and why
@@ -197,7 +198,7 @@ def test_a_closed_end_is_heard_of_once_at_the_other_only(pair: Pair) -> None:
 def test_an_end_that_dies_with_bytes_unread_has_closed_the_connection_too(pair: Pair, is_sending: bool) -> None:
     mine = pair.connect()
     pair.until(lambda: pair.there.connections and pair.here.connections)
-    mine.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # resets it
+    mine.endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # resets it
     mine.close()
     if is_sending:
         pair.accepted[0].send(Relay(generation=1, peer=0), bytes(30_000_000))

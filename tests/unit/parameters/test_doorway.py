@@ -15,9 +15,10 @@ import pytest
 from shoal.errors import AddressUnavailable, UsageError
 from shoal.parameters.connection import Connection
 from shoal.parameters.doorway import Doorway
-from shoal.parameters.proving import Key, job_purpose
+from shoal.parameters.purposes import job_purpose
 from shoal.parameters.switchboard import Switchboard
 from shoal.transport import strangers as strangers_module
+from shoal.transport.connection.handshake import OPENING_BYTES, Key
 from shoal.values import Address
 from shoal.wire.parameter_messages import AnyNote
 
@@ -71,11 +72,11 @@ def door() -> Iterator[Door]:
 
 
 def is_closed(stranger: socket.socket) -> bool:
-    """After the nonce that everybody is sent."""
+    """After the opening that everybody is sent."""
     stranger.settimeout(0.2)
     try:
         while data := stranger.recv(1000):
-            assert len(data) <= 32
+            assert len(data) <= OPENING_BYTES
     except TimeoutError:
         return False
     return True

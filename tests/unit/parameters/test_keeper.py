@@ -14,7 +14,7 @@ import pytest
 from shoal.errors import AddressUnavailable, Refused, UsageError
 from shoal.parameters.keeper import Keeper, KeeperConfig
 from shoal.parameters.keeper_client import KeeperClient
-from shoal.parameters.proving import KEEPER_PURPOSE, ConnectorProof, Key, keeper_job_purpose
+from shoal.parameters.purposes import KEEPER_PURPOSE, keeper_job_purpose
 from shoal.parameters.server_group.group_events import (
     BlocksLost,
     GroupEvent,
@@ -28,6 +28,8 @@ from shoal.parameters.server_group.group_events import (
 )
 from shoal.parameters.server_group.space_terms import SpaceTerms
 from shoal.transport import strangers as strangers_module
+from shoal.transport.connection.handshake import Key
+from shoal.transport.connection.introduction import connect
 from shoal.values import Address, ServerMap
 from shoal.wire.keeper_messages import (
     Filled,
@@ -56,15 +58,9 @@ class Peer:
     """The other end of one of the keeper's connections, in plain blocking calls."""
 
     def __init__(self, at: Address, purpose: bytes = KEEPER_PURPOSE, token: str = TOKEN) -> None:
-        self.socket = socket.create_connection((at.host, at.port), PATIENCE)
-        proof = ConnectorProof(Key(purpose, token))
-        try:
-            while not (outcome := proof.take(self._read(proof.wanted))).is_proved:
-                self.socket.sendall(outcome.answer)
-        except BaseException:
-            self.socket.close()
-            raise
-        self.session = proof.session
+        met = connect(at, Key(purpose, token), PATIENCE)
+        self.socket = met.endpoint
+        self.session = met.handshake.session
 
     def opened(self, news: AnyNote) -> tuple[ServerMap | None, list[SpaceTerms]]:
         """What a server is told, with the keys that were sealed for it."""

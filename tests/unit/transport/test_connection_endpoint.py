@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from shoal.environment import in_plaintext
 from shoal.errors import WireError
 from shoal.transport.connection import introduction
-from shoal.transport.connection.endpoint import ALL, Endpoint
+from shoal.transport.connection.endpoint import ALL, Endpoint, insists_on_tls
 from shoal.transport.connection.handshake import (
     REFUSAL,
     ConnectorHandshake,
@@ -92,7 +93,7 @@ def is_tls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
 
 def insist(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the other end were on another machine."""
-    monkeypatch.setattr(introduction, "insists_on_tls", lambda _: True)
+    monkeypatch.setattr(introduction, "insists_on_tls", lambda _family, _host: True)
 
 
 @contextlib.contextmanager
@@ -316,3 +317,30 @@ def test_a_recording_is_refused_by_whoever_it_is_played_to(monkeypatch: pytest.M
     assert WORDS not in answer
     if not insists:
         assert answer.endswith(REFUSAL)
+
+
+# Who insists
+
+
+@pytest.mark.parametrize(
+    ("host", "insists"),
+    [
+        ("127.0.0.1", False),
+        ("127.9.9.9", False),
+        ("::1", False),
+        ("::ffff:127.0.0.1", False),
+        ("10.0.0.1", True),
+        ("0.0.0.0", True),
+        ("fe80::1%eth0", True),
+        ("::ffff:10.0.0.1", True),
+    ],
+)
+def test_all_but_loopback_is_encrypted_unless_plaintext_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, host: str, insists: bool
+) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    assert insists_on_tls(family, host) == insists
+    assert not insists_on_tls(socket.AF_UNIX, "")
+    with in_plaintext(True):
+        assert not insists_on_tls(family, host)
+    assert insists_on_tls(family, host) == insists

@@ -16,6 +16,8 @@ from shoal.transport.connection.handshake import (
     ListenerHandshake,
     Untrusted,
 )
+from shoal.wire.derived_keys import group_key, space_key
+from shoal.wire.token_file import new_token
 
 KEY = Key(b"control", "a secret")
 FINGERPRINT, OTHER = bytes(range(32)), bytes(range(1, 33))
@@ -143,6 +145,18 @@ def test_a_recorded_connection_proves_nothing_to_another_listener(is_secure: boo
     with pytest.raises(Untrusted) as caught:
         connector.take(answer)
     assert caught.value.distrust is Distrust.UNPROVEN
+
+
+def test_a_derived_key_opens_nothing_that_the_token_opens() -> None:
+    token = new_token()
+    for key in (group_key(token), space_key(token, "job")):
+        with pytest.raises(Untrusted):
+            Talk(Key(b"control", key), Key(b"control", token)).run()
+
+
+def test_openings_and_tokens_do_not_repeat() -> None:
+    assert len({ConnectorHandshake(KEY).open(insists=False) for _ in range(100)}) == 100
+    assert len({new_token() for _ in range(100)}) == 100
 
 
 def test_the_secret_itself_is_never_sent() -> None:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from shoal.transport.connection.handshake import OPENING_BYTES
 from shoal.transport.probe import reachable
 from shoal.transport.tcp import PeerListener, connect_mesh
 from shoal.values import Address
-from shoal.wire import handshake
 from support.collectives import PATIENCE, TOKEN, generation_of, succeed
 
 
@@ -52,9 +52,9 @@ def test_a_machine_that_never_answers_is_given_up_after_the_time_given(listener:
         assert reachable(addresses, TOKEN, 1.0) == {2}
 
 
-def test_a_stranger_gets_its_nonce_although_nobody_connects(listener: PeerListener) -> None:
+def test_a_stranger_gets_its_opening_although_nobody_connects(listener: PeerListener) -> None:
     with socket.create_connection((listener.address.host, listener.address.port), PATIENCE) as stranger:
-        assert len(stranger.recv(100)) == handshake.NONCE_BYTES
+        assert len(stranger.recv(100)) == OPENING_BYTES
 
 
 def test_a_connection_that_its_peer_gives_up_is_not_kept(listener: PeerListener) -> None:

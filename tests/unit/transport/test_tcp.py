@@ -15,11 +15,11 @@ import pytest
 
 from shoal.errors import Aborted, AddressUnavailable, PeerLost, Refused, UsageError
 from shoal.transport import strangers
+from shoal.transport.connection.handshake import OPENING_BYTES, ConnectorHandshake, Key
 from shoal.transport.strangers import MOST
 from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
 from shoal.transport.tcp_handshake import Hello
 from shoal.values import Address, Unreached
-from shoal.wire import handshake
 from support.collectives import PATIENCE, TOKEN, generation_of, in_threads, succeed
 from support.flood import flood
 
@@ -81,12 +81,13 @@ def test_strangers_garbage_and_silence_neither_get_in_nor_delay(workers: Workers
     hung_up.close()
     garbage.sendall(b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n" + b"x" * 200)
     hello = Hello(generation=1, source=1, target=0)
-    proof = handshake.connector_proof("another token", bytes(32), hello.purpose)
-    forged.sendall(hello.pack() + bytes(32) + proof)
+    forger = ConnectorHandshake(Key(hello.purpose, "another token"))
+    forged.sendall(forger.open(insists=False))
+    forged.sendall(forger.take(forged.recv(OPENING_BYTES, socket.MSG_WAITALL)).send)
     ends = succeed(lambda: workers.connect(0), lambda: workers.connect(1))
     greet(ends[1], ends[0])
     silent.settimeout(PATIENCE)
-    assert len(silent.recv(100)) == handshake.NONCE_BYTES  # all it ever hears
+    assert len(silent.recv(100)) == OPENING_BYTES  # all it ever hears
     for stranger in (garbage, forged):
         stranger.settimeout(PATIENCE)
         with pytest.raises((ConnectionError, EOFError)):
@@ -111,7 +112,7 @@ def test_strangers_on_a_peer_port_are_closed_when_their_time_is_up(
     silent, slow = workers.knock(0), workers.knock(0)
     slow.sendall(b"SHPR")
     for stranger in (silent, slow):
-        assert len(stranger.recv(100)) == handshake.NONCE_BYTES
+        assert len(stranger.recv(100)) == OPENING_BYTES
         with pytest.raises((ConnectionError, EOFError)):
             stranger.recv(1) or _raise_end()
 
@@ -141,7 +142,7 @@ def test_a_peer_gets_in_when_a_process_without_a_descriptor_has_one_again(worker
         late.connect((workers.listeners[0].address.host, workers.listeners[0].address.port))
         with late:
             late.settimeout(PATIENCE)
-            assert len(late.recv(100)) == handshake.NONCE_BYTES, "the oldest stranger makes room"
+            assert len(late.recv(100)) == OPENING_BYTES, "the oldest stranger makes room"
         silent.settimeout(PATIENCE)
         assert silent.recv(1) == b""
     finally:

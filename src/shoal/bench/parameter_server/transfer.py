@@ -19,7 +19,7 @@ from shoal.environment import MALLOC, inherited, process_variables
 from shoal.parameters.keeper import Keeper, KeeperConfig
 from shoal.parameters.server_group.space_terms import SpaceTerms
 from shoal.values import Address
-from shoal.wire.handshake import new_token
+from shoal.wire.token_file import new_token
 
 WORKER = "shoal.bench.parameter_server.worker"
 END_SECONDS = 10.0  # for a process to end by itself

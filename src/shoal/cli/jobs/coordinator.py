@@ -14,7 +14,7 @@ import msgspec
 
 from shoal.cli.options import Once, Parser, add_settings, config_from
 from shoal.entry.script_kind import imports_shoal
-from shoal.environment import parse_address
+from shoal.environment import in_plaintext, parse_address
 from shoal.errors import UsageError
 from shoal.events import JobStarted
 from shoal.job_config import JobConfig, read_toml
@@ -79,6 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     is_restart = _is_under_way(config.run_dir)
     # The lock first: who runs the job already has its address too, and "in use" would not say why.
     with (
+        in_plaintext(config.plaintext),
         _held(run_dir, given.get("lock-fd")),
         _inherited(given["listen-fd"], token) if "listen-fd" in given else _listen(config, token) as listener,
     ):

@@ -20,6 +20,7 @@ from shoal.errors import ServersLost, UsageError
 from shoal.events import AnyEvent
 from shoal.job_config import JobConfig
 from shoal.launching.disk.job_token import read_group_token, token_file
+from shoal.launching.plaintext import spoken_plaintext
 from shoal.launching.processes.running import Processes, wait_for
 from shoal.launching.processes.specs import public
 from shoal.launching.servers.own_servers import OwnServers, OwnServersConfig
@@ -28,7 +29,7 @@ from shoal.parameters.keeper import KeeperConfig
 from shoal.settings.setting_checks import MOST_LOCAL, size_of
 from shoal.transport.strangers import raise_descriptor_limit
 from shoal.watch.server_words import notice
-from shoal.wire.handshake import new_token
+from shoal.wire.token_file import new_token
 
 LOOK_SECONDS = 1.0  # between two looks, when nothing happens
 SOFT_STOP = 2.0  # seconds between SIGTERM and SIGKILL
@@ -46,6 +47,9 @@ def parser() -> Parser:
         "--address", default="127.0.0.1:0", metavar="HOST:PORT", help="where jobs reach it (default: 127.0.0.1:0)"
     )
     made.add_argument("--token-file", dest="token_file", default="", metavar="FILE", help="file with the group's token")
+    made.add_argument(
+        "--plaintext", action="store_true", help="do not encrypt connections to other machines; for networks you trust"
+    )
     made.add_argument(
         "--replicas", type=int, default=1, metavar="N", help="servers that hold each parameter (default: 1)"
     )
@@ -79,6 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     logs = _folder(parsed.logs)
     raise_descriptor_limit()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(spoken_plaintext(parsed.plaintext))
         file = stack.enter_context(_token(parsed.token_file))
         signals = stack.enter_context(caught_signals())
         engine = stack.enter_context(contextlib.closing(LocalEngine(() if parsed.token_file else (file,))))

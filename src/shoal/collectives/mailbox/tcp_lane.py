@@ -19,6 +19,7 @@ from shoal.collectives.mailbox.letters import LETTER_BYTES, Kind, Letter, pack, 
 from shoal.errors import WireError
 from shoal.transport import near_link, silence
 from shoal.transport.arena import address_of
+from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.ending import CUT_OFF, SILENT, Ending, pack_ending, unpack_ending
 from shoal.transport.tcp_stream import UNREACHABLE
 
@@ -34,9 +35,9 @@ TURN_BYTES = 8 * 1024 * 1024  # most that is received from one peer before other
 class _Stream:
     """The connection to one peer."""
 
-    def __init__(self, peer: int, connection: socket.socket) -> None:
+    def __init__(self, peer: int, endpoint: Endpoint) -> None:
         self.peer = peer
-        self.socket = connection
+        self.endpoint = endpoint
         self.mask = select.EPOLLIN
         # Bytes in order, the first perhaps partly sent; with the last bytes of a send comes the send.
         self.outgoing: deque[tuple[memoryview, Delivery | None]] = deque()
@@ -58,7 +59,7 @@ class _Stream:
             if size >= SEND_BYTES or len(batch) == 16:
                 break
         try:
-            sent = self.socket.sendmsg(batch)
+            sent = self.endpoint.sendmsg(batch)
         except BlockingIOError:
             return []
         except OSError:
@@ -83,14 +84,14 @@ class _Stream:
         """
         if self.incoming is not None:
             letter, place = self.incoming
-            count = self.socket.recv_into(place)
+            count = self.endpoint.recv_into(place)
             self._expect(letter, place[count:])
             return count, count == len(place)
         if self.end + LETTER_BYTES + SHORT_BYTES > BUFFER_BYTES:
             rest = bytes(self.view[self.start : self.end])
             self.view[: len(rest)] = rest
             self.start, self.end = 0, len(rest)
-        count = self.socket.recv_into(self.view[self.end :])
+        count = self.endpoint.recv_into(self.view[self.end :])
         self.end += count
         return count, self.end == BUFFER_BYTES
 
@@ -119,7 +120,7 @@ class _Stream:
         enough = max(1, min(len(place), ENOUGH_BYTES))
         if enough != self.enough:
             self.enough = enough
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, enough)
+            self.endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, enough)
 
     @property
     def last_words(self) -> Ending:
@@ -137,21 +138,23 @@ class TcpLane(Lane):
     is_local = False
     reads_memory = False
 
-    def __init__(self, connections: Mapping[int, socket.socket], silence_limit: float) -> None:
-        """`connections`: one connected socket per peer; they belong to the lane from now on.
+    def __init__(self, connections: Mapping[int, Endpoint], silence_limit: float) -> None:
+        """`connections`: one per peer; they belong to the lane from now on.
 
         `silence_limit`: seconds after which a connection whose packets vanish counts as cut.
         """
         self._silence_limit = silence_limit
         self._streams = {peer: _Stream(peer, connection) for peer, connection in connections.items()}
-        self._by_descriptor = {stream.socket.fileno(): stream for stream in self._streams.values()}
+        self._by_descriptor = {stream.endpoint.fileno(): stream for stream in self._streams.values()}
         self.peers = self._streams.keys()
         self._epoll: select.epoll
+        # Streams whose first letters came with the handshake, which the kernel knows nothing of any more.
+        self._eager: list[_Stream] = []
         for stream in self._streams.values():
-            stream.socket.setblocking(False)
-            stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            near_link.keep_in_cache(stream.socket)
-            silence.watch(stream.socket, silence_limit)
+            stream.endpoint.setblocking(False)
+            stream.endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            near_link.keep_in_cache(stream.endpoint)
+            silence.watch(stream.endpoint, silence_limit)
 
     def post(self, target: int, letter: Letter, delivery: Delivery | None = None) -> bool:
         stream = self._streams[target]
@@ -173,9 +176,12 @@ class TcpLane(Lane):
     def watch(self, epoll: select.epoll) -> None:
         self._epoll = epoll
         for stream in self._streams.values():
-            epoll.register(stream.socket, stream.mask)
+            epoll.register(stream.endpoint, stream.mask)
+        self._eager = [stream for stream in self._streams.values() if stream.endpoint.has_more()]
 
     def collect(self, recipient: Recipient, ready: Sequence[tuple[int, int]]) -> None:
+        while self._eager:
+            self._receive(self._eager.pop(), recipient)
         for descriptor, happened in ready:
             stream = self._by_descriptor.get(descriptor)
             if stream is None or stream.has_ended:  # all have, if one said so
@@ -202,15 +208,15 @@ class TcpLane(Lane):
 
     def look(self, recipient: Recipient, now: float) -> None:  # noqa: ARG002  the kernel has clocks of its own
         for stream in self._streams.values():
-            if not stream.has_ended and silence.unanswered(stream.socket) >= self._silence_limit:
+            if not stream.has_ended and silence.unanswered(stream.endpoint) >= self._silence_limit:
                 self._end(stream, SILENT, recipient)
 
     def leave(self, ending: Ending) -> None:
         for stream in self._streams.values():
             try:
                 if not stream.outgoing:  # between letters
-                    stream.socket.send(pack_ending(ending))
-                stream.socket.shutdown(socket.SHUT_WR)
+                    stream.endpoint.send(pack_ending(ending))
+                stream.endpoint.shutdown(socket.SHUT_WR)
             except OSError:
                 continue  # nobody listens, or no room: the closed connection speaks for itself
             finally:
@@ -219,17 +225,17 @@ class TcpLane(Lane):
 
     def close(self) -> None:
         for stream in self._streams.values():
-            stream.socket.close()
+            stream.endpoint.close()
 
     def _watch(self, stream: _Stream) -> None:
         mask = select.EPOLLIN | (select.EPOLLOUT if stream.outgoing else 0)
         if mask != stream.mask and not stream.has_ended:
             stream.mask = mask
-            self._epoll.modify(stream.socket, mask)
+            self._epoll.modify(stream.endpoint, mask)
 
     def _receive(self, stream: _Stream, recipient: Recipient) -> None:
         left, has_more = TURN_BYTES, True
-        while has_more and left > 0 and not stream.has_ended:
+        while has_more and (left > 0 or stream.endpoint.has_more()) and not stream.has_ended:
             try:
                 count, has_more = stream.receive()
             except BlockingIOError:
@@ -264,5 +270,5 @@ class TcpLane(Lane):
     def _end(self, stream: _Stream, ending: Ending, recipient: Recipient) -> None:
         stream.has_ended = True
         stream.outgoing.clear()
-        self._epoll.unregister(stream.socket)
+        self._epoll.unregister(stream.endpoint)
         recipient.ended(stream.peer, ending, "")

@@ -21,6 +21,7 @@ from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.collectives.torch_backend.rendezvous import Meeting
 from shoal.collectives.torch_backend.vigil import Vigil
 from shoal.transport import neighbours
+from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.neighbours import Neighbourhood
 from shoal.transport.tcp import PeerListener, TcpMesh, connect_all, connect_mesh
 from shoal.values import Address, Generation, Member
@@ -42,7 +43,7 @@ class _Forming:
         self._meeting = meeting
         self._host = host
         self._timeout = timeout
-        self._made: list[PeerListener | Lane | TcpMesh | socket.socket] = []
+        self._made: list[PeerListener | Lane | TcpMesh | Endpoint] = []
 
     def run(self) -> Formed:
         rank, size = self._meeting.rank, self._meeting.size
@@ -69,13 +70,13 @@ class _Forming:
         members = self._introduce(listener.address)
         mesh = connect_mesh(listener, _generation(COLLECTIVES, members), rank, listener.token, self._timeout)
         self._made.append(mesh)
-        sockets = connect_all(listener, _generation(POST, members), rank, listener.token, self._timeout)
-        self._made += sockets.values()
+        connections = connect_all(listener, _generation(POST, members), rank, listener.token, self._timeout)
+        self._made += connections.values()
         self._meeting.exchange(b"")  # whoever is still connecting would take a closed connection for a lost rank
         for neighbour in set(hood.host_of(rank)) - {rank}:
-            sockets.pop(neighbour).close()
-        vigil = Vigil(listener, {peer: members[peer].address for peer in sockets})
-        lanes.append(TcpLane(sockets, listener.silence_limit))
+            connections.pop(neighbour).close()
+        vigil = Vigil(listener, {peer: members[peer].address for peer in connections})
+        lanes.append(TcpLane(connections, listener.silence_limit))
         self._made.append(lanes[-1])
         return Formed(group_over(mesh, hood, GroupConfig(names=names)), Mailbox(rank, size, lanes, names), vigil)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from shoal.errors import Refused
-from shoal.parameters.proving import KEEPER_PURPOSE, keeper_job_purpose
+from shoal.parameters.purposes import KEEPER_PURPOSE, keeper_job_purpose
 from shoal.parameters.server_group.cut_links import CutLinks
 from shoal.parameters.server_group.group_events import (
     BlocksLost,

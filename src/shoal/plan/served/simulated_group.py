@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from shoal.parameters.ledger.sequencer import Answer
-from shoal.parameters.proving import KEEPER_PURPOSE
+from shoal.parameters.purposes import KEEPER_PURPOSE
 from shoal.parameters.server_group.group_events import GroupEvent, MapMade, ServerLost
 from shoal.parameters.server_group.keeper_core import (
     Admit,

@@ -80,10 +80,10 @@ def plain(connection: socket.socket) -> PlainEndpoint:
     return endpoint
 
 
-def insists_on_tls(endpoint: PlainEndpoint) -> bool:
-    """Whether this process talks to the other end of a connected socket through TLS only."""
-    if endpoint.family not in (socket.AF_INET, socket.AF_INET6) or environment.plaintext():
+def insists_on_tls(family: int, host: str) -> bool:
+    """Whether this process talks to whoever has this numeric address through TLS only."""
+    if family not in (socket.AF_INET, socket.AF_INET6) or environment.plaintext():
         return False
-    host = ipaddress.ip_address(endpoint.getpeername()[0].partition("%")[0])
-    inner = host.ipv4_mapped if isinstance(host, ipaddress.IPv6Address) else None
-    return not (inner or host).is_loopback
+    address = ipaddress.ip_address(host.partition("%")[0])
+    inner = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return not (inner or address).is_loopback

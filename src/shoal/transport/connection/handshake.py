@@ -46,7 +46,7 @@ class Key:
 class Distrust(enum.Enum):
     """Why a connector does not go on."""
 
-    REFUSED = "it holds another token, or does not know what this connection is for"
+    REFUSED = "wrong token, or a job that it does not know; use the token file of that group or job"
     UNPROVEN = "it could not prove that it holds the token; is the address right?"
     INTERCEPTED = (
         "somebody in between decrypts this connection: the certificate shown here is not that of the process which "
@@ -113,7 +113,11 @@ class ConnectorHandshake(_End):
     def take(self, data: bytes) -> Step:
         """`Untrusted`: the other end does not take this one, or is not who it should be."""
         if not self._other:
-            return Step(secures=True) if self._meet(data) else self.secured(PLAIN)
+            try:
+                secures = self._meet(data)
+            except WireError:
+                raise Untrusted(Distrust.UNPROVEN) from None
+            return Step(secures=True) if secures else self.secured(PLAIN)
         if data == REFUSAL:
             raise Untrusted(Distrust.REFUSED)
         if hmac.compare_digest(data, self._proof(b"intercepted")):

@@ -10,8 +10,10 @@ import os
 import socket
 
 from shoal.transport.connection.endpoint import Endpoint, insists_on_tls, plain
-from shoal.transport.connection.handshake import AnyHandshake, ListenerHandshake, Step
+from shoal.transport.connection.handshake import AnyHandshake, ConnectorHandshake, Key, ListenerHandshake, Step
 from shoal.transport.connection.tls import TlsEndpoint
+from shoal.transport.name_lookup import Place
+from shoal.values import Address
 
 CLOSED = "it closed the connection before it proved anything"
 
@@ -28,11 +30,13 @@ class Introduction:
         self.was_refused = False  # this end did
         self._read = bytearray()
         self._securing: TlsEndpoint | None = None
-        if is_connected:
-            self._open()
 
-    def _open(self) -> None:
-        self._say(self.handshake.open(insists=insists_on_tls(self._plain)))
+    def open(self) -> None:
+        """Send the first bytes, once; `advance` does so too. `OSError`: the other end is gone."""
+        if not self.handshake.is_open:
+            name = self._plain.getpeername()  # of another family than those of IP it is no pair
+            insists = insists_on_tls(self._plain.family, name[0] if isinstance(name, tuple) else "")
+            self._say(self.handshake.open(insists=insists))
 
     def advance(self) -> bool:
         """Do what can be done now; where the socket blocks, all. True: both ends are proven.
@@ -45,7 +49,7 @@ class Introduction:
             if code:
                 raise OSError(code, os.strerror(code))
             self.is_connected = True
-            self._open()
+        self.open()
         while not self.was_refused:
             step = self._next_step()
             if step is None:
@@ -86,3 +90,28 @@ class Introduction:
     def _say(self, data: bytes) -> None:
         if data and self.endpoint.send(data) < len(data):  # the first bytes of a connection always find room
             raise OSError(errno.ENOBUFS, "the connection takes no bytes")
+
+
+def connect(address: Address, key: Key, timeout: float) -> Introduction:
+    """A proven connection that blocks, for so many seconds at a time. `OSError` or `Untrusted`: there is none."""
+    met = Introduction(socket.create_connection((address.host, address.port), timeout), ConnectorHandshake(key))
+    try:
+        met.advance()
+    except BaseException:
+        met.endpoint.close()
+        raise
+    return met
+
+
+def begin_to_connect(place: Place) -> socket.socket:
+    """A socket that does not block and can be written to once it is connected. `OSError`: it cannot even be tried."""
+    connection = socket.socket(place.family, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        code = connection.connect_ex(place.place)
+        if code not in (0, errno.EINPROGRESS):
+            raise OSError(code, os.strerror(code))
+    except BaseException:
+        connection.close()
+        raise
+    return connection

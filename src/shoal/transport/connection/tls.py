@@ -119,7 +119,8 @@ class TlsEndpoint:
 
     def _encrypted(self) -> None:
         with self._state:
-            self._unsent = memoryview(bytes(self._unsent) + self._outgoing.read())
+            made = self._outgoing.read()
+        self._unsent = memoryview(bytes(self._unsent) + made if self._unsent else made)
 
     def _flush(self) -> None:
         while self._unsent:

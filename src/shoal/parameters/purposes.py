@@ -1,0 +1,16 @@
+"""What connections of a server group are for; a purpose names the secret that opens a connection."""
+
+from __future__ import annotations
+
+SERVER_PURPOSE = b"parameters server"  # between servers; the group's token opens it
+KEEPER_PURPOSE = b"keeper"  # of servers and administrators with the keeper; the group's token opens it
+
+
+def job_purpose(job: str) -> bytes:
+    """Of a worker's connection to a server. The key of the job's space opens it."""
+    return f"parameters job={job}".encode()
+
+
+def keeper_job_purpose(job: str) -> bytes:
+    """Of a worker's connection to the keeper. The key of the job's space opens it."""
+    return f"keeper job={job}".encode()

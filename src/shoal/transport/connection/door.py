@@ -1,0 +1,96 @@
+"""A listening socket and the strangers behind it: takes connections in, a few at a time, and turns strangers out again.
+
+For one thread, in any poll loop: `accept` when it can be read and is not full, `sweep` when something is due. Not here:
+how many strangers there may be (`strangers`), and what is said to them.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from shoal.transport.connection.certificates import own_certificate
+from shoal.transport.connection.endpoint import insists_on_tls
+from shoal.transport.strangers import ACCEPT_AT_ONCE, FULL_SECONDS, Strangers
+
+Stranger = TypeVar("Stranger")
+
+
+class Door(Generic[Stranger]):
+    """Times are the caller's, in seconds of a clock that never goes back."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        take_in: Callable[[socket.socket], Stranger],
+        turn_out: Callable[[Stranger], None],
+    ) -> None:
+        """`listener` is bound and listening, and belongs to the door. `OSError` of `take_in`: it has gone already."""
+        listener.setblocking(False)
+        self._listener = listener
+        self._take_in = take_in
+        self._turn_out = turn_out
+        self._strangers: Strangers[Stranger] = Strangers()
+        self._full_until: float | None = None  # when to accept again: there was no descriptor for one more
+
+    def prepare(self) -> None:
+        """Make what TLS needs, where it will be needed, before anybody waits for it. May take a moment."""
+        if insists_on_tls(self._listener.family, self._listener.getsockname()[0]):
+            own_certificate()
+
+    def fileno(self) -> int:
+        """-1: it is closed."""
+        return self._listener.fileno()
+
+    def is_full(self, now: float) -> bool:
+        """Nobody can be taken in for a moment: do not wait for the socket."""
+        if self._full_until is not None and now >= self._full_until:
+            self._full_until = None
+        return self._full_until is not None
+
+    def accept(self, now: float) -> None:
+        """Take in some of the connections that wait."""
+        for _ in range(ACCEPT_AT_ONCE):
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                continue  # it is gone again
+            except OSError:
+                self._turn_all_out(self._strangers.make_room())
+                self._full_until = now + FULL_SECONDS
+                return
+            descriptor = connection.fileno()
+            try:
+                stranger = self._take_in(connection)
+            except OSError:
+                connection.close()
+                continue
+            self._turn_all_out(self._strangers.enter(stranger, descriptor, now))
+
+    def __iter__(self) -> Iterator[Stranger]:
+        """Those who have proven nothing yet."""
+        return iter(self._strangers)
+
+    def settle(self, stranger: Stranger) -> None:
+        """It has proven who it is, or is gone."""
+        self._strangers.settle(stranger)
+
+    def sweep(self, now: float) -> None:
+        """Turn out strangers whose time is up."""
+        self._turn_all_out(self._strangers.overdue(now))
+
+    def next_due(self, now: float) -> float | None:
+        """When `sweep` or `accept` has something to do, whatever happens. None: it has not."""
+        due = [each for each in (self._strangers.next_due, self._full_until) if each is not None]
+        return max(now, min(due)) if due else None
+
+    def close(self) -> None:
+        """Nobody is let in any more; strangers stay. Safe to call twice."""
+        self._listener.close()
+
+    def _turn_all_out(self, strangers: list[Stranger]) -> None:
+        for stranger in strangers:
+            self._turn_out(stranger)

@@ -23,9 +23,9 @@ import sys, time
 import msgspec, numpy
 from pathlib import Path
 from shoal.checkpoint.stores.local_store import LocalStore
-from shoal.checkpoint.published.manifest import INDEX_KEY, About, PartIndex, Piece, TensorEntry
+from shoal.checkpoint.published.manifest import INDEX_KEY, About, PartIndex, StoredSlice, TensorEntry
 from shoal.checkpoint.published.manifest import checkpoint_name, part_name
-from shoal.checkpoint.parts.part_file import Stored, encode_header
+from shoal.checkpoint.parts.part_file import StoredTensor, encode_header
 from shoal.checkpoint.published.store_publisher import StorePublisher
 from shoal.membership.publisher import PublishRequest
 from shoal.values import Address, Cursor, Generation, Member
@@ -48,12 +48,12 @@ for step in range(1, 10_000):
     for rank in range(2):
         data = numpy.full(ROWS, (step + rank) % 251, dtype=numpy.uint8)
         key, file = f"t@{rank}", part_name(rank, 2)
-        piece = Piece(file=file, key=key, offset=(rank, 0), shape=(1, ROWS), size=ROWS,
+        piece = StoredSlice(file=file, key=key, offset=(rank, 0), shape=(1, ROWS), size=ROWS,
                       checksum=xxhash.xxh3_64(data.data).hexdigest())
         entry = TensorEntry(name="t", dtype="uint8", shape=(2, ROWS), pieces=(piece,))
         index = PartIndex(tensors=(entry,), about=about if rank == 0 else None)
         metadata = {INDEX_KEY: msgspec.json.encode(index).decode()}
-        header = encode_header([Stored(key, "uint8", (1, ROWS), ROWS)], metadata)
+        header = encode_header([StoredTensor(key, "uint8", (1, ROWS), ROWS)], metadata)
         store.write(f"{name}/{file}", [header, data.data])
         files.append(file)
     publisher.publish(PublishRequest(checkpoint=name, files=tuple(files), mark=""))

@@ -85,7 +85,7 @@ WALKS = (
         (
             Stop("worker", "GradientGroups.arrive", "a parameter has its gradient: backward calls a hook"),
             Stop("worker", "Operations.all_reduce", "a group is complete: reduce it", under="GradientGroups._launch"),
-            Stop("worker", "Stream.push", "send what the schedule says", under="GradientGroups._launch"),
+            Stop("worker", "SendQueue.push", "send what the schedule says", under="GradientGroups._launch"),
             Stop("worker", "Executor._receive_blocks", "receive, and add to it", under="GradientGroups._launch"),
             Stop("worker", "GradientGroups.publish", "the sum is whole: backward ends with the mean"),
             Stop("worker", "OptimizerSteps.step", "the optimizer's step counts, or is void"),

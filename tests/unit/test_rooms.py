@@ -29,6 +29,7 @@ PURE_CORES = frozenset(
         "membership/generations/wishes.py",
         "parameters/ledger/clocks.py",
         "parameters/server_group/cut_links.py",
+        "plan/members/reach_check.py",
     }
 )
 
@@ -53,9 +54,6 @@ NOT_JOINED = frozenset(
         "collectives/carriers/making.py",
         "entry/script_kind.py",
         "parameters/space/laying_out.py",
-        "plan/members/reach.py",
-        "plan/members/replay.py",
-        "plan/quantities.py",
         "strategies/brake.py",
         "strategies/gradient_plan.py",
         "strategies/stand_in_group.py",

@@ -13,12 +13,20 @@ from typing import Any
 
 from shoal.cli.options import Once, Parser
 from shoal.errors import UsageError
-from shoal.plan.cluster_plan import Assumptions, ClusterPlan, best_interval, duration, restart_goodput
-from shoal.plan.members.faults import random_schedule
+from shoal.plan.cluster_plan import (
+    Assumptions,
+    ClusterPlan,
+    best_interval,
+    bits_of,
+    bytes_of,
+    duration,
+    restart_goodput,
+    seconds_of,
+)
+from shoal.plan.members.cluster import replay
+from shoal.plan.members.fault_schedules import random_schedule
 from shoal.plan.members.invariants import Violation
-from shoal.plan.members.replay import replay
 from shoal.plan.prediction import CAUSES, Prediction, predict
-from shoal.plan.quantities import bits_of, bytes_of, seconds_of
 
 DESCRIPTION = """\
 Predicts the goodput of a cluster: nodes fail at random, are replaced, and Shoal's own membership core decides what

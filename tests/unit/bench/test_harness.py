@@ -12,8 +12,8 @@ from shoal.bench.harness import Crew, in_turns
 from shoal.errors import ScriptFailed
 
 ECHO = """
-from shoal.bench.harness import Orders
-orders = Orders()
+from shoal.bench.harness import OrderLine
+orders = OrderLine()
 print("a library's chatter")
 for order in orders:
     if order == "fail":

@@ -21,13 +21,14 @@ from shoal.membership.generations import cuts, forming
 from shoal.membership.generations.losses import Losses
 from shoal.membership.member import alignment, member
 from shoal.membership.member.alignment import Alignment, Taking, align
-from shoal.plan.members import invariants, reach
+from shoal.plan.members import invariants
+from shoal.plan.members import reach_check as reach
 from shoal.plan.members.cluster import Parts, simulate
-from shoal.plan.members.faults import Kind, random_schedule
-from shoal.plan.members.group import Group
+from shoal.plan.members.fault_schedules import FaultKind, random_schedule
 from shoal.plan.members.invariants import Violation
-from shoal.plan.members.model import State, Trainer
+from shoal.plan.members.model import ToyState, Trainer
 from shoal.plan.members.script import Exchange, Script
+from shoal.plan.members.worker_group import WorkerGroup
 from shoal.values import Generation, Standing, Unreached
 
 MOST_SCHEDULES = 150  # within which each variant must be caught
@@ -35,7 +36,7 @@ MOST_SCHEDULES = 150  # within which each variant must be caught
 Variant = Callable[[pytest.MonkeyPatch], Parts]
 
 
-def caught_by(variant: Variant, kinds: list[Kind], likely: int) -> str:
+def caught_by(variant: Variant, kinds: list[FaultKind], likely: int) -> str:
     """The invariant that does not hold in the first schedule that the variant breaks, from the likely one on."""
     for number in range(MOST_SCHEDULES):
         seed = (likely + number) % MOST_SCHEDULES
@@ -52,7 +53,7 @@ def caught_by(variant: Variant, kinds: list[Kind], likely: int) -> str:
 class SkippingTrainer(Trainer):
     """Leaves the last sample of a member's part out."""
 
-    def part(self, state: State, generation: Generation, rank: int) -> tuple[tuple[int, int], ...]:
+    def part(self, state: ToyState, generation: Generation, rank: int) -> tuple[tuple[int, int], ...]:
         return super().part(state, generation, rank)[:-1]
 
 
@@ -125,11 +126,11 @@ def lets_everybody_bring_its_state(patch: pytest.MonkeyPatch) -> Parts:
 
 
 def blames_who_gave_up(patch: pytest.MonkeyPatch) -> Parts:
-    def hasty(self: Group, limit: float, is_over: Callable[[], bool], found: Callable[[Unreached], None]) -> None:
+    def hasty(self: WorkerGroup, limit: float, is_over: Callable[[], bool], found: Callable[[Unreached], None]) -> None:
         peer = None if self.broken is None else self.broken.peer
         found(Unreached(() if peer is None else (self.generation.members[peer].worker,)))
 
-    patch.setattr(Group, "look", hasty)
+    patch.setattr(WorkerGroup, "look", hasty)
     return Parts()
 
 
@@ -158,24 +159,24 @@ def forgets_losses(patch: pytest.MonkeyPatch) -> Parts:
 @pytest.mark.parametrize(
     ("variant", "kinds", "likely", "caught"),  # likely: the first seed that caught it when this was written
     [
-        (skips_samples, [Kind.JOIN], 0, {invariants.EACH_SAMPLE_ONCE}),
-        (applies_too_soon, [Kind.SLOW], 0, {invariants.ONE_STATE}),
-        (forgets_its_decisions, [Kind.CRASH], 1, {invariants.DECIDED_ONCE}),
-        (takes_the_least_far, [Kind.RESET, Kind.KILL, Kind.STOP], 5, {invariants.FURTHEST}),
-        (publishes_older_parts, [Kind.RESET, Kind.LAGGING], 1, {invariants.CURRENT_ONLY}),
-        (does_not_wait_for_the_lease, [Kind.SPLIT, Kind.JOIN, Kind.CUT_OFF], 5, {invariants.ONE_GROUP}),
-        (never_goes_back, [Kind.KILL], 2, {invariants.RUN_TO_ITS_END}),
-        (forgets_losses, [Kind.KILL], 2, {invariants.RUN_TO_ITS_END}),
+        (skips_samples, [FaultKind.JOIN], 0, {invariants.EACH_SAMPLE_ONCE}),
+        (applies_too_soon, [FaultKind.SLOW], 0, {invariants.ONE_STATE}),
+        (forgets_its_decisions, [FaultKind.CRASH], 1, {invariants.DECIDED_ONCE}),
+        (takes_the_least_far, [FaultKind.RESET, FaultKind.KILL, FaultKind.STOP], 5, {invariants.FURTHEST}),
+        (publishes_older_parts, [FaultKind.RESET, FaultKind.LAGGING], 1, {invariants.CURRENT_ONLY}),
+        (does_not_wait_for_the_lease, [FaultKind.SPLIT, FaultKind.JOIN, FaultKind.CUT_OFF], 5, {invariants.ONE_GROUP}),
+        (never_goes_back, [FaultKind.KILL], 2, {invariants.RUN_TO_ITS_END}),
+        (forgets_losses, [FaultKind.KILL], 2, {invariants.RUN_TO_ITS_END}),
         (
             lets_everybody_bring_its_state,
-            [Kind.STOP, Kind.CUT_OFF, Kind.VANISH, Kind.KILL],
+            [FaultKind.STOP, FaultKind.CUT_OFF, FaultKind.VANISH, FaultKind.KILL],
             10,
             {invariants.ONE_CHAIN, invariants.FURTHEST},
         ),
-        (blames_who_gave_up, [Kind.RESET], 0, {reach.CUT_OFF_ONLY}),
-        (keeps_who_reaches_the_fewest, [Kind.CUT_HOSTS, Kind.CUT_HOSTS_ONE_WAY], 0, {reach.LARGEST}),
+        (blames_who_gave_up, [FaultKind.RESET], 0, {reach.CUT_OFF_ONLY}),
+        (keeps_who_reaches_the_fewest, [FaultKind.CUT_HOSTS, FaultKind.CUT_HOSTS_ONE_WAY], 0, {reach.LARGEST}),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_it_is_caught(variant: Variant, kinds: list[Kind], likely: int, caught: set[str]) -> None:
+def test_it_is_caught(variant: Variant, kinds: list[FaultKind], likely: int, caught: set[str]) -> None:
     assert caught_by(variant, kinds, likely) in caught

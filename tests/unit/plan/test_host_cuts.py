@@ -14,7 +14,7 @@ from shoal.events import GenerationFormed, WorkerExpelled
 from shoal.job_config import JobConfig
 from shoal.membership.member import member
 from shoal.plan.members.cluster import Cluster, Parts
-from shoal.plan.members.faults import Schedule
+from shoal.plan.members.fault_schedules import Schedule
 from shoal.plan.members.model import Task
 from shoal.plan.members.script import Pace, Script
 from shoal.values import Unreached

@@ -10,9 +10,17 @@ import pytest
 
 from shoal.cli.simulate import main
 from shoal.errors import UsageError
-from shoal.plan.cluster_plan import Assumptions, ClusterPlan, best_interval, duration, restart_goodput
+from shoal.plan.cluster_plan import (
+    Assumptions,
+    ClusterPlan,
+    best_interval,
+    bits_of,
+    bytes_of,
+    duration,
+    restart_goodput,
+    seconds_of,
+)
 from shoal.plan.prediction import predict
-from shoal.plan.quantities import bits_of, bytes_of, seconds_of
 
 HOUR = 3600.0
 PLAN = ClusterPlan(nodes=60, mtbf=6 * HOUR, state=1e10)

@@ -6,10 +6,9 @@ import dataclasses
 
 import pytest
 
-from shoal.plan.members.cluster import Cluster, Parts, simulate
-from shoal.plan.members.faults import Fault, Kind, random_schedule
+from shoal.plan.members.cluster import Cluster, Parts, how_to_replay, replay, simulate
+from shoal.plan.members.fault_schedules import Fault, FaultKind, random_schedule
 from shoal.plan.members.invariants import Violation
-from shoal.plan.members.replay import how_to_replay, replay
 
 SHORT = range(50)  # seeds in `make test`
 LONG = range(1000, 3000)  # and in `make test-long`
@@ -46,7 +45,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 def test_losing_fewer_than_all_needs_no_checkpoint() -> None:
     """One kill after the other, with time to recover in between, never makes the job go back."""
     for seed in range(20):
-        schedule = random_schedule(seed, kinds=(Kind.KILL, Kind.VANISH))
+        schedule = random_schedule(seed, kinds=(FaultKind.KILL, FaultKind.VANISH))
         faults = tuple(
             Fault(fault.kind, 1.0 + 4.0 * n, 0.0, fault.first, 0.0) for n, fault in enumerate(schedule.faults)
         )
@@ -64,13 +63,13 @@ def test_whoever_is_killed_behind_the_loop_is_stood_in_for_without_a_checkpoint(
     schedule = random_schedule(9)
     assert schedule.config.workers == 3
     for tenths in range(1, 20):
-        late = (Fault(Kind.KILL, tenths / 10, 0.0, victim, 0.0),)
+        late = (Fault(FaultKind.KILL, tenths / 10, 0.0, victim, 0.0),)
         outcome = simulate(dataclasses.replace(schedule, faults=(), late=late))
         assert (outcome.restores, outcome.applied) == (0, outcome.steps), tenths
 
 
-@pytest.mark.parametrize("kind", [Kind.KILL, Kind.KILL_ALL, Kind.CRASH])
-def test_what_is_killed_before_the_first_generation_costs_nothing(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.KILL, FaultKind.KILL_ALL, FaultKind.CRASH])
+def test_what_is_killed_before_the_first_generation_costs_nothing(kind: FaultKind) -> None:
     schedule = random_schedule(3)
     for hundredths in range(5, 80, 15):
         faults = (Fault(kind, hundredths / 100, 0.0, 0.5, 0.0),)
@@ -80,7 +79,7 @@ def test_what_is_killed_before_the_first_generation_costs_nothing(kind: Kind) ->
 
 def test_a_job_that_loses_everybody_starts_again_from_its_checkpoint() -> None:
     schedule = random_schedule(3)
-    schedule = dataclasses.replace(schedule, faults=(Fault(Kind.KILL_ALL, 5.0, 0.0, 0.0, 0.0),), late=())
+    schedule = dataclasses.replace(schedule, faults=(Fault(FaultKind.KILL_ALL, 5.0, 0.0, 0.0, 0.0),), late=())
     outcome = simulate(schedule)
     assert outcome.restores == 1
     assert outcome.steps < outcome.applied < 2 * outcome.steps
@@ -88,7 +87,7 @@ def test_a_job_that_loses_everybody_starts_again_from_its_checkpoint() -> None:
 
 def test_a_replay_tells_faults_events_and_the_end() -> None:
     schedule = random_schedule(3)
-    told = list(replay(dataclasses.replace(schedule, faults=(Fault(Kind.KILL, 5.0, 0.0, 0.0, 0.0),))))
+    told = list(replay(dataclasses.replace(schedule, faults=(Fault(FaultKind.KILL, 5.0, 0.0, 0.0, 0.0),))))
     assert told[0].startswith("schedule 3:")
     assert any("fault: " in line for line in told)
     assert any("generation-formed" in line for line in told)

@@ -1,29 +1,33 @@
 """A simulated cluster: a schedule's job from its start to its end, with the faults that the schedule has.
 
 Puts the simulated processes together around the live protocol and does to them what the schedule says. Not here: which
-schedules there are (`faults`), what must be true (`invariants`).
+schedules there are (`fault_schedules`), what must be true (`invariants`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from shoal import events
 from shoal.events import AnyEvent, StepsApplied
 from shoal.membership.core.core import MembershipCore
 from shoal.membership.core.decisions import Decision, EndDecided, Remembered, add_up
 from shoal.membership.core.protocol import Program
-from shoal.plan.members.coordinator import Coordinator
-from shoal.plan.members.faults import Fault, Kind, Schedule
+from shoal.plan.members.fault_schedules import Fault, FaultKind, Schedule
 from shoal.plan.members.invariants import PROGRESS, History, Violation
 from shoal.plan.members.launcher import Launcher
-from shoal.plan.members.model import Store, Trainer
-from shoal.plan.members.reach import Reach
+from shoal.plan.members.model import ToyStore, Trainer
+from shoal.plan.members.reach_check import Reach
 from shoal.plan.members.script import Script
-from shoal.plan.members.worker import Worker
+from shoal.plan.members.simulated_coordinator import Coordinator
+from shoal.plan.members.simulated_worker import SimulatedWorker
 from shoal.plan.world.network import COORDINATOR, Network
 from shoal.plan.world.virtual_time import VirtualTime
+
+# A replay leaves these out: there are too many of them.
+UNTOLD = (events.CheckpointPublished, events.CheckpointStarted, events.StepsApplied)
 
 
 @dataclass(frozen=True)
@@ -61,12 +65,12 @@ class Cluster:
         self.network = Network(self.time, patience=schedule.config.heartbeat_limit, host_of=schedule.host_of)
         self.history = History(schedule.task)
         self._reach = Reach(self.network.links, schedule.config)
-        self.store = Store()
+        self.store = ToyStore()
         self.trainer = parts.trainer(schedule.task)
         self.ledger: list[Decision] = []
         self.events: list[tuple[float, AnyEvent]] = []
         self.suffered: list[tuple[float, Fault]] = []
-        self.workers: dict[int, Worker] = {}  # by number, the dead too
+        self.workers: dict[int, SimulatedWorker] = {}  # by number, the dead too
         self._schedule = schedule
         self._parts = parts
         self._late = schedule.late
@@ -104,7 +108,7 @@ class Cluster:
 
     def start_worker(self, number: int) -> None:
         if self._exit_code is None:
-            self.workers[number] = Worker(self, number, self._parts.script)
+            self.workers[number] = SimulatedWorker(self, number, self._parts.script)
 
     def process_ended(self, worker: int, code: int) -> None:
         if self.time.chance(0.7):
@@ -153,63 +157,63 @@ class Cluster:
         other = alive[int(fault.second * len(alive))]
         seconds, one_way = fault.seconds, fault.second < 0.5
         match fault.kind:
-            case Kind.KILL:
+            case FaultKind.KILL:
                 one.end(-9)
-            case Kind.KILL_ALL:
+            case FaultKind.KILL_ALL:
                 for worker in alive:
                     worker.end(-9)
-            case Kind.VANISH:
+            case FaultKind.VANISH:
                 self._vanish(one)
-            case Kind.STOP:
+            case FaultKind.STOP:
                 one.process.freeze(seconds)
-            case Kind.STOP_ALL:
+            case FaultKind.STOP_ALL:
                 for worker in alive:
                     worker.process.freeze(seconds * self.time.between(0.8, 1.2))
-            case Kind.SLOW:
+            case FaultKind.SLOW:
                 one.script.slowness = 20.0
                 self.time.after(seconds, lambda: setattr(one.script, "slowness", 1.0))
-            case Kind.HAND_OVER:
+            case FaultKind.HAND_OVER:
                 one.script.is_leaving = True
-            case Kind.HANG:
+            case FaultKind.HANG:
                 one.script.hangs_for = 2 * seconds
-            case Kind.RAISE:
+            case FaultKind.RAISE:
                 one.script.is_raising = True
-            case Kind.CUT:
+            case FaultKind.CUT:
                 self._cut(one.number, other.number, seconds)
-            case Kind.CUT_ONE_WAY:
+            case FaultKind.CUT_ONE_WAY:
                 self.network.links.cut(one.number, other.number, seconds)
-            case Kind.CUT_HOSTS | Kind.CUT_HOSTS_ONE_WAY:
+            case FaultKind.CUT_HOSTS | FaultKind.CUT_HOSTS_ONE_WAY:
                 self._cut_hosts(one.number, other.number, fault)
-            case Kind.CUT_OFF:
+            case FaultKind.CUT_OFF:
                 self._cut(one.number, COORDINATOR, seconds)
-            case Kind.CUT_OFF_ONE_WAY:
+            case FaultKind.CUT_OFF_ONE_WAY:
                 link = (one.number, COORDINATOR) if one_way else (COORDINATOR, one.number)
                 self.network.links.cut(*link, seconds)
-            case Kind.SPLIT:
+            case FaultKind.SPLIT:
                 self._split(alive, fault)
-            case Kind.RESET:
+            case FaultKind.RESET:
                 self.network.reset(one.number, other.number)
-            case Kind.RESET_OFF:
+            case FaultKind.RESET_OFF:
                 self.network.reset(one.number, COORDINATOR)
             case _:
                 self._suffer_everywhere(fault)
 
     def _suffer_everywhere(self, fault: Fault) -> None:
         match fault.kind:
-            case Kind.CRASH:
+            case FaultKind.CRASH:
                 self._coordinator.crash()
-            case Kind.CRASH_DECIDING:
+            case FaultKind.CRASH_DECIDING:
                 self._coordinator.is_doomed = True
-            case Kind.LOSSY:
+            case FaultKind.LOSSY:
                 self.network.loss = 0.01
                 self.time.after(fault.seconds, lambda: setattr(self.network, "loss", 0.0))
-            case Kind.LAGGING:
+            case FaultKind.LAGGING:
                 self.network.slowness = 60.0
                 self.time.after(fault.seconds, lambda: setattr(self.network, "slowness", 1.0))
-            case Kind.JOIN:
+            case FaultKind.JOIN:
                 self._launcher.enlist()
 
-    def _vanish(self, worker: Worker) -> None:
+    def _vanish(self, worker: SimulatedWorker) -> None:
         worker.process.die()
         self.network.machine_died(worker.number)
         self._replace(worker.number)
@@ -222,13 +226,58 @@ class Cluster:
         here, there = self._schedule.host_of(one), self._schedule.host_of(other)
         if here != there:
             self.network.links.cut(here, there, fault.seconds, of_hosts=True)
-            if fault.kind is Kind.CUT_HOSTS:
+            if fault.kind is FaultKind.CUT_HOSTS:
                 self.network.links.cut(there, here, fault.seconds, of_hosts=True)
 
-    def _split(self, alive: list[Worker], fault: Fault) -> None:
+    def _split(self, alive: list[SimulatedWorker], fault: Fault) -> None:
         count = 1 + int(fault.second * len(alive))
         away = [worker.number for worker in alive[:count]]
         rest = [worker.number for worker in alive[count:]]
         for one in away:
             for other in (*rest, COORDINATOR):
                 self._cut(one, other, fault.seconds)
+
+
+def how_to_replay(seed: int) -> str:
+    return f"shoal simulate --replay {seed}"
+
+
+def replay(schedule: Schedule, parts: Parts | None = None) -> Iterator[str]:
+    """Lines for people. The last one says how it ended; raises Violation after it where something was not true."""
+    config = schedule.config
+    hosts = ", ".join(str(schedule.host_of(worker)) for worker in range(config.workers))
+    yield (
+        f"schedule {schedule.seed}: {config.workers} workers on hosts {hosts}, at least {config.fewest}, "
+        f"a checkpoint every {schedule.pace.checkpoint_every} steps, {len(schedule.faults)} faults, "
+        f"{len(schedule.late)} more behind the loop"
+    )
+    cluster = Cluster(schedule, parts or Parts())
+    violation: Violation | None = None
+    last = ""
+    try:
+        outcome = cluster.run()
+        last = (
+            f"finished after {outcome.seconds:.1f} s: {outcome.steps} steps ({outcome.applied} applied), "
+            f"{outcome.generations} generations, {outcome.checkpoints} checkpoints, {outcome.restores} restores"
+        )
+    except Violation as found:
+        violation, last = found, f"NOT TRUE: {found}"
+    happened = [(time, f"fault: {fault.kind.value} ({fault.seconds:.1f} s)") for time, fault in cluster.suffered]
+    happened += [
+        (time, f"{type(event).__struct_config__.tag}: {_text(event)}")
+        for time, event in cluster.events
+        if not isinstance(event, UNTOLD)
+    ]
+    for time, text in sorted(happened, key=lambda pair: pair[0]):
+        yield f"{time:8.3f} s  {text}"
+    yield last
+    if violation is not None:
+        raise violation
+
+
+def _text(event: events.AnyEvent) -> str:
+    worker = getattr(event, "worker", None)
+    who = "" if worker is None else f"worker {worker}"
+    number = getattr(event, "generation", None)
+    which = "" if number is None else f"generation {number}"
+    return ", ".join(part for part in (which, who, getattr(event, "reason", "")) if part)

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from shoal.checkpoint.published.manifest import parse_name
-from shoal.plan.members.model import State, Task
+from shoal.plan.members.model import Task, ToyState
 from shoal.values import Generation
 
 ONE_STATE = "members at the same generation and step have the same state"
@@ -37,7 +37,7 @@ class Violation(Exception):
 @dataclass(frozen=True)
 class Publication:
     checkpoint: str
-    state: State
+    state: ToyState
     generation: int  # that wrote it
 
 
@@ -52,12 +52,12 @@ class History:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._states: dict[int, State] = {1: State()}
-        self._at: dict[tuple[int, int], State] = {}  # by generation and step
+        self._states: dict[int, ToyState] = {1: ToyState()}
+        self._at: dict[tuple[int, int], ToyState] = {}  # by generation and step
         self._restores: list[Restore] = []
         self._publications: list[Publication] = []
-        self._results: dict[int, State] = {}  # by worker that came to the end of its script
-        self._accepted: dict[int, State] = {}  # of those, by worker whose result counts
+        self._results: dict[int, ToyState] = {}  # by worker that came to the end of its script
+        self._accepted: dict[int, ToyState] = {}  # of those, by worker whose result counts
         # By attempt and piece: workers that ran this code behind the loop to its end, and whether as the first one.
         self._behind: dict[tuple[int, int], dict[int, bool]] = {}
         self.generations: list[Generation] = []  # decided, in order
@@ -79,7 +79,7 @@ class History:
 
     # What happens
 
-    def applied(self, worker: int, state: State) -> None:
+    def applied(self, worker: int, state: ToyState) -> None:
         place = (state.generation, state.step)
         other = self._at.setdefault(place, state)
         if other.identity != state.identity:
@@ -97,12 +97,12 @@ class History:
                 text = f"worker {worker} goes on in generation {number} although {later.number} is there"
                 raise Violation(ONE_GROUP, text)
 
-    def took(self, worker: int, before: State, after: State) -> None:
+    def took(self, worker: int, before: ToyState, after: ToyState) -> None:
         """A worker that brought the job's state goes on with the one that all agreed on."""
         if after.step < before.step:
             raise Violation(FURTHEST, f"worker {worker} goes back from step {before.step} to {after.step}")
 
-    def restored(self, generation: int, state: State) -> None:
+    def restored(self, generation: int, state: ToyState) -> None:
         restore = Restore(generation, state.identity)
         if restore not in self._restores:
             self._restores.append(restore)
@@ -124,7 +124,7 @@ class History:
         if place is None or place[1] != current:
             raise Violation(CURRENT_ONLY, f"{checkpoint} is about to be published in generation {current}")
 
-    def published(self, checkpoint: str, generation: int, states: list[State]) -> State:
+    def published(self, checkpoint: str, generation: int, states: list[ToyState]) -> ToyState:
         """The one state that all parts are of."""
         if len({state.identity for state in states}) != 1:
             raise Violation(ONE_STATE, f"the parts of {checkpoint} are of different states")
@@ -135,7 +135,7 @@ class History:
         """A worker has run a piece of the code behind the loop to its end."""
         self._behind.setdefault((attempt, piece), {})[worker] = is_first
 
-    def finished(self, worker: int, state: State) -> None:
+    def finished(self, worker: int, state: ToyState) -> None:
         """A worker's script is done; whether that counts is for the coordinator to say."""
         self._results[worker] = state
 
@@ -151,7 +151,7 @@ class History:
 
     # At the end
 
-    def check_end(self) -> State:
+    def check_end(self) -> ToyState:
         """The job says that it finished: the state that it finished with."""
         if not self._accepted:
             raise Violation(CURRENT_ONLY, "the job finished without a result")
@@ -174,14 +174,14 @@ class History:
         if left_out := set(self._accepted) - set(ran):
             raise Violation(RUN_TO_ITS_END, f"workers {sorted(left_out)} have not run the last piece")
 
-    def _chain(self, state: State) -> list[State]:
+    def _chain(self, state: ToyState) -> list[ToyState]:
         """From the result back to the beginning."""
         found = [state]
         while found[-1].parent:
             found.append(self._states[found[-1].parent])
         return found
 
-    def _check_samples(self, chain: list[State]) -> None:
+    def _check_samples(self, chain: list[ToyState]) -> None:
         used = Counter(sample for state in chain for sample in state.samples)
         wanted = {(epoch, index) for epoch in range(self._task.epochs) for index in range(self._task.samples)}
         wrong = [sample for sample in wanted | set(used) if used[sample] != (1 if sample in wanted else 0)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from shoal.plan.world.network import COORDINATOR, LAUNCHER, End, Network
+from shoal.plan.world.network import COORDINATOR, LAUNCHER, Network, StreamEnd
 from shoal.plan.world.virtual_time import Process, VirtualTime
 from shoal.wire.messages import (
     PROTOCOL_VERSION,
@@ -27,7 +27,7 @@ from shoal.wire.messages import (
 RETRY = 0.2  # seconds between two attempts to reach the coordinator
 
 
-class Surroundings(Protocol):
+class LauncherSurroundings(Protocol):
     time: VirtualTime
     network: Network
 
@@ -35,11 +35,11 @@ class Surroundings(Protocol):
 
 
 class Launcher:
-    def __init__(self, around: Surroundings, is_over: Callable[[], bool]) -> None:
+    def __init__(self, around: LauncherSurroundings, is_over: Callable[[], bool]) -> None:
         self._around = around
         self._is_over = is_over
         self._process = Process(around.time)
-        self._end: End | None = None
+        self._end: StreamEnd | None = None
         self._is_welcome = False
         self._exits: list[ProcessExited] = []  # all that it saw; the coordinator may have forgotten them
         self._asked = 0  # replacements that it has no number for yet
@@ -74,7 +74,7 @@ class Launcher:
         end.send(encode(Watch(version=PROTOCOL_VERSION)))
         end.listen(self._received, lambda: self._closed(end))
 
-    def _closed(self, end: End) -> None:
+    def _closed(self, end: StreamEnd) -> None:
         if end is self._end:
             self._is_welcome = False
             self._process.after(RETRY, self._connect)

@@ -27,7 +27,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class State:
+class ToyState:
     """A model, and how far its worker is in the script."""
 
     identity: int = 1  # hash chain over everything that was applied
@@ -60,17 +60,19 @@ class Trainer:
         self._task = task
         self._orders: dict[int, SampleOrder] = {}
 
-    def is_done(self, state: State) -> bool:
+    def is_done(self, state: ToyState) -> bool:
         return state.cursor.epoch >= self._task.epochs
 
-    def part(self, state: State, generation: Generation, rank: int) -> tuple[tuple[int, int], ...]:
+    def part(self, state: ToyState, generation: Generation, rank: int) -> tuple[tuple[int, int], ...]:
         """The samples of one member in the step after this state, as (epoch, index)."""
         epoch, start = state.cursor.epoch, state.cursor.position
         order = self._order(epoch)
         parts = deal_step(self._dealing(generation, rank), start=start, samples=self._step_samples(state, generation))
         return tuple((epoch, int(index)) for part in parts for index in order.between(part.start, part.stop))
 
-    def applied(self, state: State, generation: Generation, parts: Sequence[tuple[tuple[int, int], ...]]) -> State:
+    def applied(
+        self, state: ToyState, generation: Generation, parts: Sequence[tuple[tuple[int, int], ...]]
+    ) -> ToyState:
         """The state after the step to which every member has brought its samples."""
         samples = tuple(sample for part in parts for sample in part)
         position = state.cursor.position + self._step_samples(state, generation)
@@ -92,7 +94,7 @@ class Trainer:
         shares = tuple(member.share for member in generation.members)
         return Dealing(rank=rank, shares=shares, batch_size=self._task.batch_size)
 
-    def _step_samples(self, state: State, generation: Generation) -> int:
+    def _step_samples(self, state: ToyState, generation: Generation) -> int:
         return min(self._dealing(generation, 0).step_size, self._task.samples - state.cursor.position)
 
     def _order(self, epoch: int) -> SampleOrder:
@@ -101,17 +103,17 @@ class Trainer:
         return self._orders[epoch]
 
 
-class Store:
+class ToyStore:
     """Where checkpoints lie: outlives every process."""
 
     def __init__(self) -> None:
-        self.parts: dict[str, dict[str, State]] = {}  # by checkpoint and file
-        self.published: dict[str, State] = {}
+        self.parts: dict[str, dict[str, ToyState]] = {}  # by checkpoint and file
+        self.published: dict[str, ToyState] = {}
 
-    def write(self, checkpoint: str, file: str, state: State) -> None:
+    def write(self, checkpoint: str, file: str, state: ToyState) -> None:
         self.parts.setdefault(checkpoint, {})[file] = state
 
-    def newest(self) -> tuple[str, State] | None:
+    def newest(self) -> tuple[str, ToyState] | None:
         """Of a later generation, then of a later step."""
         if not self.published:
             return None

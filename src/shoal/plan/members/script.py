@@ -17,10 +17,10 @@ from shoal.events import StepsApplied
 from shoal.job_config import JobConfig
 from shoal.membership.member import member
 from shoal.membership.member.alignment import Taking
-from shoal.plan.members.group import Group
 from shoal.plan.members.invariants import History
-from shoal.plan.members.model import State, Store, Trainer
+from shoal.plan.members.model import ToyState, ToyStore, Trainer
 from shoal.plan.members.worker_client import WorkerClient
+from shoal.plan.members.worker_group import WorkerGroup
 from shoal.plan.world.network import Network
 from shoal.plan.world.virtual_time import Process, VirtualTime
 from shoal.steps import StepRow
@@ -34,13 +34,13 @@ EVALUATION = "evaluation, meeting 2"
 LAST_WORD_SECONDS = 30.0  # that a leave waits for a coordinator which is away
 
 
-class Surroundings(Protocol):
+class ScriptSurroundings(Protocol):
     """What a worker's process finds around it."""
 
     time: VirtualTime
     network: Network
     history: History
-    store: Store
+    store: ToyStore
     trainer: Trainer
     config: JobConfig
     pace: Pace
@@ -88,16 +88,16 @@ Effects = Generator[Effect, Any, Any]
 
 
 class Script:
-    def __init__(self, around: Surroundings, number: int, process: Process, client: WorkerClient) -> None:
+    def __init__(self, around: ScriptSurroundings, number: int, process: Process, client: WorkerClient) -> None:
         self.number = number
         self.slowness = 1.0  # factor on the time that a step takes
         self.is_leaving = False  # its machine is taken away: it hands its place over at the end of a step
         self.is_raising = False  # its code fails in its next step
         self.hangs_for = 0.0  # seconds that its code stands still in its next step, while its heartbeats go on
         self.exit_code = 0  # when it is through
-        self.state = State()
-        self.taken: State | None = None  # copied from others, not in use yet
-        self.group: Group | None = None
+        self.state = ToyState()
+        self.taken: ToyState | None = None  # copied from others, not in use yet
+        self.group: WorkerGroup | None = None
         self._around = around
         self._process = process
         self._client = client
@@ -145,7 +145,7 @@ class Script:
         rank = entered.generation.rank_of(self.number)
         assert rank is not None
         if entered.alignment.takings[rank] is Taking.START:
-            self.state = State()
+            self.state = ToyState()
         elif self.taken is not None:
             if standing.generation > 0 and self.number in entered.generation.carriers:
                 self._around.history.took(self.number, self.state, self.taken)
@@ -161,7 +161,7 @@ class Script:
         group = self.in_group
         yield Sleep(self._around.pace.copying * self._around.time.between(0.0, 2.0), "restoring")
         newest = self._around.store.newest() if group.rank == 0 else None
-        found = State() if newest is None else newest[1]
+        found = ToyState() if newest is None else newest[1]
         answers = yield self.exchange("restoring", found)
         self._reach(0)
         self.state = replace(answers[0], loop=1, points=0, attempt=group.generation.number)
@@ -313,7 +313,7 @@ class Script:
         )
 
     @property
-    def in_group(self) -> Group:
+    def in_group(self) -> WorkerGroup:
         assert self.group is not None
         return self.group
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from shoal.membership.member.heard import Heard, Interruption
 from shoal.membership.member.outbox import Outbox
-from shoal.plan.world.network import COORDINATOR, End, Network
+from shoal.plan.world.network import COORDINATOR, Network, StreamEnd
 from shoal.plan.world.virtual_time import Process
 from shoal.values import Address
 from shoal.wire.messages import (
@@ -53,7 +53,7 @@ class WorkerClient:
         self._worker = worker
         self._on_news = on_news
         self._outbox = Outbox()
-        self._end: End | None = None
+        self._end: StreamEnd | None = None
         self._is_welcome = False  # by the coordinator at the other end
         self._pause = FIRST_PAUSE
         self._is_closed = False
@@ -97,7 +97,7 @@ class WorkerClient:
         self._process.after(self._pause, self._connect)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
-    def _closed(self, end: End) -> None:
+    def _closed(self, end: StreamEnd) -> None:
         if end is self._end:
             self._is_welcome = False
             self._come_back()
@@ -121,7 +121,7 @@ class WorkerClient:
             )
         )
 
-    def _beat(self, end: End) -> None:
+    def _beat(self, end: StreamEnd) -> None:
         if self._is_closed or end is not self._end or not self._is_welcome:
             return
         self.beat()
@@ -148,7 +148,7 @@ class WorkerClient:
         end = self._end
         self._process.after(0.0, lambda: self._note_heard(end))
 
-    def _note_heard(self, end: End | None) -> None:
+    def _note_heard(self, end: StreamEnd | None) -> None:
         if end is self._end and self._is_welcome and self._process.woke < self._process.time.now:
             self.heard_at = self._process.time.now
         self._on_news()

@@ -24,7 +24,7 @@ class Cut:
     is_masked: bool  # the side that is heard no more does not notice: what the other side sends passes for answers
 
 
-class Links:
+class LinkCuts:
     def __init__(self, time: VirtualTime, host_of: Callable[[int], int]) -> None:
         self.on_mended: Callable[[], None] = lambda: None  # called when a cut is over
         self._time = time

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from shoal.plan.world.links import Links
+from shoal.plan.world.links import LinkCuts
 from shoal.plan.world.virtual_time import Process, VirtualTime
 
 COORDINATOR = -1
@@ -20,15 +20,15 @@ LAUNCHER = -2
 MANY_ENDS = 64  # streams of one endpoint, from which on closed ones are looked for
 CLOSED = object()  # the last thing that comes through a stream which is closed in order
 
-Accept = Callable[["End", Any], None]
+Accept = Callable[["StreamEnd", Any], None]
 
 
-class End:
+class StreamEnd:
     """One side of a stream. What arrives is handed over in the owner's process, once somebody listens."""
 
     def __init__(self, network: Network, owner: Process, here: int, there: int) -> None:
         self.is_open = True  # from this side's view
-        self.other: End = self
+        self.other: StreamEnd = self
         self.here = here
         self.there = there
         self._network = network
@@ -149,14 +149,14 @@ class Network:
     ) -> None:
         """`patience`: about how many seconds a side keeps sending without an answer. `host_of`: where endpoints are."""
         self.time = time
-        self.links = Links(time, host_of)
+        self.links = LinkCuts(time, host_of)
         self.links.on_mended = self._release
         self.loss = 0.0  # probability that a message breaks its stream
         self.slowness = 1.0  # factor on delays
         self._patience = patience
         self._listeners: dict[int, tuple[Process, Accept]] = {}
-        self._ends: dict[int, list[End]] = {}  # by endpoint, for machines that vanish
-        self._holding: list[End] = []  # streams that wait for a link
+        self._ends: dict[int, list[StreamEnd]] = {}  # by endpoint, for machines that vanish
+        self._holding: list[StreamEnd] = []  # streams that wait for a link
 
     def latency(self) -> float:
         """Mostly under 2 ms, now and then a hundred times that."""
@@ -179,7 +179,7 @@ class Network:
             else:
                 end.release()
 
-    def hold(self, end: End) -> None:
+    def hold(self, end: StreamEnd) -> None:
         """Something waits at a cut link: if that lasts, the connection breaks at both ends."""
         self._holding.append(end)
         for side in (end, end.other):
@@ -202,12 +202,12 @@ class Network:
         listener = self._listeners.get(name)
         return listener is not None and listener[0].is_alive
 
-    def connect(self, here: int, process: Process, there: int, hello: Any) -> End | None:
+    def connect(self, here: int, process: Process, there: int, hello: Any) -> StreamEnd | None:
         """A stream to whoever listens there; None where nobody does or the link is cut. `hello` is handed over."""
         listener = self._listeners.get(there)
         if not self.links.answers(here, there) or listener is None or not listener[0].is_alive:
             return None
-        mine, its = End(self, process, here, there), End(self, listener[0], there, here)
+        mine, its = StreamEnd(self, process, here, there), StreamEnd(self, listener[0], there, here)
         mine.other, its.other = its, mine
         for end in (mine, its):
             ends = self._ends.setdefault(end.here, [])
@@ -233,12 +233,12 @@ class Network:
             end.is_open = False
         self._ends.pop(name, None)
 
-    def _live_ends(self, name: int) -> list[End]:
+    def _live_ends(self, name: int) -> list[StreamEnd]:
         live = [end for end in self._ends.get(name, []) if end.is_open]
         self._ends[name] = live
         return list(live)
 
 
-def _break_if_held(side: End, end: End) -> None:
+def _break_if_held(side: StreamEnd, end: StreamEnd) -> None:
     if end.held:
         side.broken()

@@ -117,8 +117,8 @@ def test_nothing_that_the_coordinator_needs_imports_torch_or_fsspec() -> None:
         "checkpoint.published.store_publisher",
         "checkpoint.published.catalogue",
         "checkpoint.stores.opening",
-        "cli.checkpoints",
-        "cli.run_store",
+        "cli.records.checkpoints",
+        "cli.records.run_store",
     )
     code = (
         f"import sys, {', '.join(f'shoal.{name}' for name in modules)}; print({{'torch', 'fsspec'}} & set(sys.modules))"

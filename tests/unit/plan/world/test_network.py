@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.plan.world.network import End, Network
+from shoal.plan.world.network import Network, StreamEnd
 from shoal.plan.world.virtual_time import Process, VirtualTime
 
 
@@ -17,11 +17,11 @@ class Pair:
         self.network.listen(1, self.processes[1], self._accept)
         end = self.network.connect(0, self.processes[0], 1, "hello")
         assert end is not None
-        self.end: End = end
+        self.end: StreamEnd = end
         self.end.listen(lambda _: None, lambda: None)
         self.run(1.0)
 
-    def _accept(self, end: End, hello: object) -> None:
+    def _accept(self, end: StreamEnd, hello: object) -> None:
         self.seen.append(hello)
         end.listen(self.seen.append, lambda: self.seen.append("closed"))
 

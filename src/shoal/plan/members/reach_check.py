@@ -11,7 +11,7 @@ from itertools import combinations
 from shoal.events import AnyEvent, GenerationFormed, WorkerExpelled
 from shoal.job_config import JobConfig
 from shoal.plan.members.invariants import Violation
-from shoal.plan.world.links import Links
+from shoal.plan.world.links import LinkCuts
 
 CUT_OFF_ONLY = "nobody is left out who can reach all that go on"
 LARGEST = "the largest set of members that all reach each other goes on"
@@ -20,7 +20,7 @@ MOST_MEMBERS = 12  # beyond, there are too many sets to look at all of them
 
 
 class Reach:
-    def __init__(self, links: Links, config: JobConfig) -> None:
+    def __init__(self, links: LinkCuts, config: JobConfig) -> None:
         self._links = links
         # What was said about links when a generation broke may be so old when the next one forms.
         self._old = 3 * config.heartbeat_limit + config.lease

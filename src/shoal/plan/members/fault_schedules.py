@@ -24,7 +24,7 @@ MANY_HOSTS = 1000  # numbers of hosts with one endpoint start here
 GRACE = 400.0  # seconds after the last fault within which the job must have finished
 
 
-class Kind(enum.Enum):
+class FaultKind(enum.Enum):
     KILL = "a worker's process dies"
     VANISH = "a worker's machine is gone without a word"
     KILL_ALL = "all workers' processes die"
@@ -50,12 +50,18 @@ class Kind(enum.Enum):
     JOIN = "one more worker comes"
 
 
-ALL_KINDS = (*Kind, Kind.KILL, Kind.STOP, Kind.CUT_OFF, Kind.CRASH)  # named twice: twice as likely
+ALL_KINDS = (
+    *FaultKind,
+    FaultKind.KILL,
+    FaultKind.STOP,
+    FaultKind.CUT_OFF,
+    FaultKind.CRASH,
+)  # named twice: twice as likely
 
 
 @dataclass(frozen=True)
 class Fault:
-    kind: Kind
+    kind: FaultKind
     at: float  # seconds; of a late fault, after the first worker came behind its loop
     seconds: float  # that it lasts, where it lasts
     first: float  # 0 to 1: which of the workers that are there
@@ -88,7 +94,7 @@ class Schedule:
         return FAULT_SECONDS + GRACE
 
 
-def random_schedule(seed: int, kinds: Sequence[Kind] = ALL_KINDS) -> Schedule:
+def random_schedule(seed: int, kinds: Sequence[FaultKind] = ALL_KINDS) -> Schedule:
     """With faults of some kinds only where they are given."""
     random = Random(seed)
     workers = random.choice((1, 2, 2, 3, 3, 4, 5))
@@ -109,7 +115,7 @@ def random_schedule(seed: int, kinds: Sequence[Kind] = ALL_KINDS) -> Schedule:
     return Schedule(seed, config, task, pace, faults, hosts, late)
 
 
-def _random_faults(random: Random, kinds: Sequence[Kind], count: int, within: float) -> tuple[Fault, ...]:
+def _random_faults(random: Random, kinds: Sequence[FaultKind], count: int, within: float) -> tuple[Fault, ...]:
     """Some by themselves, some in bursts: what goes wrong while something else is being mended is what hurts."""
     faults: list[Fault] = []
     for _ in range(count):

@@ -32,7 +32,7 @@ from shoal.membership.core.protocol import (
 )
 from shoal.membership.publisher import PublishOutcome, PublishRequest
 from shoal.plan.members.invariants import History
-from shoal.plan.members.model import Store
+from shoal.plan.members.model import ToyStore
 from shoal.plan.world import network
 from shoal.plan.world.network import COORDINATOR, Network
 from shoal.plan.world.virtual_time import Process, VirtualTime
@@ -41,11 +41,11 @@ from shoal.wire.messages import Formed, decode_client
 MakeCore = Callable[[JobConfig, float, Remembered | None], MembershipCore]
 
 
-class Surroundings(Protocol):
+class CoordinatorSurroundings(Protocol):
     time: VirtualTime
     network: Network
     history: History
-    store: Store
+    store: ToyStore
     config: JobConfig
     ledger: list[Decision]
 
@@ -57,12 +57,12 @@ class Surroundings(Protocol):
 
 
 class Coordinator:
-    def __init__(self, around: Surroundings, core: MembershipCore) -> None:
+    def __init__(self, around: CoordinatorSurroundings, core: MembershipCore) -> None:
         self.process = Process(around.time)
         self.is_doomed = False  # it crashes at its next decision, before or after writing it down
         self._around = around
         self._core = core
-        self._clients: dict[int, network.End] = {}
+        self._clients: dict[int, network.StreamEnd] = {}
         self._count = 0
         self._inputs: list[Input] = []
         self._is_handling = False
@@ -77,7 +77,7 @@ class Coordinator:
 
     # Connections and time
 
-    def _accept(self, end: network.End, hello: object) -> None:  # noqa: ARG002  nothing is said before the first message
+    def _accept(self, end: network.StreamEnd, hello: object) -> None:  # noqa: ARG002  nothing is said before the first message
         self._count += 1
         client = self._count
         self._clients[client] = end

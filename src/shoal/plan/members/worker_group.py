@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from shoal.errors import Aborted, ExchangeFailed, PeerLost
-from shoal.plan.world.network import End, Network
+from shoal.plan.world.network import Network, StreamEnd
 from shoal.plan.world.virtual_time import Process
 from shoal.values import Generation, Unreached
 
@@ -26,7 +26,7 @@ Failed = Callable[[ExchangeFailed], None]
 GAVE_UP = object()  # the last word on a stream of whoever leaves a group that broke
 
 
-class Doorway:
+class SimulatedDoorway:
     """A worker's listener: keeps peers' connections until their generation is this worker's own."""
 
     def __init__(self, network: Network, process: Process, worker: int) -> None:
@@ -34,18 +34,18 @@ class Doorway:
         self.process = process
         self.worker = worker
         self.on_arrival: Callable[[], None] = lambda: None
-        self._arrivals: dict[tuple[int, int], End] = {}  # by generation and worker
+        self._arrivals: dict[tuple[int, int], StreamEnd] = {}  # by generation and worker
         self._oldest = 0  # generation that is still of interest
         network.listen(worker, process, self._accept)
 
-    def _accept(self, end: End, hello: tuple[int, int]) -> None:
+    def _accept(self, end: StreamEnd, hello: tuple[int, int]) -> None:
         if hello[0] < self._oldest:
             end.close()
             return
         self._arrivals[hello] = end
         self.on_arrival()
 
-    def take(self, generation: int, worker: int) -> End | None:
+    def take(self, generation: int, worker: int) -> StreamEnd | None:
         return self._arrivals.pop((generation, worker), None)
 
     def clear(self, before: int) -> None:
@@ -55,10 +55,10 @@ class Doorway:
             self._arrivals.pop((number, worker)).close()
 
 
-class Group:
+class WorkerGroup:
     """One worker's side. At most one operation at a time is under way; its outcome comes through its callbacks."""
 
-    def __init__(self, doorway: Doorway, generation: Generation) -> None:
+    def __init__(self, doorway: SimulatedDoorway, generation: Generation) -> None:
         rank = generation.rank_of(doorway.worker)
         assert rank is not None
         self.generation = generation
@@ -71,7 +71,7 @@ class Group:
         self.on_silence: Callable[[int], None] = lambda _: None  # called when the group breaks by a worker's silence
         self._has_told = False  # that somebody does not answer
         self._is_doomed = False  # somebody gave up before all were connected
-        self._streams: dict[int, End] = {}  # by rank
+        self._streams: dict[int, StreamEnd] = {}  # by rank
         self._closed: set[int] = set()  # ranks whose stream has ended
         self._inbox: dict[tuple[int, int], tuple[str, Any]] = {}  # by rank and number of the exchange
         self._exchanges = 0
@@ -115,7 +115,7 @@ class Group:
             if end is not None:
                 self._adopt(member.rank, end)
 
-    def _adopt(self, rank: int, end: End) -> None:
+    def _adopt(self, rank: int, end: StreamEnd) -> None:
         self._streams[rank] = end
         end.listen(lambda message: self._received(rank, message), lambda: self._peer_closed(rank))
         self._check_connected()

@@ -12,23 +12,23 @@ from shoal.errors import ExchangeFailed
 from shoal.membership.member import member
 from shoal.membership.member.alignment import Alignment, Taking
 from shoal.membership.member.heard import Interruption
-from shoal.plan.members.group import Doorway, Group
-from shoal.plan.members.script import Effect, Exchange, Script, Sleep, Surroundings, Until
+from shoal.plan.members.script import Effect, Exchange, Script, ScriptSurroundings, Sleep, Until
 from shoal.plan.members.worker_client import WorkerClient
+from shoal.plan.members.worker_group import SimulatedDoorway, WorkerGroup
 from shoal.plan.world.virtual_time import Process
 from shoal.values import Unreached
 from shoal.wire.messages import Expelled, Ready, Unanswered
 
 
-class Worker:
-    def __init__(self, around: Surroundings, number: int, script: type[Script] = Script) -> None:
+class SimulatedWorker:
+    def __init__(self, around: ScriptSurroundings, number: int, script: type[Script] = Script) -> None:
         self.number = number
         self.process = Process(around.time)
         self._around = around
         self._answered: Expelled | None = None  # the expulsion that its newest notice came after
         self._waits: Until | None = None
         self._wait_number = 0
-        self._doorway = Doorway(around.network, self.process, number)
+        self._doorway = SimulatedDoorway(around.network, self.process, number)
         self._client = WorkerClient(self.process, around.network, number, self._on_news)
         self._client.on_interruption = self._interrupted
         self.script = script(around, number, self.process, self._client)
@@ -87,7 +87,7 @@ class Worker:
                 self._wait(Until(lambda: heard.is_released or self._has_word(after)))
             case member.Connect():
                 self._be_in("connecting")
-                self.script.group = Group(self._doorway, effect.generation)
+                self.script.group = WorkerGroup(self._doorway, effect.generation)
                 self.script.group.on_silence = lambda peer: self._client.say(
                     Unanswered(generation=effect.generation.number, peer=peer)
                 )

@@ -29,6 +29,7 @@ from shoal.parameters.server import Server, ServerConfig
 from shoal.parameters.server_group.group_events import GroupEvent, MapMade
 from shoal.parameters.server_group.space_terms import SpaceTerms
 from shoal.parameters.switchboard import Switchboard
+from shoal.training.lean_torch import spare_compiler
 from shoal.transport.connection.handshake import Key
 from shoal.values import Address
 from shoal.wire.keeper_messages import ServerFigures
@@ -41,6 +42,10 @@ JOB_KEY = "of the job"
 JOB = "job"
 LR = 0.5
 PATIENCE = 60.0  # seconds until a test gives up
+
+# As servers' own processes do: else the first server that makes an optimizer imports torch's compiler, which takes 6 s on
+# a busy machine and has taken 30, and its workers give it up.
+spare_compiler()
 
 
 class Died(BaseException):

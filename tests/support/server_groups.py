@@ -43,8 +43,8 @@ JOB = "job"
 LR = 0.5
 PATIENCE = 60.0  # seconds until a test gives up
 
-# As servers' own processes do: else the first server that makes an optimizer imports torch's compiler, which takes 6 s on
-# a busy machine and has taken 30, and its workers give it up.
+# As servers' own processes do: else the first server that makes an optimizer imports torch's compiler, which takes 6 s
+# on a busy machine and has taken 30, and its workers give it up.
 spare_compiler()
 
 

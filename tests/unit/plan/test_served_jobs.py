@@ -40,11 +40,10 @@ def test_the_same_seed_gives_the_same_job() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("block", range(20))
-def test_jobs_finish_with_every_sample_used_once_in_thousands_of_schedules(block: int) -> None:
-    for seed in range(1000 + block * 150, 1000 + (block + 1) * 150):
+@pytest.mark.parametrize("block", range(10))
+def test_jobs_finish_with_every_sample_used_once_in_hundreds_of_schedules(block: int) -> None:
+    for seed in range(1000 + block * 60, 1000 + (block + 1) * 60):
         assert not simulate_served(seed).end_reason, f"seed {seed}"
-        simulate_served(seed, kills_all=True)
 
 
 def forget_requests(monkeypatch: pytest.MonkeyPatch) -> None:

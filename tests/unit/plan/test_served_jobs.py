@@ -39,13 +39,6 @@ def test_the_same_seed_gives_the_same_job() -> None:
     assert simulate_served(7) == simulate_served(7)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("block", range(10))
-def test_jobs_finish_with_every_sample_used_once_in_hundreds_of_schedules(block: int) -> None:
-    for seed in range(1000 + block * 60, 1000 + (block + 1) * 60):
-        assert not simulate_served(seed).end_reason, f"seed {seed}"
-
-
 def forget_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that is proposed again is entered again."""
     monkeypatch.setattr(LedgerState, "has_seen", lambda *_: False)

@@ -76,6 +76,8 @@ class Scenario:
         if verb == "asleep":
             self.now += float(plain[0])
             return self._texts(self.core.look(self.now, max(0.0, float(plain[0]) - 2 * TICK)))
+        if verb == "coming":
+            return self._texts(self.core.announce(int(plain[0])))
         if verb == "ended":
             return self._texts(self.core.lose(int(plain[0]), options["reason"], self.now))
         if verb == "closed":
@@ -162,7 +164,7 @@ class Scenario:
 
 def _note_text(note: AnyNote) -> str:
     if isinstance(note, messages.GroupNews):
-        return _map_text(note.map)
+        return _map_text(note.map) + (f", {note.coming} coming" if note.coming else "")
     if isinstance(note, Refusal):
         return f"refused: {note.reason}"
     return str(note.__struct_config__.tag)

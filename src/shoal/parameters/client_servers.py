@@ -40,7 +40,8 @@ class ClientConfig:
     job: str  # its name space in the server group
     worker: int  # number in the job
     on_event: Callable[[ServersChanged], None] | None = None  # called in the client's thread: must be quick
-    lost_after: float = 30.0  # seconds without a whole set of servers after which the job has lost them
+    # Seconds without a whole set of servers after which the job has lost them; none count while others are started.
+    lost_after: float = 30.0
     silence_limit: float = 30.0  # seconds that a server may say nothing while it is waited for
     on_map: Callable[[ServerMap], None] | None = None  # called in the client's thread with each newer map
     shares_memory: bool = True  # where a server is on this machine; False: all bytes are sent
@@ -116,6 +117,8 @@ class ServerLinks:
         self._keeper: Connection | None = None
         self._keeper_tries = 0
         self._broken_since: float | None = time.monotonic()  # None: all servers of the map can be asked
+        self._coming = 0  # servers that are being started, as the keeper says
+        self._hopeless_since = time.monotonic()  # when the keeper was last heard or found to have none of those
         self._reason = ""  # why the servers could not be used, for people
         self._refused_since: float | None = None
         self._is_closed = False
@@ -144,10 +147,15 @@ class ServerLinks:
 
     @property
     def broken_seconds(self) -> float:
-        """How long not all servers could be asked that are needed: before there is a table, only the map is."""
+        """How long not all servers could be asked that are needed, and none were being started.
+
+        Before there is a table, only the map is needed.
+        """
         if self._table is None and self.map is not None:
             return 0.0
-        return 0.0 if self._broken_since is None else time.monotonic() - self._broken_since
+        if self._broken_since is None or self._coming:
+            return 0.0
+        return time.monotonic() - max(self._broken_since, self._hopeless_since)
 
     def ready(self, number: int) -> Link | None:
         link = self.links.get(number)
@@ -206,9 +214,15 @@ class ServerLinks:
 
     def _lost_keeper(self, reason: str) -> None:
         self._keeper = None
+        self._expect(0)
         self.trouble = f"the keeper of the servers at {self._config.keeper}: {reason}"
         self._keeper_tries += 1
         self._thread.later(min(LONGEST_RETRY, RETRY_SECONDS * self._keeper_tries), self._connect_keeper)
+
+    def _expect(self, coming: int) -> None:
+        if self._coming and not coming:
+            self._hopeless_since = time.monotonic()
+        self._coming = coming
 
     def _connect(self, link: Link) -> None:
         is_current = self.links.get(link.server.number) is link
@@ -298,6 +312,7 @@ class ServerLinks:
                     link.listening.heard(time.monotonic())
                     self._heard(link, note, payload)
             elif isinstance(note, GroupNews):
+                self._expect(note.coming)
                 self.adopt(note.map)
             elif isinstance(note, Refusal):
                 self._refuse(note)

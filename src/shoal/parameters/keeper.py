@@ -57,7 +57,7 @@ class Keeper:
         self._desk.settled = self._door.settled
         self.address = Address(config.listen.host, self._door.address.port)
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._losses: deque[tuple[int, str]] = deque()  # that other threads told of
+        self._orders: deque[Callable[[float], None]] = deque()  # of other threads; each is called with the time
         self._is_ending = False
         self._is_closed = False
         self._board = Switchboard()
@@ -85,7 +85,13 @@ class Keeper:
     def lose(self, number: int, reason: str) -> None:
         """From any thread: the server is gone, whatever its connection says."""
         if not self._is_closed:
-            self._losses.append((number, reason))
+            self._orders.append(lambda now: self._desk.lose(number, reason, now))
+            self._ring()
+
+    def announce(self, coming: int) -> None:
+        """From any thread: so many servers are being started. Workers are told: they do not give up meanwhile."""
+        if not self._is_closed:
+            self._orders.append(lambda _: self._desk.announce(coming))
             self._ring()
 
     def _ring(self) -> None:
@@ -100,8 +106,8 @@ class Keeper:
         while not self._is_ending:
             self._board.turn(TICK)
             now = time.monotonic()
-            while self._losses:
-                self._desk.lose(*self._losses.popleft(), now)
+            while self._orders:
+                self._orders.popleft()(now)
             # What was late because this thread did not run, or the whole machine, is nobody's silence.
             self._desk.look(now, late=max(0.0, now - looked - 2 * TICK))
             looked = now

@@ -60,6 +60,10 @@ class KeeperDesk:
         """The server is gone, whatever its connection says."""
         self._do(self._core.lose(number, reason, now))
 
+    def announce(self, coming: int) -> None:
+        """So many servers are being started now."""
+        self._do(self._core.announce(coming))
+
     # From connections
 
     def proved(self, connection: Connection) -> None:

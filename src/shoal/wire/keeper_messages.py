@@ -45,6 +45,7 @@ class GroupNews(Note, frozen=True, tag="group-news"):
 
     map: ServerMap | None  # None: the group is not complete yet
     spaces: Members[SealedSpace] = ()  # to servers only
+    coming: Ordinal = 0  # to watchers only: servers that are being started and will probably join
 
 
 class WatchGroup(Note, frozen=True, tag="watch-group"):

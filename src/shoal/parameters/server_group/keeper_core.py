@@ -118,6 +118,7 @@ class KeeperCore:
         self._seats: dict[int, _Seat] = {}  # by client
         self._watchers: dict[int, str] = {}  # by client: the job whose worker it is; empty: an administrator's
         self._cuts = CutLinks()
+        self._coming = 0  # servers that are being started
 
     def is_server(self, client: int) -> bool:
         return client in self._seats
@@ -161,6 +162,11 @@ class KeeperCore:
             out.append(Refuse(client, "lost", f"server {number} is not in the group any more: {reason}"))
         self._tell(events, out)
         return out
+
+    def announce(self, coming: int) -> list[KeeperInstruction]:
+        """So many servers are being started now: watchers need not give up while there are any."""
+        self._coming = coming
+        return self._news_for_watchers()
 
     def closed(self, client: int, reason: str, now: float) -> list[KeeperInstruction]:
         """The client's connection is gone."""
@@ -240,7 +246,7 @@ class KeeperCore:
         if caller.purpose != KEEPER_PURPOSE and len(self._group.spaces) > 1 and count >= self._most_watchers:
             raise Refused(f"job {note.job} has {count} connections to the keeper of the servers: others need some too")
         self._watchers[caller.client] = note.job
-        out += [Admit(caller.client, job=note.job), SendNote(caller.client, GroupNews(map=self._group.map))]
+        out += [Admit(caller.client, job=note.job), SendNote(caller.client, self._watchers_news)]
 
     def _meet(self, caller: Caller, note: Request, now: float, out: list[KeeperInstruction]) -> None:
         if isinstance(note, GroupStatus):
@@ -276,11 +282,18 @@ class KeeperCore:
     def _tell(self, events: list[GroupEvent], out: list[KeeperInstruction]) -> None:
         if _has_new_map(events):
             self._tell_servers(out)
-            out += [SendNote(watcher, GroupNews(map=self._group.map)) for watcher in self._watchers]
+            out += self._news_for_watchers()
         out += [KeeperEvent(event) for event in events]
 
     def _tell_servers(self, out: list[KeeperInstruction]) -> None:
         out += [self._news_for(client) for client in self._seats]
+
+    @property
+    def _watchers_news(self) -> GroupNews:
+        return GroupNews(map=self._group.map, coming=self._coming)
+
+    def _news_for_watchers(self) -> list[KeeperInstruction]:
+        return [SendNote(watcher, self._watchers_news) for watcher in self._watchers]
 
     def _news_for(self, client: int) -> SendNews:
         return SendNews(client, self._group.map, tuple(self._group.spaces.values()))

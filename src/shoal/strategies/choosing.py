@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal.job_config import JobConfig
-from shoal.parameters.client import ParameterClient
+from shoal.parameters.client.parameter_client import ParameterClient
 from shoal.strategies.all_reduce import AllReduce, AllReduceConfig
 from shoal.strategies.parameter_server import ParameterServer, ParameterServerConfig
 from shoal.strategies.replica import Replica

@@ -3,7 +3,7 @@
 In the batches of a step before the last, gradients are kept here and added up. In the last one each leaves when it is
 there; those that never come are zeros, and leave when the update is asked for. A gradient that the script changes after
 it has left is noticed then. Hooks run in autograd's threads, of which every device has one. Not here: what becomes of
-gradients (`parameters.client`), and when an update is asked for (`parameter_server`).
+gradients (`parameters.client.parameter_client`), and when an update is asked for (`parameter_server`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 
 from shoal.data.order import key_of
 from shoal.errors import UsageError
-from shoal.parameters.requests.client_push import OutgoingPush
+from shoal.parameters.client.client_push import OutgoingPush
 from shoal.strategies.autograd_node import accumulator
 from shoal.strategies.host_memory import in_host_memory, numbers
 from shoal.strategies.parameter_table import Entry

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from shoal.errors import ExchangeFailed
-from shoal.parameters.requests.client_pull import IncomingPull
+from shoal.parameters.client.client_pull import IncomingPull
 from shoal.strategies.host_memory import room_for
 from shoal.strategies.parameter_table import Entry
 

@@ -20,7 +20,7 @@ from torch import nn
 from shoal.collectives.group import Group
 from shoal.errors import Aborted, ExchangeFailed, ReplicasDiffer, UsageError
 from shoal.manners import Manners
-from shoal.parameters.client import OutgoingPush, ParameterClient
+from shoal.parameters.client.parameter_client import OutgoingPush, ParameterClient
 from shoal.strategies.gradient_outbox import GradientOutbox, Noise
 from shoal.strategies.parameter_inbox import ParameterInbox
 from shoal.strategies.parameter_table import Entry, entries_of, local_states, step_values, table_of

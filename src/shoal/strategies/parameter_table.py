@@ -1,7 +1,7 @@
 """What servers are told of a script's models and optimizers: a table of tensors, and rules by name.
 
-Refuses what cannot be taken apart: see `parameters.updates.update_rules`. Parameters that are in no optimizer, or
-frozen when the first loop begins, stay on the workers.
+Refuses what cannot be taken apart: see `parameters.server.updates.update_rules`. Parameters that are in no optimizer,
+or frozen when the first loop begins, stay on the workers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 
 from shoal.errors import ServerRefused, UsageError
 from shoal.parameters.blocks.table_blocks import block_bytes_for
-from shoal.parameters.updates.update_rules import check_groups, check_rule, check_table
+from shoal.parameters.server.updates.update_rules import check_groups, check_rule, check_table
 from shoal.wire.tables import Number, RuleSpec, TableSpec, TensorSpec
 
 KINDS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

@@ -13,8 +13,8 @@ import time
 from shoal.environment import parse_address
 from shoal.errors import Aborted
 from shoal.membership.client import CoordinatorClient
-from shoal.parameters.client import ClientConfig, ParameterClient
-from shoal.parameters.relay_mesh import RelayConfig, RelayMesh
+from shoal.parameters.client.parameter_client import ClientConfig, ParameterClient
+from shoal.parameters.relay.relay_mesh import RelayConfig, RelayMesh
 from shoal.values import Generation, Server, ServerMap
 from shoal.wire.derived_keys import space_key
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from shoal.errors import ServersLost
-from shoal.parameters.client import ClientConfig, EnrolTerms, ParameterClient
+from shoal.parameters.client.parameter_client import ClientConfig, EnrolTerms, ParameterClient
 from shoal.wire.parameter_messages import Echo
 from shoal.wire.tables import RuleSpec, TableSpec, TensorSpec
 from support.stand_in_servers import JOB, TOKEN, StandIns

@@ -14,7 +14,7 @@ import torch
 
 from shoal.environment import WorkerEnvironment
 from shoal.errors import Aborted, ExchangeFailed, PeerLost, ScriptFailed, ShoalError
-from shoal.parameters.client_servers import Sent
+from shoal.parameters.client.client_servers import Sent
 from shoal.strategies import cluster_peers, reaching
 from shoal.strategies.cluster_peers import ClusterPeers
 from shoal.strategies.peers import Briefed, JobOver

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from shoal.errors import UsageError
-from shoal.parameters.client import ClientConfig, EnrolTerms, ParameterClient
+from shoal.parameters.client.parameter_client import ClientConfig, EnrolTerms, ParameterClient
 from shoal.strategies.gradient_outbox import GradientOutbox, Noise
 from shoal.strategies.host_memory import in_host_memory, numbers, room_for
 from shoal.strategies.parameter_inbox import ParameterInbox

@@ -26,7 +26,7 @@ from shoal.events import EpochEnded, StateCopied, StepsApplied, StepVoided
 from shoal.job_config import JobConfig
 from shoal.parameters.client.parameter_client import ParameterClient
 from shoal.strategies.choosing import make_strategy
-from shoal.strategies.replica import Replica
+from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Strategy
 from shoal.training.start import MakeStrategy
 from support import local_steps

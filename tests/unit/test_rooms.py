@@ -36,7 +36,6 @@ PURE_CORES = frozenset(
 # Rooms that have more modules than they should.
 FULL_ROOMS = frozenset(
     {
-        "strategies",
         "training",
         "transport",
     }
@@ -53,9 +52,9 @@ NOT_JOINED = frozenset(
         "collectives/carriers/making.py",
         "entry/script_kind.py",
         "parameters/server/space/laying_out.py",
-        "strategies/brake.py",
-        "strategies/gradient_plan.py",
-        "strategies/stand_in_group.py",
+        "strategies/peers/brake.py",
+        "strategies/all_reduce/gradient_plan.py",
+        "strategies/peers/stand_in_group.py",
         "training/batches.py",
         "training/progress.py",
         "training/start.py",

@@ -27,9 +27,9 @@ from shoal.events import AnyEvent, JobEnded
 from shoal.job_config import JobConfig, from_mapping, from_toml
 from shoal.membership.client import CoordinatorClient
 from shoal.strategies.choosing import make_strategy
-from shoal.strategies.cluster_peers import ClusterPeers
-from shoal.strategies.peers import JobOver
-from shoal.strategies.solo_peers import SoloPeers
+from shoal.strategies.peers.cluster_peers import ClusterPeers
+from shoal.strategies.peers.peers import JobOver
+from shoal.strategies.peers.solo_peers import SoloPeers
 from shoal.training.lean_torch import spare_compiler
 from shoal.training.recovery import join_first
 from shoal.training.restart import begin_anew, train_through

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from shoal.data.feed import Feed
-from shoal.strategies.model_check import describe
+from shoal.strategies.replica.model_check import describe
 from shoal.training.loop_plan import LoopPlan
 from shoal.training.snapshot import Kept
 

@@ -14,7 +14,7 @@ from shoal.data.dealing import Dealing, whole_batches
 from shoal.data.feed import Batch
 from shoal.errors import ExchangeFailed, MeetingCalled, UsageError
 from shoal.strategies.free_running import FreeRunning
-from shoal.strategies.peers import Breakage
+from shoal.strategies.peers.peers import Breakage
 from shoal.strategies.strategy import Iteration
 from shoal.training.supply import LoopAtWork, Supply
 from shoal.values import Cursor

@@ -14,7 +14,7 @@ from shoal.data.dealing import Dealing
 from shoal.data.feed import Batch
 from shoal.errors import CheckpointUnusable, ExchangeFailed, UsageError
 from shoal.events import LoopStarted
-from shoal.strategies.peers import Breakage
+from shoal.strategies.peers.peers import Breakage
 from shoal.strategies.strategy import Iteration
 from shoal.training.call_terms import loop_terms
 from shoal.training.checkpointing import save_asked, save_on_stop

@@ -12,7 +12,7 @@ import torch
 
 from shoal.errors import ExchangeFailed
 from shoal.strategies.free_running import FreeRunning
-from shoal.strategies.peers import Breakage
+from shoal.strategies.peers.peers import Breakage
 from shoal.strategies.strategy import Iteration
 from shoal.training.checkpointing import save_after_step, save_on_handover
 from shoal.training.leasing import Leased

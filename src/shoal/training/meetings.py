@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from shoal.collectives.group import Group
 from shoal.errors import CheckpointUnusable, ExchangeFailed, TermsDiffer, UsageError
 from shoal.events import LoopEnded
-from shoal.strategies.peers import Breakage
+from shoal.strategies.peers.peers import Breakage
 from shoal.training.loop_end import LoopEnd, from_tree, group_settings, without_later, wound_back
 from shoal.training.past import StartAgain
 from shoal.training.recovery import enter, recover, take_place

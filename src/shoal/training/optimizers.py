@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from shoal.errors import UsageError
-from shoal.strategies.notes import Votes
+from shoal.strategies.replica.notes import Votes
 from shoal.strategies.strategy import Iteration, Stepping, Strategy
 
 Closure = Callable[[], Any]

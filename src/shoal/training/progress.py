@@ -6,7 +6,7 @@ Not here: what faults cost, which is told from the steps of all workers (`member
 from __future__ import annotations
 
 from shoal.events import BatchChosen
-from shoal.strategies.peers import Peers
+from shoal.strategies.peers.peers import Peers
 
 
 class Progress:

@@ -14,7 +14,7 @@ from typing import Any
 from shoal.checkpoint.state_tree import Tree
 from shoal.events import Advised, ParametersGone, StepVoided, WentBack
 from shoal.membership.member.alignment import Taking
-from shoal.strategies.peers import Breakage, Briefed, Peers
+from shoal.strategies.peers.peers import Breakage, Briefed, Peers
 from shoal.strategies.strategy import Iteration
 from shoal.training.call_results import encode_result
 from shoal.training.devices import own_device

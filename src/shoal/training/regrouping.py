@@ -21,7 +21,7 @@ from shoal.errors import ExchangeFailed
 from shoal.events import Advised, ReplicaDiffered, StateCopied
 from shoal.membership.member import member
 from shoal.membership.member.alignment import Alignment, Taking
-from shoal.strategies.peers import Peers
+from shoal.strategies.peers.peers import Peers
 from shoal.values import Standing
 from shoal.wire.messages import Done, ExchangeBroken, Ready
 

@@ -19,7 +19,7 @@ from shoal.errors import UsageError
 from shoal.events import Advised, AnyEvent, StepsApplied
 from shoal.membership.record.worker_clocks import own_clock
 from shoal.steps import StepRow
-from shoal.strategies.peers import Peers
+from shoal.strategies.peers.peers import Peers
 from shoal.strategies.strategy import Iteration
 from shoal.training.sinks import Sinks
 from shoal.values import TimeShares

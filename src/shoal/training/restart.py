@@ -14,7 +14,7 @@ from typing import TypeVar
 from shoal.checkpoint.stores.store import Store
 from shoal.errors import ExchangeFailed
 from shoal.events import Advised
-from shoal.strategies.peers import Breakage
+from shoal.strategies.peers.peers import Breakage
 from shoal.training.checkpointing import save_at_end
 from shoal.training.meetings import finish
 from shoal.training.past import StartAgain

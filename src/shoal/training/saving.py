@@ -24,8 +24,8 @@ from shoal.checkpoint.stores.store import Store
 from shoal.errors import ShoalError
 from shoal.events import CheckpointDeferred, CheckpointStarted
 from shoal.job_config import JobConfig
-from shoal.strategies.notes import Votes
-from shoal.strategies.peers import Peers
+from shoal.strategies.peers.peers import Peers
+from shoal.strategies.replica.notes import Votes
 from shoal.training.devices import finish
 from shoal.training.timetable import Due, Timetable
 from shoal.values import Cursor

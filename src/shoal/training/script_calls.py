@@ -17,7 +17,7 @@ import torch
 from shoal.bounds import ItemList
 from shoal.checkpoint.peer_copy import broadcast_bytes
 from shoal.errors import TermsDiffer, WireError, WorkersDisagree
-from shoal.strategies.peers import Peers
+from shoal.strategies.peers.peers import Peers
 from shoal.terms import MOST_CALLS, Call, Made, combined, difference, named
 from shoal.training.call_results import decode_result, encode_result
 

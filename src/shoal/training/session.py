@@ -20,7 +20,7 @@ from shoal.data.order import key_of
 from shoal.errors import Aborted, ExchangeFailed
 from shoal.events import Advised, StopAgreed, StopRequested, UndoKept
 from shoal.job_config import JobConfig
-from shoal.strategies.replica import Replica
+from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Iteration, Strategy, waiting
 from shoal.training import devices
 from shoal.training.optimizers import OptimizerSteps

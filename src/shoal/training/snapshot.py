@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from shoal.events import Advised
-from shoal.strategies.model_walk import modules_of, parameters_of
-from shoal.strategies.peers import Peers
+from shoal.strategies.peers.peers import Peers
+from shoal.strategies.replica.model_walk import modules_of, parameters_of
 from shoal.training.optimizers import UndoCopy
 from shoal.values import Cursor
 from shoal.wire.tables import Range

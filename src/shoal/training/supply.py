@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from shoal.data.dealing import Dealing
 from shoal.data.feed import Batch
 from shoal.events import EpochEnded
-from shoal.strategies.peers import Breakage
+from shoal.strategies.peers.peers import Breakage
 from shoal.strategies.strategy import Iteration
 from shoal.training.loop_plan import LoopPlan
 from shoal.training.session import Session

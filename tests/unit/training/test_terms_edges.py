@@ -16,7 +16,7 @@ import shoal
 from shoal.checkpoint.published.store_publisher import StorePublisher
 from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.errors import CheckpointUnusable, WireError
-from shoal.strategies.peers import Briefed
+from shoal.strategies.peers.peers import Briefed
 from shoal.terms import Call, Made
 from shoal.training.call_results import MOST_BYTES, decode_result, encode_result
 from shoal.training.call_terms import resume_difference

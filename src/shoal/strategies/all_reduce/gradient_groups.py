@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 
 from shoal.collectives.group import Group, Pending
-from shoal.strategies.gradient_memory import GradientLayout
-from shoal.strategies.gradient_plan import GradientSize, completed, first_order, plan_groups
+from shoal.strategies.all_reduce.gradient_memory import GradientLayout
+from shoal.strategies.all_reduce.gradient_plan import GradientSize, completed, first_order, plan_groups
 
 # Groups on a GPU are so much larger: each costs half a millisecond of its own for ways to the host and back.
 GPU_FACTOR = 8

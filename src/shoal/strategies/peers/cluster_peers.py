@@ -29,11 +29,11 @@ from shoal.events import AnyEvent
 from shoal.links.measure import survey, told
 from shoal.membership.client import CoordinatorClient
 from shoal.membership.member.member import again
-from shoal.strategies.brake import Brake
-from shoal.strategies.peers import Briefed, JobOver, Peers, Traffic
-from shoal.strategies.reaching import by_worker, local_host, tell_from_outside
-from shoal.strategies.server_ways import ServerWays
-from shoal.strategies.stand_in_group import StandInGroup, stand_in_generation
+from shoal.strategies.peers.brake import Brake
+from shoal.strategies.peers.peers import Briefed, JobOver, Peers, Traffic
+from shoal.strategies.peers.reaching import by_worker, local_host, tell_from_outside
+from shoal.strategies.peers.server_ways import ServerWays
+from shoal.strategies.peers.stand_in_group import StandInGroup, stand_in_generation
 from shoal.terms import Made
 from shoal.transport.mesh_exchange import exchange_over
 from shoal.transport.neighbours import form

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.strategies.gradient_plan import GradientSize, completed, first_order, plan_groups
+from shoal.strategies.all_reduce.gradient_plan import GradientSize, completed, first_order, plan_groups
 
 SIZES = st.lists(
     st.builds(GradientSize, dtype=st.sampled_from(["float32", "float64"]), bytes=st.integers(0, 20_000)), max_size=40

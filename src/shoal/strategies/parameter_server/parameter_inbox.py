@@ -16,8 +16,8 @@ from torch import nn
 
 from shoal.errors import ExchangeFailed
 from shoal.parameters.client.client_pull import IncomingPull
-from shoal.strategies.host_memory import room_for
-from shoal.strategies.parameter_table import Entry
+from shoal.strategies.parameter_server.host_memory import room_for
+from shoal.strategies.parameter_server.parameter_table import Entry
 
 
 class ParameterInbox:

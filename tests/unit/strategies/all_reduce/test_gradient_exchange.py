@@ -20,7 +20,7 @@ from shoal.checkpoint.published.store_publisher import StorePublisher
 from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.errors import UsageError
 from shoal.events import StepVoided
-from shoal.strategies import gradient_exchange
+from shoal.strategies.all_reduce import gradient_exchange
 from support.training import Crew, Hub, WatchedGroup, train_in_threads
 
 WIDTH = 64

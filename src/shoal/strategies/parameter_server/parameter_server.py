@@ -21,11 +21,11 @@ from shoal.collectives.group import Group
 from shoal.errors import Aborted, ExchangeFailed, ReplicasDiffer, UsageError
 from shoal.manners import Manners
 from shoal.parameters.client.parameter_client import OutgoingPush, ParameterClient
-from shoal.strategies.gradient_outbox import GradientOutbox, Noise
-from shoal.strategies.parameter_inbox import ParameterInbox
-from shoal.strategies.parameter_table import Entry, entries_of, local_states, step_values, table_of
-from shoal.strategies.replica import Replica
-from shoal.strategies.server_leases import LedgerTerms, LedgerView, ServerLeases
+from shoal.strategies.parameter_server.gradient_outbox import GradientOutbox, Noise
+from shoal.strategies.parameter_server.parameter_inbox import ParameterInbox
+from shoal.strategies.parameter_server.parameter_table import Entry, entries_of, local_states, step_values, table_of
+from shoal.strategies.parameter_server.server_leases import LedgerTerms, LedgerView, ServerLeases
+from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Commit, Iteration, Stepping, Strategy, waiting
 from shoal.wire.ledger_entries import Committed, Void
 from shoal.wire.tables import Number, PushTerms, TableSpec

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from shoal.strategies.gradient_memory import GradientLayout
+from shoal.strategies.all_reduce.gradient_memory import GradientLayout
 
 Script = Callable[[], tuple[list[torch.Tensor], Callable[[], Any]]]
 

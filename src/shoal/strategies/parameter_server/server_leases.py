@@ -16,7 +16,7 @@ from shoal.checkpoint.peer_copy import broadcast_bytes
 from shoal.errors import MeetingCalled, ParametersLost
 from shoal.parameters.client.parameter_client import EnrolTerms, ParameterClient
 from shoal.strategies.free_running import FreeRunning
-from shoal.strategies.peers import Peers
+from shoal.strategies.peers.peers import Peers
 from shoal.wire.ledger_entries import Answer, Granted, Told
 from shoal.wire.tables import LoopTerms, Range
 

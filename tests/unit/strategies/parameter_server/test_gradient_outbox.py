@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from shoal.errors import UsageError
-from shoal.strategies.gradient_outbox import GradientOutbox, Noise
-from shoal.strategies.parameter_table import entries_of
+from shoal.strategies.parameter_server.gradient_outbox import GradientOutbox, Noise
+from shoal.strategies.parameter_server.parameter_table import entries_of
 from shoal.strategies.strategy import Iteration
 
 

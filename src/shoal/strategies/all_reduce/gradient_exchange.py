@@ -26,11 +26,11 @@ from torch import nn
 
 from shoal.collectives.group import Group, Pending
 from shoal.errors import ExchangeFailed, ReplicasDiffer, UsageError
-from shoal.strategies.autograd_node import accumulator
-from shoal.strategies.buffers import BufferAverage
-from shoal.strategies.gradient_groups import GradientGroups, Scales
-from shoal.strategies.model_walk import modules_of, parameters_of
-from shoal.strategies.notes import Note, NoteBoard
+from shoal.strategies.all_reduce.gradient_groups import GradientGroups, Scales
+from shoal.strategies.replica.autograd_node import accumulator
+from shoal.strategies.replica.buffers import BufferAverage
+from shoal.strategies.replica.model_walk import modules_of, parameters_of
+from shoal.strategies.replica.notes import Note, NoteBoard
 from shoal.strategies.strategy import Iteration, waiting
 
 

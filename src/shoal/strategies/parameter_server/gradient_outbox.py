@@ -20,9 +20,9 @@ import torch
 from shoal.data.order import key_of
 from shoal.errors import UsageError
 from shoal.parameters.client.client_push import OutgoingPush
-from shoal.strategies.autograd_node import accumulator
-from shoal.strategies.host_memory import in_host_memory, numbers
-from shoal.strategies.parameter_table import Entry
+from shoal.strategies.parameter_server.host_memory import in_host_memory, numbers
+from shoal.strategies.parameter_server.parameter_table import Entry
+from shoal.strategies.replica.autograd_node import accumulator
 from shoal.strategies.strategy import Iteration
 
 NOISE_KEY = 9  # see `data.order`: keys for different uses start from different numbers

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoal.strategies.model_walk import buffers_of, modules_of, parameters_of
+from shoal.strategies.replica.model_walk import buffers_of, modules_of, parameters_of
 
 
 def tangled() -> nn.Module:

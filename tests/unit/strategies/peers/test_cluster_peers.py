@@ -15,9 +15,9 @@ import torch
 from shoal.environment import WorkerEnvironment
 from shoal.errors import Aborted, ExchangeFailed, PeerLost, ScriptFailed, ShoalError
 from shoal.parameters.client.client_servers import Sent
-from shoal.strategies import cluster_peers, reaching
-from shoal.strategies.cluster_peers import ClusterPeers
-from shoal.strategies.peers import Briefed, JobOver
+from shoal.strategies.peers import cluster_peers, reaching
+from shoal.strategies.peers.cluster_peers import ClusterPeers
+from shoal.strategies.peers.peers import Briefed, JobOver
 from shoal.terms import Call, Made
 from shoal.values import Generation, Member, Unreached
 from shoal.wire.messages import Beat, Briefing, Ended, ExchangeBroken, Expelled, Formed, Inject, Ready, Unanswered

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from shoal.errors import UsageError
-from shoal.strategies.parameter_table import entries_of, group_values, rule_name, step_values, table_of
+from shoal.strategies.parameter_server.parameter_table import entries_of, group_values, rule_name, step_values, table_of
 
 
 def two_layers() -> nn.Module:

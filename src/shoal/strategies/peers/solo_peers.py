@@ -11,7 +11,7 @@ from shoal.collectives.group import Group
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import ShoalError
 from shoal.events import AnyEvent
-from shoal.strategies.peers import JobOver, Peers, Traffic
+from shoal.strategies.peers.peers import JobOver, Peers, Traffic
 from shoal.values import Address, Generation, Member
 from shoal.wire.messages import ExchangeBroken, PartFailed, PartWritten, Ready
 

@@ -15,10 +15,10 @@ from torch import nn
 from shoal.bounds import Text
 from shoal.checkpoint.peer_copy import broadcast_bytes
 from shoal.errors import WorkersDisagree
-from shoal.strategies.buffers import BufferAverage
-from shoal.strategies.model_check import broadcast_model, check_same_model, digest
-from shoal.strategies.notes import DIGEST_LIMIT, Agreement, NoteBoard, Votes
-from shoal.strategies.peers import Peers
+from shoal.strategies.peers.peers import Peers
+from shoal.strategies.replica.buffers import BufferAverage
+from shoal.strategies.replica.model_check import broadcast_model, check_same_model, digest
+from shoal.strategies.replica.notes import DIGEST_LIMIT, Agreement, NoteBoard, Votes
 
 
 class Replica:

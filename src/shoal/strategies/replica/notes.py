@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from shoal.errors import WorkersDisagree
-from shoal.strategies.peers import Peers
+from shoal.strategies.peers.peers import Peers
 
 DIGEST_LIMIT = 2**40  # digests below it add up exactly in double precision for thousands of workers
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from shoal.collectives.group import Group, Pending, Reduction
-from shoal.strategies.model_walk import buffers_of, modules_of
+from shoal.strategies.replica.model_walk import buffers_of, modules_of
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from shoal.manners import Manners
-from shoal.strategies.gradient_exchange import GradientExchange, Shared
-from shoal.strategies.replica import Replica
+from shoal.strategies.all_reduce.gradient_exchange import GradientExchange, Shared
+from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Iteration, Strategy
 
 

@@ -23,8 +23,8 @@ from shoal.strategies.choosing import make_strategy
 from shoal.strategies.peers.peers import Briefed, JobOver, Peers, Traffic
 from shoal.strategies.peers.stand_in_group import StandInGroup
 from shoal.terms import Made
-from shoal.training.recovery import join_first
-from shoal.training.restart import begin_anew, train_through
+from shoal.training.recovery.recovery import join_first
+from shoal.training.recovery.restart import begin_anew, train_through
 from shoal.training.run import Run
 from shoal.training.session import HandedOver, Session
 from shoal.training.start import MakeStrategy, start_session

@@ -11,7 +11,7 @@ from shoal.strategies.choosing import make_strategy
 from shoal.strategies.peers.peers import Peers
 from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Strategy
-from shoal.training import devices
+from shoal.training.model import devices
 from shoal.training.session import Session
 
 MakeStrategy = Callable[[Replica, JobConfig], Strategy]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.job_config import CheckpointRhythm
-from shoal.training.timetable import ASKED, Deferred, Due, Timetable
+from shoal.training.saving.timetable import ASKED, Deferred, Due, Timetable
 
 
 @given(every=st.integers(1, 9), busy=st.lists(st.booleans(), min_size=1, max_size=80))

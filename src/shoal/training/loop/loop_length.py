@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shoal.data.dealing import Dealing, count_steps
-from shoal.training.loop_plan import LoopPlan
+from shoal.training.loop.loop_plan import LoopPlan
 from shoal.values import Cursor
 from shoal.wire.tables import Range
 

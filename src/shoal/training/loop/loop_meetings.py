@@ -14,10 +14,10 @@ from shoal.errors import ExchangeFailed
 from shoal.strategies.free_running import FreeRunning
 from shoal.strategies.peers.peers import Breakage
 from shoal.strategies.strategy import Iteration
-from shoal.training.checkpointing import save_after_step, save_on_handover
-from shoal.training.leasing import Leased
+from shoal.training.loop.leasing import Leased
+from shoal.training.loop.supply import LoopAtWork
+from shoal.training.saving.checkpointing import save_after_step, save_on_handover
 from shoal.training.session import HandedOver
-from shoal.training.supply import LoopAtWork
 
 
 class LoopMeetings(ABC):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.training.loop_end import LoopEnd
-from shoal.training.past import Past
+from shoal.training.script.loop_end import LoopEnd
+from shoal.training.script.past import Past
 
 
 class ScriptPlace:

@@ -19,7 +19,7 @@ from shoal.checkpoint.peer_copy import broadcast_bytes
 from shoal.errors import TermsDiffer, WireError, WorkersDisagree
 from shoal.strategies.peers.peers import Peers
 from shoal.terms import MOST_CALLS, Call, Made, combined, difference, named
-from shoal.training.call_results import decode_result, encode_result
+from shoal.training.script.call_results import decode_result, encode_result
 
 MOST_BYTES = 64 * 1024 * 1024  # of calls that come with a state
 ADVICE = "start it with the script and the arguments that the job was started with"

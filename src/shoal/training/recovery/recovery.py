@@ -16,14 +16,14 @@ from shoal.events import Advised, ParametersGone, StepVoided, WentBack
 from shoal.membership.member.alignment import Taking
 from shoal.strategies.peers.peers import Breakage, Briefed, Peers
 from shoal.strategies.strategy import Iteration
-from shoal.training.call_results import encode_result
-from shoal.training.devices import own_device
-from shoal.training.loop_end import without_later, wound_back
-from shoal.training.past import Past, StartAgain
-from shoal.training.regrouping import Regrouped, Regrouping
-from shoal.training.script_calls import decode_calls, encode_calls
+from shoal.training.model.devices import own_device
+from shoal.training.model.state import load_buffers, load_state, state_of
+from shoal.training.recovery.regrouping import Regrouped, Regrouping
+from shoal.training.script.call_results import encode_result
+from shoal.training.script.loop_end import without_later, wound_back
+from shoal.training.script.past import Past, StartAgain
+from shoal.training.script.script_calls import decode_calls, encode_calls
 from shoal.training.session import Session
-from shoal.training.state import load_buffers, load_state, state_of
 from shoal.values import Cursor, Standing
 from shoal.wire.messages import Done, ExchangeBroken, Ready
 

@@ -14,8 +14,8 @@ from torch import nn
 
 from shoal.data.feed import Feed
 from shoal.strategies.replica.model_check import describe
-from shoal.training.loop_plan import LoopPlan
-from shoal.training.snapshot import Kept
+from shoal.training.loop.loop_plan import LoopPlan
+from shoal.training.recovery.snapshot import Kept
 
 Term = tuple[str, object]
 

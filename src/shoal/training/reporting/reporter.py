@@ -21,7 +21,7 @@ from shoal.membership.record.worker_clocks import own_clock
 from shoal.steps import StepRow
 from shoal.strategies.peers.peers import Peers
 from shoal.strategies.strategy import Iteration
-from shoal.training.sinks import Sinks
+from shoal.training.reporting.sinks import Sinks
 from shoal.values import TimeShares
 
 INTERVAL = 0.25  # seconds between two reports

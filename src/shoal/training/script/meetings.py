@@ -16,12 +16,12 @@ from shoal.collectives.group import Group
 from shoal.errors import CheckpointUnusable, ExchangeFailed, TermsDiffer, UsageError
 from shoal.events import LoopEnded
 from shoal.strategies.peers.peers import Breakage
-from shoal.training.loop_end import LoopEnd, from_tree, group_settings, without_later, wound_back
-from shoal.training.past import StartAgain
-from shoal.training.recovery import enter, recover, take_place
-from shoal.training.script_calls import ADVICE
+from shoal.training.model.state import load_state
+from shoal.training.recovery.recovery import enter, recover, take_place
+from shoal.training.script.loop_end import LoopEnd, from_tree, group_settings, without_later, wound_back
+from shoal.training.script.past import StartAgain
+from shoal.training.script.script_calls import ADVICE
 from shoal.training.session import Session, is_step
-from shoal.training.state import load_state
 from shoal.values import THROUGH, Cursor
 
 T = TypeVar("T")

@@ -20,8 +20,8 @@ from torch.utils.data import TensorDataset
 import shoal
 from shoal.errors import UsageError
 from shoal.events import Advised
-from shoal.training import reporter
-from shoal.training.sinks import Sinks
+from shoal.training.reporting import reporter
+from shoal.training.reporting.sinks import Sinks
 from support.training import Hub, train_in_threads
 
 START = nn.Linear(5, 2)

@@ -26,8 +26,8 @@ from shoal.events import CheckpointDeferred, CheckpointStarted
 from shoal.job_config import JobConfig
 from shoal.strategies.peers.peers import Peers
 from shoal.strategies.replica.notes import Votes
-from shoal.training.devices import finish
-from shoal.training.timetable import Due, Timetable
+from shoal.training.model.devices import finish
+from shoal.training.saving.timetable import Due, Timetable
 from shoal.values import Cursor
 from shoal.wire.messages import PartFailed
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from shoal.environment import local_place
-from shoal.training import devices
+from shoal.training.model import devices
 
 CPU, GPU = torch.device("cpu"), torch.device("meta")
 

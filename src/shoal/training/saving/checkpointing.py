@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from shoal.errors import WorkersDisagree
 from shoal.events import Advised
-from shoal.training.loop_end import wound_back
-from shoal.training.meetings import cursor_of, is_past, meet
-from shoal.training.saving import Moment, Snapshot
+from shoal.training.model.state import changed_buffers, state_dict_keys, state_of, state_size, steady_names
+from shoal.training.saving.saving import Moment, Snapshot
+from shoal.training.saving.timetable import ASKED
+from shoal.training.script.loop_end import wound_back
+from shoal.training.script.meetings import cursor_of, is_past, meet
 from shoal.training.session import Session
-from shoal.training.state import changed_buffers, state_dict_keys, state_of, state_size, steady_names
-from shoal.training.timetable import ASKED
 from shoal.values import Cursor
 
 

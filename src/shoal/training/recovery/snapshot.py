@@ -19,7 +19,7 @@ from torch import nn
 from shoal.events import Advised
 from shoal.strategies.peers.peers import Peers
 from shoal.strategies.replica.model_walk import modules_of, parameters_of
-from shoal.training.optimizers import UndoCopy
+from shoal.training.model.optimizers import UndoCopy
 from shoal.values import Cursor
 from shoal.wire.tables import Range
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as some
 
 from shoal.data.dealing import Dealing, deal, whole_batches
 from shoal.data.feed import Batch, Feed
-from shoal.training.loop_length import LoopLength, Place
-from shoal.training.loop_plan import LoopPlan
+from shoal.training.loop.loop_length import LoopLength, Place
+from shoal.training.loop.loop_plan import LoopPlan
 from shoal.values import Cursor
 from shoal.wire.tables import Range
 

@@ -20,10 +20,10 @@ from shoal.checkpoint.state_tree import Tree
 from shoal.checkpoint.stores.store import Store
 from shoal.errors import CheckpointUnusable
 from shoal.events import Advised, CheckpointRefused, Resumed
-from shoal.training.call_terms import resume_difference
-from shoal.training.loop_end import without_later
-from shoal.training.past import Past
-from shoal.training.saving import CODEC
+from shoal.training.saving.saving import CODEC
+from shoal.training.script.call_terms import resume_difference
+from shoal.training.script.loop_end import without_later
+from shoal.training.script.past import Past
 from shoal.training.session import Session
 from shoal.values import Cursor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.training.leasing import used_ranges
+from shoal.training.loop.leasing import used_ranges
 from shoal.values import Cursor
 from shoal.wire.tables import Range
 

@@ -16,20 +16,20 @@ from shoal.errors import CheckpointUnusable, ExchangeFailed, UsageError
 from shoal.events import LoopStarted
 from shoal.strategies.peers.peers import Breakage
 from shoal.strategies.strategy import Iteration
-from shoal.training.call_terms import loop_terms
-from shoal.training.checkpointing import save_asked, save_on_stop
-from shoal.training.devices import moved
-from shoal.training.leasing import Leased
-from shoal.training.loop_length import LoopLength, Place
-from shoal.training.loop_meetings import CalledMeetings, LoopMeetings, MeetingsInSteps
-from shoal.training.loop_plan import LoopPlan
-from shoal.training.meetings import end_of_loop, leave_loop, load_behind, meet, note_loop_end, settle, take_past
-from shoal.training.past import Past
-from shoal.training.recovery import enter, recover, tell_batch, undo_void
-from shoal.training.resume import check_place
+from shoal.training.loop.leasing import Leased
+from shoal.training.loop.loop_length import LoopLength, Place
+from shoal.training.loop.loop_meetings import CalledMeetings, LoopMeetings, MeetingsInSteps
+from shoal.training.loop.loop_plan import LoopPlan
+from shoal.training.loop.supply import Dealt, Supply
+from shoal.training.model.devices import moved
+from shoal.training.model.state import forget_changed, load_state
+from shoal.training.recovery.recovery import enter, recover, tell_batch, undo_void
+from shoal.training.saving.checkpointing import save_asked, save_on_stop
+from shoal.training.saving.resume import check_place
+from shoal.training.script.call_terms import loop_terms
+from shoal.training.script.meetings import end_of_loop, leave_loop, load_behind, meet, note_loop_end, settle, take_past
+from shoal.training.script.past import Past
 from shoal.training.session import Session
-from shoal.training.state import forget_changed, load_state
-from shoal.training.supply import Dealt, Supply
 from shoal.values import Cursor, TimeShares
 
 

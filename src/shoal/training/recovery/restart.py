@@ -15,12 +15,12 @@ from shoal.checkpoint.stores.store import Store
 from shoal.errors import ExchangeFailed
 from shoal.events import Advised
 from shoal.strategies.peers.peers import Breakage
-from shoal.training.checkpointing import save_at_end
-from shoal.training.meetings import finish
-from shoal.training.past import StartAgain
-from shoal.training.recovery import finish_together, own_past, recover, undo_void
-from shoal.training.resume import resume
+from shoal.training.recovery.recovery import finish_together, own_past, recover, undo_void
 from shoal.training.run import Run
+from shoal.training.saving.checkpointing import save_at_end
+from shoal.training.saving.resume import resume
+from shoal.training.script.meetings import finish
+from shoal.training.script.past import StartAgain
 from shoal.training.session import Session
 from shoal.values import THROUGH, Cursor
 

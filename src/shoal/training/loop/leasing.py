@@ -16,7 +16,7 @@ from shoal.errors import ExchangeFailed, MeetingCalled, UsageError
 from shoal.strategies.free_running import FreeRunning
 from shoal.strategies.peers.peers import Breakage
 from shoal.strategies.strategy import Iteration
-from shoal.training.supply import LoopAtWork, Supply
+from shoal.training.loop.supply import LoopAtWork, Supply
 from shoal.values import Cursor
 from shoal.wire.ledger_entries import Told
 from shoal.wire.tables import LoopTerms, Range

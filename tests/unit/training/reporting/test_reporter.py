@@ -17,8 +17,8 @@ from shoal.errors import UsageError
 from shoal.events import Advised, StepsApplied
 from shoal.steps import StepRow
 from shoal.strategies.strategy import Iteration
-from shoal.training import reporter
-from shoal.training.reporter import Reporter
+from shoal.training.reporting import reporter
+from shoal.training.reporting.reporter import Reporter
 from shoal.values import TimeShares
 from shoal.wire.messages import Report, encode
 from support.training import Hub, ThreadPeers, train_in_threads

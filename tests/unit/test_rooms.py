@@ -28,7 +28,7 @@ PURE_CORES = frozenset(
         "membership/generations/missing.py",
         "membership/generations/wishes.py",
         "parameters/ledger/clocks.py",
-        "parameters/server_group/cut_links.py",
+        "parameters/keeper/cut_links.py",
         "plan/members/reach_check.py",
     }
 )
@@ -36,9 +36,6 @@ PURE_CORES = frozenset(
 # Rooms that have more modules than they should.
 FULL_ROOMS = frozenset(
     {
-        "parameters",
-        "strategies",
-        "training",
         "transport",
     }
 )
@@ -53,12 +50,12 @@ NOT_JOINED = frozenset(
     {
         "collectives/carriers/making.py",
         "entry/script_kind.py",
-        "parameters/space/laying_out.py",
-        "strategies/brake.py",
-        "strategies/gradient_plan.py",
-        "strategies/stand_in_group.py",
+        "parameters/server/space/laying_out.py",
+        "strategies/peers/brake.py",
+        "strategies/all_reduce/gradient_plan.py",
+        "strategies/peers/stand_in_group.py",
         "training/batches.py",
-        "training/progress.py",
+        "training/reporting/progress.py",
         "training/start.py",
         "transport/sub_mesh.py",
     }

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     crash_at = _crash(parsed.crash_at) if parsed.crash_at else _no_crash
     import torch
 
-    from shoal.parameters.server import Server, ServerConfig
+    from shoal.parameters.server.server import Server, ServerConfig
     from shoal.training.lean_torch import spare_compiler
 
     torch.set_num_threads(1)

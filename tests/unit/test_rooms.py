@@ -30,6 +30,7 @@ PURE_CORES = frozenset(
         "parameters/ledger/clocks.py",
         "parameters/keeper/cut_links.py",
         "plan/members/reach_check.py",
+        "strategies/all_reduce/gradient_plan.py",
     }
 )
 
@@ -48,7 +49,6 @@ NOT_JOINED = frozenset(
         "entry/script_kind.py",
         "parameters/server/space/laying_out.py",
         "strategies/peers/brake.py",
-        "strategies/all_reduce/gradient_plan.py",
         "strategies/peers/stand_in_group.py",
         "training/batches.py",
         "training/reporting/progress.py",

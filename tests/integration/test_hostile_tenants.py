@@ -19,7 +19,7 @@ from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.parameters.ledger.effects import Effect
 from shoal.parameters.ledger.ledger import Ledger
 from shoal.parameters.server.updates.holding import Plan, plan_of
-from shoal.transport.arena import Offer
+from shoal.transport.memory.arena import Offer
 from shoal.wire.ledger_entries import AnyEntry, Assign, Call, Enrol, PlanLoop, Push
 from shoal.wire.parameter_messages import (
     Define,

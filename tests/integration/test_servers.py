@@ -26,7 +26,7 @@ from shoal.parameters.server.space import space
 from shoal.parameters.server.updates.holding import Plan, plan_of
 from shoal.parameters.server.updates.shard import Shard
 from shoal.transport.connection.handshake import Key
-from shoal.transport.name_lookup import Place
+from shoal.transport.connection.name_lookup import Place
 from shoal.values import Address, ServerMap
 from shoal.values import Server as ServerAt
 from shoal.wire.keeper_messages import GroupNews, ServerBeat, ServerFigures

@@ -27,8 +27,8 @@ from shoal.parameters.connections.purposes import job_purpose, keeper_job_purpos
 from shoal.parameters.connections.switchboard import Switchboard
 from shoal.parameters.ledger.effects import Drop, Reading, Replace, Reply, Update
 from shoal.parameters.ledger.ledger import Ledger
-from shoal.transport.arena import Offer, PeerArena
 from shoal.transport.connection.handshake import Key
+from shoal.transport.memory.arena import Offer, PeerArena
 from shoal.values import Address, Server, ServerMap
 from shoal.wire import parameter_messages as wire
 from shoal.wire.keeper_messages import GroupNews, WatchGroup

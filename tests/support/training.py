@@ -28,7 +28,7 @@ from shoal.training.recovery.restart import begin_anew, train_through
 from shoal.training.run import Run
 from shoal.training.session import HandedOver, Session
 from shoal.training.start import MakeStrategy, start_session
-from shoal.transport.in_process import InProcessMesh, in_process_meshes
+from shoal.transport.mesh.in_process import InProcessMesh, in_process_meshes
 from shoal.values import THROUGH, Address, Generation, Lost, Member
 from shoal.wire.messages import Done, ExchangeBroken, PartFailed, PartWritten, Ready
 

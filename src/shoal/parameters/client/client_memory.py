@@ -14,7 +14,7 @@ import torch
 
 from shoal.parameters.blocks.byte_views import torch_type
 from shoal.parameters.client.client_layout import PAGE, ClientLayout, slot_capacity
-from shoal.transport.arena import RESERVED, Arena
+from shoal.transport.memory.arena import RESERVED, Arena
 from shoal.wire.tables import PushId, TableSpec
 
 WORKING_SLOTS = 2

@@ -21,8 +21,8 @@ from shoal.parameters.client.client_core import ClientCore
 from shoal.parameters.client.client_layout import ClientLayout, Stretch
 from shoal.parameters.client.client_memory import bytes_at
 from shoal.parameters.client.client_servers import Link, PeerArenas
-from shoal.transport import memory_order
-from shoal.transport.arena import word_at
+from shoal.transport.memory import memory_order
+from shoal.transport.memory.arena import word_at
 from shoal.wire.parameter_messages import Part
 
 COPY_TRIES = 3  # of shared memory that changes under the copy, before it is asked for as bytes

@@ -18,8 +18,8 @@ from shoal.parameters.client.client_thread import ClientThread
 from shoal.parameters.connections.connection import Connection
 from shoal.parameters.connections.patience import INTERVAL, Listening, Silence
 from shoal.parameters.connections.purposes import job_purpose, keeper_job_purpose
-from shoal.transport.arena import Offer, PeerArena
 from shoal.transport.connection.handshake import Key
+from shoal.transport.memory.arena import Offer, PeerArena
 from shoal.values import Address, Server, ServerMap
 from shoal.wire.keeper_messages import GroupNews, WatchGroup
 from shoal.wire.note import PARAMETER_VERSION

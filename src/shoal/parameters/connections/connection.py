@@ -21,11 +21,11 @@ from typing import Protocol
 from shoal.errors import Refused, WireError
 from shoal.parameters.connections.large_bodies import LargeBodies
 from shoal.parameters.connections.note_reader import NoteReader
-from shoal.transport import name_lookup, near_link
+from shoal.transport.connection import name_lookup, near_link
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.handshake import ConnectorHandshake, Key, ListenerHandshake
 from shoal.transport.connection.introduction import CLOSED, Introduction, begin_to_connect
-from shoal.transport.name_lookup import Place
+from shoal.transport.connection.name_lookup import Place
 from shoal.values import Address
 from shoal.wire.note import Note
 from shoal.wire.note_frames import encode_note

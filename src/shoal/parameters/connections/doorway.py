@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from shoal.errors import AddressUnavailable, UsageError
 from shoal.parameters.connections.connection import Connection, Hearer
 from shoal.parameters.connections.switchboard import Switchboard
-from shoal.transport import listening
+from shoal.transport.connection import listening
 from shoal.transport.connection.door import Door
 from shoal.transport.connection.handshake import Key
 from shoal.values import Address

@@ -16,7 +16,7 @@ from shoal.parameters.connections.connection import Connection, Hearer
 from shoal.parameters.connections.purposes import KEEPER_PURPOSE
 from shoal.parameters.connections.switchboard import Switchboard
 from shoal.transport.connection.handshake import Key
-from shoal.transport.name_lookup import NameLookup
+from shoal.transport.connection.name_lookup import NameLookup
 from shoal.values import Address
 from shoal.wire.keeper_messages import ServerBeat, ServerJoin
 from shoal.wire.note import PARAMETER_VERSION, Note

@@ -13,7 +13,7 @@ from shoal.parameters.connections.connection import Connection, Hearer
 from shoal.parameters.connections.purposes import SERVER_PURPOSE
 from shoal.parameters.connections.switchboard import Switchboard
 from shoal.transport.connection.handshake import Key
-from shoal.transport.name_lookup import NameLookup
+from shoal.transport.connection.name_lookup import NameLookup
 from shoal.values import Server, ServerMap
 from shoal.wire.note import PARAMETER_VERSION, Note
 from shoal.wire.parameter_messages import Hello, Welcome

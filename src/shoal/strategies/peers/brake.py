@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 
 from shoal.collectives.engine import Operation
-from shoal.transport.faults import LinkFaults
+from shoal.transport.mesh.faults import LinkFaults
 from shoal.values import Generation
 
 SLICE_SECONDS = 0.005

@@ -35,10 +35,10 @@ from shoal.strategies.peers.reaching import by_worker, local_host, tell_from_out
 from shoal.strategies.peers.server_ways import ServerWays
 from shoal.strategies.peers.stand_in_group import StandInGroup, stand_in_generation
 from shoal.terms import Made
-from shoal.transport.mesh_exchange import exchange_over
-from shoal.transport.neighbours import form
-from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
-from shoal.transport.team import Team, TeamLimits
+from shoal.transport.memory.neighbours import form
+from shoal.transport.memory.team import Team, TeamLimits
+from shoal.transport.mesh.mesh_exchange import exchange_over
+from shoal.transport.tcp.tcp import PeerListener, TcpMesh, connect_mesh
 from shoal.values import Generation, Member, Unreached
 from shoal.wire.messages import (
     PROTOCOL_VERSION,

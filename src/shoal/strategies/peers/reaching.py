@@ -14,8 +14,8 @@ import msgspec
 
 from shoal.errors import Refused
 from shoal.membership.client import CoordinatorClient
-from shoal.transport.probe import reachable
-from shoal.transport.tcp_listener import PeerListener
+from shoal.transport.tcp.probe import reachable
+from shoal.transport.tcp.tcp_listener import PeerListener
 from shoal.values import Address, Generation, Unreached
 from shoal.wire.messages import Ready
 

@@ -17,7 +17,7 @@ from shoal.parameters.connections.connection import Connection
 from shoal.parameters.connections.doorway import Doorway
 from shoal.parameters.connections.purposes import job_purpose
 from shoal.parameters.connections.switchboard import Switchboard
-from shoal.transport import strangers as strangers_module
+from shoal.transport.connection import strangers as strangers_module
 from shoal.transport.connection.handshake import OPENING_BYTES, Key
 from shoal.values import Address
 from shoal.wire.parameter_messages import AnyNote

@@ -27,7 +27,7 @@ from shoal.parameters.keeper.group_events import (
 from shoal.parameters.keeper.keeper import Keeper, KeeperConfig
 from shoal.parameters.keeper.keeper_client import KeeperClient
 from shoal.parameters.keeper.space_terms import SpaceTerms
-from shoal.transport import strangers as strangers_module
+from shoal.transport.connection import strangers as strangers_module
 from shoal.transport.connection.handshake import Key
 from shoal.transport.connection.introduction import connect
 from shoal.values import Address, ServerMap

@@ -9,8 +9,8 @@ from shoal.errors import ServerRefused
 from shoal.parameters.blocks.byte_views import tensor_over
 from shoal.parameters.connections.connection import Connection
 from shoal.parameters.server.space.job_state import JobState
-from shoal.transport.arena import Offer, PeerArena
-from shoal.transport.neighbours import shares_network
+from shoal.transport.memory.arena import Offer, PeerArena
+from shoal.transport.memory.neighbours import shares_network
 from shoal.wire.parameter_messages import Hello, KeyList, Moved, Refusal
 from shoal.wire.tables import PushId
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shoal.parameters.blocks.byte_views import bytes_of, tensor_over
 from shoal.parameters.blocks.table_blocks import blocks_of
-from shoal.transport.arena import PeerArena, word_at
+from shoal.transport.memory.arena import PeerArena, word_at
 from shoal.wire.tables import PushTerms, TableSpec
 from support.shards import RULE_CASES, Parts, Whole, table_of
 

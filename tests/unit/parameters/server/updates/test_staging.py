@@ -11,7 +11,7 @@ from shoal.parameters.blocks.memory_budget import MemoryBudget, SpaceBudget
 from shoal.parameters.blocks.part_layout import PartLayout, part_order
 from shoal.parameters.blocks.table_blocks import blocks_of
 from shoal.parameters.server.updates.staging import Staging
-from shoal.transport.arena import RESERVED, Arena, PeerArena
+from shoal.transport.memory.arena import RESERVED, Arena, PeerArena
 from shoal.wire.parameter_messages import Stage, StageEnd
 from shoal.wire.tables import PushId, TableSpec
 from support.shards import Using, no_limit, table_of

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 
 from shoal.errors import Refused
-from shoal.transport.tcp_handshake import Departure, Hello
+from shoal.transport.tcp.tcp_handshake import Departure, Hello
 from shoal.values import Address
 
 _PROBE = Hello(generation=0, source=0, target=0)

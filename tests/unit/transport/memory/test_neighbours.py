@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from shoal.errors import Aborted, PeerLost
-from shoal.transport.in_process import in_process_meshes
-from shoal.transport.mesh_exchange import exchange_over
-from shoal.transport.neighbours import Neighbourhood, form, partition
-from shoal.transport.team import Team, TeamLimits, is_behind
+from shoal.transport.memory.neighbours import Neighbourhood, form, partition
+from shoal.transport.memory.team import Team, TeamLimits, is_behind
+from shoal.transport.mesh.in_process import in_process_meshes
+from shoal.transport.mesh.mesh_exchange import exchange_over
 from support.collectives import in_threads, succeed
 from support.memory_groups import neighbourhoods
 
@@ -165,8 +165,8 @@ def test_a_rank_that_finished_is_missed_only_by_those_who_need_it() -> None:
 
 SLEEPER = """
 import json, sys
-from shoal.transport.arena import Arena
-from shoal.transport.team import ARENA_BYTES
+from shoal.transport.memory.arena import Arena
+from shoal.transport.memory.team import ARENA_BYTES
 import msgspec
 own = Arena.create(ARENA_BYTES)
 print(json.dumps([own.offer.process, own.offer.descriptor, own.offer.nonce.hex()]), flush=True)
@@ -180,8 +180,8 @@ class Sleeper:
     def __init__(self) -> None:
         import json
 
-        from shoal.transport.arena import Arena, Offer, PeerArena
-        from shoal.transport.team import ARENA_BYTES
+        from shoal.transport.memory.arena import Arena, Offer, PeerArena
+        from shoal.transport.memory.team import ARENA_BYTES
 
         pipe = subprocess.PIPE
         self.process = subprocess.Popen([sys.executable, "-c", SLEEPER], stdin=pipe, stdout=pipe, text=True)

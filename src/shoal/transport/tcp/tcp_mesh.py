@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from shoal.errors import Aborted, ExchangeFailed
-from shoal.transport import silence
+from shoal.transport.connection import silence
 from shoal.transport.connection.endpoint import Endpoint
-from shoal.transport.ending import (
+from shoal.transport.mesh.ending import (
     CUT_OFF,
     ENDING_BYTES,
     FINISHED,
@@ -31,9 +31,9 @@ from shoal.transport.ending import (
     pack_ending,
     unpack_ending,
 )
-from shoal.transport.faults import LinkFaults
-from shoal.transport.mesh import STALL_SECONDS, Mesh
-from shoal.transport.tcp_stream import UNREACHABLE, Stream
+from shoal.transport.mesh.faults import LinkFaults
+from shoal.transport.mesh.mesh import STALL_SECONDS, Mesh
+from shoal.transport.tcp.tcp_stream import UNREACHABLE, Stream
 from shoal.values import Unreached
 
 CLOSED = select.POLLRDHUP | select.POLLHUP | select.POLLERR

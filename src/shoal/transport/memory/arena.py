@@ -25,8 +25,8 @@ import numpy as np
 from msgspec import Meta
 
 from shoal.bounds import Ordinal, Size
-from shoal.transport import memory_order
-from shoal.transport.large_pages import LARGE_PAGE, Collapse, map_aligned
+from shoal.transport.memory import memory_order
+from shoal.transport.memory.large_pages import LARGE_PAGE, Collapse, map_aligned
 
 NONCE_BYTES = 32
 RESERVED = 64  # bytes at the start of every arena: the nonce and room

@@ -10,8 +10,8 @@ import time
 from collections import deque
 
 from shoal.errors import Aborted, ExchangeFailed
-from shoal.transport.ending import FINISHED, Ending, name_the_lost
-from shoal.transport.mesh import STALL_SECONDS, Mesh
+from shoal.transport.mesh.ending import FINISHED, Ending, name_the_lost
+from shoal.transport.mesh.mesh import STALL_SECONDS, Mesh
 from shoal.wire.frames import HEADER_BYTES
 
 

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from shoal.transport import cross_memory
-from shoal.transport.arena import address_of
+from shoal.transport.memory import cross_memory
+from shoal.transport.memory.arena import address_of
 
 
 def test_a_process_is_gone_once_it_is_killed_and_not_before() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.transport.arena import Arena, PeerArena
-from shoal.transport.large_pages import LARGE_PAGE, Collapse, map_aligned
+from shoal.transport.memory.arena import Arena, PeerArena
+from shoal.transport.memory.large_pages import LARGE_PAGE, Collapse, map_aligned
 
 
 def shared_file(size: int) -> int:

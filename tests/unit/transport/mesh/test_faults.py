@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from shoal.errors import PeerLost
-from shoal.transport.faults import BURST_SECONDS, LinkFaults
-from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
+from shoal.transport.mesh.faults import BURST_SECONDS, LinkFaults
+from shoal.transport.tcp.tcp import PeerListener, TcpMesh, connect_mesh
 from support.collectives import PATIENCE, TOKEN, generation_of, in_threads, succeed
 
 

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from shoal.transport.connection.handshake import OPENING_BYTES
-from shoal.transport.probe import reachable
-from shoal.transport.tcp import PeerListener, connect_mesh
+from shoal.transport.tcp.probe import reachable
+from shoal.transport.tcp.tcp import PeerListener, connect_mesh
 from shoal.values import Address
 from support.collectives import PATIENCE, TOKEN, generation_of, succeed
 

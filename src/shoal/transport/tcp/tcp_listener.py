@@ -19,12 +19,13 @@ import time
 import weakref
 
 from shoal.errors import AddressUnavailable, UsageError, WireError
-from shoal.transport import listening, tcp_handshake
+from shoal.transport.connection import listening
 from shoal.transport.connection.door import Door
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.introduction import Introduction
-from shoal.transport.faults import LinkFaults
-from shoal.transport.tcp_handshake import Hello
+from shoal.transport.mesh.faults import LinkFaults
+from shoal.transport.tcp import tcp_handshake
+from shoal.transport.tcp.tcp_handshake import Hello
 from shoal.values import Address
 
 BACKLOG = 512  # connections that may wait to be accepted

@@ -8,8 +8,8 @@ import resource
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.transport import strangers
-from shoal.transport.strangers import FEWEST, MOST, RESERVE, SECONDS, Strangers
+from shoal.transport.connection import strangers
+from shoal.transport.connection.strangers import FEWEST, MOST, RESERVE, SECONDS, Strangers
 
 
 class Process:

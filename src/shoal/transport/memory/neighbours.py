@@ -18,10 +18,10 @@ import msgspec
 
 from shoal.bounds import Members, Ordinal, Total
 from shoal.errors import PeerLost, WireError
-from shoal.transport import cross_memory, futex, memory_order
-from shoal.transport.arena import NONCE_BYTES, Arena, Offer, PeerArena, address_of
+from shoal.transport.memory import cross_memory, futex, memory_order
+from shoal.transport.memory.arena import NONCE_BYTES, Arena, Offer, PeerArena, address_of
+from shoal.transport.memory.team import ARENA_BYTES, MOST_RANKS, Team, in_group_ranks
 from shoal.transport.native import native
-from shoal.transport.team import ARENA_BYTES, MOST_RANKS, Team, in_group_ranks
 
 Said = TypeVar("Said")
 Exchange = Callable[[bytes], list[bytes]]

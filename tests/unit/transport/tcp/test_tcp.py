@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from shoal.errors import Aborted, AddressUnavailable, PeerLost, Refused, UsageError
-from shoal.transport import strangers
+from shoal.transport.connection import strangers
 from shoal.transport.connection.handshake import OPENING_BYTES, ConnectorHandshake, Key
-from shoal.transport.strangers import MOST
-from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
-from shoal.transport.tcp_handshake import Hello
+from shoal.transport.connection.strangers import MOST
+from shoal.transport.tcp.tcp import PeerListener, TcpMesh, connect_mesh
+from shoal.transport.tcp.tcp_handshake import Hello
 from shoal.values import Address, Unreached
 from support.collectives import PATIENCE, TOKEN, generation_of, in_threads, succeed
 from support.flood import flood

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shoal.errors import WireError
-from shoal.transport.mesh import Mesh
-from shoal.transport.neighbours import Exchange
+from shoal.transport.memory.neighbours import Exchange
+from shoal.transport.mesh.mesh import Mesh
 from shoal.wire.frames import HEADER_BYTES, FrameHeader, Kind, ReductionCode, pack, unpack
 
 MOST_BYTES = 1 << 20  # that one rank may say

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import Aborted, ExchangeFailed, PeerLost
-from shoal.transport import cross_memory, futex, memory_order
-from shoal.transport.arena import Arena, PeerArena, word_at
-from shoal.transport.ending import DIED, FINISHED, Ending, name_the_lost
+from shoal.transport.memory import cross_memory, futex, memory_order
+from shoal.transport.memory.arena import Arena, PeerArena, word_at
+from shoal.transport.mesh.ending import DIED, FINISHED, Ending, name_the_lost
 from shoal.transport.native_layout import (
     HAS_FINISHED,
     HAS_GIVEN_UP,

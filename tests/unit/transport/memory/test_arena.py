@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shoal.transport.arena import RESERVED, Arena, Offer, PeerArena, word_at
-from shoal.transport.neighbours import partition
+from shoal.transport.memory.arena import RESERVED, Arena, Offer, PeerArena, word_at
+from shoal.transport.memory.neighbours import partition
 
 SIZE = 1 << 20
 
@@ -34,7 +34,7 @@ def test_what_is_written_is_seen_by_whoever_opened_it() -> None:
 def test_a_peer_cannot_write() -> None:
     script = """
 import ctypes, sys
-from shoal.transport.arena import Arena, PeerArena
+from shoal.transport.memory.arena import Arena, PeerArena
 own = Arena.create(4096)
 peer = PeerArena.open(own.offer)
 try:
@@ -142,7 +142,7 @@ def test_a_process_of_another_pid_namespace_is_not_taken_for_one_of_ours() -> No
     own = Arena.create(4096)
     offer = own.offer
     script = f"""
-from shoal.transport.arena import Offer, PeerArena
+from shoal.transport.memory.arena import Offer, PeerArena
 offer = Offer(process={offer.process}, descriptor={offer.descriptor}, size={offer.size}, nonce={offer.nonce!r})
 print(PeerArena.open(offer) is None)
 """

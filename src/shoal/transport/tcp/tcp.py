@@ -15,13 +15,13 @@ import socket
 import time
 
 from shoal.errors import Aborted, PeerLost, Refused
-from shoal.transport.answering import Answers
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.introduction import Introduction
-from shoal.transport.ending import Ending, pack_ending, unpack_ending
-from shoal.transport.tcp_handshake import Departure, Hello
-from shoal.transport.tcp_listener import PeerListener
-from shoal.transport.tcp_mesh import CLOSED, Links, TcpMesh
+from shoal.transport.mesh.ending import Ending, pack_ending, unpack_ending
+from shoal.transport.tcp.answering import Answers
+from shoal.transport.tcp.tcp_handshake import Departure, Hello
+from shoal.transport.tcp.tcp_listener import PeerListener
+from shoal.transport.tcp.tcp_mesh import CLOSED, Links, TcpMesh
 from shoal.values import Generation, Unreached
 
 __all__ = ["PeerListener", "TcpMesh", "connect_all", "connect_mesh"]

@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 
 from shoal.errors import Refused, WireError
-from shoal.transport import name_lookup
+from shoal.transport.connection import name_lookup
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.handshake import ConnectorHandshake, Distrust, Key, ListenerHandshake, Untrusted
 from shoal.transport.connection.introduction import Introduction, begin_to_connect

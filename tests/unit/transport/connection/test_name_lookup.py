@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from shoal.transport import name_lookup
-from shoal.transport.name_lookup import NameLookup, Place
+from shoal.transport.connection import name_lookup
+from shoal.transport.connection.name_lookup import NameLookup, Place
 from shoal.values import Address
 
 PATIENCE = 20.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from shoal.transport.mesh import Mesh
+from shoal.transport.mesh.mesh import Mesh
 
 
 class SubMesh(Mesh):

@@ -8,12 +8,12 @@ import torch
 from shoal.collectives.assembly import GroupConfig, group_over
 from shoal.links.measure import told
 from shoal.links.plan import FIXED
-from shoal.transport import memory_order
-from shoal.transport.arena import Arena, PeerArena
-from shoal.transport.in_process import in_process_meshes
-from shoal.transport.memory_order import keeps_order, why_not_shared
-from shoal.transport.mesh_exchange import exchange_over
-from shoal.transport.neighbours import form
+from shoal.transport.memory import memory_order
+from shoal.transport.memory.arena import Arena, PeerArena
+from shoal.transport.memory.memory_order import keeps_order, why_not_shared
+from shoal.transport.memory.neighbours import form
+from shoal.transport.mesh.in_process import in_process_meshes
+from shoal.transport.mesh.mesh_exchange import exchange_over
 from support.collectives import IN_MEMORY, groups, succeed
 from support.mailboxes import mailboxes
 

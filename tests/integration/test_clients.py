@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from shoal.errors import ParametersLost, PeerLost, ServerRefused
-from shoal.parameters.client import EnrolTerms, ParameterClient
-from shoal.parameters.relay_mesh import RelayConfig, RelayMesh
-from shoal.strategies.peers import Peers
-from shoal.strategies.server_leases import LedgerTerms, LedgerView
+from shoal.parameters.client.parameter_client import EnrolTerms, ParameterClient
+from shoal.parameters.relay.relay_mesh import RelayConfig, RelayMesh
+from shoal.strategies.parameter_server.server_leases import LedgerTerms, LedgerView
+from shoal.strategies.peers.peers import Peers
 from shoal.values import Address, Generation, Member
 from shoal.wire.ledger_entries import Committed
 from shoal.wire.tables import TableSpec

@@ -26,10 +26,10 @@ import itertools
 import shlex
 from typing import Any
 
-from shoal.parameters.keeper import TICK
-from shoal.parameters.purposes import KEEPER_PURPOSE, keeper_job_purpose
-from shoal.parameters.server_group.group_events import GroupEvent, MapMade
-from shoal.parameters.server_group.keeper_core import (
+from shoal.parameters.connections.purposes import KEEPER_PURPOSE, keeper_job_purpose
+from shoal.parameters.keeper.group_events import GroupEvent, MapMade
+from shoal.parameters.keeper.keeper import TICK
+from shoal.parameters.keeper.keeper_core import (
     Admit,
     Caller,
     KeeperCore,
@@ -39,8 +39,8 @@ from shoal.parameters.server_group.keeper_core import (
     SendNews,
     SendNote,
 )
-from shoal.parameters.server_group.server_group import GroupSettings, ServerGroup
-from shoal.parameters.server_group.space_terms import SpaceTerms
+from shoal.parameters.keeper.server_group import GroupSettings, ServerGroup
+from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.values import Address, Server, ServerMap
 from shoal.wire import keeper_messages as messages
 from shoal.wire.note import PARAMETER_VERSION
@@ -76,6 +76,8 @@ class Scenario:
         if verb == "asleep":
             self.now += float(plain[0])
             return self._texts(self.core.look(self.now, max(0.0, float(plain[0]) - 2 * TICK)))
+        if verb == "coming":
+            return self._texts(self.core.announce(int(plain[0])))
         if verb == "ended":
             return self._texts(self.core.lose(int(plain[0]), options["reason"], self.now))
         if verb == "closed":
@@ -162,7 +164,7 @@ class Scenario:
 
 def _note_text(note: AnyNote) -> str:
     if isinstance(note, messages.GroupNews):
-        return _map_text(note.map)
+        return _map_text(note.map) + (f", {note.coming} coming" if note.coming else "")
     if isinstance(note, Refusal):
         return f"refused: {note.reason}"
     return str(note.__struct_config__.tag)

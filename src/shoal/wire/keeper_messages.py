@@ -32,7 +32,7 @@ class SpaceEnd(msgspec.Struct, frozen=True):
 
 
 class SealedSpace(msgspec.Struct, frozen=True):
-    """A job that may use the group, as it is told over a connection: `parameters.server_group.space_terms`."""
+    """A job that may use the group, as it is told over a connection: `parameters.keeper.space_terms`."""
 
     job: Name
     key: Annotated[bytes, Meta(max_length=NONCE_BYTES + MOST_SEALED + TAG_BYTES)]  # sealed: see `derived_keys`
@@ -45,6 +45,7 @@ class GroupNews(Note, frozen=True, tag="group-news"):
 
     map: ServerMap | None  # None: the group is not complete yet
     spaces: Members[SealedSpace] = ()  # to servers only
+    coming: Ordinal = 0  # to watchers only: servers that are being started and will probably join
 
 
 class WatchGroup(Note, frozen=True, tag="watch-group"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator
 
@@ -10,7 +11,10 @@ import pytest
 import torch
 
 from shoal.errors import ServersLost
-from shoal.parameters.client import ClientConfig, EnrolTerms, ParameterClient
+from shoal.parameters.client.parameter_client import ClientConfig, EnrolTerms, ParameterClient
+from shoal.parameters.keeper.keeper import Keeper, KeeperConfig
+from shoal.parameters.keeper.space_terms import SpaceTerms
+from shoal.values import Address
 from shoal.wire.parameter_messages import Echo
 from shoal.wire.tables import RuleSpec, TableSpec, TensorSpec
 from support.stand_in_servers import JOB, TOKEN, StandIns
@@ -66,3 +70,26 @@ def test_a_worker_that_has_had_no_use_for_servers_for_long_has_lost_none() -> No
             assert len(client.await_map().servers) == 2
             client.define(TABLE)
             client.enrol(EnrolTerms(1, (0,), "asynchronous"))
+
+
+def test_servers_are_not_given_up_while_others_are_being_started() -> None:
+    """All were killed at once, and on a busy machine replacements take longer to start than servers are waited for."""
+    space = SpaceTerms(job=JOB, key=TOKEN)
+    keeper = Keeper(KeeperConfig(Address("127.0.0.1", 0), "the group's token", 1, spaces=(space,)), lambda _: None)
+    keeper.announce(1)
+    keeper.start()
+    config = ClientConfig(keeper=keeper.address, key=TOKEN, job=JOB, worker=0, lost_after=0.5)
+    with contextlib.closing(keeper), contextlib.closing(ParameterClient(config)) as client:
+        given_up = threading.Event()
+
+        def wait() -> None:
+            with contextlib.suppress(ServersLost):
+                client.await_map()
+            given_up.set()
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        assert not given_up.wait(2.0), "the worker gave up although a server was on its way"
+        keeper.announce(0)
+        assert given_up.wait(30)
+        waiter.join()

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
+from shoal.parameters.client.lineage import Lineage
 from shoal.parameters.ledger import ledger as ledger_module
 from shoal.parameters.ledger import sequencer as sequencer_module
 from shoal.parameters.ledger.clocks import Clocks
 from shoal.parameters.ledger.leases import Leases
 from shoal.parameters.ledger.ledger_state import LedgerState
 from shoal.parameters.ledger.sequencer import Sequencer
-from shoal.parameters.requests.lineage import Lineage
 from shoal.plan.members.invariants import Violation
 from shoal.plan.served.simulation import simulate_served
 

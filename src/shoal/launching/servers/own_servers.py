@@ -22,8 +22,8 @@ from shoal.launching.processes.specs import ServerPlan, reachable, server_proces
 from shoal.launching.servers import server_news
 from shoal.launching.servers.server_posts import ServerPosts
 from shoal.launching.servers.server_side import Rhythm, Seen, ServerSide
-from shoal.parameters.keeper import Keeper, KeeperConfig
-from shoal.parameters.server_group import group_events
+from shoal.parameters.keeper import group_events
+from shoal.parameters.keeper.keeper import Keeper, KeeperConfig
 from shoal.settings.setting_checks import size_of
 
 MEMORY_SHARE = 0.9  # of what is free when the servers start
@@ -67,10 +67,12 @@ class OwnServers(ServerSide):
         self._numbers: dict[str, int] = {}  # of those that run, by name
         self._leaving: dict[str, float] = {}  # those of them that are out of the group, and when they are ended
         self._seen = Seen()  # since the last look
+        self._coming = 0  # servers on their way, as the keeper was last told
         self._is_ending = False
         self._rhythm = Rhythm()
         self.is_stop_wanted = False  # an administrator has asked for the end of the group
         self._start_due(time.monotonic())
+        self._tell_coming(time.monotonic())
 
     @property
     def serving(self) -> tuple[int, ...]:
@@ -108,6 +110,7 @@ class OwnServers(ServerSide):
         self._end_leaving(now)
         if not self._is_ending:
             self._start_due(now)
+            self._tell_coming(now)
         if self._rhythm.is_due(now):
             self._rhythm.sort(server_news.measured(self.keeper.status(), self._config.space), self._seen, now)
         seen, self._seen = self._seen, Seen()
@@ -175,6 +178,13 @@ class OwnServers(ServerSide):
             self._numbers[planned.name] = opening.server
             if opening.reason:
                 self._seen.lines.append(f"server {opening.server} is started: {opening.reason}")
+
+    def _tell_coming(self, now: float) -> None:
+        """Workers do not give up their servers while replacements are being started."""
+        coming = self._posts.coming(now)
+        if coming != self._coming:
+            self._coming = coming
+            self.keeper.announce(coming)
 
     def _lost(self, server: int, how: str, now: float) -> None:
         had_given_up = self._posts.given_up

@@ -17,6 +17,7 @@ PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0)  # seconds before the next try, by how many i
 MOST_FRUITLESS = 5  # in a row that never joined, after which no more are started
 MOST_LOSSES = 50  # within
 LOSSES_WITHIN = 60.0  # seconds, after which no more are started
+START_SECONDS = 180.0  # after which nobody counts on a started server that has not joined
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class ServerPosts:
         self._next = 0
         self._vacancies = [_Vacancy(0.0, "")] * count
         self._running: set[int] = set()
+        self._starting: dict[int, float] = {}  # those of them that have never joined, and when they were started
         self._joined: set[int] = set()  # of those
         self._ever_joined = 0
         self._leaving: set[int] = set()  # asked to go
@@ -68,6 +70,11 @@ class ServerPosts:
         """When `take_due` has something to say next."""
         return None if self.given_up else min((vacancy.due for vacancy in self._vacancies), default=None)
 
+    def coming(self, now: float) -> int:
+        """How many servers will probably join: those that are about to be started, or were started recently."""
+        fresh = sum(now - since < START_SECONDS for since in self._starting.values())
+        return fresh + (0 if self.given_up else len(self._vacancies))
+
     def take_due(self, now: float) -> list[Opening]:
         """Who is to be started now; each counts as running from here on."""
         due = [] if self.given_up else [vacancy for vacancy in self._vacancies if vacancy.due <= now]
@@ -76,12 +83,14 @@ class ServerPosts:
             self._vacancies.remove(vacancy)
             opened.append(Opening(self._next, vacancy.reason))
             self._running.add(self._next)
+            self._starting[self._next] = now
             self._next += 1
         return opened
 
     def joined(self, server: int) -> None:
         if server in self._running and server not in self._joined:
             self._joined.add(server)
+            self._starting.pop(server, None)
             self._ever_joined += 1
             self._fruitless = 0
 
@@ -97,6 +106,7 @@ class ServerPosts:
     def exited(self, server: int, how: str, now: float) -> bool:
         """False for one that was asked to go."""
         self._running.discard(server)
+        self._starting.pop(server, None)
         is_useful = server in self._joined
         self._joined.discard(server)
         if server in self._leaving:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from shoal.parameters.ledger.effects import Reading
 from shoal.parameters.ledger.ranges import merged, without
 from shoal.plan.members.invariants import Violation
-from shoal.plan.served.mail import Line, Mail
+from shoal.plan.served.mail import Mail, ServerLine
 from shoal.plan.served.served_terms import GenerationOrder, ServedTerms
 from shoal.plan.served.server_lines import ServerLines
 from shoal.plan.served.server_process import Proposed, ServerProcess, WaitingPull
@@ -264,7 +264,7 @@ class ServedWorker(Process):
         found: list[Reading] = []
         self._reading = found
         with self._asking():
-            asked: Line | None = None
+            asked: ServerLine | None = None
             while not found:
                 ready = self.lines.ready()
                 if ready and not self.lines.is_open(asked):
@@ -276,7 +276,7 @@ class ServedWorker(Process):
             self._known = max(self._known, self._attended + 1)
         return found[0] is Reading.NOW
 
-    def _pull(self, line: Line, number: int, found: list[Reading], *, is_bounded: bool) -> None:
+    def _pull(self, line: ServerLine, number: int, found: list[Reading], *, is_bounded: bool) -> None:
         def hear(reading: Reading) -> None:
             found.append(reading)
             self.go_on()
@@ -319,7 +319,7 @@ class ServedWorker(Process):
                 self._pushes += 1
                 push, map_ = PushId(self.number, self._pushes), self.lines.newest
                 staged: set[int] = set()
-                sent: set[Line] = set()
+                sent: set[ServerLine] = set()
                 while map_ is self.lines.map and len(staged) < len(map_.servers):
                     for number, line in self.lines.ready().items():
                         if number not in staged and line not in sent:
@@ -329,7 +329,7 @@ class ServedWorker(Process):
                 if map_ is self.lines.map:
                     return push, map_.version
 
-    def _stage_at(self, number: int, line: Line, push: PushId, staged: set[int]) -> None:
+    def _stage_at(self, number: int, line: ServerLine, push: PushId, staged: set[int]) -> None:
         def done() -> None:
             staged.add(number)
             self.go_on()
@@ -353,7 +353,7 @@ class ServedWorker(Process):
         """Propose, again whenever the servers or the connection change, until there is an answer."""
         self._request += 1
         request, entry = self._request, make()
-        sent: tuple[Line, int] | None = None
+        sent: tuple[ServerLine, int] | None = None
         with self._asking():
             while request not in self.told:
                 home, view = self.lines.newest.home.number, self.lines.newest.version

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.launching import texts
-from shoal.launching.servers.server_posts import MOST_FRUITLESS, MOST_LOSSES, ServerPosts
+from shoal.launching.servers.server_posts import MOST_FRUITLESS, MOST_LOSSES, START_SECONDS, ServerPosts
 
 KILLED = "was killed by SIGKILL"
 
@@ -31,6 +31,30 @@ def test_all_begin_at_once_and_each_loss_is_made_up_for_at_once() -> None:
     [opening] = posts.take_due(9.0)
     assert (opening.server, opening.reason) == (3, "server 1 was killed by SIGKILL")
     assert posts.running == (0, 2, 3)
+
+
+def test_replacements_are_counted_on_until_they_have_joined_or_taken_too_long() -> None:
+    posts = ServerPosts(2)
+    assert posts.coming(0.0) == 2
+    first, second = started(posts)
+    posts.joined(first)
+    assert posts.coming(0.0) == 1
+    posts.joined(second)
+    assert posts.coming(0.0) == 0
+    posts.exited(first, KILLED, now=9.0)
+    assert posts.coming(9.0) == 1
+    assert started(posts, 9.0) == [2]
+    assert posts.coming(9.0 + START_SECONDS - 1) == 1
+    assert posts.coming(9.0 + START_SECONDS) == 0
+
+
+def test_nobody_counts_on_servers_that_are_not_started_any_more() -> None:
+    posts = ServerPosts(1)
+    for _ in range(MOST_FRUITLESS):
+        [server] = started(posts, now=1e6)
+        posts.exited(server, "exited with code 1", now=0.0)
+    assert posts.given_up
+    assert posts.coming(0.0) == 0
 
 
 def test_one_that_was_asked_to_go_is_not_replaced() -> None:

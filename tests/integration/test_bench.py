@@ -10,6 +10,7 @@ import pytest
 
 from shoal.bench.checkpoint.command import SavingJobs
 from shoal.bench.checkpoint.figures import ASYNC
+from shoal.cli import texts as cli_texts
 from support.launcher import PATIENCE, leftovers, shoal, started
 
 
@@ -31,10 +32,8 @@ def test_training_benchmark_compares_with_ddp_in_one_run(tmp_path: Path) -> None
 def test_an_unknown_option_of_a_benchmark_is_one_line(tmp_path: Path) -> None:
     outcome = shoal(tmp_path, "bench", "training", "--round", "1")
     assert outcome.code == 2
-    assert (
-        outcome.stderr
-        == "shoal: error: there is no option --round; did you mean '--rounds'? (see `shoal bench training --help`)\n"
-    )
+    said = cli_texts.no_such_option("--round", ("--rounds",), "shoal bench training")
+    assert outcome.stderr == f"shoal: error: {said}\n"
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.bench import texts
 from shoal.bench.checkpoint.command import SavingJobs
 from shoal.bench.checkpoint.figures import ASYNC
 from shoal.cli import texts as cli_texts
@@ -81,9 +82,9 @@ def test_what_a_benchmark_cannot_use_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     outcome = shoal(tmp_path, "bench", "checkpoint", "--to", "file")
     assert outcome.code == 2
-    assert outcome.stderr == "shoal: error: --to is 'file', which cannot be written: File exists\n"
+    assert outcome.stderr == f"shoal: error: {texts.folder_not_written('file', 'File exists')}\n"
     outcome = shoal(tmp_path, "bench", "checkpoint", "--turns", "0")
-    assert outcome.stderr == "shoal: error: --turns is 0; it should be above 0\n"
+    assert outcome.stderr == f"shoal: error: {texts.not_above_zero('turns', 0)}\n"
 
 
 @pytest.mark.long

@@ -28,7 +28,6 @@ USERS_MISTAKES = frozenset(
 # Packages in which several modules write such texts.
 NOT_MENDED: frozenset[str] = frozenset(
     {
-        "bench",
         "checkpoint",
         "collectives",
         "data",
@@ -44,7 +43,10 @@ NOT_MENDED: frozenset[str] = frozenset(
 
 def own_texts(path: Path) -> Iterator[int]:
     """Lines where an error about a user's mistake is made with a text that is written there."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    source = path.read_text(encoding="utf-8")
+    if not any(f"{name}(" in source for name in USERS_MISTAKES):
+        return
+    for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Call(func=ast.Name(id=name), args=[text, *_]) if name in USERS_MISTAKES and is_text(text):
                 yield node.lineno

@@ -30,7 +30,6 @@ NOT_MENDED: frozenset[str] = frozenset(
     {
         "checkpoint",
         "collectives",
-        "data",
         "engines",
         "membership",
         "parameters",

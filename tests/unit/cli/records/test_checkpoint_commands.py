@@ -14,6 +14,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from shoal.checkpoint import texts as checkpoint_texts
 from shoal.checkpoint.published import catalogue
 from shoal.checkpoint.published.manifest import MANIFEST
 from shoal.checkpoint.published.reader import read_state
@@ -119,7 +120,7 @@ def test_marks_are_set_moved_and_taken_away(shoal: Run) -> None:
     [
         (("--mark", "step-00000001-g1"), "NAME=LABEL"),
         (("--mark", "step-00000002-g1=best"), "did you mean 'step-00000001-g1'?"),
-        (("--mark", "step-00000001-g1=a/b"), "cannot mark a checkpoint"),
+        (("--mark", "step-00000001-g1=a/b"), checkpoint_texts.bad_label("a/b")),
         (("--unmark", "none"), cli_texts.marks_nothing("none", ())),
         (("--verfy",), "did you mean '--verify'?"),
     ],
@@ -294,10 +295,10 @@ class Evil:
         (None, "No such file"),
         (b"", "neither a safetensors file nor"),
         (b"not a model at all", "neither a safetensors file nor"),
-        ((50).to_bytes(8, "little") + b"{ nothing", "damaged safetensors"),
+        ((50).to_bytes(8, "little") + b"{ nothing", checkpoint_texts.damaged_safetensors("in", "")),
         ({"model": {"a": torch.zeros(1)}, "epoch": 3}, "dict under 'model'"),
-        (torch.zeros(3), "holds a Tensor"),
-        ({}, "not a state_dict"),
+        (torch.zeros(3), checkpoint_texts.no_state_dict("in", "Tensor")),
+        ({}, checkpoint_texts.no_state_dict("in", "dict")),
         ({"a": Evil()}, "neither a safetensors file nor"),
     ],
 )

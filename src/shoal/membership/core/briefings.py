@@ -3,8 +3,8 @@
 A newcomer runs the script from the top and compares each of its calls with the members' calls (`shoal.terms`). For
 this, one member reports its script's calls (`call_book`). A newcomer that says it is ready is sent the calls that it
 has not seen (a briefing); it compares them, passes those that are over, and says again that it is ready. The members do
-not regroup for a newcomer before that. Not here: the comparison, which the newcomer makes (`training.script_calls`),
-and who is let in (`forming`).
+not regroup for a newcomer before that. Not here: the comparison, which the newcomer makes
+(`training.script.script_calls`), and who is let in (`forming`).
 """
 
 from __future__ import annotations

@@ -297,6 +297,14 @@ class StorageRestored(Event, frozen=True, tag="storage-restored"):
     reason: Text
 
 
+class ConnectionIntercepted(Event, frozen=True, tag="connection-intercepted"):
+    """Somebody between two processes of the job decrypted a connection, which the listening end therefore refused."""
+
+    source: Name  # host that the connection came from
+    listener: Name  # such as "the coordinator" or "worker 3"
+    reason: Text
+
+
 class FaultInjected(Event, frozen=True, tag="fault-injected"):
     """A fault on purpose (`--chaos`)."""
 
@@ -403,7 +411,7 @@ AnyEvent = (
     | StopRequested | StopAgreed
     | CheckpointStarted | CheckpointDeferred | CheckpointPublished | CheckpointLost | CheckpointRefused | Resumed
     | WorkerReturned | WorkerExpelled | WorkerStarted | Waiting | CoordinatorReturned | FaultInjected
-    | StorageFailed | StorageRestored
+    | StorageFailed | StorageRestored | ConnectionIntercepted
     | WorkerLeft | WorkerFailed | WorkerDied
     | ServerJoined | ServerLost | ServerLeft | ServersChanged | ParametersGone | ServersMeasured
     | Advised | JobEnded

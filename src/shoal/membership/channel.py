@@ -125,7 +125,6 @@ def _reach(address: Address, patience: _Patience) -> socket.socket:
         raise AddressUnavailable(
             f"no coordinator can be reached at {address}: {error.strerror or error}; is the job still running?"
         ) from None
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
     return connection
 

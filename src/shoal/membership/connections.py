@@ -33,6 +33,7 @@ class Hearers:
 
     arrived: Callable[[int, ClientMessage], None]
     closed: Callable[[int, str], None]  # with the reason if this side closed it; not after `Connections.close`
+    intercepted: Callable[[str], None]  # with the host of whoever decrypts connections; once for each
 
 
 class Connections:
@@ -101,6 +102,10 @@ class Connections:
         self._clients[self._count] = connection
         return self._count
 
+    def refused(self, met: Introduction) -> None:
+        if self._door.is_news(met.interceptor):
+            self.hearers.intercepted(met.interceptor)
+
     def lost(self, connection: Connection, reason: str) -> None:
         self._open.discard(connection)
         self._door.settle(connection)
@@ -153,7 +158,6 @@ class Connection:
     def __init__(self, connections: Connections, endpoint: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         """`OSError`: it is gone already."""
         endpoint.setblocking(False)
-        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
         self.client: int | None = None  # its number, once its first message is there
         self.is_closing = False
@@ -195,6 +199,7 @@ class Connection:
         if self._is_proved:
             self._met.welcome()
         elif self._met.was_refused:
+            self._connections.refused(self._met)
             self.close()
         return self._is_proved
 

@@ -37,6 +37,7 @@ from shoal.membership.core.protocol import (
     Instruction,
     Interrupt,
     Note,
+    Noticed,
     Program,
     Publish,
     Published,
@@ -54,6 +55,7 @@ from shoal.membership.record.ledger import Ledger
 from shoal.membership.record.storage import StorageNews, Trouble
 from shoal.membership.record.worker_clocks import own_clock
 from shoal.transport import listening
+from shoal.transport.connection.door import interception
 from shoal.values import Address
 from shoal.wire.messages import Beat, ClientMessage, Happened, Welcome, encode
 
@@ -121,7 +123,8 @@ class _Coordinator:
         # What makes this process's clock the time since 1970, but not before what is written.
         self._base = max(time.time(), self._journal.last_time) - own_clock()
         self._noted = 0.0  # time of the last event
-        self._connections = Connections(settings.listener, settings.token, Hearers(self._arrived, self._closed))
+        hearers = Hearers(self._arrived, self._closed, self._intercepted)
+        self._connections = Connections(settings.listener, settings.token, hearers)
 
     async def run(self) -> int:
         self._loop = asyncio.get_running_loop()
@@ -191,6 +194,9 @@ class _Coordinator:
 
     def _closed(self, client: int, reason: str) -> None:
         self._feed(Closed(client, reason))
+
+    def _intercepted(self, source: str) -> None:
+        self._feed(Noticed(interception("the coordinator", source)))
 
     def _answered(self, answer: Published | PublishFailed) -> None:
         """In the publisher's thread."""

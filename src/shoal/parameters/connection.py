@@ -127,6 +127,11 @@ class Connection:
         return self._met.handshake.purpose
 
     @property
+    def interceptor(self) -> str:
+        """As in `Introduction`."""
+        return self._met.interceptor
+
+    @property
     def session(self) -> bytes:
         """A key of this connection alone, which both ends have once it is proved."""
         return self._met.handshake.session
@@ -344,5 +349,4 @@ def _words(error: OSError) -> str:
 
 def _prepare(endpoint: socket.socket) -> None:
     if endpoint.family in (socket.AF_INET, socket.AF_INET6):
-        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)

@@ -152,7 +152,6 @@ class TcpLane(Lane):
         self._eager: list[_Stream] = []
         for stream in self._streams.values():
             stream.endpoint.setblocking(False)
-            stream.endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             near_link.keep_in_cache(stream.endpoint)
             silence.watch(stream.endpoint, silence_limit)
 

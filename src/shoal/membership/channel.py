@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import socket
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from shoal.errors import AddressUnavailable, Refused, WireError
 from shoal.transport.connection.endpoint import Endpoint
@@ -32,33 +32,37 @@ PURPOSE = b"control"
 RETRY_PAUSE = 0.05  # seconds before another try when the coordinator had no room for one more stranger
 REACH_SECONDS = 2.0  # one attempt to reach its machine, which cannot be given up meanwhile
 LOOK_SECONDS = 0.2  # between two looks whether the attempt is still wanted
+PREFIX_BYTES = 4  # before each message, with the length of its body
 UNACKNOWLEDGED_MS = 30_000  # a connection whose bytes nobody acknowledged for so long is dead
+
+
+AnyMessage = TypeVar("AnyMessage")
 
 
 class _TurnedOff(Exception):
     """The coordinator closed the connection before it answered; another try may do better."""
 
 
-class MessageBuffer:
+class MessageBuffer(Generic[AnyMessage]):
     """Bytes in, messages out."""
 
-    def __init__(self) -> None:
+    def __init__(self, decode: Callable[[bytes], AnyMessage]) -> None:
+        self._decode = decode
         self._bytes = bytearray()
-        self._messages: deque[CoordinatorMessage] = deque()
 
     def feed(self, data: bytes) -> None:
         self._bytes += data
-        start = 0
-        while len(self._bytes) - start >= 4:
-            end = start + 4 + body_length(bytes(self._bytes[start : start + 4]))
-            if len(self._bytes) < end:
-                break
-            self._messages.append(decode_coordinator(bytes(self._bytes[start + 4 : end])))
-            start = end
-        del self._bytes[:start]
 
-    def take(self) -> CoordinatorMessage | None:
-        return self._messages.popleft() if self._messages else None
+    def take(self) -> AnyMessage | None:
+        """The next message that is whole, if there is one."""
+        if len(self._bytes) < PREFIX_BYTES:
+            return None
+        end = PREFIX_BYTES + body_length(bytes(self._bytes[:PREFIX_BYTES]))
+        if len(self._bytes) < end:
+            return None
+        body = bytes(self._bytes[PREFIX_BYTES:end])
+        del self._bytes[:end]
+        return self._decode(body)
 
 
 @dataclass
@@ -77,7 +81,7 @@ class _Patience:
 
 def connect(
     address: Address, token: str, first: Message, *, timeout: float, is_over: Callable[[], bool] = lambda: False
-) -> tuple[Endpoint, MessageBuffer, Welcome]:
+) -> tuple[Endpoint, MessageBuffer[CoordinatorMessage], Welcome]:
     """A connection that has been welcomed, with whatever else has arrived on it already. It does not block."""
     patience = _Patience(time.monotonic() + timeout, is_over)
     while True:
@@ -85,7 +89,7 @@ def connect(
         try:
             _prove(met, address, patience)
             met.endpoint.sendall(encode(first))
-            buffer = MessageBuffer()
+            buffer = MessageBuffer(decode_coordinator)
             while (welcome := _await_welcome(met.endpoint, buffer, address, patience)) is None:
                 patience.deadline = time.monotonic() + timeout
         except _TurnedOff:
@@ -155,7 +159,7 @@ def _distrusted(untrusted: Untrusted, address: Address) -> Refused:
 
 
 def _await_welcome(
-    connection: Endpoint, buffer: MessageBuffer, address: Address, patience: _Patience
+    connection: Endpoint, buffer: MessageBuffer[CoordinatorMessage], address: Address, patience: _Patience
 ) -> Welcome | None:
     """None: the coordinator is there, and holds its answer back until it can write its decisions down."""
     while (message := buffer.take()) is None:

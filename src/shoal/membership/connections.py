@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.errors import WireError
-from shoal.membership.channel import PURPOSE, UNACKNOWLEDGED_MS
+from shoal.membership.channel import PURPOSE, UNACKNOWLEDGED_MS, MessageBuffer
 from shoal.transport.connection.door import Door
 from shoal.transport.connection.handshake import ListenerHandshake
 from shoal.transport.connection.introduction import Introduction
 from shoal.transport.connection.sending import SendQueue
-from shoal.wire.messages import ClientMessage, body_length, decode_client
+from shoal.wire.messages import ClientMessage, decode_client
 
 MAX_UNREAD = 8 * 1024 * 1024  # bytes waiting for a client that does not read
 READ_BYTES = 256 * 1024  # of one client before the others have their turn
@@ -167,8 +167,8 @@ class Connection:
         self._is_proved = False
         self._is_gone = False
         self._ends = False  # this side has said its last word
-        self._queue = SendQueue()
-        self._bytes = bytearray()
+        self._queue: SendQueue[None] = SendQueue()
+        self._buffer = MessageBuffer(decode_client)
         self._reason = ""  # why this side closed it
         self._met.open()
         loop.add_reader(self._descriptor, self._readable)
@@ -212,7 +212,7 @@ class Connection:
                 self.close()  # it says nothing more, and may still hear what was said to it
                 return
             taken += len(data)
-            self._bytes += data
+            self._buffer.feed(data)
             self._read()
             if self.is_closing or not self._met.endpoint.has_more():
                 return  # if the kernel has more, it says so
@@ -220,19 +220,10 @@ class Connection:
 
     def _read(self) -> None:
         """Hand over every message that is whole."""
-        start, there = 0, len(self._bytes)
-        try:
-            while there - start >= 4 and not self.is_closing:
-                end = start + 4 + body_length(bytes(self._bytes[start : start + 4]))
-                if there < end:
-                    break
-                message = decode_client(bytes(self._bytes[start + 4 : end]))
-                start = end
-                if self.client is None:
-                    self.client = self._connections.greeted(self)
-                self._connections.hearers.arrived(self.client, message)
-        finally:
-            del self._bytes[:start]
+        while not self.is_closing and (message := self._buffer.take()) is not None:
+            if self.client is None:
+                self.client = self._connections.greeted(self)
+            self._connections.hearers.arrived(self.client, message)
 
     # Bytes out
 

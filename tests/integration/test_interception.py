@@ -13,12 +13,12 @@ import pytest
 from shoal.errors import AddressUnavailable, PeerLost, Refused
 from shoal.events import ConnectionIntercepted
 from shoal.membership.watcher import WatcherClient
-from shoal.parameters.keeper_client import KeeperClient
-from shoal.parameters.purposes import SERVER_PURPOSE
-from shoal.parameters.server_group.group_events import InterceptionSeen
+from shoal.parameters.connections.purposes import SERVER_PURPOSE
+from shoal.parameters.keeper.group_events import InterceptionSeen
+from shoal.parameters.keeper.keeper_client import KeeperClient
 from shoal.transport.connection import introduction
 from shoal.transport.connection.handshake import Key
-from shoal.transport.tcp import PeerListener, connect_mesh
+from shoal.transport.tcp.tcp import PeerListener, connect_mesh
 from shoal.values import Address
 from support.collectives import PATIENCE, TOKEN, generation_of, in_threads
 from support.encryption import insisting_on_tls

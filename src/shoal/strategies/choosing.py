@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from shoal.job_config import JobConfig
-from shoal.parameters.client import ParameterClient
-from shoal.strategies.all_reduce import AllReduce, AllReduceConfig
-from shoal.strategies.parameter_server import ParameterServer, ParameterServerConfig
-from shoal.strategies.replica import Replica
-from shoal.strategies.server_leases import LedgerTerms
+from shoal.parameters.client.parameter_client import ParameterClient
+from shoal.strategies.all_reduce.all_reduce import AllReduce, AllReduceConfig
+from shoal.strategies.parameter_server.parameter_server import ParameterServer, ParameterServerConfig
+from shoal.strategies.parameter_server.server_leases import LedgerTerms
+from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Strategy
 
 

@@ -25,7 +25,7 @@ from shoal.launching.plaintext import spoken_plaintext
 from shoal.membership.coordinator import CoordinatorSettings, open_listener, refuse_without_token, serve
 from shoal.membership.record.journal import job_start
 from shoal.membership.record.ledger import FILE_NAME as DECISIONS
-from shoal.transport.strangers import raise_descriptor_limit
+from shoal.transport.connection.strangers import raise_descriptor_limit
 from shoal.values import Address
 
 DESCRIPTION = """\

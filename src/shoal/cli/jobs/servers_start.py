@@ -25,9 +25,9 @@ from shoal.launching.processes.running import Processes, wait_for
 from shoal.launching.processes.specs import public
 from shoal.launching.servers.own_servers import OwnServers, OwnServersConfig
 from shoal.launching.signals import Signals, caught_signals
-from shoal.parameters.keeper import KeeperConfig
+from shoal.parameters.keeper.keeper import KeeperConfig
 from shoal.settings.setting_checks import MOST_LOCAL, size_of
-from shoal.transport.strangers import raise_descriptor_limit
+from shoal.transport.connection.strangers import raise_descriptor_limit
 from shoal.watch.server_words import notice
 from shoal.wire.token_file import new_token
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from shoal.errors import AddressUnavailable, Refused, WireError
+from shoal.transport.connection import silence
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.handshake import ConnectorHandshake, Distrust, Key, Untrusted
 from shoal.transport.connection.introduction import Introduction
@@ -33,7 +34,6 @@ RETRY_PAUSE = 0.05  # seconds before another try when the coordinator had no roo
 REACH_SECONDS = 2.0  # one attempt to reach its machine, which cannot be given up meanwhile
 LOOK_SECONDS = 0.2  # between two looks whether the attempt is still wanted
 PREFIX_BYTES = 4  # before each message, with the length of its body
-UNACKNOWLEDGED_MS = 30_000  # a connection whose bytes nobody acknowledged for so long is dead
 
 
 AnyMessage = TypeVar("AnyMessage")
@@ -129,7 +129,7 @@ def _reach(address: Address, patience: _Patience) -> socket.socket:
         raise AddressUnavailable(
             f"no coordinator can be reached at {address}: {error.strerror or error}; is the job still running?"
         ) from None
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+    silence.end_when_unacknowledged(connection)
     return connection
 
 

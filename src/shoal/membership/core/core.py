@@ -26,7 +26,6 @@ from shoal.membership.core.protocol import (
     Program,
     Published,
     PublishFailed,
-    Stored,
     Tick,
 )
 from shoal.membership.core.publishing import Publishing
@@ -138,8 +137,6 @@ class MembershipCore:
         elif isinstance(happened, PublishFailed):
             self._publishing.not_published(happened.checkpoint, happened.reason)
         elif isinstance(happened, Noticed):
-            self._audience.note(happened.event)
-        elif isinstance(happened, Stored):
             self._audience.note(happened.event)
             self._clock.heed(happened.event, now)
         else:

@@ -26,7 +26,6 @@ from shoal.membership.core.protocol import (
     Program,
     Published,
     PublishFailed,
-    Stored,
     Tick,
 )
 from shoal.membership.core.publishing import Publishing
@@ -135,10 +134,9 @@ class MembershipCore:
             self._publishing.published(happened.checkpoint, happened.outcome, self._now)
         elif isinstance(happened, PublishFailed):
             self._publishing.not_published(happened.checkpoint, happened.reason)
-        elif isinstance(happened, Noticed | Stored):
+        elif isinstance(happened, Noticed):
             self._audience.note(happened.event)
-            if isinstance(happened, Stored):
-                self._clock.heed(happened.event, now)
+            self._clock.heed(happened.event, now)
         else:
             self._tick(now)
         if not self._ending.is_over:

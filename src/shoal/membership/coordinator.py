@@ -38,6 +38,7 @@ from shoal.membership.core.protocol import (
     Instruction,
     Interrupt,
     Note,
+    Noticed,
     Program,
     Publish,
     Published,
@@ -55,6 +56,7 @@ from shoal.membership.record.ledger import Ledger
 from shoal.membership.record.storage import StorageNews, Trouble
 from shoal.membership.record.worker_clocks import own_clock
 from shoal.transport.connection import listening
+from shoal.transport.connection.door import interception
 from shoal.values import Address
 from shoal.wire.messages import Beat, ClientMessage, Happened, Welcome, encode
 
@@ -120,7 +122,8 @@ class _Coordinator:
         # Added to this process's clock: gives the time since 1970, but never before the last record on disk.
         self._base = max(time.time(), self._journal.last_time) - own_clock()
         self._noted = 0.0  # time of the last event
-        self._connections = Connections(settings.listener, settings.token, Hearers(self._arrived, self._closed))
+        hearers = Hearers(self._arrived, self._closed, self._intercepted)
+        self._connections = Connections(settings.listener, settings.token, hearers)
 
     async def run(self) -> int:
         self._loop = asyncio.get_running_loop()
@@ -190,6 +193,9 @@ class _Coordinator:
 
     def _closed(self, client: int, reason: str) -> None:
         self._feed(Closed(client, reason))
+
+    def _intercepted(self, source: str) -> None:
+        self._feed(Noticed(interception("the coordinator", source)))
 
     def _answered(self, answer: Published | PublishFailed) -> None:
         """Called in the publisher's thread."""

@@ -22,6 +22,7 @@ from shoal.job_config import JobConfig, read_toml
 from shoal.launching.disk import run_directory
 from shoal.launching.disk.checkpoint_place import keeping
 from shoal.launching.disk.job_token import read_token
+from shoal.launching.plaintext import spoken_plaintext
 from shoal.membership.coordinator import CoordinatorSettings, open_listener, refuse_without_token, serve
 from shoal.membership.record.journal import job_start
 from shoal.membership.record.ledger import FILE_NAME as DECISIONS
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     is_restart = _is_under_way(config.run_dir)
     # Take the lock first: a running job holds its address too, and "address in use" would not say why.
     with (
-        in_plaintext(config.plaintext),
+        in_plaintext(config.plaintext) if "listen-fd" in given else spoken_plaintext(config.plaintext),
         _held(run_dir, given.get("lock-fd")),
         _inherited(given["listen-fd"], token) if "listen-fd" in given else _listen(config, token) as listener,
     ):

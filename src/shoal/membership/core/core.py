@@ -22,6 +22,7 @@ from shoal.membership.core.protocol import (
     Input,
     Instruction,
     Interrupt,
+    Noticed,
     Program,
     Published,
     PublishFailed,
@@ -136,6 +137,8 @@ class MembershipCore:
             self._publishing.published(happened.checkpoint, happened.outcome, self._now)
         elif isinstance(happened, PublishFailed):
             self._publishing.not_published(happened.checkpoint, happened.reason)
+        elif isinstance(happened, Noticed):
+            self._audience.note(happened.event)
         elif isinstance(happened, Stored):
             self._audience.note(happened.event)
             self._clock.heed(happened.event, now)

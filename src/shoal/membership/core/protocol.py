@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.events import AnyEvent
+from shoal.events import AnyEvent, ConnectionIntercepted
 from shoal.membership.core.decisions import Decision
 from shoal.membership.publisher import PublishOutcome, PublishRequest
 from shoal.membership.record.storage import StorageEvent
@@ -69,7 +69,14 @@ class Stored:
     event: StorageEvent
 
 
-Input = Arrived | Closed | Tick | Interrupt | Published | PublishFailed | Stored
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """Something for the record and the watchers that nothing follows from."""
+
+    event: ConnectionIntercepted
+
+
+Input = Arrived | Closed | Tick | Interrupt | Published | PublishFailed | Stored | Noticed
 
 
 @dataclass(frozen=True, slots=True)

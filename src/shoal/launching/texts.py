@@ -1,7 +1,7 @@
 """What launching says to people, in one place: mending a word here breaks no test, for tests refer to these texts too.
 
-Messages that end a command, lines on the screen while a job runs, and words of both. Not here: what `--chaos` expects
-where (`chaos.clauses`), which settings go together (`strategy_settings`), and what workers and coordinator say.
+Messages that end a command, lines on the screen while a job runs, and phrases that both use. Not here: `--chaos`
+(`chaos.texts`), and what workers and the coordinator say.
 """
 
 from __future__ import annotations
@@ -34,6 +34,35 @@ def too_many_workers(workers: int, most: int) -> str:
 
 def two_minimums(origin: str, workers: object) -> str:
     return f"{origin} sets --workers {workers} and --min-workers; leave one of the minimums out"
+
+
+def without_exchange(option: str) -> str:
+    return (
+        f"{option} does not go with --strategy parameter-server, where workers exchange nothing with each other; "
+        "leave it out, or take --strategy all-reduce"
+    )
+
+
+def not_encoded(codec: str) -> str:
+    return (
+        f"--codec {codec} does not go with --strategy parameter-server: pushes and pulls are not encoded; "
+        "leave it out, or take --strategy all-reduce"
+    )
+
+
+# Tokens
+
+FILE_OF_JOB = "`shoal show RUN` names the file of a job that runs, which is gone when the job is"
+FILE_OF_GROUP = "`shoal servers start` names the file of a group that runs"
+
+
+def token_not_written(folder: Path, why: str | None) -> str:
+    return f"the job's token cannot be written in {folder}: {why}; set XDG_RUNTIME_DIR to another one"
+
+
+def token_file_refused(named: str, path: Path, why: object, *, advice: str) -> str:
+    """`named`: the option that named the file. `advice`: where the right file is, or empty."""
+    return f"{named} {path} {why}" + (f"; {advice}" if advice else "")
 
 
 # Run directories

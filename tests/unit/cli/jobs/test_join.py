@@ -8,6 +8,8 @@ import pytest
 
 from shoal.cli.jobs.join import main
 from shoal.errors import UsageError
+from shoal.launching import texts
+from shoal.wire.token_file import MISSING
 from support.launcher import write_token
 
 
@@ -22,5 +24,5 @@ def test_an_address_without_a_port_is_refused(tmp_path: Path, address: str) -> N
 def test_a_missing_token_file_is_named_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         main(["127.0.0.1:1", "--token-file", str(tmp_path / "absent")])
-    assert f"--token-file {tmp_path / 'absent'} is not there" in str(caught.value)
-    assert "`shoal show RUN`" in str(caught.value)
+    said = texts.token_file_refused("--token-file", tmp_path / "absent", MISSING, advice=texts.FILE_OF_JOB)
+    assert str(caught.value) == said

@@ -40,7 +40,7 @@ def check(config: JobConfig) -> JobConfig:
     config.check_together()
     if config.schedule != "auto" or config.carrier != "shoal":
         unused = f"--schedule {config.schedule}" if config.schedule != "auto" else f"--carrier {config.carrier}"
-        raise UsageError(texts.without_exchange(unused))
+        raise UsageError(texts.not_with_servers(unused, texts.NO_EXCHANGE))
     if config.codec != "identity":
-        raise UsageError(texts.not_encoded(config.codec))
+        raise UsageError(texts.not_with_servers(f"--codec {config.codec}", texts.NOT_ENCODED))
     return config

@@ -36,18 +36,12 @@ def two_minimums(origin: str, workers: object) -> str:
     return f"{origin} sets --workers {workers} and --min-workers; leave one of the minimums out"
 
 
-def without_exchange(option: str) -> str:
-    return (
-        f"{option} does not go with --strategy parameter-server, where workers exchange nothing with each other; "
-        "leave it out, or take --strategy all-reduce"
-    )
+NO_EXCHANGE = ", where workers exchange nothing with each other"
+NOT_ENCODED = ": pushes and pulls are not encoded"
 
 
-def not_encoded(codec: str) -> str:
-    return (
-        f"--codec {codec} does not go with --strategy parameter-server: pushes and pulls are not encoded; "
-        "leave it out, or take --strategy all-reduce"
-    )
+def not_with_servers(setting: str, why: str) -> str:
+    return f"{setting} does not go with --strategy parameter-server{why}; leave it out, or take --strategy all-reduce"
 
 
 # Tokens
@@ -57,12 +51,12 @@ FILE_OF_GROUP = "`shoal servers start` names the file of a group that runs"
 
 
 def token_not_written(folder: Path, why: str | None) -> str:
-    return f"the job's token cannot be written in {folder}: {why}; set XDG_RUNTIME_DIR to another one"
+    return f"the job's token cannot be written in {folder}: {why}; set XDG_RUNTIME_DIR to another folder"
 
 
-def token_file_refused(named: str, path: Path, why: object, *, advice: str) -> str:
-    """`named`: the option that named the file. `advice`: where the right file is, or empty."""
-    return f"{named} {path} {why}" + (f"; {advice}" if advice else "")
+def token_unreadable(named: str, path: Path, why: object, advice: str) -> str:
+    """`named`: the option or variable; `advice`: what to do, or empty."""
+    return f"{named} {path} {why}{advice and f'; {advice}'}"
 
 
 # Run directories

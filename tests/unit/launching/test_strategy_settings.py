@@ -35,8 +35,8 @@ def merged(options: dict[str, Any], **more: Any) -> JobConfig:
         (SERVERS | {"staleness": 3, "consistency": "synchronous"}, "--staleness 3 does not go with --consistency"),
         (SERVERS | {"noise": 0.5}, "take --consistency asynchronous"),
         (SERVERS | {"normalize": True}, "--normalize is for asynchronous pushes"),
-        (SERVERS | {"schedule": "ring"}, texts.without_exchange("--schedule ring")),
-        (SERVERS | {"carrier": "gloo"}, texts.without_exchange("--carrier gloo")),
+        (SERVERS | {"schedule": "ring"}, texts.not_with_servers("--schedule ring", texts.NO_EXCHANGE)),
+        (SERVERS | {"carrier": "gloo"}, texts.not_with_servers("--carrier gloo", texts.NO_EXCHANGE)),
         (SERVERS | {"servers_token": "t"}, "--servers-token t is for a group that runs"),
         (SERVERS | {"server_quota": "2GB"}, "--server-quota 2GB is for a group that runs"),
         (GROUP | {"servers_token": ""}, "--servers rack:7100 needs --servers-token FILE"),
@@ -54,7 +54,7 @@ def test_servers_take_no_codec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     offer(tmp_path / "site", sparse="support.sparse_codec:Sparse")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     assert merged({"codec": "sparse"}).codec == "sparse"
-    with pytest.raises(UsageError, match=texts.not_encoded("sparse")):
+    with pytest.raises(UsageError, match=texts.not_with_servers("--codec sparse", texts.NOT_ENCODED)):
         merged(SERVERS | {"codec": "sparse"})
 
 

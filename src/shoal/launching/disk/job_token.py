@@ -111,4 +111,4 @@ def _read(path: Path, named: str, advice: str) -> str:
         return wire.read_token(path)
     except wire.TokenFileError as error:
         advice = advice if isinstance(error, wire.NoTokenFile) else ""
-        raise UsageError(texts.token_file_refused(named, path, error, advice=advice)) from None
+        raise UsageError(texts.token_unreadable(named, path, error, advice)) from None

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from shoal.cli import texts
 from shoal.cli.jobs.join import main
 from shoal.errors import UsageError
-from shoal.launching import texts
+from shoal.launching.texts import FILE_OF_JOB, token_unreadable
 from shoal.wire.token_file import MISSING
 from support.launcher import write_token
 
@@ -18,11 +19,11 @@ def test_an_address_without_a_port_is_refused(tmp_path: Path, address: str) -> N
     write_token(tmp_path / "token", "secret")
     with pytest.raises(UsageError) as caught:
         main([address, "--token-file", str(tmp_path / "token")])
-    assert f"ADDRESS is {address!r}, without a port; it should be HOST:PORT" in str(caught.value)
+    assert str(caught.value) == texts.no_port(address)
 
 
 def test_a_missing_token_file_is_named_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         main(["127.0.0.1:1", "--token-file", str(tmp_path / "absent")])
-    said = texts.token_file_refused("--token-file", tmp_path / "absent", MISSING, advice=texts.FILE_OF_JOB)
+    said = token_unreadable("--token-file", tmp_path / "absent", MISSING, FILE_OF_JOB)
     assert str(caught.value) == said

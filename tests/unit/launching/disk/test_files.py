@@ -94,7 +94,7 @@ def test_a_missing_token_file_is_named_with_what_to_do(tmp_path: Path, name: str
     write_token(tmp_path / "token", "secret")
     with pytest.raises(UsageError) as caught:
         read_token(tmp_path / name)
-    said = texts.token_file_refused("--token-file", tmp_path / name, MISSING, advice=texts.FILE_OF_JOB)
+    said = texts.token_unreadable("--token-file", tmp_path / name, MISSING, texts.FILE_OF_JOB)
     assert str(caught.value) == said
 
 

@@ -21,7 +21,7 @@ class Leg(enum.Enum):
 
     CONTRIBUTION = "contribution"  # it is added to those of others: a worker's gradients, or a machine's
     SUM = "sum"  # it is the sum of all contributions, on its way back to everybody
-    VALUES = "values"  # it replaces what the receiver has: parameters from a server. Encoded without a residual
+    VALUES = "values"  # it replaces what the receiver has: parameters from a server, by a codec that `is_lossless`
 
 
 class TensorKey(msgspec.Struct, frozen=True):
@@ -42,6 +42,7 @@ class Codec(ABC):
     name: ClassVar[str]  # as in `--codec`
     wire_id: ClassVar[int]  # 0..255, in every frame; never given to another codec later. From 128 on: not Shoal's own
     raw: ClassVar[bool] = False  # the bytes are the tensor's memory as it is: nobody needs to call the codec
+    is_lossless: ClassVar[bool] = False  # decoding gives the same bits again: values of parameters are encoded too
     Settings: ClassVar[type[msgspec.Struct]] = NoSettings  # fields with defaults: `--codec NAME:FIELD=VALUE,...`
 
     def __init__(self, settings: Any = None) -> None:

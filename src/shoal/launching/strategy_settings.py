@@ -15,7 +15,7 @@ from shoal.settings.parameter_server_settings import PARAMETER_SERVER
 
 # Settings that only one strategy has. A job that goes on with another strategy leaves its recorded ones behind.
 OWN: Mapping[str, tuple[str, ...]] = {
-    "all-reduce": ("schedule", "carrier", "codec"),
+    "all-reduce": ("schedule", "carrier"),
     "parameter-server": PARAMETER_SERVER,
 }
 
@@ -41,11 +41,6 @@ def check(config: JobConfig) -> JobConfig:
         unused = f"--schedule {config.schedule}" if config.schedule != "auto" else f"--carrier {config.carrier}"
         raise UsageError(
             f"{unused} does not go with --strategy parameter-server, where workers exchange nothing with each other; "
-            "leave it out, or take --strategy all-reduce"
-        )
-    if config.codec != "identity":
-        raise UsageError(
-            f"--codec {config.codec} does not go with --strategy parameter-server: pushes and pulls are not encoded; "
             "leave it out, or take --strategy all-reduce"
         )
     return config

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from shoal.codecs.registry import codec_by_name
 from shoal.errors import ServerRefused
 from shoal.parameters.blocks.block_codec import BlockCodec
 from shoal.parameters.blocks.table_blocks import blocks_of, table_bytes
-from shoal.parameters.client.parameter_client import EnrolTerms, ParameterClient
+from shoal.parameters.client.parameter_client import EnrolTerms, OutgoingPush, ParameterClient
 from shoal.wire.ledger_entries import Committed
 from shoal.wire.tables import TableSpec
 from support.codecs import offer
@@ -44,9 +45,16 @@ class Worker:
         self._reference = type(self.codec)(self.codec.settings)  # encodes each gradient once, whatever happens
 
     def push(self, seed: int) -> int:
+        return self.commit(self.put(seed))
+
+    def put(self, seed: int) -> OutgoingPush:
         push = self.client.begin_push()
         for name, gradient in values_of(self.table, seed).items():
             push.put(name, gradient)
+        return push
+
+    def commit(self, push: OutgoingPush) -> int:
+        """Number of the entry."""
         answer = self.client.commit(push, terms_of(self.table))
         assert isinstance(answer, Committed)
         return answer.number
@@ -114,19 +122,39 @@ def test_all_holders_of_a_block_have_the_same_bits_wherever_they_are() -> None:
         assert all(len(each) == 2 for each in copies(group).values())
 
 
-@pytest.mark.parametrize("point", ["recorded", "applied"])
-def test_a_push_that_is_staged_again_takes_its_residual_once(point: str) -> None:
+class Counting(Sparse):
+    """Knows how often it has encoded each block."""
+
+    def __init__(self, settings: Sparse.Settings | None = None) -> None:
+        super().__init__(settings)
+        self.counts: Counter[TensorKey] = Counter()
+
+    def encode(self, key: TensorKey, tensor: torch.Tensor) -> memoryview:
+        self.counts[key] += 1
+        return super().encode(key, tensor)
+
+
+CHANGES: dict[str, Callable[[Group], object]] = {
+    "a server comes": lambda group: group.start(7),
+    "a server goes": lambda group: group.servers[1].stop(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_push_that_is_staged_again_takes_its_residual_once(change: Callable[[Group], object]) -> None:
+    """The map changes between its gradients and its commit."""
+    codec = Counting(Sparse.Settings(above=2))
     with group_of(3, replicas=2) as group:
-        worker = Worker(group)
-        for seed in range(1, 7):
-            if seed == 3:
-                group.crash(1, point)
-            if seed == 5:
-                group.start(7)
-            number = worker.push(seed)
+        worker = Worker(group, codec=codec)
+        worker.push(1)
+        push = worker.put(2)
+        change(group)
+        wait_until(lambda: worker.client._core.layout is not push.layout, "the worker hears of the new map")
+        number = worker.commit(push)
+        for seed in (1, 2):
             worker.expect(seed)
         worker.assert_values(number)
-        assert group.maps() > 1
+        assert len(codec.counts) == len(blocks_of(worker.table)) and set(codec.counts.values()) == {2}
 
 
 def test_a_lossless_codec_encodes_values_too() -> None:

@@ -16,7 +16,7 @@ from shoal.settings.parameter_server_settings import PARAMETER_SERVER
 
 # Settings that only one strategy has. A job that is resumed with another strategy drops the recorded ones.
 OWN: Mapping[str, tuple[str, ...]] = {
-    "all-reduce": ("schedule", "carrier", "codec"),
+    "all-reduce": ("schedule", "carrier"),
     "parameter-server": PARAMETER_SERVER,
 }
 
@@ -41,6 +41,4 @@ def check(config: JobConfig) -> JobConfig:
     if config.schedule != "auto" or config.carrier != "shoal":
         unused = f"--schedule {config.schedule}" if config.schedule != "auto" else f"--carrier {config.carrier}"
         raise UsageError(texts.not_with_servers(unused, texts.NO_EXCHANGE))
-    if config.codec != "identity":
-        raise UsageError(texts.not_with_servers(f"--codec {config.codec}", texts.NOT_ENCODED))
     return config

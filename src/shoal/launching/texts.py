@@ -37,7 +37,6 @@ def two_minimums(origin: str, workers: object) -> str:
 
 
 NO_EXCHANGE = ", where workers exchange nothing with each other"
-NOT_ENCODED = ": pushes and pulls are not encoded"
 
 
 def not_with_servers(setting: str, why: str) -> str:

@@ -24,12 +24,13 @@ from shoal.checkpoint.published.store_publisher import StorePublisher
 from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.events import EpochEnded, StateCopied, StepsApplied, StepVoided
 from shoal.job_config import JobConfig
+from shoal.manners import Manners
 from shoal.parameters.client import ParameterClient
 from shoal.strategies.choosing import make_strategy
 from shoal.strategies.replica import Replica
 from shoal.strategies.strategy import Strategy
 from shoal.training.start import MakeStrategy
-from support import local_steps
+from support.local_steps import LocalSteps
 from support.server_groups import group_of
 from support.training import Crew, Hub, Killed
 
@@ -67,7 +68,9 @@ FREE = {**SERVED, "consistency": "asynchronous"}
 
 STRATEGIES = {
     "all-reduce": Case(lambda: nullcontext(make_strategy)),
-    "local steps": Case(lambda: nullcontext(local_steps.every(5)), meets_in=", mean"),  # an epoch has 12 steps, or 8
+    "local steps": Case(
+        lambda: nullcontext(lambda replica, _: LocalSteps(replica, Manners(every=5))), meets_in=", mean"
+    ),  # an epoch has 12 steps, or 8
     "parameter server": Case(served, SERVED, meets_in=", note"),
     "parameter server, free": Case(served, FREE, is_free=True, meets_in="meeting in loop"),
     "parameter server, bounded": Case(served, {**FREE, "staleness": "1"}, is_free=True, meets_in="meeting in loop"),

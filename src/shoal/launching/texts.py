@@ -1,7 +1,7 @@
 """What launching says to people, in one place: mending a word here breaks no test, for tests refer to these texts too.
 
 Messages that end a command, lines on the screen while a job runs, and words of both. Not here: what `--chaos` expects
-where (`chaos.clauses`), which settings go together (`strategy_settings`), and what workers and coordinator say.
+where (`chaos.clauses`), which settings go together (`shoal.settings`), and what workers and coordinator say.
 """
 
 from __future__ import annotations

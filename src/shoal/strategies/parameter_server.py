@@ -19,8 +19,10 @@ from torch import nn
 
 from shoal.collectives.group import Group
 from shoal.errors import Aborted, ExchangeFailed, ReplicasDiffer, UsageError
+from shoal.job_config import JobConfig
 from shoal.manners import Manners
 from shoal.parameters.client import OutgoingPush, ParameterClient
+from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.strategies.gradient_outbox import GradientOutbox, Noise
 from shoal.strategies.parameter_inbox import ParameterInbox
 from shoal.strategies.parameter_table import Entry, entries_of, local_states, step_values, table_of
@@ -308,3 +310,14 @@ class ParameterServer(Strategy):
             self._inbox.detach()
         self._outbox = self._inbox = None
         self._entries, self._served, self._optimizers = (), frozenset(), []
+
+
+def make(replica: Replica, config: JobConfig, servers: ParameterClient | None) -> ParameterServer:
+    assert servers is not None, "a job whose strategy has settings of servers has servers"
+    settings, manners = config.of(ParameterServerSettings), config.manners
+    terms = LedgerTerms(manners.is_free, settings.staleness_bound, settings.staleness_scaling)
+    return ParameterServer(
+        replica,
+        servers,
+        ParameterServerConfig(manners, terms, noise=settings.noise, normalize=settings.normalize, seed=config.seed),
+    )

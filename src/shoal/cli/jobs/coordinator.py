@@ -24,6 +24,9 @@ from shoal.launching.disk.job_token import read_token
 from shoal.membership.coordinator import CoordinatorSettings, open_listener, refuse_without_token, serve
 from shoal.membership.record.journal import job_start
 from shoal.membership.record.ledger import FILE_NAME as DECISIONS
+from shoal.settings.all_reduce_settings import AllReduceSettings
+from shoal.settings.codec_settings import CodecSettings
+from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.transport.strangers import raise_descriptor_limit
 from shoal.values import Address
 
@@ -69,10 +72,10 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("--listen-fd and --address are both given; the socket is one or the other")
     is_restart = _is_under_way(given.get("run-dir"))
     config = config_from(parsed, _recorded(given["run-dir"])) if is_restart else config_from(parsed)
-    if config.strategy == "parameter-server" and not {"servers-at", "servers-space"} <= given.keys():
+    if config.has(ParameterServerSettings) and not {"servers-at", "servers-space"} <= given.keys():
         raise UsageError(
-            "--strategy parameter-server needs `shoal run`, which starts the servers or opens a name space in a group; "
-            "add workers from other machines with `shoal join`"
+            f"--strategy {config.strategy} needs `shoal run`, which starts the servers or opens a name space in a "
+            "group; add workers from other machines with `shoal join`"
         )
     token = read_token(Path(given["token-file"])) if "token-file" in given else ""
     run_dir = Path(config.run_dir) if config.run_dir else None
@@ -141,8 +144,8 @@ def _started(config: JobConfig, script: str, arguments: Sequence[str]) -> JobSta
         arguments=tuple(map(as_text, arguments)),
         workers=config.workers,
         strategy=config.strategy,
-        schedule=config.schedule,
-        codec=config.codec,
+        schedule=config.of(AllReduceSettings).schedule,
+        codec=config.of(CodecSettings).codec,
         seed=config.seed,
     )
 

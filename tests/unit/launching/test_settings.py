@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from shoal.errors import UsageError
-from shoal.job_config import JobConfig, field_names
+from shoal.job_config import JobConfig
 from shoal.launching.settings import merge
-from shoal.launching.strategy_settings import OWN
-from support.codecs import offer
+from shoal.settings.all_reduce_settings import AllReduceSettings
+from shoal.settings.codec_settings import CodecSettings
+from shoal.settings.parameter_server_settings import ParameterServerSettings
+from support.offers import offer
 
 SERVERS = {"strategy": "parameter-server", "servers": 2}
 GROUP = {"strategy": "parameter-server", "servers": "rack:7100", "servers_token": "t"}
@@ -50,9 +52,9 @@ def test_what_does_not_go_together_is_named(options: dict[str, Any], words: str)
 
 
 def test_servers_take_no_codec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(tmp_path / "site", sparse="support.sparse_codec:Sparse")
+    offer(tmp_path / "site", "shoal.codecs", sparse="support.sparse_codec:Sparse")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    assert merged({"codec": "sparse"}).codec == "sparse"
+    assert merged({"codec": "sparse"}).of(CodecSettings).codec == "sparse"
     with pytest.raises(UsageError, match="--codec sparse does not go with --strategy parameter-server"):
         merged(SERVERS | {"codec": "sparse"})
 
@@ -74,18 +76,20 @@ def test_a_file_may_leave_the_strategy_to_the_command_line(tmp_path: Path) -> No
     file = tmp_path / "job.toml"
     file.write_text("servers = 3\nreplicas = 2\n")
     config = merge({"strategy": "parameter-server"}, file=str(file), origin="the test")
-    assert (config.server_count, config.replicas) == (3, 2)
+    settings = config.of(ParameterServerSettings)
+    assert (settings.server_count, settings.replicas) == (3, 2)
 
 
 def test_a_job_goes_on_with_another_strategy() -> None:
     recorded = {"strategy": "parameter-server", "servers": "3", "replicas": 2, "consistency": "asynchronous", "seed": 4}
     config = merged({"strategy": "all-reduce"}, base=recorded)
-    assert (config.strategy, config.servers, config.replicas, config.seed) == ("all-reduce", "", 1, 4)
+    assert (config.strategy, config.of(ParameterServerSettings), config.seed) == (
+        "all-reduce",
+        ParameterServerSettings(),
+        4,
+    )
     back = merged(SERVERS, base={"strategy": "all-reduce", "schedule": "ring", "seed": 4})
-    assert (back.schedule, back.server_count, back.seed) == ("auto", 2, 4)
-    bounded = merged({"staleness": 4}, base=recorded | {"consistency": "synchronous"})
+    assert (back.of(AllReduceSettings).schedule, back.seed) == ("auto", 4)
+    assert back.of(ParameterServerSettings).server_count == 2
+    bounded = merged({"staleness": 4}, base=recorded | {"consistency": "synchronous"}).of(ParameterServerSettings)
     assert (bounded.staleness_bound, bounded.is_synchronous) == (4, False)
-
-
-def test_every_name_is_a_setting() -> None:
-    assert {name for names in OWN.values() for name in names} <= set(field_names())

@@ -22,15 +22,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench_start_up import SHOAL, seconds_to_first_step
+from between_hosts import seconds_of_a_step
+
 Figures = dict[str, float]  # seconds, by what took them
 
 
 @dataclass(frozen=True)
 class Part:
-    arguments: tuple[str, ...]  # of `shoal bench`
-    figures: Callable[[Any], Figures]  # from what it writes as JSON
+    measure: Callable[[str], Figures]  # with the Shoal that this Python has
     bound: float  # on the median of the ratios
     turns: int = 1  # runs of each in a pair
+
+
+def bench(*arguments: str, figures: Callable[[Any], Figures]) -> Callable[[str], Figures]:
+    """Measure with `shoal bench`; `figures` takes the JSON that it writes."""
+
+    def measure(python: str) -> Figures:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "found.json"
+            command = [python, "-m", "shoal", "bench", *arguments, "--json", str(path)]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            if not path.exists():  # an exit code of 1 only says that a bound of the command itself was missed
+                sys.exit(f"{' '.join(command)} ended with {done.returncode}: {(done.stdout + done.stderr)[-1000:]}")
+            return figures(json.loads(path.read_text(encoding="utf-8")))
+
+    return measure
 
 
 def training(found: dict[str, Any]) -> Figures:
@@ -54,27 +71,28 @@ def recovery(found: dict[str, Any]) -> Figures:
     return {"step after a kill": statistics.median(found["kills"]["recoveries"])}
 
 
+def start(python: str) -> Figures:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "train.py").write_text(SHOAL, encoding="utf-8")
+        command = [python, "-m", "shoal", "run", "-n", "2", "--threads", "1", "train.py"]
+        return {"command to first step": seconds_to_first_step(command, folder, 2)}
+
+
+def between_hosts(python: str) -> Figures:
+    return {"step between two hosts": seconds_of_a_step(python)}
+
+
+COLLECTIVES = ("collectives", "--quick", "--only", "all-reduce", "--only", "all-gather", "--only", "broadcast")
 PARTS = {
-    "training": Part(("training", "--rounds", "4"), training, 1.03),
-    "collectives": Part(
-        ("collectives", "--quick", "--only", "all-reduce", "--only", "all-gather", "--only", "broadcast"),
-        collectives,
-        1.03,
-        turns=3,  # what takes microseconds takes three times as long in one run as in the next, with the same code
-    ),
-    "push and pull": Part(("parameter-server", "--part", "transfer", "--turns", "5"), push_and_pull, 1.03),
-    "recovery": Part(("recovery", "--only", "kills", "--kills", "4"), recovery, 1.10),
+    "training": Part(bench("training", "--rounds", "4", figures=training), 1.03),
+    "between hosts": Part(between_hosts, 1.03, turns=2),
+    # What takes microseconds takes three times as long in one run as in the next, with the same code.
+    "collectives": Part(bench(*COLLECTIVES, figures=collectives), 1.03, turns=3),
+    "push and pull": Part(bench("parameter-server", "--part", "transfer", "--turns", "5", figures=push_and_pull), 1.03),
+    "recovery": Part(bench("recovery", "--only", "kills", "--kills", "4", figures=recovery), 1.10),
+    "start": Part(start, 1.10, turns=2),
 }
-
-
-def measure(python: str, part: Part) -> Figures:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "found.json"
-        command = [python, "-m", "shoal", "bench", *part.arguments, "--json", str(path)]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        if not path.exists():  # an exit code of 1 only says that a bound of the command itself was missed
-            sys.exit(f"{' '.join(command)} ended with {done.returncode}: {(done.stdout + done.stderr)[-1000:]}")
-        return part.figures(json.loads(path.read_text(encoding="utf-8")))
 
 
 def pairs(before: str, part: Part, count: int) -> Iterator[dict[str, float]]:
@@ -84,7 +102,7 @@ def pairs(before: str, part: Part, count: int) -> Iterator[dict[str, float]]:
         found: dict[str, list[Figures]] = {before: [], sys.executable: []}
         for _ in range(part.turns):
             for python in order:
-                found[python].append(measure(python, part))
+                found[python].append(part.measure(python))
         own, other = fastest(found[sys.executable]), fastest(found[before])
         yield {name: seconds / other[name] for name, seconds in own.items()}
 

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from shoal.codecs.registry import codec_by_name
 from shoal.collectives.threaded_group import ThreadedGroup
-from shoal.transport.tcp import PeerListener, connect_mesh
+from shoal.transport.tcp.tcp import PeerListener, connect_mesh
 from shoal.values import Address, Generation, Member
 
 TOKEN = "benchmark"

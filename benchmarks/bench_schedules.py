@@ -16,7 +16,7 @@ import torch
 
 from shoal.codecs.registry import codec_by_name
 from shoal.collectives.threaded_group import ThreadedGroup
-from shoal.transport.tcp import PeerListener, connect_mesh
+from shoal.transport.tcp.tcp import PeerListener, connect_mesh
 from shoal.values import Generation, Member
 
 TOKEN = "benchmark"

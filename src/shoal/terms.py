@@ -2,7 +2,7 @@
 
 Every worker runs the same script: its calls outside iterations come in the same order and say the same. A newcomer
 compares its calls with those of the job's members before it is let in; the first workers compare theirs with each other
-when a loop starts. Not here: what a call says (`training.call_terms`), and how calls travel (`wire.messages`).
+when a loop starts. Not here: what a call says (`training.script.call_terms`), and how calls travel (`wire.messages`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Terms = Items[tuple[Name, Name]]  # names and values, in an order of their own
 
 LONGEST_TEXT = 200  # characters of a name or a value; of a longer one the beginning and a digest count
 MOST_PACKED = 256 * 1024  # bytes of one call's terms as they travel: tens of thousands of tensors
-MOST_RESULT = 1024 * 1024  # bytes of one result; `training.call_results` keeps to much less
+MOST_RESULT = 1024 * 1024  # bytes of one result; `training.script.call_results` keeps to much less
 DIGEST_BYTES = 16
 MOST_UNPACKED = 32 * 1024 * 1024
 MOST_CALLS = 20_000  # of a script that are kept and compared

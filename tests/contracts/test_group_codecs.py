@@ -13,7 +13,7 @@ from shoal.codecs.identity import Identity, memory_of
 from shoal.collectives.assembly import GroupConfig, group_over
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import ExchangeFailed, WireError, WorkersDisagree
-from shoal.transport.in_process import in_process_meshes
+from shoal.transport.mesh.in_process import in_process_meshes
 from support.collectives import groups, in_threads, succeed
 from support.memory_groups import neighbourhoods
 from support.sparse_codec import Sparse

@@ -15,7 +15,7 @@ from hypothesis import strategies as some
 
 from shoal.collectives.engine import Operation
 from shoal.collectives.memory.memory_engine import MemoryEngine
-from shoal.transport.in_process import in_process_meshes
+from shoal.transport.mesh.in_process import in_process_meshes
 from shoal.wire.frames import Kind
 from support.collectives import succeed
 from support.memory_groups import WAYS, memory_groups, neighbourhoods

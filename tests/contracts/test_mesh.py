@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from shoal.errors import Aborted, PeerLost, WorkersDisagree
-from shoal.transport.mesh import Mesh
+from shoal.transport.mesh.mesh import Mesh
 from shoal.wire.frames import HEADER_BYTES
 from support.collectives import TRANSPORTS, in_threads, meshes, succeed
 

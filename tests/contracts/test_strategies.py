@@ -25,9 +25,9 @@ from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.events import EpochEnded, StateCopied, StepsApplied, StepVoided
 from shoal.job_config import JobConfig
 from shoal.manners import Manners
-from shoal.parameters.client import ParameterClient
+from shoal.parameters.client.parameter_client import ParameterClient
 from shoal.strategies.choosing import make_strategy
-from shoal.strategies.replica import Replica
+from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Strategy
 from shoal.training.start import MakeStrategy
 from support.local_steps import LocalSteps

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from shoal.errors import ParametersLost, PeerLost, ServerRefused
-from shoal.parameters.client import EnrolTerms, ParameterClient
-from shoal.parameters.relay_mesh import RelayConfig, RelayMesh
+from shoal.parameters.client.parameter_client import EnrolTerms, ParameterClient
+from shoal.parameters.relay.relay_mesh import RelayConfig, RelayMesh
 from shoal.wire.ledger_entries import Committed
 from shoal.wire.tables import TableSpec
 from support.collectives import in_threads

@@ -27,7 +27,7 @@ from shoal.events import (
 from shoal.membership import channel
 from shoal.membership.client import CoordinatorClient
 from shoal.membership.coordinator import open_listener
-from shoal.transport import strangers as strangers_module
+from shoal.transport.connection import strangers as strangers_module
 from shoal.transport.connection.handshake import ConnectorHandshake, Key
 from shoal.values import Address
 from shoal.wire.messages import Enlisted, encode

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from shoal.launching.servers.job_servers import space_name
-from shoal.parameters.keeper_client import KeeperClient
-from shoal.parameters.server_group.space_terms import SpaceTerms
+from shoal.parameters.keeper.keeper_client import KeeperClient
+from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.transport.connection.handshake import CLAIM_BYTES, MAGIC, OPENING_BYTES
 from shoal.wire.derived_keys import group_key, space_key
 from shoal.wire.token_file import new_token

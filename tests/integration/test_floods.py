@@ -16,7 +16,7 @@ import pytest
 from shoal.environment import parse_address
 from shoal.events import CheckpointLost, CheckpointPublished, ServerJoined, WorkerJoined
 from shoal.job_config import from_toml
-from shoal.transport.strangers import MOST, RESERVE
+from shoal.transport.connection.strangers import MOST, RESERVE
 from shoal.values import Address
 from support.flood import flood
 from support.launcher import PATIENCE, command_of, events_in, leftovers, started, wait_for_file, write_script

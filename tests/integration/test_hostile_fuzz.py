@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import ServerRefused, ShoalError
-from shoal.parameters.client import EnrolTerms
-from shoal.parameters.keeper_client import KeeperClient
-from shoal.parameters.server_group.group_events import ServerLost, SpaceEnded
-from shoal.parameters.server_group.space_terms import SpaceTerms
-from shoal.parameters.updates.holding import plan_of
+from shoal.parameters.client.parameter_client import EnrolTerms
+from shoal.parameters.keeper.group_events import ServerLost, SpaceEnded
+from shoal.parameters.keeper.keeper_client import KeeperClient
+from shoal.parameters.keeper.space_terms import SpaceTerms
+from shoal.parameters.server.updates.holding import plan_of
 from shoal.values import ServerMap
 from shoal.wire import parameter_messages as wire
 from shoal.wire.ledger_entries import Push

@@ -12,14 +12,14 @@ import pytest
 
 from shoal.errors import ServerRefused
 from shoal.parameters.blocks.table_blocks import GRAIN, table_bytes
-from shoal.parameters.client import EnrolTerms, ParameterClient
-from shoal.parameters.keeper_client import KeeperClient
+from shoal.parameters.client.parameter_client import EnrolTerms, ParameterClient
+from shoal.parameters.keeper.group_events import SpaceEnded
+from shoal.parameters.keeper.keeper_client import KeeperClient
+from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.parameters.ledger.effects import Effect
 from shoal.parameters.ledger.ledger import Ledger
-from shoal.parameters.server_group.group_events import SpaceEnded
-from shoal.parameters.server_group.space_terms import SpaceTerms
-from shoal.parameters.updates.holding import Plan, plan_of
-from shoal.transport.arena import Offer
+from shoal.parameters.server.updates.holding import Plan, plan_of
+from shoal.transport.memory.arena import Offer
 from shoal.wire.ledger_entries import AnyEntry, Assign, Call, Enrol, PlanLoop, Push
 from shoal.wire.parameter_messages import (
     Define,

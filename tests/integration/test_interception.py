@@ -10,8 +10,8 @@ import pytest
 
 from shoal.errors import AddressUnavailable, PeerLost, Refused
 from shoal.membership.watcher import WatcherClient
-from shoal.parameters.keeper_client import KeeperClient
-from shoal.transport.tcp import PeerListener, connect_mesh
+from shoal.parameters.keeper.keeper_client import KeeperClient
+from shoal.transport.tcp.tcp import PeerListener, connect_mesh
 from shoal.values import Address
 from support.collectives import PATIENCE, TOKEN, generation_of, in_threads
 from support.encryption import insisting_on_tls

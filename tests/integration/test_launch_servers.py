@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from shoal import events
-from shoal.parameters.keeper_client import KeeperClient
+from shoal.parameters.keeper.keeper_client import KeeperClient
 from shoal.values import Address
 from support.launcher import PATIENCE, STEPPING, leftovers, shoal, started, wait_for_file, write_script
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.parameters.blocks.table_blocks import table_bytes
-from shoal.parameters.client import ParameterClient
+from shoal.parameters.client.parameter_client import ParameterClient
 from shoal.wire.ledger_entries import Committed
 from shoal.wire.tables import TableSpec
 from support.server_groups import begin, group_of, table_for, terms_of, values_of, wait_until

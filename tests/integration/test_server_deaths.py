@@ -9,8 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 import torch
 
-from shoal.parameters.client import EnrolTerms, ParameterClient
-from shoal.parameters.server_group.group_events import ServerLost
+from shoal.parameters.client.parameter_client import EnrolTerms, ParameterClient
+from shoal.parameters.keeper.group_events import ServerLost
 from shoal.wire.ledger_entries import Committed
 from shoal.wire.tables import TableSpec
 from support.server_groups import LR, PATIENCE, Group, group_of, pulled, table_for, terms_of, wait_until

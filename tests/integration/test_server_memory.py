@@ -7,9 +7,9 @@ import torch
 
 from shoal.errors import ServerRefused
 from shoal.parameters.blocks.table_blocks import table_bytes
-from shoal.parameters.client import EnrolTerms, ParameterClient
-from shoal.parameters.keeper_client import KeeperClient
-from shoal.parameters.server_group.space_terms import SpaceTerms
+from shoal.parameters.client.parameter_client import EnrolTerms, ParameterClient
+from shoal.parameters.keeper.keeper_client import KeeperClient
+from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.wire.ledger_entries import Committed
 from shoal.wire.tables import TableSpec
 from support.server_groups import (

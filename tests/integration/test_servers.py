@@ -14,19 +14,19 @@ import pytest
 import torch
 
 from shoal.errors import ParametersLost, Refused, ServerRefused
-from shoal.parameters import keeper_link, server_peers
 from shoal.parameters.blocks.table_blocks import table_bytes
-from shoal.parameters.client import EnrolTerms, ParameterClient
-from shoal.parameters.connection import Connection, Hearer
-from shoal.parameters.keeper_client import KeeperClient
-from shoal.parameters.server import Server, ServerConfig
-from shoal.parameters.server_group.group_events import BlocksLost, MapMade
-from shoal.parameters.server_group.space_terms import SpaceTerms
-from shoal.parameters.space import space
-from shoal.parameters.updates.holding import Plan, plan_of
-from shoal.parameters.updates.shard import Shard
+from shoal.parameters.client.parameter_client import EnrolTerms, ParameterClient
+from shoal.parameters.connections.connection import Connection, Hearer
+from shoal.parameters.keeper.group_events import BlocksLost, MapMade
+from shoal.parameters.keeper.keeper_client import KeeperClient
+from shoal.parameters.keeper.space_terms import SpaceTerms
+from shoal.parameters.server import keeper_link, server_peers
+from shoal.parameters.server.server import Server, ServerConfig
+from shoal.parameters.server.space import space
+from shoal.parameters.server.updates.holding import Plan, plan_of
+from shoal.parameters.server.updates.shard import Shard
 from shoal.transport.connection.handshake import Key
-from shoal.transport.name_lookup import Place
+from shoal.transport.connection.name_lookup import Place
 from shoal.values import Address, ServerMap
 from shoal.values import Server as ServerAt
 from shoal.wire.keeper_messages import GroupNews, ServerBeat, ServerFigures

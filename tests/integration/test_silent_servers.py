@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.parameters.keeper import Keeper, KeeperConfig
-from shoal.parameters.server_group.group_events import ServerLost
+from shoal.parameters.keeper.group_events import ServerLost
+from shoal.parameters.keeper.keeper import Keeper, KeeperConfig
 from shoal.values import Address
 from support import served_script
 from support.launcher import PATIENCE, started, write_token

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.parameters.client import ParameterClient
+from shoal.parameters.client.parameter_client import ParameterClient
 from shoal.wire.ledger_entries import Committed
 from shoal.wire.tables import TableSpec
 from support.server_groups import LR, begin, group_of, pulled, table_for, terms_of, values_of, wait_until

@@ -20,10 +20,10 @@ from shoal.codecs.identity import Identity
 from shoal.collectives.assembly import GroupConfig, group_over
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import ShoalError
-from shoal.transport.mesh_exchange import exchange_over
-from shoal.transport.neighbours import form
-from shoal.transport.tcp import PeerListener, connect_mesh
-from shoal.transport.team import TeamLimits
+from shoal.transport.memory.neighbours import form
+from shoal.transport.memory.team import TeamLimits
+from shoal.transport.mesh.mesh_exchange import exchange_over
+from shoal.transport.tcp.tcp import PeerListener, connect_mesh
 from shoal.values import Address, Generation
 from support.collectives import TOKEN, generation_of
 

@@ -17,10 +17,10 @@ from shoal.collectives.schedules.schedule import Action, Program, Transfer
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.links.plan import LinkPlan, fixed_plan
 from shoal.settings.all_reduce_settings import SCHEDULES
-from shoal.transport.in_process import in_process_meshes
-from shoal.transport.mesh import Mesh
+from shoal.transport.mesh.in_process import in_process_meshes
+from shoal.transport.mesh.mesh import Mesh
 from shoal.transport.native import native
-from shoal.transport.tcp import PeerListener, connect_mesh
+from shoal.transport.tcp.tcp import PeerListener, connect_mesh
 from shoal.values import Address, Generation, Member
 from support.encryption import insisting_on_tls
 from support.memory_groups import MEMORY_KINDS, memory_groups

@@ -23,7 +23,7 @@ from torch.utils.data import TensorDataset
 
 import shoal
 from shoal.checkpoint.parts import part_thread
-from shoal.training import regrouping
+from shoal.training.recovery import regrouping
 
 
 def die() -> None:

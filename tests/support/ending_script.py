@@ -41,7 +41,7 @@ import shoal  # noqa: E402
 from shoal.checkpoint.parts import part_thread  # noqa: E402
 from shoal.checkpoint.parts.part_writer import write_part  # noqa: E402
 from shoal.membership.client import CoordinatorClient  # noqa: E402
-from shoal.strategies.cluster_peers import ClusterPeers  # noqa: E402
+from shoal.strategies.peers.cluster_peers import ClusterPeers  # noqa: E402
 from shoal.values import Generation  # noqa: E402
 
 SAMPLES, EPOCHS = 40, 2

@@ -9,7 +9,7 @@ from typing import Self
 import torch
 
 from shoal.errors import Refused, WireError
-from shoal.parameters.purposes import job_purpose
+from shoal.parameters.connections.purposes import job_purpose
 from shoal.transport.connection.handshake import Key
 from shoal.transport.connection.introduction import connect
 from shoal.values import Address

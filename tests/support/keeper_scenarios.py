@@ -26,10 +26,10 @@ import itertools
 import shlex
 from typing import Any
 
-from shoal.parameters.keeper import TICK
-from shoal.parameters.purposes import KEEPER_PURPOSE, keeper_job_purpose
-from shoal.parameters.server_group.group_events import GroupEvent, MapMade
-from shoal.parameters.server_group.keeper_core import (
+from shoal.parameters.connections.purposes import KEEPER_PURPOSE, keeper_job_purpose
+from shoal.parameters.keeper.group_events import GroupEvent, MapMade
+from shoal.parameters.keeper.keeper import TICK
+from shoal.parameters.keeper.keeper_core import (
     Admit,
     Caller,
     KeeperCore,
@@ -39,8 +39,8 @@ from shoal.parameters.server_group.keeper_core import (
     SendNews,
     SendNote,
 )
-from shoal.parameters.server_group.server_group import GroupSettings, ServerGroup
-from shoal.parameters.server_group.space_terms import SpaceTerms
+from shoal.parameters.keeper.server_group import GroupSettings, ServerGroup
+from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.values import Address, Server, ServerMap
 from shoal.wire import keeper_messages as messages
 from shoal.wire.note import PARAMETER_VERSION

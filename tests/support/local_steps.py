@@ -19,8 +19,8 @@ from shoal.collectives.group import Group
 from shoal.errors import ExchangeFailed
 from shoal.job_config import JobConfig
 from shoal.manners import Manners
-from shoal.parameters.client import ParameterClient
-from shoal.strategies.replica import Replica
+from shoal.parameters.client.parameter_client import ParameterClient
+from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Iteration, Strategy, waiting
 
 

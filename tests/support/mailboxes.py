@@ -12,7 +12,7 @@ from shoal.collectives.mailbox.mailbox import Mailbox
 from shoal.collectives.mailbox.memory_lane import Exchange, MemoryLane
 from shoal.collectives.mailbox.tcp_lane import TcpLane
 from shoal.transport.connection.endpoint import Endpoint, plain
-from shoal.transport.neighbours import Neighbourhood
+from shoal.transport.memory.neighbours import Neighbourhood
 from support.collectives import PATIENCE, succeed
 from support.encryption import through_tls
 

@@ -14,13 +14,13 @@ from shoal.collectives.memory.memory_loops import MemoryWays
 from shoal.collectives.schedules.choice import Chooser
 from shoal.collectives.schedules.scheduled_engine import ScheduledEngine
 from shoal.collectives.threaded_group import ThreadedGroup
-from shoal.transport.in_process import in_process_meshes
-from shoal.transport.mesh import Mesh
-from shoal.transport.mesh_exchange import exchange_over
+from shoal.transport.memory.neighbours import Neighbourhood, form
+from shoal.transport.memory.team import Team
+from shoal.transport.mesh.in_process import in_process_meshes
+from shoal.transport.mesh.mesh import Mesh
+from shoal.transport.mesh.mesh_exchange import exchange_over
+from shoal.transport.mesh.sub_mesh import SubMesh
 from shoal.transport.native import native
-from shoal.transport.neighbours import Neighbourhood, form
-from shoal.transport.sub_mesh import SubMesh
-from shoal.transport.team import Team
 
 WAYS = {
     "memory": MemoryWays(reads_memory=True, is_native=True),

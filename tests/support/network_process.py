@@ -12,7 +12,7 @@ import sys
 import time
 
 from shoal.errors import PeerLost
-from shoal.transport.tcp import PeerListener, TcpMesh, connect_mesh
+from shoal.transport.tcp.tcp import PeerListener, TcpMesh, connect_mesh
 from shoal.values import Address, Generation, Member
 
 TOKEN = "a token for tests"

@@ -8,11 +8,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shoal.parameters.connection import Connection
-from shoal.parameters.purposes import job_purpose
+from shoal.parameters.connections.connection import Connection
+from shoal.parameters.connections.purposes import job_purpose
+from shoal.parameters.connections.switchboard import Switchboard
 from shoal.parameters.relay.relay import Delivery, RelayHub
-from shoal.parameters.relay_mesh import RelayConfig, RelayMesh
-from shoal.parameters.switchboard import Switchboard
+from shoal.parameters.relay.relay_mesh import RelayConfig, RelayMesh
 from shoal.transport.connection.handshake import Key
 from shoal.values import Address, Server
 from shoal.wire.parameter_messages import AnyNote, Echo, Hello, Relay, RelayJoin, Welcome

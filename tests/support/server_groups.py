@@ -21,14 +21,14 @@ from pathlib import Path
 import torch
 
 from shoal.parameters.blocks.table_blocks import block_bytes_for, table_bytes
-from shoal.parameters.client import ClientConfig, EnrolTerms, ParameterClient
-from shoal.parameters.connection import Connection
-from shoal.parameters.keeper import Keeper, KeeperConfig
-from shoal.parameters.purposes import job_purpose
-from shoal.parameters.server import Server, ServerConfig
-from shoal.parameters.server_group.group_events import GroupEvent, MapMade
-from shoal.parameters.server_group.space_terms import SpaceTerms
-from shoal.parameters.switchboard import Switchboard
+from shoal.parameters.client.parameter_client import ClientConfig, EnrolTerms, ParameterClient
+from shoal.parameters.connections.connection import Connection
+from shoal.parameters.connections.purposes import job_purpose
+from shoal.parameters.connections.switchboard import Switchboard
+from shoal.parameters.keeper.group_events import GroupEvent, MapMade
+from shoal.parameters.keeper.keeper import Keeper, KeeperConfig
+from shoal.parameters.keeper.space_terms import SpaceTerms
+from shoal.parameters.server.server import Server, ServerConfig
 from shoal.training.lean_torch import spare_compiler
 from shoal.transport.connection.handshake import Key
 from shoal.values import Address

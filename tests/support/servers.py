@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from shoal.parameters.purposes import KEEPER_PURPOSE
+from shoal.parameters.connections.purposes import KEEPER_PURPOSE
 from shoal.transport.connection.handshake import Key
 from shoal.transport.connection.introduction import connect
 from shoal.values import Address

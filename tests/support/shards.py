@@ -13,9 +13,9 @@ from shoal.parameters.blocks.memory_budget import MemoryBudget, SpaceBudget
 from shoal.parameters.blocks.part_layout import PartLayout, part_order
 from shoal.parameters.blocks.table_blocks import blocks_of
 from shoal.parameters.ledger.effects import Update
-from shoal.parameters.updates.shard import Shard
-from shoal.parameters.updates.shard_update import ShardUpdate
-from shoal.parameters.updates.staging import StagedPush, Staging
+from shoal.parameters.server.updates.shard import Shard
+from shoal.parameters.server.updates.shard_update import ShardUpdate
+from shoal.parameters.server.updates.staging import StagedPush, Staging
 from shoal.wire.parameter_messages import Stage, StageEnd
 from shoal.wire.tables import Number, PushId, PushTerms, RuleSpec, TableSpec, TensorSpec
 

@@ -22,13 +22,13 @@ from shoal.parameters.blocks.part_layout import PartLayout
 from shoal.parameters.blocks.part_memory import PartMemory
 from shoal.parameters.blocks.placement import Placement, keys_digest
 from shoal.parameters.blocks.table_blocks import blocks_of
-from shoal.parameters.connection import Connection
+from shoal.parameters.connections.connection import Connection
+from shoal.parameters.connections.purposes import job_purpose, keeper_job_purpose
+from shoal.parameters.connections.switchboard import Switchboard
 from shoal.parameters.ledger.effects import Drop, Reading, Replace, Reply, Update
 from shoal.parameters.ledger.ledger import Ledger
-from shoal.parameters.purposes import job_purpose, keeper_job_purpose
-from shoal.parameters.switchboard import Switchboard
-from shoal.transport.arena import Offer, PeerArena
 from shoal.transport.connection.handshake import Key
+from shoal.transport.memory.arena import Offer, PeerArena
 from shoal.values import Address, Server, ServerMap
 from shoal.wire import parameter_messages as wire
 from shoal.wire.keeper_messages import GroupNews, WatchGroup

@@ -164,8 +164,8 @@ def _run(place: Place, function: Function, arguments: tuple[Any, ...], end: Any,
 
 def _separate(place: Place) -> None:
     """Shared memory of ranks on other machines cannot be opened."""
-    from shoal.transport import neighbours
-    from shoal.transport.arena import PeerArena
+    from shoal.transport.memory import neighbours
+    from shoal.transport.memory.arena import PeerArena
 
     machine_of = [number for number, count in enumerate(place.machines) for _ in range(count)]
     own = machine_of[place.rank]

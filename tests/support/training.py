@@ -20,15 +20,15 @@ from shoal.events import AnyEvent
 from shoal.job_config import from_mapping
 from shoal.membership.publisher import Publisher, PublishRequest
 from shoal.strategies.choosing import make_strategy
-from shoal.strategies.peers import Briefed, JobOver, Peers, Traffic
-from shoal.strategies.stand_in_group import StandInGroup
+from shoal.strategies.peers.peers import Briefed, JobOver, Peers, Traffic
+from shoal.strategies.peers.stand_in_group import StandInGroup
 from shoal.terms import Made
-from shoal.training.recovery import join_first
-from shoal.training.restart import begin_anew, train_through
+from shoal.training.recovery.recovery import join_first
+from shoal.training.recovery.restart import begin_anew, train_through
 from shoal.training.run import Run
 from shoal.training.session import HandedOver, Session
 from shoal.training.start import MakeStrategy, start_session
-from shoal.transport.in_process import InProcessMesh, in_process_meshes
+from shoal.transport.mesh.in_process import InProcessMesh, in_process_meshes
 from shoal.values import THROUGH, Address, Generation, Lost, Member
 from shoal.wire.messages import Done, ExchangeBroken, PartFailed, PartWritten, Ready
 

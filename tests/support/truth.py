@@ -31,7 +31,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 import shoal
-from shoal.training import regrouping
+from shoal.training.recovery import regrouping
 
 SAMPLES, BATCH = 240, 4
 

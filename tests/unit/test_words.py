@@ -71,13 +71,11 @@ CLASSES_NOT_MENDED = frozenset(
 # Modules that share their name with another one, without a reason.
 MODULES_NOT_MENDED = frozenset(
     {
-        "client",
         "ending",
         "engine",
         "forming",
         "ledger",
         "regrouping",
-        "silence",
         "staging",
         "tables",
     }

@@ -23,10 +23,10 @@ from shoal.collectives.schedules.scheduled_engine import ScheduledEngine
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.collectives.two_level_engine import TwoLevelEngine
 from shoal.links.plan import LinkPlan
-from shoal.transport.mesh import Mesh
-from shoal.transport.neighbours import Neighbourhood
-from shoal.transport.sub_mesh import SubMesh
-from shoal.transport.team import TeamLimits
+from shoal.transport.memory.neighbours import Neighbourhood
+from shoal.transport.memory.team import TeamLimits
+from shoal.transport.mesh.mesh import Mesh
+from shoal.transport.mesh.sub_mesh import SubMesh
 
 BY_MEMORY = ("auto", "hierarchical")  # schedules that leave ranks of one machine to their memory
 

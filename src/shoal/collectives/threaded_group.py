@@ -27,7 +27,7 @@ from shoal.collectives.schedules.choice import Chooser
 from shoal.collectives.schedules.scheduled_engine import ScheduledEngine
 from shoal.errors import Aborted, PeerLost
 from shoal.links.plan import LinkPlan
-from shoal.transport.mesh import Mesh
+from shoal.transport.mesh.mesh import Mesh
 
 _FINISHED = Pending("an operation that was done here")
 _FINISHED.finish()

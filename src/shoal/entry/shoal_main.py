@@ -27,12 +27,12 @@ from shoal.events import AnyEvent, JobEnded
 from shoal.job_config import JobConfig, from_mapping, from_toml
 from shoal.membership.client import CoordinatorClient
 from shoal.strategies.choosing import make_strategy
-from shoal.strategies.cluster_peers import ClusterPeers
-from shoal.strategies.peers import JobOver
-from shoal.strategies.solo_peers import SoloPeers
+from shoal.strategies.peers.cluster_peers import ClusterPeers
+from shoal.strategies.peers.peers import JobOver
+from shoal.strategies.peers.solo_peers import SoloPeers
 from shoal.training.lean_torch import spare_compiler
-from shoal.training.recovery import join_first
-from shoal.training.restart import begin_anew, train_through
+from shoal.training.recovery.recovery import join_first
+from shoal.training.recovery.restart import begin_anew, train_through
 from shoal.training.run import Run
 from shoal.training.session import HandedOver, Session
 from shoal.training.start import MakeStrategy, start_session

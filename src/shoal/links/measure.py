@@ -27,7 +27,7 @@ from shoal.events import ScheduleChosen
 from shoal.links.matrix import Hosts, Link, LinkMatrix, completed
 from shoal.links.plan import FIXED, LinkPlan, SizeTable, fixed_plan, make_plan
 from shoal.links.rounds import Pair, packed, rounds_of
-from shoal.transport.mesh import Mesh
+from shoal.transport.mesh.mesh import Mesh
 
 MEASURED = ("auto", "ring", "hierarchical")  # schedules that depend on links; a ring by the order of its ranks
 LIMIT_SECONDS = 0.3  # for all rounds; the last pair of every rank may take a little longer

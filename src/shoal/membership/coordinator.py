@@ -53,7 +53,7 @@ from shoal.membership.record.journal import Journal
 from shoal.membership.record.ledger import Ledger
 from shoal.membership.record.storage import StorageNews, Trouble
 from shoal.membership.record.worker_clocks import own_clock
-from shoal.transport import listening
+from shoal.transport.connection import listening
 from shoal.values import Address
 from shoal.wire.messages import Beat, ClientMessage, Happened, Welcome, encode
 

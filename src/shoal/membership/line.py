@@ -20,7 +20,7 @@ from shoal.errors import AddressUnavailable, ShoalError
 from shoal.membership import channel
 from shoal.membership.member.outbox import Outbox
 from shoal.membership.record.worker_clocks import own_clock
-from shoal.transport import silence
+from shoal.transport.connection import silence
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.values import Address
 from shoal.wire.messages import CoordinatorMessage, Heartbeat, Join, Message, Welcome

@@ -61,6 +61,6 @@ class AllReduceSettings(StrategySettings, frozen=True, kw_only=True, rename="keb
 ALL_REDUCE = StrategyKind(
     name="all-reduce",
     settings=AllReduceSettings,
-    maker="shoal.strategies.all_reduce:make",
+    maker="shoal.strategies.all_reduce.all_reduce:make",
     shares=(CodecSettings,),
 )

@@ -176,5 +176,5 @@ class ParameterServerSettings(StrategySettings, frozen=True, kw_only=True, renam
 PARAMETER_SERVER = StrategyKind(
     name="parameter-server",
     settings=ParameterServerSettings,
-    maker="shoal.strategies.parameter_server:make",
+    maker="shoal.strategies.parameter_server.parameter_server:make",
 )

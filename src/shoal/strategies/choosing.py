@@ -9,11 +9,11 @@ import pkgutil
 from collections.abc import Callable
 
 from shoal.job_config import JobConfig
-from shoal.parameters.client import ParameterClient
+from shoal.parameters.client.parameter_client import ParameterClient
 from shoal.settings.all_reduce_settings import ALL_REDUCE
 from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.settings.strategy_kinds import strategy_kind
-from shoal.strategies.replica import Replica
+from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Strategy
 
 Maker = Callable[[Replica, JobConfig, ParameterClient | None], Strategy]

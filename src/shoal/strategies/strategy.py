@@ -21,7 +21,7 @@ from torch import nn
 from shoal.errors import ExchangeFailed
 from shoal.manners import Manners
 from shoal.strategies.free_running import FreeRunning
-from shoal.strategies.peers import Breakage, Peers
+from shoal.strategies.peers.peers import Breakage, Peers
 from shoal.wire.tables import Range
 
 

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from shoal.errors import UsageError
-from shoal.training.loop import Loop
+from shoal.training.loop.loop import Loop
 from shoal.training.session import Session
 
 

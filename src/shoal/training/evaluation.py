@@ -18,10 +18,10 @@ from shoal.data.dealing import Dealing
 from shoal.data.feed import Feed
 from shoal.errors import UsageError
 from shoal.events import Evaluated
-from shoal.training.call_terms import data_terms
-from shoal.training.devices import moved
-from shoal.training.meetings import gather
-from shoal.training.reporter import finite
+from shoal.training.model.devices import moved
+from shoal.training.reporting.reporter import finite
+from shoal.training.script.call_terms import data_terms
+from shoal.training.script.meetings import gather
 from shoal.training.session import Session
 from shoal.values import Cursor
 

@@ -17,17 +17,17 @@ from shoal.data.sources import FeedOptions, feed_for
 from shoal.errors import UsageError
 from shoal.settings.setting_checks import nearest
 from shoal.training.batches import Batches, epoch_numbers
-from shoal.training.call_terms import kept_terms, model_terms, optimizer_terms
-from shoal.training.checkpointing import save_here
-from shoal.training.devices import placed
 from shoal.training.evaluation import evaluate
-from shoal.training.loop import Loop
-from shoal.training.loop_plan import LoopPlan
-from shoal.training.meetings import gather, is_past, meet, settle
+from shoal.training.loop.loop import Loop
+from shoal.training.loop.loop_plan import LoopPlan
+from shoal.training.model.devices import placed
+from shoal.training.model.state import load_weights, parameter_names
+from shoal.training.model.sync_batchnorm import Statistics, convert
+from shoal.training.recovery.snapshot import Kept
+from shoal.training.saving.checkpointing import save_here
+from shoal.training.script.call_terms import kept_terms, model_terms, optimizer_terms
+from shoal.training.script.meetings import gather, is_past, meet, settle
 from shoal.training.session import Session
-from shoal.training.snapshot import Kept
-from shoal.training.state import load_weights, parameter_names
-from shoal.training.sync_batchnorm import Statistics, convert
 
 Model = TypeVar("Model", bound=nn.Module)
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)

@@ -20,17 +20,17 @@ from shoal.data.order import key_of
 from shoal.errors import Aborted, ExchangeFailed
 from shoal.events import Advised, StopAgreed, StopRequested, UndoKept
 from shoal.job_config import JobConfig
-from shoal.strategies.replica import Replica
+from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Iteration, Strategy, waiting
-from shoal.training import devices
-from shoal.training.optimizers import OptimizerSteps
-from shoal.training.past import Past
-from shoal.training.progress import Progress
-from shoal.training.reporter import Reporter
-from shoal.training.saving import Saver
-from shoal.training.script_calls import ScriptCalls, disagreement
-from shoal.training.script_place import ScriptPlace
-from shoal.training.snapshot import Kept, Residual, StepSnapshot, UnitStart
+from shoal.training.model import devices
+from shoal.training.model.optimizers import OptimizerSteps
+from shoal.training.recovery.snapshot import Kept, Residual, StepSnapshot, UnitStart
+from shoal.training.reporting.progress import Progress
+from shoal.training.reporting.reporter import Reporter
+from shoal.training.saving.saving import Saver
+from shoal.training.script.past import Past
+from shoal.training.script.script_calls import ScriptCalls, disagreement
+from shoal.training.script.script_place import ScriptPlace
 from shoal.values import Cursor, Standing
 from shoal.wire.tables import Range
 

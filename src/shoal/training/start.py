@@ -8,10 +8,10 @@ from shoal.checkpoint.stores.store import Store
 from shoal.data.order import key_of
 from shoal.job_config import JobConfig
 from shoal.strategies.choosing import make_strategy
-from shoal.strategies.peers import Peers
-from shoal.strategies.replica import Replica
+from shoal.strategies.peers.peers import Peers
+from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Strategy
-from shoal.training import devices
+from shoal.training.model import devices
 from shoal.training.session import Session
 
 MakeStrategy = Callable[[Replica, JobConfig], Strategy]

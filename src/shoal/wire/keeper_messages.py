@@ -32,7 +32,7 @@ class SpaceEnd(msgspec.Struct, frozen=True):
 
 
 class SealedSpace(msgspec.Struct, frozen=True):
-    """A job that may use the group, as it is told over a connection: `parameters.server_group.space_terms`."""
+    """A job that may use the group, as it is told over a connection: `parameters.keeper.space_terms`."""
 
     job: Name
     key: Annotated[bytes, Meta(max_length=NONCE_BYTES + MOST_SEALED + TAG_BYTES)]  # sealed: see `derived_keys`

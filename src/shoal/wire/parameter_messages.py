@@ -46,7 +46,7 @@ from shoal.wire.tables import PushId, TableSpec
 MOST_BLOCKS = 1 << 18  # of a table
 
 Digest = Annotated[bytes, Meta(max_length=64)]
-OfferBytes = Annotated[bytes, Meta(max_length=1024)]  # of shared memory: `transport.arena.Offer`
+OfferBytes = Annotated[bytes, Meta(max_length=1024)]  # of shared memory: `transport.memory.arena.Offer`
 StateBytes = Annotated[bytes, Meta(max_length=8 << 20)]  # `parameters.blocks.block_state`
 Blocks = Annotated[tuple[Ordinal, ...], Meta(max_length=MOST_BLOCKS)]  # their numbers in the table
 
@@ -61,7 +61,7 @@ class Hello(Note, frozen=True, tag="hello"):
     job: Name = ""  # name space; empty: the sender is a server, and speaks of all
     worker: OrdinalOrNone = -1  # number in its job
     server: OrdinalOrNone = -1  # number in the group
-    arena: OfferBytes = b""  # offer of shared memory (`transport.arena.Offer`), where the sender has some
+    arena: OfferBytes = b""  # offer of shared memory (`transport.memory.arena.Offer`), where the sender has some
 
 
 class Welcome(Note, frozen=True, tag="welcome"):

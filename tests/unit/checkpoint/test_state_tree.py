@@ -16,7 +16,7 @@ from shoal.checkpoint.state_tree import dtype_named, flatten, flatten_named, ten
 from shoal.codecs.identity import Identity
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import ShoalError, UsageError, WireError
-from shoal.transport.in_process import in_process_meshes
+from shoal.transport.mesh.in_process import in_process_meshes
 
 TENSORS = st.sampled_from(
     [torch.arange(6).view(2, 3), torch.tensor(1.5), torch.zeros(0, 4, dtype=torch.bfloat16), torch.tensor([True])]

@@ -13,7 +13,7 @@ from shoal.collectives.carriers.gloo import TIME_IS_OVER, GlooCarrier
 from shoal.collectives.carriers.making import make_engine
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import UsageError
-from shoal.transport.in_process import in_process_meshes
+from shoal.transport.mesh.in_process import in_process_meshes
 from support.collectives import in_threads, succeed
 
 

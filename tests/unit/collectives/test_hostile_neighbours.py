@@ -23,9 +23,9 @@ from shoal.collectives.mailbox.mailbox import Mailbox
 from shoal.collectives.memory.memory_engine import MemoryEngine
 from shoal.collectives.memory.memory_loops import MemoryWays, statement_of
 from shoal.errors import PeerLost, ShoalError, WireError
-from shoal.transport.arena import word_at
+from shoal.transport.memory.arena import word_at
+from shoal.transport.memory.team import Team
 from shoal.transport.native_layout import NOTICE_BYTES, NOTICES, OPERATIONS, PHASE, SLOT_BYTES, SLOTS
-from shoal.transport.team import Team
 from shoal.wire.frames import Kind
 from support.children import in_child
 from support.collectives import PATIENCE, in_threads

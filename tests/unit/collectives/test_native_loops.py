@@ -11,7 +11,7 @@ from shoal.collectives.dtypes import CODES
 from shoal.collectives.engine import Operation
 from shoal.collectives.group import Reduction
 from shoal.collectives.memory.memory_loops import statement_of
-from shoal.transport.team import Team
+from shoal.transport.memory.team import Team
 from shoal.wire.frames import Kind
 from support.children import in_child
 from support.memory_groups import teams

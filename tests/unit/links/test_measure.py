@@ -10,8 +10,8 @@ from shoal.errors import Aborted, PeerLost, WireError
 from shoal.links.matrix import Hosts, Link
 from shoal.links.measure import Figure, best_of, doubtful, measure, survey
 from shoal.links.plan import FIXED
-from shoal.transport.mesh import Mesh
-from shoal.transport.tcp import PeerListener, connect_mesh
+from shoal.transport.mesh.mesh import Mesh
+from shoal.transport.tcp.tcp import PeerListener, connect_mesh
 from support.collectives import PATIENCE, TOKEN, TRANSPORTS, generation_of, in_threads, meshes, succeed
 
 

@@ -16,9 +16,9 @@ from shoal.errors import AddressUnavailable, ScriptFailed
 from shoal.events import Advised
 from shoal.membership import client as client_module
 from shoal.membership.client import CoordinatorClient
-from shoal.strategies.reaching import tell_from_outside
+from shoal.strategies.peers.reaching import tell_from_outside
 from shoal.terms import Call, Made
-from shoal.transport.tcp_listener import PeerListener
+from shoal.transport.tcp.tcp_listener import PeerListener
 from shoal.wire.messages import (
     Beat,
     Briefing,

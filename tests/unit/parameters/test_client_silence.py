@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from shoal.errors import ServersLost
-from shoal.parameters.client import ClientConfig, EnrolTerms, ParameterClient
-from shoal.parameters.keeper import Keeper, KeeperConfig
-from shoal.parameters.server_group.space_terms import SpaceTerms
+from shoal.parameters.client.parameter_client import ClientConfig, EnrolTerms, ParameterClient
+from shoal.parameters.keeper.keeper import Keeper, KeeperConfig
+from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.values import Address
 from shoal.wire.parameter_messages import Echo
 from shoal.wire.tables import RuleSpec, TableSpec, TensorSpec

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from shoal.errors import UsageError
-from shoal.parameters.client import ClientConfig, EnrolTerms, ParameterClient
-from shoal.strategies.gradient_outbox import GradientOutbox, Noise
-from shoal.strategies.host_memory import in_host_memory, numbers, room_for
-from shoal.strategies.parameter_inbox import ParameterInbox
-from shoal.strategies.parameter_table import Entry, entries_of, local_states, table_of
+from shoal.parameters.client.parameter_client import ClientConfig, EnrolTerms, ParameterClient
+from shoal.strategies.parameter_server.gradient_outbox import GradientOutbox, Noise
+from shoal.strategies.parameter_server.host_memory import in_host_memory, numbers, room_for
+from shoal.strategies.parameter_server.parameter_inbox import ParameterInbox
+from shoal.strategies.parameter_server.parameter_table import Entry, entries_of, local_states, table_of
 from shoal.strategies.strategy import Iteration
 from shoal.wire.ledger_entries import Committed
 from shoal.wire.tables import PushTerms

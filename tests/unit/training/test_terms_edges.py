@@ -16,12 +16,12 @@ import shoal
 from shoal.checkpoint.published.store_publisher import StorePublisher
 from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.errors import CheckpointUnusable, WireError
-from shoal.strategies.peers import Briefed
+from shoal.strategies.peers.peers import Briefed
 from shoal.terms import Call, Made
-from shoal.training.call_results import MOST_BYTES, decode_result, encode_result
-from shoal.training.call_terms import resume_difference
-from shoal.training.recovery import join_first
-from shoal.training.script_calls import ScriptCalls
+from shoal.training.recovery.recovery import join_first
+from shoal.training.script.call_results import MOST_BYTES, decode_result, encode_result
+from shoal.training.script.call_terms import resume_difference
+from shoal.training.script.script_calls import ScriptCalls
 from shoal.values import Generation
 from shoal.wire.messages import ExchangeBroken, Ready
 from support.training import Crew, Hub, Killed, ThreadPeers, train_in_threads

@@ -63,7 +63,9 @@ shoal._native = doctored
 with warnings.catch_warnings(record=True) as found:
     warnings.simplefilter("always")
     from shoal.transport.native import native
-from shoal.transport import cross_memory, futex, memory_order
+from shoal.transport.memory import cross_memory
+from shoal.transport.memory import futex
+from shoal.transport.memory import memory_order
 print(native, len(found), memory_order.why_not)
 """
     ended = subprocess.run(

@@ -11,7 +11,7 @@ import msgspec
 
 from shoal.bench.harness import OrderLine
 from shoal.links.measure import measure
-from shoal.transport.tcp import PeerListener, connect_mesh
+from shoal.transport.tcp.tcp import PeerListener, connect_mesh
 from shoal.values import Address, Generation, Member
 
 PATIENCE = 30.0  # seconds for all processes to connect

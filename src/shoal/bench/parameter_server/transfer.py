@@ -16,8 +16,8 @@ from pathlib import Path
 from shoal.bench.harness import Crew, CrewMember, in_turns
 from shoal.bench.parameter_server.figures import TUNED
 from shoal.environment import MALLOC, inherited, process_variables
-from shoal.parameters.keeper import Keeper, KeeperConfig
-from shoal.parameters.server_group.space_terms import SpaceTerms
+from shoal.parameters.keeper.keeper import Keeper, KeeperConfig
+from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.values import Address
 from shoal.wire.token_file import new_token
 

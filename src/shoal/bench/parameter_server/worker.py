@@ -23,7 +23,7 @@ from shoal.bench.parameter_server import baselines
 from shoal.bench.parameter_server.baselines import RATE
 from shoal.environment import parse_address
 from shoal.parameters.blocks.table_blocks import block_bytes_for
-from shoal.parameters.client import ClientConfig, EnrolTerms, ParameterClient
+from shoal.parameters.client.parameter_client import ClientConfig, EnrolTerms, ParameterClient
 from shoal.wire.ledger_entries import Committed
 from shoal.wire.tables import Number, PushTerms, RuleSpec, TableSpec, TensorSpec
 from shoal.wire.token_file import read_token

@@ -27,7 +27,7 @@ from shoal.membership.record.ledger import FILE_NAME as DECISIONS
 from shoal.settings.all_reduce_settings import AllReduceSettings
 from shoal.settings.codec_settings import CodecSettings
 from shoal.settings.parameter_server_settings import ParameterServerSettings
-from shoal.transport.strangers import raise_descriptor_limit
+from shoal.transport.connection.strangers import raise_descriptor_limit
 from shoal.values import Address
 
 DESCRIPTION = """\

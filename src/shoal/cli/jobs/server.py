@@ -18,7 +18,7 @@ from shoal.environment import TOKEN_FILE, parse_address, token_file
 from shoal.errors import UsageError
 from shoal.launching.disk.job_token import read_token
 from shoal.settings.setting_checks import nearest
-from shoal.transport.strangers import raise_descriptor_limit
+from shoal.transport.connection.strangers import raise_descriptor_limit
 
 DESCRIPTION = """\
 Runs one parameter server of a group. It is started by `shoal run --servers N` and by `shoal servers start`, which keep
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     crash_at = _crash(parsed.crash_at) if parsed.crash_at else _no_crash
     import torch
 
-    from shoal.parameters.server import Server, ServerConfig
+    from shoal.parameters.server.server import Server, ServerConfig
     from shoal.training.lean_torch import spare_compiler
 
     torch.set_num_threads(1)

@@ -13,7 +13,7 @@ from shoal.cli.tables import columns
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.launching.disk.job_token import read_group_token
-from shoal.parameters.keeper_client import KeeperClient
+from shoal.parameters.keeper.keeper_client import KeeperClient
 from shoal.settings.setting_checks import nearest
 from shoal.watch.wording import amount, span
 from shoal.wire.keeper_messages import GroupStatus, ServerFigures

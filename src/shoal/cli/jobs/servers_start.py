@@ -24,10 +24,10 @@ from shoal.launching.processes.running import Processes, wait_for
 from shoal.launching.processes.specs import public
 from shoal.launching.servers.own_servers import OwnServers, OwnServersConfig
 from shoal.launching.signals import Signals, caught_signals
-from shoal.parameters.keeper import KeeperConfig
+from shoal.parameters.keeper.keeper import KeeperConfig
 from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.settings.setting_checks import MOST_LOCAL, size_of
-from shoal.transport.strangers import raise_descriptor_limit
+from shoal.transport.connection.strangers import raise_descriptor_limit
 from shoal.watch.server_words import notice
 from shoal.wire.token_file import new_token
 

@@ -16,7 +16,7 @@ from shoal.collectives.carriers.nccl import NcclCarrier
 from shoal.collectives.engine import Engine, Operation
 from shoal.environment import nccl_is_wanted
 from shoal.errors import UsageError, WorkersDisagree
-from shoal.transport.neighbours import Exchange
+from shoal.transport.memory.neighbours import Exchange
 from shoal.wire.frames import Kind
 
 LOOPBACK = "127.0.0.1"  # ranks that share memory are in one network namespace

@@ -24,7 +24,7 @@ from shoal.collectives.schedules.choice import Chooser
 from shoal.collectives.schedules.executor import Executor, Segment
 from shoal.collectives.schedules.schedule import Program
 from shoal.errors import ExchangeFailed, PeerLost
-from shoal.transport.mesh import Mesh
+from shoal.transport.mesh.mesh import Mesh
 from shoal.wire.frames import Kind
 
 LOOK_SECONDS = 0.01  # between two looks at the mesh while the library works

@@ -23,7 +23,7 @@ from shoal.bounds import Name, Port
 from shoal.collectives.carriers.carrier import CarrierFailed
 from shoal.collectives.carriers.torch_carrier import FORM_SECONDS, MeetingPoint, TorchCarrier
 from shoal.collectives.group import Reduction
-from shoal.transport.neighbours import Exchange
+from shoal.transport.memory.neighbours import Exchange
 
 OPERATION_SECONDS = 86_400.0  # deaths are noticed from the mesh; slowness is no failure
 TIME_IS_OVER = "Operation timed out!"  # what torch says of a wait, not of an operation

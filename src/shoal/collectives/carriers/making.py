@@ -8,8 +8,8 @@ from shoal.collectives.carriers.gloo import GlooCarrier
 from shoal.collectives.carriers.mpi import MpiCarrier
 from shoal.collectives.carriers.nccl import NcclCarrier
 from shoal.errors import UsageError
-from shoal.transport.mesh import Mesh
-from shoal.transport.mesh_exchange import exchange_over
+from shoal.transport.mesh.mesh import Mesh
+from shoal.transport.mesh.mesh_exchange import exchange_over
 
 
 def make_engine(name: str, mesh: Mesh, generation: int, host: str) -> CarriedEngine:

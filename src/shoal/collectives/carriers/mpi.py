@@ -17,7 +17,7 @@ import torch
 from shoal.collectives.carriers.carrier import Carrier, CarrierFailed, Work
 from shoal.collectives.carriers.mpi_world import CONNECT_SECONDS, give_up, mpi
 from shoal.collectives.group import Reduction
-from shoal.transport.neighbours import Exchange
+from shoal.transport.memory.neighbours import Exchange
 
 LOOK_SECONDS = 0.01  # between two looks whether somebody is gone, while worlds connect
 POLL_SECONDS = 20e-6  # MPI moves bytes only while it is asked

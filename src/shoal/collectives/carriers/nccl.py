@@ -18,7 +18,7 @@ from shoal.collectives.carriers.carrier import CarrierFailed, Work
 from shoal.collectives.carriers.torch_carrier import FORM_SECONDS, MeetingPoint, TorchCarrier
 from shoal.collectives.group import Reduction
 from shoal.errors import UsageError
-from shoal.transport.neighbours import Exchange
+from shoal.transport.memory.neighbours import Exchange
 
 POLL_SECONDS = 50e-6
 _REDUCTIONS = (Reduction.SUM, Reduction.MAX, Reduction.MIN, Reduction.PRODUCT)

@@ -27,7 +27,7 @@ from torch.distributed.rendezvous import TCPStore  # type: ignore[attr-defined] 
 from shoal.bounds import Name, Port
 from shoal.collectives.carriers.carrier import Carrier, CarrierFailed, Work
 from shoal.collectives.group import Reduction
-from shoal.transport.neighbours import Exchange
+from shoal.transport.memory.neighbours import Exchange
 
 FORM_SECONDS = 10.0  # for all ranks to connect
 OPERATIONS: dict[Reduction, Any] = {

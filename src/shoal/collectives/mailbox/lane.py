@@ -15,7 +15,7 @@ from typing import Protocol
 from shoal.collectives.mailbox.delivery import Delivery
 from shoal.collectives.mailbox.letters import Letter
 from shoal.collectives.mailbox.pieces import Stage
-from shoal.transport.ending import Ending
+from shoal.transport.mesh.ending import Ending
 
 
 class Recipient(Protocol):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from shoal.collectives.mailbox.letters import LETTER_BYTES, Letter, checked, copied_from, pack_into
 from shoal.errors import WireError
-from shoal.transport import memory_order
+from shoal.transport.memory import memory_order
 
 LINE = 64
 RING_BYTES = 512 * 1024

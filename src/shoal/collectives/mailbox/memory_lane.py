@@ -32,10 +32,10 @@ from shoal.collectives.mailbox.neighbour import (
 )
 from shoal.collectives.mailbox.pieces import Stage
 from shoal.errors import PeerLost, WireError
-from shoal.transport import cross_memory, memory_order
-from shoal.transport.arena import Arena
-from shoal.transport.ending import DIED, Ending
-from shoal.transport.neighbours import Neighbourhood
+from shoal.transport.memory import cross_memory, memory_order
+from shoal.transport.memory.arena import Arena
+from shoal.transport.memory.neighbours import Neighbourhood
+from shoal.transport.mesh.ending import DIED, Ending
 
 Exchange = Callable[[bytes], list[bytes]]  # every rank's bytes to every rank, in order of ranks
 

@@ -18,9 +18,9 @@ from shoal.collectives.mailbox.letter_ring import RING_BYTES, Counter, Place, Re
 from shoal.collectives.mailbox.letters import Letter
 from shoal.collectives.mailbox.pieces import STAGE_BYTES, Places, Stage
 from shoal.errors import PeerLost, WireError
-from shoal.transport import cross_memory, memory_order
-from shoal.transport.arena import Arena, Offer, PeerArena
-from shoal.transport.ending import FINISHED, Ending
+from shoal.transport.memory import cross_memory, memory_order
+from shoal.transport.memory.arena import Arena, Offer, PeerArena
+from shoal.transport.mesh.ending import FINISHED, Ending
 
 # An arena in 64-bit words: the arena's own, then who leaves and who sleeps, then two lines per neighbour.
 STATE, BLAMED, ASLEEP, _NEIGHBOURS = 8, 9, 16, 24

@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 
 from shoal.collectives.mailbox.delivery import Delivery, Pull
 from shoal.errors import PeerLost
-from shoal.transport import memory_order
+from shoal.transport.memory import memory_order
 from shoal.transport.native import native
 from shoal.transport.native_layout import GIVING, STAGE_PIECE, STAGE_SLOTS, TAKEN, UNTIL
 

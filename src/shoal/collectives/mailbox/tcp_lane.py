@@ -17,11 +17,11 @@ from shoal.collectives.mailbox.delivery import Delivery
 from shoal.collectives.mailbox.lane import Lane, Recipient
 from shoal.collectives.mailbox.letters import LETTER_BYTES, Kind, Letter, pack, unpack_from
 from shoal.errors import WireError
-from shoal.transport import near_link, silence
-from shoal.transport.arena import address_of
+from shoal.transport.connection import near_link, silence
 from shoal.transport.connection.endpoint import Endpoint
-from shoal.transport.ending import CUT_OFF, SILENT, Ending, pack_ending, unpack_ending
-from shoal.transport.tcp_stream import UNREACHABLE
+from shoal.transport.memory.arena import address_of
+from shoal.transport.mesh.ending import CUT_OFF, SILENT, Ending, pack_ending, unpack_ending
+from shoal.transport.tcp.tcp_stream import UNREACHABLE
 
 SHORT_BYTES = 32 * 1024  # what travels with a letter goes through a buffer up to this size
 BUFFER_BYTES = 4 * (LETTER_BYTES + SHORT_BYTES)  # at least one short letter that begins anywhere in it fits

@@ -30,9 +30,9 @@ from shoal.collectives.memory.memory_loops import (
     statement_of,
 )
 from shoal.errors import PeerLost, Refused, ShoalError, WireError, WorkersDisagree
+from shoal.transport.memory.team import MOST_ENTRIES, SLOT_BYTES, Team, in_group_ranks
 from shoal.transport.native import native
 from shoal.transport.native_layout import DISAGREE, DONE, GARBLED, LATE, LINE, STOPPED
-from shoal.transport.team import MOST_ENTRIES, SLOT_BYTES, Team, in_group_ranks
 from shoal.wire.frames import unpack
 
 # Seconds of looking at a word before sleeping on it, where every rank has a core. Waking up takes 50 us and more on a

@@ -21,10 +21,10 @@ from shoal.collectives.engine import Operation
 from shoal.collectives.group import Reduction
 from shoal.collectives.memory.memory_notice import Said, pack_notice, parse_notice, share_of
 from shoal.errors import WireError
-from shoal.transport import cross_memory
-from shoal.transport.arena import address_of
+from shoal.transport.memory import cross_memory
+from shoal.transport.memory.arena import address_of
+from shoal.transport.memory.team import NOTICE_BYTES, NOTICES, OPERATIONS, ROUNDS, SLOT_BYTES, SLOTS, Team
 from shoal.transport.native_layout import LINE
-from shoal.transport.team import NOTICE_BYTES, NOTICES, OPERATIONS, ROUNDS, SLOT_BYTES, SLOTS, Team
 from shoal.wire.frames import COUNTS, FrameHeader, Kind, pack, pack_counts
 
 Loop = Callable[[bytes], None]  # given the statement

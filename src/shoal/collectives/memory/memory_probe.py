@@ -17,7 +17,7 @@ from shoal.collectives.engine import Operation
 from shoal.collectives.group import Reduction
 from shoal.collectives.memory.memory_engine import MemoryEngine
 from shoal.collectives.memory.memory_loops import MemoryWays
-from shoal.transport.team import Team
+from shoal.transport.memory.team import Team
 from shoal.wire.frames import Kind
 
 PROBE_BYTES = 16 * 1024 * 1024  # more than a core's cache: what fits there is fast either way

@@ -24,7 +24,7 @@ from shoal.collectives.engine import Operation
 from shoal.collectives.schedules.executor import Executor, Segment, segments_of
 from shoal.collectives.schedules.schedule import boundaries
 from shoal.errors import WireError
-from shoal.transport.mesh import Mesh
+from shoal.transport.mesh.mesh import Mesh
 from shoal.wire.frames import pack
 
 _LEGS = {Leg.CONTRIBUTION: 0, Leg.SUM: 1}  # numbers of transfers

@@ -23,7 +23,7 @@ from shoal.collectives.dtypes import code_of
 from shoal.collectives.engine import Operation
 from shoal.collectives.schedules.schedule import Action, Program, Transfer
 from shoal.errors import Refused, WireError
-from shoal.transport.mesh import Mesh
+from shoal.transport.mesh.mesh import Mesh
 from shoal.wire.frames import HEADER_BYTES, WAITING, FrameHeader, Kind, pack, unpack
 
 # Received bytes wait here for the adding: small enough to stay in a core's cache, large enough that Python's work per

@@ -12,7 +12,7 @@ from shoal.collectives.engine import Engine, Operation, PointToPoint
 from shoal.collectives.schedules.choice import Chooser
 from shoal.collectives.schedules.encoded_reduce import EncodedReduce
 from shoal.collectives.schedules.executor import Executor, Segment, segments_of
-from shoal.transport.mesh import Mesh
+from shoal.transport.mesh.mesh import Mesh
 
 
 class ScheduledEngine(Engine, PointToPoint):

@@ -20,10 +20,10 @@ from shoal.collectives.mailbox.tcp_lane import TcpLane
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.collectives.torch_backend.rendezvous import Meeting
 from shoal.collectives.torch_backend.vigil import Vigil
-from shoal.transport import neighbours
 from shoal.transport.connection.endpoint import Endpoint
-from shoal.transport.neighbours import Neighbourhood
-from shoal.transport.tcp import PeerListener, TcpMesh, connect_all, connect_mesh
+from shoal.transport.memory import neighbours
+from shoal.transport.memory.neighbours import Neighbourhood
+from shoal.transport.tcp.tcp import PeerListener, TcpMesh, connect_all, connect_mesh
 from shoal.values import Address, Generation, Member
 
 COLLECTIVES, POST = 1, 2  # numbers of the two sets of connections

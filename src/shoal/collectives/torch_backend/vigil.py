@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from shoal.transport.probe import reachable
-from shoal.transport.tcp import PeerListener
+from shoal.transport.tcp.probe import reachable
+from shoal.transport.tcp.tcp import PeerListener
 from shoal.values import Address
 
 INTERVAL = 1.0  # seconds between two questions, and before the first

@@ -15,8 +15,8 @@ from shoal.errors import Refused, ShoalError
 from shoal.launching import texts
 from shoal.launching.servers import server_news
 from shoal.launching.servers.server_side import MEASURED_EVERY, Rhythm, Seen, ServerSide
-from shoal.parameters.keeper_client import KeeperClient
-from shoal.parameters.server_group.space_terms import SpaceTerms
+from shoal.parameters.keeper.keeper_client import KeeperClient
+from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.values import Address, ServerMap
 from shoal.wire.keeper_messages import GroupStatus
 

@@ -29,7 +29,7 @@ def check_group(config: JobConfig) -> None:
     """A group that cannot be reached, or turns this job away, is said before anything is made or started."""
     if (address := config.of(ParameterServerSettings).server_group) is None:
         return
-    from shoal.parameters.keeper_client import KeeperClient
+    from shoal.parameters.keeper.keeper_client import KeeperClient
 
     with KeeperClient(address, _group_token(config), CHECK_SECONDS) as client:
         client.status()
@@ -56,8 +56,8 @@ def open_servers(job: Job, processes: Processes, token: str, stack: contextlib.E
     if settings.server_group is not None:
         return _borrowed(job, settings.server_group, token, stack), str(settings.server_group)
     from shoal.launching.servers.own_servers import OwnServers, OwnServersConfig
-    from shoal.parameters.keeper import KeeperConfig
-    from shoal.parameters.server_group.space_terms import SpaceTerms
+    from shoal.parameters.keeper.keeper import KeeperConfig
+    from shoal.parameters.keeper.space_terms import SpaceTerms
 
     assert job.group_key_file is not None, "a job that starts servers has made one"
     host = parse_address(job.config.address, named="--address").host
@@ -84,7 +84,7 @@ def open_servers(job: Job, processes: Processes, token: str, stack: contextlib.E
 
 def _borrowed(job: Job, keeper: Address, token: str, stack: contextlib.ExitStack) -> ServerSide:
     from shoal.launching.servers.borrowed_servers import BorrowedServers, BorrowedServersConfig
-    from shoal.parameters.server_group.space_terms import SpaceTerms
+    from shoal.parameters.keeper.space_terms import SpaceTerms
 
     limit = job.config.of(ParameterServerSettings).server_quota
     quota = size_of(limit, named="--server-quota") if limit else 0

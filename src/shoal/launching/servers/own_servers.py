@@ -22,8 +22,8 @@ from shoal.launching.processes.specs import ServerPlan, reachable, server_proces
 from shoal.launching.servers import server_news
 from shoal.launching.servers.server_posts import ServerPosts
 from shoal.launching.servers.server_side import Rhythm, Seen, ServerSide
-from shoal.parameters.keeper import Keeper, KeeperConfig
-from shoal.parameters.server_group import group_events
+from shoal.parameters.keeper import group_events
+from shoal.parameters.keeper.keeper import Keeper, KeeperConfig
 from shoal.settings.setting_checks import size_of
 
 MEMORY_SHARE = 0.9  # of what is free when the servers start

@@ -14,8 +14,8 @@ from shoal.events import (
     ServersChanged,
     ServersMeasured,
 )
-from shoal.parameters.server_group import group_events
-from shoal.parameters.server_group.server_group import TAKEN_OUT
+from shoal.parameters.keeper import group_events
+from shoal.parameters.keeper.server_group import TAKEN_OUT
 from shoal.values import Departure, Server, ServerLoad, ServerMap
 from shoal.wire.keeper_messages import GroupStatus
 

@@ -3,7 +3,7 @@
 A newcomer runs the script from the top and compares each of its calls with the members' (`shoal.terms`). So that it
 can, one member tells its script's calls (`call_book`), and a newcomer that says it is ready is sent those that it has
 not seen: it is briefed, compares, goes through what is over, and says again that it is ready. Nobody regroups for its
-sake before that. Not here: the comparison, which is the newcomer's (`training.script_calls`), and who is let in
+sake before that. Not here: the comparison, which is the newcomer's (`training.script.script_calls`), and who is let in
 (`forming`).
 """
 

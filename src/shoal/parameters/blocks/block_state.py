@@ -21,7 +21,7 @@ from shoal.bounds import Name, Ordinal
 from shoal.errors import ServerRefused, ShoalError
 from shoal.parameters.blocks.byte_views import bytes_of, torch_type
 from shoal.parameters.blocks.table_blocks import Block, blocks_of
-from shoal.parameters.updates.update_rules import RULES
+from shoal.parameters.server.updates.update_rules import RULES
 from shoal.wire.parameter_messages import MOST_BLOCKS
 from shoal.wire.tables import TableSpec
 

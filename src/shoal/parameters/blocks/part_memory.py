@@ -13,8 +13,8 @@ import torch
 
 from shoal.parameters.blocks.byte_views import tensor_over
 from shoal.parameters.blocks.part_layout import PartLayout
-from shoal.transport import memory_order
-from shoal.transport.arena import RESERVED, Arena, Offer, word_at
+from shoal.transport.memory import memory_order
+from shoal.transport.memory.arena import RESERVED, Arena, Offer, word_at
 
 _SEAL_BYTES = 64  # a line of the processor's cache each, so that readers of one do not disturb the next
 

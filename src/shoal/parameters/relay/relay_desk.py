@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from shoal.errors import ServerRefused
 from shoal.parameters.relay.relay import Delivery, RelayHub
-from shoal.parameters.space.worker_link import WorkerLink
+from shoal.parameters.server.space.worker_link import WorkerLink
 from shoal.wire.parameter_messages import Relay, RelayJoin
 
 LARGEST_FRAME = 8 * 1024 * 1024  # bytes; workers cut what is longer

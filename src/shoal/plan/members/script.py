@@ -3,7 +3,7 @@
 Stands for `training`: one loop over data with a checkpoint now and then, a meeting at the loop's end, code behind it
 with a meeting in the middle, a last checkpoint and the end. The way into a generation is live code
 (`membership.member`), and so are the samples of a step; the order in which things are said and done is that of
-`training.loop`, `training.recovery` and `training.restart`. Not here: doing it (`worker`).
+`training.loop.loop`, `training.recovery.recovery` and `training.recovery.restart`. Not here: doing it (`worker`).
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class Script:
         self._tell_progress(every=REPORT_SECONDS)
 
     def _tell_progress(self, *, every: float) -> None:
-        """What `training.reporter` sends a few times a second, and at the end."""
+        """What `training.reporting.reporter` sends a few times a second, and at the end."""
         now = self._around.time.now
         if now - self._reported < every:
             return

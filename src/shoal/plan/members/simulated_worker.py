@@ -1,7 +1,8 @@
 """A simulated worker's process: does what its script asks for, in virtual time.
 
-Drives the generator of `script` as `training.regrouping` drives that of `membership.member`: effects in, answers and
-failures back. Not here: what the script wants (`script`), the connection to the coordinator (`worker_client`).
+Drives the generator of `script` as `training.recovery.regrouping` drives that of `membership.member`: effects in,
+answers and failures back. Not here: what the script wants (`script`), the connection to the coordinator
+(`worker_client`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from shoal.values import Generation, Unreached
 
 RETRY = 0.1  # seconds between two attempts to connect to a peer
 LOOK = 0.05  # seconds between two looks at whether a peer answers
-DOUBT = 0.25  # of the limit: who has owed an answer for so long is waited for, as in `transport.tcp_mesh`
+DOUBT = 0.25  # of the limit: who has owed an answer for so long is waited for, as in `transport.tcp.tcp_mesh`
 
 Done = Callable[[tuple[Any, ...]], None]
 Failed = Callable[[ExchangeFailed], None]

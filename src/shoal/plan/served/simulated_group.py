@@ -11,10 +11,9 @@ import itertools
 from collections.abc import Callable
 from functools import partial
 
-from shoal.parameters.ledger.sequencer import Answer
-from shoal.parameters.purposes import KEEPER_PURPOSE
-from shoal.parameters.server_group.group_events import GroupEvent, MapMade, ServerLost
-from shoal.parameters.server_group.keeper_core import (
+from shoal.parameters.connections.purposes import KEEPER_PURPOSE
+from shoal.parameters.keeper.group_events import GroupEvent, MapMade, ServerLost
+from shoal.parameters.keeper.keeper_core import (
     Admit,
     Caller,
     KeeperCore,
@@ -24,7 +23,8 @@ from shoal.parameters.server_group.keeper_core import (
     SendNews,
     SendNote,
 )
-from shoal.parameters.server_group.server_group import GroupSettings, ServerGroup
+from shoal.parameters.keeper.server_group import GroupSettings, ServerGroup
+from shoal.parameters.ledger.sequencer import Answer
 from shoal.plan.members.invariants import Violation
 from shoal.plan.served.mail import Mail
 from shoal.plan.served.server_process import ServerProcess

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from shoal.transport.connection.certificates import own_certificate
 from shoal.transport.connection.endpoint import insists_on_tls
-from shoal.transport.strangers import ACCEPT_AT_ONCE, FULL_SECONDS, Strangers
+from shoal.transport.connection.strangers import ACCEPT_AT_ONCE, FULL_SECONDS, Strangers
 
 Stranger = TypeVar("Stranger")
 

@@ -11,8 +11,8 @@ import socket
 
 from shoal.transport.connection.endpoint import Endpoint, insists_on_tls, plain
 from shoal.transport.connection.handshake import AnyHandshake, ConnectorHandshake, Key, ListenerHandshake, Step
+from shoal.transport.connection.name_lookup import Place
 from shoal.transport.connection.tls import TlsEndpoint
-from shoal.transport.name_lookup import Place
 from shoal.values import Address
 
 CLOSED = "it closed the connection before it proved anything"

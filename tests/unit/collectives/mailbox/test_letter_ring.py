@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from shoal.collectives.mailbox.letter_ring import LINE, MOST_BYTES, RING_BYTES, Counter, Place, Reader, Writer
 from shoal.collectives.mailbox.letters import LETTER_BYTES, Kind, Letter, describe, pack, unpack_from
 from shoal.errors import WireError
-from shoal.transport.arena import address_of
+from shoal.transport.memory.arena import address_of
 
 LENGTHS = some.one_of(some.integers(0, 200), some.integers(0, MOST_BYTES), some.just(MOST_BYTES))
 

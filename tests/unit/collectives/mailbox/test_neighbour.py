@@ -8,7 +8,7 @@ import pytest
 
 from shoal.collectives.mailbox.neighbour import Doorplate, Neighbour, arena_bytes
 from shoal.errors import PeerLost
-from shoal.transport.arena import Arena
+from shoal.transport.memory.arena import Arena
 
 
 def open_now() -> int:

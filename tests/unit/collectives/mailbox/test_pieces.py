@@ -13,7 +13,7 @@ from shoal.collectives.mailbox.delivery import Delivery, Pull
 from shoal.collectives.mailbox.letters import Kind, Letter
 from shoal.collectives.mailbox.pieces import PIECE_BYTES, SHORTEST, STAGE_BYTES, Places, Stage
 from shoal.errors import PeerLost
-from shoal.transport.arena import Arena
+from shoal.transport.memory.arena import Arena
 from shoal.transport.native import native
 
 STATE, LINE, SLOTS = 64, 128, 4096  # in the arenas of this test; a line is 16 words

@@ -13,8 +13,8 @@ from shoal.collectives.mailbox.letters import LETTER_BYTES, Kind, Letter, pack
 from shoal.collectives.mailbox.mailbox import Mailbox
 from shoal.collectives.mailbox.tcp_lane import TcpLane
 from shoal.errors import PeerLost, WireError
-from shoal.transport import silence
-from shoal.transport.ending import FINISHED, Ending, pack_ending
+from shoal.transport.connection import silence
+from shoal.transport.mesh.ending import FINISHED, Ending, pack_ending
 from support.mailboxes import connections_of
 
 FLOAT32 = 9

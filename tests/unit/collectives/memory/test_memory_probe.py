@@ -6,7 +6,7 @@ import pytest
 
 from shoal.collectives.assembly import GroupConfig, memory_engine
 from shoal.errors import PeerLost
-from shoal.transport.in_process import in_process_meshes
+from shoal.transport.mesh.in_process import in_process_meshes
 from support.memory_groups import neighbourhoods
 
 

@@ -8,7 +8,7 @@ import torch
 from shoal.codecs.identity import Identity
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import Refused, WireError
-from shoal.transport.in_process import in_process_meshes
+from shoal.transport.mesh.in_process import in_process_meshes
 from shoal.wire.frames import HEADER_BYTES, FrameHeader, Kind, ReductionCode, pack
 from support.collectives import PATIENCE
 

@@ -15,8 +15,8 @@ from shoal.job_config import JobConfig
 from shoal.launching.servers.borrowed_servers import BorrowedServers, BorrowedServersConfig
 from shoal.launching.servers.job_servers import check_group, space_name
 from shoal.launching.servers.server_side import Seen
-from shoal.parameters.keeper import Keeper, KeeperConfig
-from shoal.parameters.server_group.space_terms import SpaceTerms
+from shoal.parameters.keeper.keeper import Keeper, KeeperConfig
+from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.values import Address
 from support.launcher import write_token

@@ -16,9 +16,9 @@ from shoal.launching import texts
 from shoal.launching.processes.running import Gone, JobProcess, Processes
 from shoal.launching.servers.own_servers import ENDING_SECONDS, OwnServers, OwnServersConfig, free_memory
 from shoal.launching.servers.server_side import Seen
-from shoal.parameters.keeper import KeeperConfig
-from shoal.parameters.keeper_client import KeeperClient
-from shoal.parameters.server_group.space_terms import SpaceTerms
+from shoal.parameters.keeper.keeper import KeeperConfig
+from shoal.parameters.keeper.keeper_client import KeeperClient
+from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.values import Address
 from shoal.wire.keeper_messages import ServerBeat, ServerFigures, SpaceEnd, SpaceFailed
 from support.servers import StandInServer

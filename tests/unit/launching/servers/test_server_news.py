@@ -6,7 +6,7 @@ import msgspec
 
 from shoal import events
 from shoal.launching.servers.server_news import MOST_STALENESS, differences, event_of, measured
-from shoal.parameters.server_group import group_events
+from shoal.parameters.keeper import group_events
 from shoal.values import Address, Departure, Server, ServerMap
 from shoal.wire.keeper_messages import GroupStatus, ServerFigures
 

@@ -1,0 +1,174 @@
+"""Asking servers for blocks: what to ask of whom in which order, and asking again what got lost. An activity.
+
+What came is the business of those who derive from it: values (`client_pull`), or values with their optimizers' state
+(`client_state`). Runs in the client's thread, with its lock held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shoal.errors import MeetingCalled, ShoalError, WireError
+from shoal.parameters.client.client_core import ClientCore
+from shoal.parameters.client.client_layout import ClientLayout
+from shoal.parameters.client.client_servers import Link
+from shoal.parameters.connections.connection import Connection
+from shoal.wire.parameter_messages import AnyNote, Held, Part, Pull
+
+
+@dataclass(frozen=True)
+class PullTerms:
+    """What is asked for."""
+
+    at_least: int  # number of an entry that must be in the values
+    order: tuple[str, ...]  # names of tensors, the first needed first
+    is_bounded: bool = True
+    with_state: bool = False
+    meetings: int = 0  # that this worker has attended
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One message's worth."""
+
+    server: int
+    first: int  # place in the key list
+    last: int
+    pieces: tuple[int, ...]  # numbers, in the layout's pieces of that server
+
+
+class Asking:
+    def __init__(self, core: ClientCore, terms: PullTerms) -> None:
+        self.failure: ShoalError | None = None
+        self._core = core
+        self._terms = terms
+        self._epoch = core.epoch
+        self._layout: ClientLayout | None = None  # that everything below belongs to
+        self._asked: dict[int, tuple[Asked, Connection | None]] = {}  # by request, unanswered
+        self._to_ask: list[Asked] = []
+        self._by_value: set[tuple[int, int]] = set()  # server and unit: its memory cannot be copied from
+
+    def close(self) -> None:
+        """No more of it is needed. From any thread."""
+        with self._core.thread.changed:
+            self._core.end(self)
+            self._asked.clear()
+            self._to_ask.clear()
+
+    # For those who derive from it
+
+    def started_over(self, layout: ClientLayout) -> None:
+        """What came by an earlier map does not count."""
+
+    def taken(self, link: Link, asked: Asked, note: Part, payload: memoryview | None) -> bool:
+        """An answer. False: it is of no use and is to be asked again."""
+        raise NotImplementedError
+
+    def room_for(self, asked: Asked, size: int) -> memoryview | None:
+        raise NotImplementedError
+
+    # What an activity does
+
+    def pump(self) -> None:
+        layout = self._core.layout
+        if layout is None:
+            return
+        if self._layout is not layout:
+            self._start_over(layout)
+        self._take_back_lost()
+        waiting = []
+        for asked in self._to_ask:
+            link = self._core.links.ready(asked.server)
+            if link is None:
+                waiting.append(asked)
+            else:
+                self._ask(link, asked)
+        self._to_ask = waiting
+
+    def room(self, link: Link, note: AnyNote, size: int) -> memoryview | None:
+        found = self._asked.get(note.request) if isinstance(note, Part) else None
+        if found is None:
+            return None
+        try:
+            return self.room_for(found[0], size)
+        except WireError as error:
+            raise WireError(f"server {link.server.number}: {error}") from None
+
+    def heard(self, link: Link, note: AnyNote, payload: memoryview | None) -> None:
+        found = self._asked.pop(getattr(note, "request", 0), None)
+        if found is None or self._layout is None:
+            return
+        asked = found[0]
+        if isinstance(note, Held):
+            self.failure = MeetingCalled(
+                f"all workers are called to meet: {note.calling}", meetings=note.meetings, calling=note.calling
+            )
+        elif isinstance(note, Part):
+            if (note.first, note.last) != (asked.first, asked.last):
+                raise WireError(f"server {link.server.number} sends other blocks than were asked for")
+            if not self.taken(link, asked, note, payload):
+                self._to_ask.append(asked)
+                self.pump()
+
+    def forget(self, link: Link, request: int) -> None:
+        del link
+        found = self._asked.pop(request, None)
+        if found is not None:
+            self._to_ask.append(found[0])
+
+    def _start_over(self, layout: ClientLayout) -> None:
+        self._layout = layout
+        self._asked.clear()
+        self._by_value.clear()
+        self.started_over(layout)
+        self._to_ask = list(self._plan(layout))
+
+    def _plan(self, layout: ClientLayout) -> Iterator[Asked]:
+        """In the order of need. Of a server that shares memory whole units: no byte is sent for them."""
+        seen: set[tuple[int, int]] = set()
+        for name in self._terms.order:
+            for stretch in layout.reads[layout.names[name]]:
+                if (stretch.server, stretch.piece) in seen:
+                    continue
+                asked = self._to_be_asked(layout, stretch.server, stretch.piece)
+                seen.update((asked.server, member) for member in asked.pieces)
+                yield asked
+
+    def _to_be_asked(self, layout: ClientLayout, server: int, number: int) -> Asked:
+        pieces = layout.pieces[server]
+        piece = pieces[number]
+        link = self._core.links.links.get(server)
+        if link is None or not link.sees_arena or self._terms.with_state:
+            return Asked(server, piece.first, piece.last, (number,))
+        span = layout.parts[server].units[piece.unit]
+        members = tuple(other for other, one in enumerate(pieces) if one.unit == piece.unit)
+        return Asked(server, span.first, span.last, members)
+
+    def _take_back_lost(self) -> None:
+        """What was asked on a connection that is gone is asked again."""
+        for request, (asked, connection) in tuple(self._asked.items()):
+            link = self._core.links.links.get(asked.server)
+            if link is None or link.connection is not connection:
+                del self._asked[request]
+                self._to_ask.append(asked)
+
+    def _ask(self, link: Link, asked: Asked) -> None:
+        assert self._layout is not None
+        request = self._core.number_for(self)
+        self._asked[request] = (asked, link.connection)
+        unit = self._layout.parts[asked.server].unit_of(asked.first)
+        link.send(
+            Pull(
+                request=request,
+                view=self._layout.version,
+                keys=self._core.introduce(link, self._layout),
+                first=asked.first,
+                last=asked.last,
+                at_least=self._terms.at_least,
+                by_value=not link.sees_arena or (asked.server, unit) in self._by_value,
+                is_bounded=self._terms.is_bounded,
+                with_state=self._terms.with_state,
+                meetings=self._terms.meetings,
+            )
+        )

@@ -1,0 +1,81 @@
+"""Requests of a worker to the home server: entries for the ledger, and the table. Sent again wherever home moves to."""
+
+from __future__ import annotations
+
+import msgspec
+
+from shoal.errors import ShoalError
+from shoal.parameters.client.client_core import ClientCore
+from shoal.parameters.client.client_servers import Link
+from shoal.parameters.connections.connection import Connection
+from shoal.wire.ledger_entries import Answer, Proposal
+from shoal.wire.note import Note
+from shoal.wire.parameter_messages import Answered, AnyNote, Define, Defined, Propose
+from shoal.wire.tables import TableSpec
+
+
+class _Request:
+    """An activity: one request to home, repeated under the same number."""
+
+    def __init__(self, core: ClientCore) -> None:
+        self.failure: ShoalError | None = None
+        self._core = core
+        self._sent: tuple[Connection | None, int] | None = None  # on which connection, by which version of the map
+        with core.thread.changed:
+            self.number = core.number_for(self)
+
+    def note(self, version: int) -> Note:
+        raise NotImplementedError
+
+    def pump(self) -> None:
+        servers = self._core.links.map
+        link = None if servers is None else self._core.links.ready(servers.home.number)
+        if servers is not None and link is not None and self._sent != (link.connection, servers.version):
+            self._sent = (link.connection, servers.version)
+            link.send(self.note(servers.version))
+
+    def room(self, link: Link, note: AnyNote, size: int) -> memoryview | None:
+        del link, note, size
+        return None  # no answer has one
+
+    def heard(self, link: Link, note: AnyNote, payload: memoryview | None) -> None:
+        raise NotImplementedError
+
+    def forget(self, link: Link, request: int) -> None:
+        del link, request
+        self._sent = None
+
+
+class Proposing(_Request):
+    """An entry for the job's ledger; `answer` is what came of it."""
+
+    def __init__(self, core: ClientCore, entry: Proposal) -> None:
+        super().__init__(core)
+        self.result: Answer | None = None
+        self._entry = msgspec.structs.replace(entry, request=self.number)
+
+    def note(self, version: int) -> Note:
+        return Propose(view=version, entry=self._entry)  # type: ignore[arg-type]  # every proposal is an entry
+
+    def heard(self, link: Link, note: AnyNote, payload: memoryview | None) -> None:
+        del link, payload
+        if isinstance(note, Answered):
+            self.result = note.answer
+
+
+class Defining(_Request):
+    """Whether the table has values."""
+
+    def __init__(self, core: ClientCore, table: TableSpec) -> None:
+        super().__init__(core)
+        self.result: bool | None = None
+        self._table = table
+
+    def note(self, version: int) -> Note:
+        del version
+        return Define(request=self.number, table=self._table)
+
+    def heard(self, link: Link, note: AnyNote, payload: memoryview | None) -> None:
+        del link, payload
+        if isinstance(note, Defined):
+            self.result = note.has_values

@@ -1,0 +1,251 @@
+"""What a worker stages on servers: gradients that leave as soon as a unit of them is whole, and whole states.
+
+Gradients are copied once, into a slot that is laid out like the servers' parts. A server that shares this machine's
+memory is told the place, others are sent the bytes. When the map changes before the push is decided, the same values
+are laid out and staged anew. Not here: proposing that the push be applied (`parameter_client`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from shoal.errors import ShoalError, UsageError
+from shoal.parameters.blocks import large_copy
+from shoal.parameters.blocks.byte_views import torch_type
+from shoal.parameters.client.client_core import ClientCore
+from shoal.parameters.client.client_layout import ClientLayout
+from shoal.parameters.client.client_memory import Slot, StagingMemory
+from shoal.parameters.client.client_servers import Link
+from shoal.parameters.connections.connection import Connection
+from shoal.wire.parameter_messages import AnyNote, Discard, Stage, StageDone, StageEnd
+from shoal.wire.tables import PushId
+
+
+@dataclass
+class _Progress:
+    """With one server."""
+
+    connection: Connection | None = None  # on which it was sent; another one: all of it is sent again
+    sent: set[int] = field(default_factory=set)  # units
+    size: int = 0  # bytes of them
+    request: int = 0  # of the StageEnd; 0: not sent
+    is_done: bool = False
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """One unit of what is staged, for one server."""
+
+    size: int  # bytes
+    place: int = -1  # in the arena; -1: they are sent
+    data: memoryview | bytes | None = None
+    state: bytes = b""  # what they hold of each block, where it is more than gradients
+
+
+class Staging:
+    """Something that is staged as one push by one map: an activity."""
+
+    is_state = False
+
+    def __init__(self, core: ClientCore, layout: ClientLayout, number: PushId) -> None:
+        self.core = core
+        self.layout = layout
+        self.id = number
+        self.failure: ShoalError | None = None
+        self.is_over = False  # nobody waits for it any more: nothing more of it is sent
+        self._progress = {server: _Progress() for server in layout.parts}
+
+    @property
+    def is_current(self) -> bool:
+        return self.core.layout is self.layout
+
+    @property
+    def is_staged(self) -> bool:
+        return all(progress.is_done for progress in self._progress.values())
+
+    def parcel(self, link: Link, unit: int) -> Parcel | None:
+        """None: the unit is not whole yet."""
+        raise NotImplementedError
+
+    def pump(self) -> None:
+        if self.is_over or not self.is_current:
+            return  # whoever waits for it lays it out anew
+        for server in self.layout.parts:
+            link = self.core.links.ready(server)
+            if link is not None:
+                self._pump(link)
+
+    def _pump(self, link: Link) -> None:
+        number = link.server.number
+        progress = self._progress[number]
+        if progress.connection is not link.connection:
+            progress = self._progress[number] = _Progress(connection=link.connection)
+        units = self.layout.parts[number].units
+        for index in range(len(units)):
+            if index not in progress.sent:
+                self._send(link, progress, index)
+        if len(progress.sent) == len(units) and not progress.request:
+            progress.request = self.core.number_for(self)
+            link.send(StageEnd(request=progress.request, push=self.id, view=self.layout.version, size=progress.size))
+
+    def _send(self, link: Link, progress: _Progress, index: int) -> None:
+        parcel = self.parcel(link, index)
+        if parcel is None:
+            return
+        unit = self.layout.parts[link.server.number].units[index]
+        note = Stage(
+            push=self.id,
+            view=self.layout.version,
+            keys=self.core.introduce(link, self.layout),
+            first=unit.first,
+            last=unit.last,
+            place=parcel.place,
+            is_state=self.is_state,
+            state=parcel.state,
+        )
+        link.send(note, parcel.data)
+        link.shared += parcel.size if parcel.place >= 0 else 0
+        progress.sent.add(index)
+        progress.size += parcel.size
+
+    def discard(self) -> None:
+        """It will never be proposed: servers may forget it. Runs in the client's thread."""
+        for server, progress in self._progress.items():
+            link = self.core.links.ready(server)
+            if link is not None and progress.sent and progress.connection is link.connection:
+                link.send(Discard(push=self.id))
+
+    def room(self, link: Link, note: AnyNote, size: int) -> memoryview | None:
+        del link, note, size
+        return None  # no answer has one
+
+    def heard(self, link: Link, note: AnyNote, payload: memoryview | None) -> None:
+        del payload
+        progress = self._progress.get(link.server.number)
+        if isinstance(note, StageDone) and progress is not None and note.request == progress.request:
+            progress.is_done = True
+            if self.core.memory is not None:
+                self.core.memory.begun(link.server.number, self.layout.version)
+
+    def forget(self, link: Link, request: int) -> None:
+        progress = self._progress.get(link.server.number)
+        if progress is not None and progress.request == request:
+            self._progress[link.server.number] = _Progress(connection=link.connection)
+
+
+class OutgoingPush(Staging):
+    """Gradients on their way. `put` from any thread, each tensor once; what was not put is zero at the commit."""
+
+    def __init__(self, core: ClientCore, layout: ClientLayout, number: PushId, slot: Slot) -> None:
+        super().__init__(core, layout, number)
+        assert core.memory is not None
+        self._memory: StagingMemory = core.memory
+        self._slot = slot
+        self._left = {server: [unit.size for unit in part.units] for server, part in layout.parts.items()}
+        self._missing = set(layout.names)  # tensors
+
+    def put(self, name: str, gradient: torch.Tensor, scale: float = 1.0) -> None:
+        """Copy a gradient, times `scale`, into the staging memory. It may change afterwards."""
+        number = self.layout.names.get(name)
+        if number is None:
+            raise UsageError(f"{name!r} is not in the table that was defined; it has {len(self.layout.names)} tensors")
+        flat = self._flat(number, gradient)
+        with self.core.thread.changed:
+            if name not in self._missing:
+                raise ShoalError(f"the gradient of {name} was put into push {self.id.number} before")
+            self._missing.remove(name)
+        self._copy(number, flat, scale)
+        self._filled(number)
+
+    def put_zeros(self) -> None:
+        """For every tensor that was not put."""
+        for name in sorted(self._missing):
+            number = self.layout.names[name]
+            for view in self._slot.views[number]:
+                view.zero_()
+            self._missing.remove(name)
+            self._filled(number)
+
+    def copy_into(self, other: OutgoingPush) -> None:
+        """The same values, by another map and in another slot."""
+        for name, number in self.layout.names.items():
+            if name not in self._missing:
+                other.put(name, self._value(number))
+
+    def parcel(self, link: Link, unit: int) -> Parcel | None:
+        server = link.server.number
+        if self._left[server][unit]:
+            return None
+        span = self.layout.parts[server].units[unit]
+        if link.sees_arena:
+            self._slot.readers.add(server)
+            return Parcel(span.size, place=self._memory.place(self._slot, server, span.start))
+        return Parcel(span.size, data=self._memory.view(self._slot, server, span.start, span.stop))
+
+    def over(self, *, is_void: bool) -> None:
+        """The script's side is done with it. What is void is read by no server. The lock is held."""
+        self.core.end(self)
+        self.is_over = True
+        if is_void:
+            self._slot.readers.clear()
+        self._slot.is_over = True
+        self._slot.free_if_over()
+        self.core.thread.changed.notify_all()
+
+    def _flat(self, number: int, gradient: torch.Tensor) -> torch.Tensor:
+        spec = self.layout.table.tensors[number]
+        if tuple(gradient.shape) != spec.shape or gradient.dtype != torch_type(spec.dtype):
+            raise UsageError(
+                f"the gradient of {spec.name} is {str(gradient.dtype).removeprefix('torch.')} of shape "
+                f"{tuple(gradient.shape)}; the parameter is {spec.dtype} of shape {spec.shape}: a parameter server "
+                f"takes gradients of the same dtype and shape"
+            )
+        if gradient.layout != torch.strided:
+            raise UsageError(f"the gradient of {spec.name} is sparse; a parameter server takes dense ones")
+        return gradient.detach().reshape(-1)  # copies what is not contiguous
+
+    def _copy(self, number: int, flat: torch.Tensor, scale: float) -> None:
+        for stretch, view in zip(self.layout.writes[number], self._slot.views[number], strict=True):
+            source = flat[stretch.start : stretch.stop]
+            if scale == 1.0:
+                large_copy.copy(view, source)
+            elif source.device == view.device:
+                torch.mul(source, scale, out=view)
+            else:
+                view.copy_(source).mul_(scale)
+
+    def _filled(self, number: int) -> None:
+        """Units that are whole now leave."""
+        is_whole = False
+        with self.core.thread.changed:
+            for stretch in self.layout.writes[number]:
+                self._left[stretch.server][stretch.piece] -= stretch.size
+                is_whole |= not self._left[stretch.server][stretch.piece]
+            if is_whole and self.is_current:
+                self.core.thread.do(self.pump)
+
+    def _value(self, number: int) -> torch.Tensor:
+        """What was put, with its scale."""
+        spec = self.layout.table.tensors[number]
+        flat = torch.empty(spec.shape, dtype=torch_type(spec.dtype)).reshape(-1)
+        for stretch, view in zip(self.layout.writes[number], self._slot.views[number], strict=True):
+            flat[stretch.start : stretch.stop] = view
+        return flat.reshape(spec.shape)
+
+
+class OutgoingState(Staging):
+    """Whole blocks with their optimizers' state, packed by unit before anything is sent."""
+
+    is_state = True
+
+    def __init__(
+        self, core: ClientCore, layout: ClientLayout, number: PushId, parcels: Mapping[tuple[int, int], Parcel]
+    ) -> None:
+        super().__init__(core, layout, number)
+        self._parcels = parcels  # by server and unit
+
+    def parcel(self, link: Link, unit: int) -> Parcel | None:
+        return self._parcels[link.server.number, unit]

@@ -1,0 +1,382 @@
+"""A worker's connections: to the keeper, which tells the map, and to every server of it, each told the job's table.
+
+Lost connections are made again until the map says that the server is gone. All of it runs in the client's thread, with
+its lock held. Not here: what is asked of servers (`parameter_client`, `client_push`, `client_pull`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from shoal.errors import Refused, ServerRefused, ShoalError
+from shoal.parameters.client.client_thread import ClientThread
+from shoal.parameters.connections.connection import Connection
+from shoal.parameters.connections.patience import INTERVAL, Listening, Silence
+from shoal.parameters.connections.purposes import job_purpose, keeper_job_purpose
+from shoal.transport.connection.handshake import Key
+from shoal.transport.memory.arena import Offer, PeerArena
+from shoal.values import Address, Server, ServerMap
+from shoal.wire.keeper_messages import GroupNews, WatchGroup
+from shoal.wire.note import PARAMETER_VERSION
+from shoal.wire.parameter_messages import AnyNote, Define, Defined, Echo, Hello, Moved, Refusal, Welcome
+from shoal.wire.tables import TableSpec
+
+RETRY_SECONDS = 0.02  # before a lost connection is made again, growing with every try
+LONGEST_RETRY = 0.5
+REFUSED_SECONDS = 3.0  # a server may hear of a job later than its workers; who still does not know it then, never will
+
+
+@dataclass(frozen=True)
+class ClientConfig:
+    """What a client needs to know."""
+
+    keeper: Address
+    key: str = field(repr=False)  # of the job's space: `wire.derived_keys.space_key`
+    job: str  # its name space in the server group
+    worker: int  # number in the job
+    on_event: Callable[[ServersChanged], None] | None = None  # called in the client's thread: must be quick
+    # Seconds without a whole set of servers after which the job has lost them; none count while others are started.
+    lost_after: float = 30.0
+    silence_limit: float = 30.0  # seconds that a server may say nothing while it is waited for
+    on_map: Callable[[ServerMap], None] | None = None  # called in the client's thread with each newer map
+    shares_memory: bool = True  # where a server is on this machine; False: all bytes are sent
+
+
+@dataclass(frozen=True)
+class ServersChanged:
+    """This worker goes on with another map: every server of it is connected."""
+
+    version: int
+    reason: str  # the keeper's
+    seconds: float  # since the servers before could not be used any more
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What went to servers so far, in bytes."""
+
+    over_network: int = 0  # really sent, over all connections to them
+    by_memory: int = 0  # that servers on this machine read from this worker's memory instead
+
+
+class Owner(Protocol):
+    """Who hears what the connections do."""
+
+    def map_changed(self) -> None:
+        """There is a newer map: everything open is void by it and must be asked again."""
+
+    def link_ready(self, link: Link, origin: int) -> None:
+        """The server is connected and knows the table: it may be asked. `origin`: of the ledger that it has."""
+
+    def room(self, link: Link, note: AnyNote, size: int) -> memoryview | None: ...
+
+    def heard(self, link: Link, note: AnyNote, payload: memoryview | None) -> None: ...
+
+    @property
+    def is_waiting(self) -> bool:
+        """Somebody waits for what servers say."""
+
+
+@dataclass
+class Link:
+    """The connection to one server."""
+
+    server: Server
+    connection: Connection | None = None
+    is_ready: bool = False
+    sees_arena: bool = False  # the server reads this worker's arena: it is on the same machine
+    arena: bytes = b""  # offer of the server's own, where values were last found
+    key_lists: set[bytes] = field(default_factory=set)  # digests that were sent on this connection
+    tries: int = 0  # that failed in a row
+    shared: int = 0  # bytes that the server was told the place of instead of being sent them
+    listening: Listening | None = None  # while there is a connection
+
+    def send(self, note: msgspec.Struct, payload: memoryview | bytes | None = None) -> None:
+        assert self.connection is not None
+        self.connection.send(note, payload)  # type: ignore[arg-type]  # every note is one
+
+
+class ServerLinks:
+    """Hears connections (`connection.Hearer`) and tells the owner what counts."""
+
+    def __init__(self, config: ClientConfig, thread: ClientThread, owner: Owner) -> None:
+        self.map: ServerMap | None = None
+        self.links: dict[int, Link] = {}  # by number of the server
+        self.failure: ShoalError | None = None  # for good: every call raises it
+        self.trouble = "the keeper of the servers has not been reached yet"  # the newest, for people
+        self._config = config
+        self._thread = thread
+        self._owner = owner
+        self._table: TableSpec | None = None
+        self._offer = b""
+        self._keeper: Connection | None = None
+        self._keeper_tries = 0
+        self._broken_since: float | None = time.monotonic()  # None: all servers of the map can be asked
+        self._coming = 0  # servers that are being started, as the keeper says
+        self._hopeless_since = time.monotonic()  # when the keeper was last heard or found to have none of those
+        self._reason = ""  # why the servers could not be used, for people
+        self._refused_since: float | None = None
+        self._is_closed = False
+        self._sent_before = Sent()  # over connections, and to servers, that are no more
+
+    # For the owner
+
+    def start(self) -> None:
+        self._connect_keeper()
+        self._look_for_silence()
+
+    def serve(self, table: TableSpec, offer: bytes) -> None:
+        """From now on every server is connected to, told this table and offered this arena."""
+        if self._table is not None and self._table.digest == table.digest:
+            return
+        self._table, self._offer = table, offer
+        self._broken_since = time.monotonic()  # before nobody had a use for servers
+        for link in tuple(self.links.values()):
+            self._forget(link)
+            self._connect(link)
+
+    @property
+    def is_whole(self) -> bool:
+        """Every server of the map can be asked."""
+        return self.map is not None and bool(self.links) and all(link.is_ready for link in self.links.values())
+
+    @property
+    def broken_seconds(self) -> float:
+        """How long not all servers could be asked that are needed, and none were being started.
+
+        Before there is a table, only the map is needed.
+        """
+        if self._table is None and self.map is not None:
+            return 0.0
+        if self._broken_since is None or self._coming:
+            return 0.0
+        return time.monotonic() - max(self._broken_since, self._hopeless_since)
+
+    def ready(self, number: int) -> Link | None:
+        link = self.links.get(number)
+        return link if link is not None and link.is_ready else None
+
+    def adopt(self, new: ServerMap | None) -> None:
+        if new is None or (self.map is not None and new.version <= self.map.version):
+            return
+        self.map = new
+        self._break(new.reason)
+        for number, link in tuple(self.links.items()):
+            if new.server(number) != link.server:
+                self._forget(link)
+                del self.links[number]
+        for server in new.servers:
+            if server.number not in self.links:
+                self.trouble = f"server {server.number} at {server.address} has not answered yet"
+                self.links[server.number] = Link(server)
+                self._connect(self.links[server.number])
+        self._owner.map_changed()
+        self._mend()
+        self._thread.changed.notify_all()
+        if self._config.on_map is not None:
+            self._config.on_map(new)
+
+    def cease(self) -> None:
+        """From any thread: no connection is made any more. Those that there are belong to the thread, which ends."""
+        self._is_closed = True
+
+    @property
+    def sent(self) -> Sent:
+        links, before = tuple(self.links.values()), self._sent_before
+        return Sent(
+            before.over_network + sum(link.connection.bytes_out for link in links if link.connection is not None),
+            before.by_memory + sum(link.shared for link in links),
+        )
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        found = [self._keeper, *(link.connection for link in self.links.values())]
+        return tuple(connection for connection in found if connection is not None)
+
+    # Making connections
+
+    def _connect_keeper(self) -> None:
+        if self._is_closed:
+            return
+        key = Key(keeper_job_purpose(self._config.job), self._config.key)
+        try:
+            self._keeper = Connection.connecting(self._config.keeper, key, self)
+        except OSError as error:
+            self._lost_keeper(error.strerror or str(error))
+            return
+        self._keeper.send(WatchGroup(version=PARAMETER_VERSION, job=self._config.job))
+        self._thread.board.add(self._keeper)
+
+    def _lost_keeper(self, reason: str) -> None:
+        self._keeper = None
+        self._expect(0)
+        self.trouble = f"the keeper of the servers at {self._config.keeper}: {reason}"
+        self._keeper_tries += 1
+        self._thread.later(min(LONGEST_RETRY, RETRY_SECONDS * self._keeper_tries), self._connect_keeper)
+
+    def _expect(self, coming: int) -> None:
+        if self._coming and not coming:
+            self._hopeless_since = time.monotonic()
+        self._coming = coming
+
+    def _connect(self, link: Link) -> None:
+        is_current = self.links.get(link.server.number) is link
+        if self._is_closed or self._table is None or link.connection is not None or not is_current:
+            return
+        key = Key(job_purpose(self._config.job), self._config.key)
+        try:
+            link.connection = Connection.connecting(link.server.address, key, self)
+        except OSError as error:
+            self._lost(link, error.strerror or str(error))
+            return
+        link.connection.label = link
+        link.listening = Listening(self._config.silence_limit, time.monotonic())
+        link.send(
+            Hello(
+                version=PARAMETER_VERSION,
+                job=self._config.job,
+                worker=self._config.worker,
+                arena=self._offer if self._config.shares_memory else b"",
+            )
+        )
+        self._thread.board.add(link.connection)
+
+    def _lost(self, link: Link, reason: str) -> None:
+        self._forget(link)
+        self.trouble = f"server {link.server.number} at {link.server.address}: {reason}"
+        self._break(self.trouble)
+        link.tries += 1
+        self._thread.later(min(LONGEST_RETRY, RETRY_SECONDS * link.tries), lambda: self._connect(link))
+
+    def _look_for_silence(self) -> None:
+        """Servers that are waited for must say something now and then; a connection that nobody answers, too."""
+        if self._is_closed:
+            return
+        now = time.monotonic()
+        for link in tuple(self.links.values()):
+            if link.connection is None or link.listening is None:
+                continue
+            if link.is_ready and not self._owner.is_waiting:
+                link.listening.heard(now)
+            state = link.listening.look(now)
+            if state is Silence.ASK and link.is_ready:
+                link.send(Echo())
+            elif state is Silence.LOST:
+                self._lost(link, f"it has said nothing for {link.listening.limit:g} s")
+        self._thread.later(min(INTERVAL, self._config.silence_limit / 4), self._look_for_silence)
+
+    def _forget(self, link: Link) -> None:
+        gone, before = 0 if link.connection is None else link.connection.bytes_out, self._sent_before
+        self._sent_before = Sent(before.over_network + gone, before.by_memory + link.shared)
+        if link.connection is not None:
+            link.connection.close()
+        link.connection, link.listening, link.shared = None, None, 0
+        link.is_ready = link.sees_arena = False
+        link.key_lists.clear()
+
+    def _break(self, reason: str) -> None:
+        self._broken_since = self._broken_since or time.monotonic()
+        self._reason = reason
+
+    def _mend(self) -> None:
+        """All servers can be asked (again)."""
+        if not self.is_whole or self._broken_since is None or self.map is None:
+            return
+        seconds, self._broken_since = time.monotonic() - self._broken_since, None
+        if self._config.on_event is not None:
+            self._config.on_event(ServersChanged(self.map.version, self._reason, seconds))
+
+    # What connections say
+
+    def proved(self, connection: Connection) -> None:
+        self._refused_since = None
+        if connection is self._keeper:
+            self._keeper_tries = 0
+            self.trouble = f"the keeper of the servers at {self._config.keeper} has told no map yet"
+
+    def room(self, connection: Connection, note: AnyNote, size: int) -> memoryview | None:
+        with self._thread.changed:
+            link = connection.label
+            return self._owner.room(link, note, size) if isinstance(link, Link) else None
+
+    def arrived(self, connection: Connection, note: AnyNote, payload: memoryview | None) -> None:
+        with self._thread.changed:
+            link = connection.label
+            if isinstance(link, Link):
+                if link.connection is connection and link.listening is not None:
+                    link.listening.heard(time.monotonic())
+                    self._heard(link, note, payload)
+            elif isinstance(note, GroupNews):
+                self._expect(note.coming)
+                self.adopt(note.map)
+            elif isinstance(note, Refusal):
+                self._refuse(note)
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        with self._thread.changed:
+            self._count_refusals(connection, reason)
+            link = connection.label
+            if isinstance(link, Link):
+                if link.connection is connection:
+                    self._lost(link, reason)
+            else:
+                self._lost_keeper(reason)
+
+    def _heard(self, link: Link, note: AnyNote, payload: memoryview | None) -> None:
+        if isinstance(note, Welcome):
+            assert self._table is not None
+            link.sees_arena = note.sees_arena
+            link.send(Define(request=0, table=self._table))
+        elif isinstance(note, Defined) and not note.request:
+            link.is_ready, link.tries = True, 0
+            self._mend()
+            self._owner.link_ready(link, note.origin)
+            self._thread.changed.notify_all()
+        elif isinstance(note, Refusal) and not link.is_ready:
+            self._refuse(note)
+        else:
+            if isinstance(note, Moved):
+                self.adopt(note.map)
+            self._owner.heard(link, note, payload)
+
+    def _refuse(self, note: Refusal) -> None:
+        self.failure = self.failure or ServerRefused(note.reason, kind=note.kind)
+        self._thread.changed.notify_all()
+
+    def _count_refusals(self, connection: Connection, reason: str) -> None:
+        if not connection.was_refused:
+            return
+        now = time.monotonic()
+        self._refused_since = self._refused_since or now
+        if now - self._refused_since > REFUSED_SECONDS and self.failure is None:
+            whom = connection.label.server.address if isinstance(connection.label, Link) else self._config.keeper
+            self.failure = Refused(f"the parameter servers ({whom}) turned worker {self._config.worker} away: {reason}")
+            self._thread.changed.notify_all()
+
+
+class PeerArenas:
+    """Memory of servers on this machine, by its offer. Used by the script's thread."""
+
+    def __init__(self) -> None:
+        self._open: dict[bytes, PeerArena | None] = {}
+
+    def get(self, offer: bytes) -> PeerArena | None:
+        """None: it cannot be seen."""
+        if offer not in self._open:
+            try:
+                self._open[offer] = PeerArena.open(msgspec.msgpack.decode(offer, type=Offer))
+            except msgspec.MsgspecError:
+                self._open[offer] = None
+        return self._open[offer]
+
+    def keep(self, offers: set[bytes]) -> None:
+        """Close all others: their servers are gone."""
+        for offer in [offer for offer in self._open if offer not in offers]:
+            arena = self._open.pop(offer)
+            if arena is not None:
+                arena.close()

@@ -1,0 +1,386 @@
+"""A worker's side of the parameter servers: pushes, pulls, leases, and everything it asks the job's ledger.
+
+Calls are for the script's thread and block until they are answered; `interrupt` is for any thread. The death of servers
+is survived inside: the next map comes from the keeper, and what was undecided is staged, proposed or asked for again.
+Not here: when a worker does what (`strategies`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
+
+import torch
+
+from shoal.errors import ExchangeFailed, ShoalError
+from shoal.parameters.blocks.table_blocks import blocks_of
+from shoal.parameters.client.client_ask import PullTerms
+from shoal.parameters.client.client_core import Activity, ClientCore
+from shoal.parameters.client.client_layout import ClientLayout
+from shoal.parameters.client.client_memory import StagingMemory
+from shoal.parameters.client.client_propose import Defining, Proposing
+from shoal.parameters.client.client_pull import IncomingPull, PullMemory
+from shoal.parameters.client.client_push import OutgoingPush, OutgoingState, Staging
+from shoal.parameters.client.client_servers import ClientConfig, Sent, ServersChanged
+from shoal.parameters.client.client_state import IncomingState, State, joined, parcels_of
+from shoal.values import ServerMap
+from shoal.wire.ledger_entries import (
+    Answer,
+    Ask,
+    Assign,
+    Call,
+    Committed,
+    Done,
+    Enrol,
+    Granted,
+    Lease,
+    PlanLoop,
+    Proposal,
+    Push,
+    Told,
+    Void,
+    Withdraw,
+)
+from shoal.wire.tables import LoopTerms, PushId, PushTerms, Range, TableSpec
+
+__all__ = ["ClientConfig", "EnrolTerms", "IncomingPull", "OutgoingPush", "ParameterClient", "ServersChanged"]
+
+NEWS_SECONDS = 0.2  # how long the news of a map may lag behind a server's word that there is a newer one
+
+Wanted = TypeVar("Wanted", bound=Answer)
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class _Bounded(Activity, Protocol[Result_co]):
+    """An activity that comes to a result."""
+
+    @property
+    def result(self) -> Result_co | None: ...
+
+
+@dataclass(frozen=True)
+class EnrolTerms:
+    """A generation, as the servers are told of it: see `wire.ledger_entries.Enrol`."""
+
+    generation: int
+    workers: tuple[int, ...]
+    mode: str  # synchronous or asynchronous
+    staleness: int | None = None
+    scaling: str = "lr"
+
+
+class ParameterClient:
+    def __init__(self, config: ClientConfig) -> None:
+        self.attended = 0  # meetings that this worker has attended; whoever meets counts them
+        self._core = ClientCore(config)
+        self._worker = config.worker
+        self._generation = 0
+        self._loop = 0
+        self._pushes = 0  # that were numbered
+        self._push: OutgoingPush | None = None  # the newest
+        self._is_proposed = False  # it may have been committed
+        self._pull: IncomingPull | None = None  # the newest
+        self._pulled = PullMemory()
+        _open_clients.add(self)
+        self._core.thread.start()
+        self._core.thread.do(self._core.links.start)
+
+    # The job's table
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Blocks of this job's parameters that servers hold, and their bytes."""
+        blocks = () if self._core.table is None else blocks_of(self._core.table)
+        return len(blocks), sum(block.size for block in blocks)
+
+    def define(self, table: TableSpec) -> bool:
+        """Connect to all servers and tell them the table. True: it has values already."""
+        core = self._core
+        servers = core.wait_for(lambda: core.links.map)
+        with core.thread.changed:
+            if core.table is None:
+                core.memory = StagingMemory(table, servers.replicas)
+                core.table = table
+                assert core.links.map is not None
+                core.layout = ClientLayout(table, core.links.map)
+                offer = core.memory.offer
+                core.thread.do(lambda: core.links.serve(table, offer))
+            elif core.table.digest != table.digest:
+                raise ShoalError("the table was defined before, and it was another one")
+        core.wait_for(lambda: core.links.is_whole or None)
+        return self._run(Defining(core, table))
+
+    def await_map(self) -> ServerMap:
+        """The newest map, as soon as there is one."""
+        return self._core.wait_for(lambda: self._core.links.map)
+
+    @property
+    def server_map(self) -> ServerMap | None:
+        """The newest that is known here."""
+        with self._core.thread.changed:
+            return self._core.links.map
+
+    @property
+    def sent(self) -> Sent:
+        """To servers, so far."""
+        with self._core.thread.changed:
+            return self._core.links.sent
+
+    # The ledger
+
+    def enrol(self, terms: EnrolTerms) -> Done:
+        entry = Enrol(
+            worker=self._worker,
+            request=0,
+            generation=terms.generation,
+            workers=terms.workers,
+            mode=terms.mode,
+            staleness=terms.staleness,
+            scaling=terms.scaling,
+        )
+        done = self._get(Done, entry)
+        self._generation = terms.generation
+        return done
+
+    def plan(self, terms: LoopTerms) -> None:
+        self._get(Done, PlanLoop(worker=self._worker, request=0, generation=self._generation, terms=terms))
+        self._loop = terms.loop
+
+    def lease(self, updates: int, holds: Sequence[Range] = ()) -> Granted:
+        """Positions of the planned loop. `holds`: of earlier leases, what will still be used; the rest goes back."""
+        entry = Lease(
+            worker=self._worker,
+            request=0,
+            generation=self._generation,
+            updates=updates,
+            loop=self._loop,
+            meetings=self.attended,
+            holds=tuple(holds),
+        )
+        return self._get(Granted, entry)
+
+    def call(self, reason: str) -> Done:
+        """All workers should meet."""
+        entry = Call(worker=self._worker, request=0, generation=self._generation, reason=reason, meetings=self.attended)
+        return self._get(Done, entry)
+
+    def ask(self) -> Told:
+        """Where the loop is."""
+        return self._get(Told, Ask(worker=self._worker, request=0))
+
+    def withdraw(self, step: int) -> Committed | Void:
+        """Was this step's push applied? If not, it never will be."""
+        entry = Withdraw(worker=self._worker, request=0, generation=self._generation, step=step)
+        answer = self._propose(entry)
+        assert isinstance(answer, Committed | Void)
+        self._end_push(is_void=isinstance(answer, Void))
+        return answer
+
+    # Pushes
+
+    def begin_push(self) -> OutgoingPush:
+        """A new push; one before it that was never committed is given up."""
+        self._end_push(is_void=not self._is_proposed)
+        self._push = self._core.wait_for(self._make_push)
+        self._is_proposed = False
+        with self._core.thread.changed:
+            self._core.begin(self._push)
+        return self._push
+
+    def commit(
+        self, push: OutgoingPush, terms: PushTerms, *, step: int = 0, used: Sequence[Range] = ()
+    ) -> Committed | Void:
+        """Have the push applied: returns when that is decided."""
+        assert push is self._push, "the push that was begun last is committed"
+        push.put_zeros()
+        while True:
+            push = self._await_staged(push)
+            entry = Push(
+                worker=self._worker,
+                request=0,
+                generation=self._generation,
+                view=push.layout.version,
+                push=push.id,
+                terms=terms,
+                step=step,
+                used=tuple(used),
+            )
+            self._is_proposed = True
+            answer = self._propose(entry)
+            assert isinstance(answer, Committed | Void), answer
+            if not (isinstance(answer, Void) and answer.restage):
+                self._end_push(is_void=isinstance(answer, Void))
+                return answer
+            self._is_proposed = False
+            self._newer_layout(push.layout)
+            push = self._lay_out_anew(push)
+
+    def assign(self, tensors: Mapping[str, torch.Tensor], states: Mapping[str, State] | None, updates: int) -> int:
+        """Replace all values, and the optimizers' state (None: as new). Number of the entry that did it."""
+        layout = self._core.wait_for(lambda: self._core.layout)
+        while True:
+            number = self._next_push()
+            staging = OutgoingState(self._core, layout, number, parcels_of(layout, tensors, states))
+            if not self._stage(staging):
+                layout = self._newer_layout(layout)
+                continue
+            entry = Assign(
+                worker=self._worker,
+                request=0,
+                generation=self._generation,
+                view=layout.version,
+                push=number,
+                updates=updates,
+            )
+            answer = self._propose(entry)
+            if not (isinstance(answer, Void) and answer.restage):
+                return _wanted(Done, entry, answer).number
+            layout = self._newer_layout(layout)
+
+    # Values
+
+    def pull(self, at_least: int, order: Sequence[str], *, is_bounded: bool = True) -> IncomingPull:
+        """Ask for all values, those of `order` first, with entry `at_least` in them. The pull before is over."""
+        layout = self._core.wait_for(lambda: self._core.layout)
+        if self._pull is not None:
+            self._pull.close()
+        names = tuple(dict.fromkeys((*order, *layout.names)))
+        terms = PullTerms(at_least=at_least, order=names, is_bounded=is_bounded, meetings=self.attended)
+        with self._core.thread.changed:
+            self._pulled.tidy({link.arena for link in self._core.links.links.values()})
+            self._pull = IncomingPull(self._core, self._pulled, terms)
+            self._core.begin(self._pull)
+        return self._pull
+
+    def read_state(self, at_least: int) -> dict[str, dict[str, torch.Tensor]]:
+        """Everything that servers hold, by tensor: "" is its value, the rest is its optimizer's state."""
+        layout = self._core.wait_for(lambda: self._core.layout)
+        terms = PullTerms(at_least=at_least, order=tuple(layout.names), is_bounded=False, with_state=True)
+        return joined(layout, self._run(IncomingState(self._core, terms)))
+
+    # Its life
+
+    def interrupt(self, reason: str) -> None:
+        """From any thread: whatever blocks raises `Aborted`, and so does every call until `resume`."""
+        self._core.interrupt(reason)
+
+    def resume(self) -> None:
+        self._core.resume()
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        _open_clients.discard(self)
+        if self._pull is not None:
+            self._pull.close()
+        self._core.close()
+        self._pulled.tidy(set())
+
+    def close_in_child(self) -> None:
+        """After a fork: the connections are the parent's, and must not stay open here."""
+        for connection in self._core.links.connections:
+            connection.endpoint.close()
+
+    # Pieces of the above
+
+    def _get(self, kind: type[Wanted], entry: Proposal) -> Wanted:
+        return _wanted(kind, entry, self._propose(entry))
+
+    def _propose(self, entry: Proposal) -> Answer:
+        """Put an entry to the home server, whichever that is, until it is answered."""
+        return self._run(Proposing(self._core, entry))
+
+    def _run(self, activity: _Bounded[Result]) -> Result:
+        """Until it has a result."""
+        core = self._core
+        with core.thread.changed:
+            core.begin(activity)
+        try:
+            return core.wait_for(lambda: activity.result, activity)
+        finally:
+            with core.thread.changed:
+                core.end(activity)
+
+    def _next_push(self) -> PushId:
+        self._pushes += 1
+        return PushId(self._worker, self._pushes)
+
+    def _make_push(self, *, is_urgent: bool = False) -> OutgoingPush | None:
+        """None while there is no free memory, or no map. The lock is held."""
+        core = self._core
+        if core.layout is None or core.memory is None:
+            return None
+        number = self._next_push()
+        slot = core.memory.take(number, core.layout, is_urgent=is_urgent)
+        return None if slot is None else OutgoingPush(core, core.layout, number, slot)
+
+    def _await_staged(self, push: OutgoingPush) -> OutgoingPush:
+        """The push as it is staged everywhere by the present map: laid out anew if that has changed."""
+        while not self._core.wait_for(partial(_outcome, push), push):
+            push = self._lay_out_anew(push)
+        return push
+
+    def _lay_out_anew(self, push: OutgoingPush) -> OutgoingPush:
+        other = self._core.wait_for(lambda: self._make_push(is_urgent=True))
+        push.copy_into(other)
+        with self._core.thread.changed:
+            push.over(is_void=True)
+            self._push = other
+            self._core.begin(other)
+        return other
+
+    def _stage(self, staging: Staging) -> bool:
+        """False: the map has changed."""
+        with self._core.thread.changed:
+            self._core.begin(staging)
+        try:
+            return self._core.wait_for(partial(_outcome, staging), staging)
+        finally:
+            with self._core.thread.changed:
+                self._core.end(staging)
+
+    def _newer_layout(self, layout: ClientLayout) -> ClientLayout:
+        """A server says that there is one; where the news does not come, the same again."""
+        until = time.monotonic() + NEWS_SECONDS
+
+        def look() -> ClientLayout | None:
+            newest = self._core.layout
+            return newest if newest is not layout or time.monotonic() > until else None
+
+        return self._core.wait_for(look)
+
+    def _end_push(self, *, is_void: bool) -> None:
+        push, self._push = self._push, None
+        if push is not None:
+            with self._core.thread.changed:
+                push.over(is_void=is_void)
+                if not self._is_proposed:
+                    self._core.thread.do(push.discard)
+
+
+def _outcome(staging: Staging) -> bool | None:
+    """Staged everywhere; False: the map has changed; None: neither yet."""
+    return False if not staging.is_current else staging.is_staged or None
+
+
+def _wanted(kind: type[Wanted], entry: Proposal, answer: Answer) -> Wanted:
+    if isinstance(answer, kind):
+        return answer
+    reason = answer.reason if isinstance(answer, Void) else f"the answer was {answer}"
+    raise ExchangeFailed(f"the servers did not take {type(entry).__name__} of worker {entry.worker}: {reason}")
+
+
+_open_clients: weakref.WeakSet[ParameterClient] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for client in tuple(_open_clients):
+        client.close_in_child()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

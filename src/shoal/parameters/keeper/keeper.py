@@ -1,0 +1,129 @@
+"""The keeper of a server group: a thread that servers and workers are connected to, and that tells them the map.
+
+It runs in whoever started the servers. A server whose connection closes is lost at once, one that is silent a little
+later. Whoever connects has to prove that it holds the group's token (servers, administrators) or a job's (workers);
+until it has said what it wants it is a stranger, and there are only so many of those. Not here: decisions
+(`server_group`), bytes (`connection`), the blocking client (`keeper_client`). No torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from shoal.errors import AddressUnavailable, UsageError
+from shoal.parameters.connections.doorway import Doorway
+from shoal.parameters.connections.purposes import KEEPER_PURPOSE, keeper_job_purpose
+from shoal.parameters.connections.switchboard import Switchboard
+from shoal.parameters.keeper.group_events import GroupEvent
+from shoal.parameters.keeper.keeper_desk import KeeperDesk
+from shoal.parameters.keeper.server_group import GroupSettings, ServerGroup
+from shoal.parameters.keeper.space_terms import SpaceTerms
+from shoal.transport.connection.handshake import Key
+from shoal.values import Address
+from shoal.wire.keeper_messages import GroupStatus
+
+TICK = 0.25  # seconds between looks at who is silent
+
+
+@dataclass(frozen=True)
+class KeeperConfig:
+    listen: Address  # port 0: any free one
+    token: str = field(repr=False)  # the group's: servers and administrators hold it
+    expected: int  # servers that the first map waits for
+    replicas: int = 1
+    spaces: tuple[SpaceTerms, ...] = ()  # jobs that may use the group from the start
+    silence_limit: float = 1.5  # seconds; servers send something twice per second
+
+
+class Keeper:
+    """Listens from its construction on; serves from `start` to `close`. `on_event` is called in its thread."""
+
+    def __init__(self, config: KeeperConfig, on_event: Callable[[GroupEvent], None]) -> None:
+        if not config.token:
+            raise UsageError("a server group needs a token; see --token-file")
+        group = ServerGroup(GroupSettings(config.expected, config.replicas))
+        for space in config.spaces:
+            group.open(space)
+        self._group = group
+        self._token = config.token
+        self._desk = KeeperDesk(group, on_event, config.silence_limit)
+        self._door = _door(config.listen, self._keys, self._desk)
+        self._desk.settled = self._door.settled
+        self.address = Address(config.listen.host, self._door.address.port)
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._orders: deque[Callable[[float], None]] = deque()  # of other threads; each is called with the time
+        self._is_ending = False
+        self._is_closed = False
+        self._board = Switchboard()
+        self._thread = threading.Thread(target=self._serve, name="shoal-keeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """All connections too. Safe to call twice, and without `start`."""
+        if self._is_closed:
+            return
+        self._is_closed = self._is_ending = True
+        self._ring()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._door.close()
+        self._board.close()
+        os.close(self._bell)
+
+    def status(self) -> GroupStatus:
+        """From any thread: the map, the jobs and what servers last said of themselves."""
+        return self._desk.status
+
+    def lose(self, number: int, reason: str) -> None:
+        """From any thread: the server is gone, whatever its connection says."""
+        if not self._is_closed:
+            self._orders.append(lambda now: self._desk.lose(number, reason, now))
+            self._ring()
+
+    def announce(self, coming: int) -> None:
+        """From any thread: so many servers are being started. Workers are told: they do not give up meanwhile."""
+        if not self._is_closed:
+            self._orders.append(lambda _: self._desk.announce(coming))
+            self._ring()
+
+    def _ring(self) -> None:
+        os.eventfd_write(self._bell, 1)
+
+    # The thread
+
+    def _serve(self) -> None:
+        self._board.watch(self._bell, self._answer_bell)
+        self._door.open(self._board)
+        looked = time.monotonic()
+        while not self._is_ending:
+            self._board.turn(TICK)
+            now = time.monotonic()
+            while self._orders:
+                self._orders.popleft()(now)
+            # What was late because this thread did not run, or the whole machine, is nobody's silence.
+            self._desk.look(now, late=max(0.0, now - looked - 2 * TICK))
+            looked = now
+            self._door.sweep()
+
+    def _answer_bell(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+
+    def _keys(self) -> list[Key]:
+        jobs = [Key(keeper_job_purpose(space.job), space.key) for space in self._group.spaces.values()]
+        return [Key(KEEPER_PURPOSE, self._token), *jobs]
+
+
+def _door(listen: Address, keys: Callable[[], list[Key]], desk: KeeperDesk) -> Doorway:
+    try:
+        return Doorway(listen, keys, desk)
+    except AddressUnavailable as error:
+        raise AddressUnavailable(f"the servers' keeper {error}") from None

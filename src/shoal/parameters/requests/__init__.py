@@ -1,1 +1,0 @@
-"""What a worker asks of servers, and what it keeps for that."""

@@ -1,0 +1,118 @@
+"""A server's connections to the other servers of its map: of two, the one with the higher number connects.
+
+What is sent to one that is not connected is dropped; whoever sends hears of every new connection (`on_connected`) and
+then says what still counts. Not here: what servers say to each other (`space`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from shoal.parameters.connections.connection import Connection, Hearer
+from shoal.parameters.connections.purposes import SERVER_PURPOSE
+from shoal.parameters.connections.switchboard import Switchboard
+from shoal.transport.connection.handshake import Key
+from shoal.transport.connection.name_lookup import NameLookup
+from shoal.values import Server, ServerMap
+from shoal.wire.note import PARAMETER_VERSION, Note
+from shoal.wire.parameter_messages import Hello, Welcome
+
+RETRY_SECONDS = 0.05
+UNREACHED_SECONDS = 15.0  # without a connection, after which the keeper is told; a busy machine may take some
+
+
+class ServerPeer:
+    """Another server."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.server: Server | None = None  # None: it is in no map yet that this one knows, but it has connected
+        self.connection: Connection | None = None
+        self.is_ready = False  # both ends have said who they are
+        self.next_try = 0.0  # by time.monotonic, as the next
+        self.absent_since = time.monotonic()  # while it is not ready
+
+
+class ServerPeers:
+    def __init__(self, number: int, token: str, hearer: Hearer, on_connected: Callable[[int], None]) -> None:
+        self._number = number
+        self._token = token
+        self._hearer = hearer
+        self._on_connected = on_connected
+        self._peers: dict[int, ServerPeer] = {}
+        self._names = NameLookup()
+
+    def adopt(self, servers: ServerMap) -> None:
+        """Connections to servers that have left the map are closed."""
+        living = {server.number: server for server in servers.servers if server.number != self._number}
+        for number in [number for number, peer in self._peers.items() if peer.server and number not in living]:
+            peer = self._peers.pop(number)
+            if peer.connection is not None:
+                peer.connection.close()
+        for number, server in living.items():
+            peer = self._peers.setdefault(number, ServerPeer(number))
+            peer.server = server
+
+    def send(self, number: int, note: Note, payload: memoryview | bytes | None = None) -> None:
+        peer = self._peers.get(number)
+        if peer is not None and peer.is_ready and peer.connection is not None:
+            peer.connection.send(note, payload)
+
+    def unreached(self) -> tuple[int, ...]:
+        """Servers of the map that there has been no connection to for long."""
+        long_ago = time.monotonic() - UNREACHED_SECONDS
+        absent = (peer for peer in self._peers.values() if peer.server is not None and not peer.is_ready)
+        return tuple(peer.number for peer in absent if peer.absent_since < long_ago)
+
+    def tend(self, board: Switchboard) -> float | None:
+        """Connect to whom it is due. Seconds until something is again; None: nothing is."""
+        now = time.monotonic()
+        absent = [
+            peer
+            for peer in self._peers.values()
+            if peer.server is not None and peer.connection is None and peer.number < self._number
+        ]
+        for peer in absent:
+            if now >= peer.next_try:
+                self._connect(peer, board)
+        return min((max(0.0, peer.next_try - now) for peer in absent if peer.connection is None), default=None)
+
+    def came(self, connection: Connection, hello: Hello) -> None:
+        """Another server has connected and said who it is. A newer connection of it replaces the older."""
+        peer = self._peers.setdefault(hello.server, ServerPeer(hello.server))
+        if peer.connection is not None:
+            peer.connection.close()
+        connection.label = peer
+        peer.connection, peer.is_ready = connection, True
+        connection.send(Welcome(server=self._number, view=0))
+        self._on_connected(peer.number)
+
+    def welcomed(self, peer: ServerPeer) -> None:
+        """The other end of a connection that this one made has answered."""
+        peer.is_ready = True
+        self._on_connected(peer.number)
+
+    def lost(self, peer: ServerPeer, connection: Connection) -> None:
+        if peer.connection is connection:
+            if peer.is_ready:
+                peer.absent_since = time.monotonic()
+            peer.connection, peer.is_ready = None, False
+            peer.next_try = time.monotonic() + RETRY_SECONDS
+            if peer.server is None:
+                self._peers.pop(peer.number, None)
+
+    def _connect(self, peer: ServerPeer, board: Switchboard) -> None:
+        assert peer.server is not None, "only servers of the map are connected to"
+        try:
+            if (place := self._names.find(peer.server.address)) is None:
+                peer.next_try = time.monotonic() + RETRY_SECONDS
+                return
+            connection = Connection.connecting(place, Key(SERVER_PURPOSE, self._token), self._hearer)
+        except OSError:
+            peer.next_try = time.monotonic() + RETRY_SECONDS
+            return
+        connection.label = peer
+        peer.connection = connection
+        connection.send(Hello(version=PARAMETER_VERSION, server=self._number))
+        board.add(connection)

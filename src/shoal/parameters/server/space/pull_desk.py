@@ -1,0 +1,171 @@
+"""Workers' requests for values: which of them can be answered now, which wait, and the answers.
+
+A pull waits until its entry is in the unit that it asks about, and while its worker is too far ahead of the slowest.
+Values are sent from where they lie, or left in shared memory with their seal. Not here: what else workers want
+(`worker_desk`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import msgspec
+
+from shoal.errors import ServerRefused
+from shoal.parameters.ledger.effects import Reading
+from shoal.parameters.server.space.job_state import JobState
+from shoal.parameters.server.space.worker_link import WorkerLink, refuse, send_elsewhere
+from shoal.parameters.server.updates.holding import Holding
+from shoal.wire.parameter_messages import Held, Part, Pull
+
+
+@dataclass
+class _Waiting:
+    link: WorkerLink
+    note: Pull
+    unit: int
+    at_least: int  # entry that must be in the unit
+    is_due: bool = False  # its worker is not too far ahead
+
+
+OUTPUT_BYTES = 128 * 1024 * 1024  # unsent on one connection: what it asks for besides waits until it has read some
+JOB_OUTPUT_BYTES = 1024 * 1024 * 1024  # the same of all connections of a job together
+WAITING_PER_BLOCK, FEWEST_WAITING = 4, 1024  # pulls of one connection that may wait
+
+
+class PullDesk:
+    def __init__(self, state: JobState) -> None:
+        self._state = state
+        self._waiting: dict[int, list[_Waiting]] = {}  # by unit
+        self._counts: Counter[WorkerLink] = Counter()  # of those that wait
+        self._full: dict[WorkerLink, list[_Waiting]] = {}  # could be answered, but for what their connection has unread
+
+    def ask(self, link: WorkerLink, note: Pull) -> None:
+        """`ServerRefused`: it makes no sense."""
+        holding = self._state.holding
+        if holding is None or not self._state.is_current(note.view):
+            send_elsewhere(link, note.request, self._state)
+            return
+        link.knows(note.keys)
+        if note.keys != holding.keys:
+            send_elsewhere(link, note.request, self._state)
+            return
+        if not 0 <= note.first < note.last <= len(holding.layout.blocks):
+            raise ServerRefused(
+                f"blocks {note.first} to {note.last} of a list of {len(holding.layout.blocks)}", kind="bad-request"
+            )
+        unit = holding.layout.unit_of(note.first)
+        if note.last > holding.layout.units[unit].last:
+            raise ServerRefused(f"blocks {note.first} to {note.last} are in several units", kind="bad-request")
+        if self._counts[link] > FEWEST_WAITING + WAITING_PER_BLOCK * len(holding.layout.blocks):
+            raise ServerRefused(f"{self._counts[link]} pulls of worker {link.worker} wait already", kind="bad-request")
+        waiting = _Waiting(link, note, unit, note.at_least)
+        if not self._try(holding, waiting):
+            self._waiting.setdefault(unit, []).append(waiting)
+            self._counts[link] += 1
+
+    def forget(self, link: WorkerLink) -> None:
+        for unit, several in tuple(self._waiting.items()):
+            self._waiting[unit] = [waiting for waiting in several if waiting.link is not link]
+        self._full.pop(link, None)
+        del self._counts[link]
+
+    def relieve(self) -> None:
+        """Answer those whose connections have been read from."""
+        holding = self._state.holding
+        for link in [link for link in self._full if link.connection.unsent < OUTPUT_BYTES // 2]:
+            for waiting in self._full.pop(link) if holding is not None else ():
+                self._look_again(waiting)
+
+    def look(self) -> None:
+        """Entries or blocks have come."""
+        for unit in tuple(self._waiting):
+            self.look_at(unit)
+
+    def look_at(self, unit: int) -> None:
+        """Something was applied to this unit."""
+        for waiting in self._waiting.pop(unit, ()) if self._state.holding is not None else ():
+            self._look_again(waiting)
+
+    def _look_again(self, waiting: _Waiting) -> None:
+        assert self._state.holding is not None, "it is looked at where there is one"
+        self._counts[waiting.link] -= 1
+        if not self._try(self._state.holding, waiting):
+            self._waiting.setdefault(waiting.unit, []).append(waiting)
+            self._counts[waiting.link] += 1
+
+    def _try(self, holding: Holding, waiting: _Waiting) -> bool:
+        """Whether it is answered."""
+        note, link, state = waiting.note, waiting.link, self._state
+        if note.view != holding.view:
+            send_elsewhere(link, note.request, state)
+            return True
+        if not waiting.is_due and self._look_at_clocks(waiting) is Reading.MEET:
+            assert state.sequencer.ledger is not None, "it has clocks"
+            meetings, calling = state.sequencer.ledger.meetings, state.sequencer.ledger.calling
+            link.connection.send(Held(request=note.request, meetings=meetings, calling=calling))
+            return True
+        if not waiting.is_due or state.queue.unit_applied(waiting.unit, state.newest) < waiting.at_least:
+            return False
+        if holding.lacks_for_reader(note.first, note.last):
+            reason = (
+                f"server {state.server} has no values of some blocks of job {state.job}: nobody has assigned them, or "
+                "they were lost with other servers; assign them, from a checkpoint where there is one"
+            )
+            refuse(link, ServerRefused(reason, kind="lost"), note.request)
+        elif self._is_full(waiting):
+            self._full.setdefault(link, []).append(waiting)
+            self._counts[link] += 1
+        else:
+            self._answer(holding, waiting)
+        return True
+
+    def _is_full(self, waiting: _Waiting) -> bool:
+        """Its connection, or those of its job, have so much unread that the answer waits, if it has bytes."""
+        note, link = waiting.note, waiting.link
+        if link.arena is not None and not (note.by_value or note.with_state):
+            return False
+        unsent = link.connection.unsent
+        if unsent > OUTPUT_BYTES:
+            return True
+        return unsent > 0 and sum(other.connection.unsent for other in self._counts) > JOB_OUTPUT_BYTES
+
+    def _look_at_clocks(self, waiting: _Waiting) -> Reading:
+        ledger, note = self._state.sequencer.ledger, waiting.note
+        if not note.is_bounded or ledger is None or ledger.staleness is None:
+            waiting.is_due = True
+            return Reading.NOW
+        if ledger.number < note.at_least:
+            return Reading.WAIT  # the worker's own clock is not up to date here
+        reading = ledger.may_read(waiting.link.worker, note.meetings)
+        if reading is Reading.NOW:
+            # The clocks are those of the ledger, so all that it has must be in the values.
+            waiting.is_due, waiting.at_least = True, max(waiting.at_least, ledger.number)
+        return reading
+
+    def _answer(self, holding: Holding, waiting: _Waiting) -> None:
+        note, link, queue = waiting.note, waiting.link, self._state.queue
+        part = Part(
+            request=note.request,
+            first=note.first,
+            last=note.last,
+            applied=queue.unit_applied(waiting.unit, self._state.newest),
+            updates=queue.unit_updates(waiting.unit),
+        )
+        if note.with_state:
+            blocks = holding.layout.blocks[note.first : note.last]
+            state, payload = holding.shard.extract(blocks)
+            link.connection.send(msgspec.structs.replace(part, state=state), payload)
+        elif note.by_value or link.arena is None:
+            link.connection.send(part, holding.shard.read(note.first, note.last), key=waiting.unit)
+        else:
+            memory = holding.shard.memory
+            link.connection.send(
+                msgspec.structs.replace(
+                    part,
+                    place=memory.place(holding.layout.offset(note.first)),
+                    seal=memory.seal_place(waiting.unit),
+                    arena=holding.offer,
+                )
+            )

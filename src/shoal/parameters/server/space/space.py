@@ -1,0 +1,340 @@
+"""One job on one server: its ledger, its blocks, and the work that the one means for the others.
+
+The ledger is ahead of the blocks: entries are taken, recorded and answered for at once, and what they change follows
+unit by unit (`work`). A new version of the map begins, in the order of entries, with a new layout of the blocks; those
+that this server lacks are fetched meanwhile.
+
+A job that this server cannot go on with (`fail`: no room, an entry that cannot be applied, whatever else is raised) is
+given up: what is held of it goes, its workers hear why, and so does the keeper, which ends it on all servers. Not here:
+what workers say (`worker_desk`), connections (`server`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+
+from shoal.errors import ServerRefused, ServerUnfit
+from shoal.parameters.blocks.memory_budget import SpaceBudget
+from shoal.parameters.keeper.space_terms import SpaceTerms
+from shoal.parameters.ledger.effects import Begun, Drop, Ended, Replace, Update
+from shoal.parameters.ledger.sequencer import Answer, AnyRecord, Installed, Instruction, Redirect, Send
+from shoal.parameters.server.space.block_moves import BlockMoves
+from shoal.parameters.server.space.job_state import JobState
+from shoal.parameters.server.space.laying_out import LayingOut
+from shoal.parameters.server.space.site import Site
+from shoal.parameters.server.space.worker_desk import Orders, WorkerDesk
+from shoal.parameters.server.updates.block_updates import BlockUpdates, pushes_of
+from shoal.parameters.server.updates.holding import Holding, Plan, plan_of
+from shoal.parameters.server.updates.update_rules import check_table, whole_bytes
+from shoal.values import ServerMap
+from shoal.wire import parameter_messages as wire
+from shoal.wire.keeper_messages import SpaceEnd, SpaceFailed
+from shoal.wire.ledger_entries import AnyEntry
+from shoal.wire.parameter_messages import Fetched, LedgerCopy
+from shoal.wire.tables import PushId, TableSpec
+
+KEPT_MAPS = 8  # versions; a server hears of each, and begins them soon
+
+
+class Space:
+    def __init__(self, terms: SpaceTerms, site: Site) -> None:
+        self.terms = terms
+        self.state = JobState(terms.job, site.number)
+        self.desk = WorkerDesk(self.state, Orders(self._define, self._propose, self._discard))
+        self._site = site
+        self._budget = SpaceBudget(site.budget, terms.job, terms.quota, self)
+        self._laying: LayingOut | None = None  # a new layout of the blocks, which is being made
+        self._is_laying_first = False  # it is the first one, and no entry of the ledger waits for it
+        self.applied_updates = 0  # since this server has the space
+        self._refused_tables: dict[
+            bytes, SpaceEnd
+        ] = {}  # that cannot be held, while those are told that have defined it; by digest
+        self._maps: dict[int, ServerMap] = {}
+        self.updates = BlockUpdates(self.state, site, self.desk)
+        self.moves = BlockMoves(self.state, site)
+        self._members: tuple[int, ...] = ()  # of the newest generation that was looked at
+
+    @property
+    def job(self) -> str:
+        return self.terms.job
+
+    @property
+    def held_bytes(self) -> int:
+        return self.updates.held_bytes + (0 if self.state.holding is None else self.state.holding.held_bytes)
+
+    @property
+    def claimed_bytes(self) -> int:
+        """What it holds, or has been promised; no other job gets these."""
+        return self.updates.held_bytes + (0 if self.state.holding is None else self.state.holding.claimed_bytes)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state.end is not None
+
+    @property
+    def is_filled(self) -> bool:
+        """It has begun the newest map and has all blocks of its own that anybody has."""
+        return self.has_ended or (self.state.is_begun and self.moves.are_over)
+
+    # The table
+
+    def _define(self, table: TableSpec) -> bool:
+        """False: it is being laid out, or another one is. `ServerRefused`: it cannot be held here, or is not the one
+        that others have defined."""
+        if self.state.table is not None:
+            if self.state.table.digest != table.digest:
+                raise ServerRefused(
+                    f"job {self.job} has another table already: workers must have the same models and optimizers",
+                    kind="table",
+                )
+            return True
+        if self._laying is not None:
+            return False
+        if (refused := self._refused_tables.get(table.digest)) is not None:
+            raise ServerRefused(refused.reason, kind=refused.kind)
+        assert self.state.map is not None and self.state.is_begun, "workers are heard when the map has begun"
+        self._is_laying_first = True
+        plan = partial(self._plan_first, table, self.state.map)
+        self._laying = LayingOut(self._site, table, None, plan, self._make_first)
+        return False
+
+    def _plan_first(self, table: TableSpec, servers: ServerMap) -> Plan:
+        """In the second thread: what is wrong with a table, then how it is laid out."""
+        check_table(table)
+        self._check_quota(table, servers)
+        return plan_of(table, servers, self._site.number)
+
+    def _make_first(self, plan: Plan) -> Holding:
+        self._budget.check(plan.needed, f"its part of job {self.job}")
+        return Holding(plan, self._budget)
+
+    def _check_quota(self, table: TableSpec, servers: ServerMap) -> None:
+        needed = whole_bytes(table) * min(servers.replicas, len(servers.servers))
+        if self.terms.quota and needed > self.terms.quota:
+            raise ServerRefused(
+                f"job {self.job} needs {needed} bytes on the servers for parameters and optimizers' state, "
+                f"{servers.replicas} replicas included; its quota is {self.terms.quota}: raise --server-quota, "
+                "or use fewer replicas or an optimizer with less state",
+                kind="quota",
+            )
+
+    # What other servers say
+
+    def new_map(self, servers: ServerMap) -> None:
+        self.state.map = servers
+        if self.has_ended:
+            return
+        self._maps[servers.version] = servers
+        for old in [version for version in self._maps if version <= servers.version - KEPT_MAPS]:
+            del self._maps[old]
+        self.updates.new_map(servers)
+        self._carry_out(self.state.sequencer.new_map(servers))
+
+    def connected(self, server: int) -> None:
+        """There is a new connection to another server: what was sent to it before may be lost."""
+        if self.has_ended:
+            return
+        self._carry_out(self.state.sequencer.connected(server))
+        self.updates.connected()
+        self.moves.connected(server)
+
+    def recorded(self, sender: int, note: AnyRecord, payload: memoryview | None) -> None:
+        if self.has_ended:
+            return
+        if isinstance(note, LedgerCopy) and note.table is not None and self.state.table is None:
+            self.state.table = note.table
+        self._carry_out(self.state.sequencer.heard(sender, note, bytes(payload or b"")))
+
+    def _propose(self, entry: AnyEntry, view: int) -> None:
+        self._carry_out(self.state.sequencer.proposed(entry, view))
+
+    def _carry_out(self, instructions: Sequence[Instruction]) -> None:
+        for each in instructions:
+            if isinstance(each, Send):
+                self._send(each)
+            elif isinstance(each, Answer):
+                self._site.crash_at("answer")
+                self.desk.answer(each.worker, each.answer)
+            elif isinstance(each, Redirect):
+                self.desk.redirect(each.worker, each.request)
+            elif isinstance(each, Installed):
+                self._install(each)
+            elif isinstance(each, Drop):
+                for push in each.pushes:
+                    self.release(push)
+            elif isinstance(each, Update | Replace | Begun):
+                self.state.queue.add(each)
+            elif isinstance(each, Ended):
+                self.fail(SpaceEnd(f"job {self.job} was ended: {each.reason}"))
+                return
+        if instructions:
+            self._forget_the_dead()
+            self._advance()
+
+    def _send(self, order: Send) -> None:
+        note = order.note
+        if isinstance(note, LedgerCopy):
+            note = msgspec.structs.replace(note, table=self.state.table)
+        if isinstance(note, wire.Recorded):
+            self._site.crash_at("recorded")
+        self._site.to_server(order.server, note, order.payload or None)
+        if isinstance(note, wire.Record):
+            self._site.crash_at("record")
+
+    def _install(self, installed: Installed) -> None:
+        if installed.had_one:
+            raise ServerUnfit(f"server {self._site.number} has missed entries of job {self.job} and must not go on")
+        assert self.state.sequencer.ledger is not None, "it was just installed"
+        self.state.queue.clear(self.state.sequencer.ledger.updates)
+
+    def _forget_the_dead(self) -> None:
+        """What workers have staged that are gone, and in the generation no more, will never be applied."""
+        ledger, holding = self.state.sequencer.ledger, self.state.holding
+        if ledger is None or holding is None or ledger.workers == self._members:
+            return
+        connected = {link.worker for link in self.desk.links.values()}
+        gone = set(self._members) - set(ledger.workers) - connected
+        self._members = ledger.workers
+        for push in holding.staging.all():
+            if push.worker in gone:
+                self._discard(push)
+
+    def _discard(self, push: PushId) -> None:
+        """It will not be proposed. If the ledger has it all the same, that counts."""
+        ledger = self.state.sequencer.ledger
+        waiting = () if ledger is None else (entry.push for entry in ledger.open_pushes.values())
+        if push not in waiting and not any(
+            push in pushes_of(work) for work in self.state.queue if not isinstance(work, Begun)
+        ):
+            self.release(push)
+
+    # Work on blocks
+
+    @property
+    def has_work(self) -> bool:
+        if self._laying is not None:
+            return self._laying.has_work
+        head = self.state.queue.head
+        return head is not None and (isinstance(head, Begun) or self.updates.has_work(head))
+
+    def work(self) -> None:
+        """A little of it: one unit."""
+        head = self.state.queue.head
+        if self._laying is not None:
+            self._lay_out(self._laying)
+        elif isinstance(head, Begun):
+            self._begin(head)
+        elif head is not None and (applied := self.updates.work(head)) is not None:
+            self.state.queue.finish()
+            self.applied_updates += 1
+            for push in applied:
+                self.release(push)
+            self._site.crash_at("applied")
+            self._advance()
+
+    def release(self, push: PushId) -> None:
+        """It is applied, or never will be."""
+        if self.state.holding is not None:
+            staged = self.state.holding.staging.drop(push)
+            self.desk.staging.decided(push, tell=staged is not None and staged.uses_arena)
+
+    # Moving blocks
+
+    def _begin(self, begun: Begun) -> None:
+        """Everything before it is applied: the layout of the new version, with what is here of it."""
+        servers = self._maps.get(begun.view)
+        if self.state.holding is not None:
+            for push in self.state.holding.staging.all():
+                self.release(push)
+        is_here = servers is not None and servers.server(self._site.number) is not None
+        if servers is None or not is_here or self.state.table is None:
+            self._begun()
+        else:
+            plan = partial(plan_of, self.state.table, servers, self._site.number)
+            make = partial(self._make_next, servers.reason)
+            self._laying = LayingOut(self._site, self.state.table, self.state.holding, plan, make)
+
+    def _begun(self) -> None:
+        """The version of the map at the head of the queue has its layout, if it needs one."""
+        self.state.queue.finish()
+        self._site.crash_at("begun")
+        self._advance()
+        self._site.filled()
+
+    def _make_next(self, reason: str, plan: Plan) -> Holding:
+        """This server's part by a new map, which others' deaths may have made larger than it has room for."""
+        older = self.state.holding
+        if older is None or plan.needed > older.shard.held_bytes:
+            what = f"its part of job {self.job} by version {plan.map.version} of the map ({reason})"
+            self._budget.check(plan.needed, what)
+        return Holding(plan, self._budget, older)
+
+    def _lay_out(self, laying: LayingOut) -> None:
+        """A little of a new layout."""
+        try:
+            holding = laying.work()
+        except ServerRefused as refusal:
+            self._laying = None
+            if not self._is_laying_first:
+                raise
+            self._is_laying_first = False
+            # The worker that defined the table is told why it was refused.
+            self._refused_tables = {laying.table.digest: SpaceEnd(str(refusal), refusal.kind)}
+            self.desk.look()
+            self._refused_tables = {}  # who comes later may find room
+            return
+        if holding is None:
+            return
+        self._laying = None
+        self.state.table, self.state.holding = holding.table, holding
+        self.moves.begin(holding)
+        if self._is_laying_first:
+            self._is_laying_first = False
+            self._advance()
+        else:
+            self._begun()
+
+    def fetched(self, sender: int, note: Fetched, payload: memoryview | None) -> None:
+        self.moves.fetched(sender, note, payload)
+        self._advance()
+
+    def _advance(self) -> None:
+        """The ledger or the blocks have changed."""
+        if self.moves.advance():
+            self._site.filled()
+        self.desk.look()
+
+    # The end
+
+    def fail(self, end: SpaceEnd) -> None:
+        """This server cannot go on with the job, and so nobody can. Other jobs can."""
+        if not self.has_ended:
+            self._site.to_keeper(SpaceFailed(job=self.job, end=end))
+            self.end(end)
+
+    def end(self, end: SpaceEnd) -> None:
+        """Hold nothing of the job any more, and refuse whatever its workers ask for."""
+        if self.has_ended:
+            return
+        self.state.end = end
+        self._let_go()
+        self.state.queue.clear(0)
+        self.moves.end()
+        self.desk.refuse(ServerRefused(end.reason, kind=end.kind))
+        self._site.filled()
+
+    def close(self) -> None:
+        self.desk.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Of all memory."""
+        if self._laying is not None:
+            self._laying.cancel()
+        self.updates.close()
+        if self.state.holding is not None:
+            self._site.background.dispose(self.state.holding.close)
+        self._laying = self.state.holding = None

@@ -1,0 +1,166 @@
+"""What workers stage on a server: taken where it goes by the map that has begun here, and kept until it is decided.
+
+A push that goes by another map is not taken, and its end is answered with the newest one. One that is staged again
+after a broken connection, whole or decided as it is here already, is read and not taken twice. Not here: where the
+bytes are kept (`staging`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from shoal.errors import ServerRefused
+from shoal.parameters.server.space.job_state import JobState
+from shoal.parameters.server.space.worker_link import WorkerLink, send_elsewhere
+from shoal.wire.ledger_entries import Assign, Push
+from shoal.wire.parameter_messages import Discard, Released, Stage, StageDone, StageEnd
+from shoal.wire.tables import PushId
+
+KEPT_DECISIONS = 64  # newest decided pushes of each worker
+
+
+class StageDesk:
+    def __init__(self, state: JobState, discard: Callable[[PushId], None]) -> None:
+        """`discard` is for pushes that will never be proposed."""
+        self._state = state
+        self._discard = discard
+        self._stagers: dict[int, WorkerLink] = {}  # by worker: who staged last
+        self._decided: dict[int, OrderedDict[int, None]] = {}  # by worker: numbers of pushes
+
+    # From workers
+
+    def room(self, link: WorkerLink, note: Stage, size: int) -> memoryview | None:
+        if note.place >= 0 or not self._takes(link, note):
+            return None
+        assert self._state.holding is not None, "it is current"
+        return self._state.holding.staging.room(note, size)
+
+    def staged(self, link: WorkerLink, note: Stage, payload: memoryview | None) -> None:
+        holding = self._state.holding
+        if note.place < 0:
+            if payload is None or link.is_replaced:
+                return  # it was not to be taken
+            if not payload:
+                raise ServerRefused(f"push {note.push.number} is staged without bytes or a place", kind="bad-request")
+            if holding is None or holding.view != note.view:
+                link.miss(note.push)  # the map changed while it came
+            else:
+                holding.staging.arrived(note)
+            return
+        if not self._takes(link, note):
+            return
+        if link.arena is None:
+            raise ServerRefused(
+                f"worker {link.worker} names a place in its memory, which this server cannot see", kind="bad-request"
+            )
+        assert holding is not None, "it is current"
+        if len(link.arena) > holding.largest_arena:
+            raise ServerRefused(
+                f"worker {link.worker} shares {len(link.arena)} bytes of memory; the job's table needs at most "
+                f"{holding.largest_arena}",
+                kind="bad-request",
+            )
+        holding.staging.place(note, link.arena)
+
+    def end(self, link: WorkerLink, note: StageEnd) -> None:
+        holding = self._state.holding
+        self._check_owner(link, note.push)
+        if link.is_replaced:
+            return  # nobody hears the answer
+        if not note.request:
+            self._answer_whether_free(link, note.push)
+            return
+        if note.push in link.missed or holding is None or not self._state.is_current(note.view):
+            link.missed.discard(note.push)
+            self._drop_parts(link.worker, note.push)
+            send_elsewhere(link, note.request, self._state)
+            return
+        staged = holding.staging.find(note.push)
+        if self._is_decided(note.push):
+            link.connection.send(Released(push=note.push))
+        elif staged is None or not staged.is_complete:
+            holding.staging.end(note)
+        applied = self._state.queue.applied(self._state.newest)
+        link.connection.send(StageDone(request=note.request, push=note.push, applied=applied))
+
+    def discard(self, link: WorkerLink, note: Discard) -> None:
+        self._check_owner(link, note.push)
+        link.missed.discard(note.push)
+        if not self._is_decided(note.push):
+            self._discard(note.push)
+
+    def _answer_whether_free(self, link: WorkerLink, push: PushId) -> None:
+        """After a reconnect: an answer of before may be lost. A push that is not here any more is read by nobody."""
+        holding = self._state.holding
+        if holding is None or holding.staging.find(push) is None:
+            link.connection.send(Released(push=push))
+        else:
+            self._replace(link)  # who is told later
+
+    def left(self, link: WorkerLink) -> None:
+        """What it staged in part goes. What is whole may have been proposed: the ledger says what becomes of it."""
+        if self._stagers.get(link.worker) is link:
+            del self._stagers[link.worker]
+            self._drop_parts(link.worker)
+
+    # From the space
+
+    def decided(self, push: PushId, *, tell: bool) -> None:
+        """`tell`: some of it was in the worker's memory, which is free again."""
+        known = self._decided.setdefault(push.worker, OrderedDict())
+        known[push.number] = None
+        while len(known) > KEPT_DECISIONS:
+            known.popitem(last=False)
+        if tell and (link := self._stagers.get(push.worker)) is not None:
+            link.connection.send(Released(push=push))
+
+    def lacks(self, entry: Push | Assign) -> bool:
+        """It cannot be applied here. One of another map is void anyway."""
+        holding = self._state.holding
+        if holding is None or entry.view != holding.view or not self._state.is_begun or not holding.layout.blocks:
+            return False
+        staged = holding.staging.find(entry.push)
+        return not self._is_decided(entry.push) and (staged is None or not staged.is_complete)
+
+    # Pieces of the above
+
+    def _takes(self, link: WorkerLink, note: Stage) -> bool:
+        """False: it is not to be staged, now or for good."""
+        self._check_owner(link, note.push)
+        holding = self._state.holding
+        if link.is_replaced:
+            return False
+        if holding is None or not self._state.is_current(note.view):
+            link.miss(note.push)
+            return False
+        link.knows(note.keys)
+        if note.keys != holding.keys:
+            link.miss(note.push)
+            return False
+        self._replace(link)
+        staged = holding.staging.find(note.push)
+        return not self._is_decided(note.push) and (staged is None or not staged.is_complete)
+
+    def _replace(self, link: WorkerLink) -> None:
+        """A worker that has connected anew begins again. The end of its connection before may be noticed late."""
+        older = self._stagers.get(link.worker)
+        if older is not None and older is not link:
+            older.is_replaced = True
+            self._drop_parts(link.worker)
+        self._stagers[link.worker] = link
+
+    def _check_owner(self, link: WorkerLink, push: PushId) -> None:
+        if push.worker != link.worker:
+            raise ServerRefused(f"worker {link.worker} speaks of a push of worker {push.worker}", kind="bad-request")
+
+    def _is_decided(self, push: PushId) -> bool:
+        return push.number in self._decided.get(push.worker, ())
+
+    def _drop_parts(self, worker: int, only: PushId | None = None) -> None:
+        if (holding := self._state.holding) is None:
+            return
+        for push in holding.staging.of_worker(worker):
+            staged = holding.staging.find(push)
+            if staged is not None and not staged.is_complete and only in (None, push):
+                holding.staging.drop(push)

@@ -1,0 +1,232 @@
+"""What the workers of one job ask of a server: to define the table, to stage pushes, to take proposals, to send values.
+
+Whatever they say is checked and answered, or refused with a sentence (`ServerRefused`, which the server sends on). What
+goes by another version of the map than has begun here is answered with the newest (`Moved`). Not here: the ledger and
+the blocks (`space`), bytes between workers (`relay_desk`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shoal.errors import ServerRefused
+from shoal.parameters.blocks.placement import keys_digest
+from shoal.parameters.connections.connection import Connection
+from shoal.parameters.connections.large_bodies import LargeBodies
+from shoal.parameters.ledger.proposals import objection
+from shoal.parameters.relay.relay_desk import RelayDesk
+from shoal.parameters.server.space.job_state import JobState
+from shoal.parameters.server.space.pull_desk import PullDesk
+from shoal.parameters.server.space.stage_desk import StageDesk
+from shoal.parameters.server.space.worker_link import WorkerLink, refuse, send_elsewhere
+from shoal.parameters.server.updates.update_rules import check_terms
+from shoal.wire.ledger_entries import AnyAnswer, AnyEntry, Assign, Begin, Proposal, Push
+from shoal.wire.parameter_messages import (
+    Answered,
+    AnyNote,
+    Define,
+    Defined,
+    Discard,
+    KeyList,
+    Propose,
+    Pull,
+    Relay,
+    RelayJoin,
+    Stage,
+    StageEnd,
+)
+from shoal.wire.tables import PushId, TableSpec
+
+MOST_PENDING = 4096  # entries that some server lacks, or that wait for a view: who proposes more is held
+PROPOSING = "proposing"  # why a connection is held
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What the desk has the space do."""
+
+    define: Callable[[TableSpec], bool]  # may refuse; False: it is being laid out, so ask again
+    propose: Callable[[AnyEntry, int], None]  # an entry, by a version of the map
+    discard: Callable[[PushId], None]  # what will never be proposed
+
+
+class WorkerDesk:
+    def __init__(self, state: JobState, orders: Orders) -> None:
+        self.links: dict[Connection, WorkerLink] = {}
+        self.bodies = LargeBodies()
+        self._state = state
+        self._orders = orders
+        self.staging = StageDesk(state, orders.discard)
+        self._pulls = PullDesk(state)
+        self._relay = RelayDesk()
+        self._defines: list[tuple[WorkerLink, Define]] = []  # until the map has begun
+        self._proposers: dict[int, WorkerLink] = {}  # by worker: who proposed last
+        self._hasty: set[WorkerLink] = set()  # who propose faster than servers record, and are held
+
+    # From the server
+
+    def room(self, link: WorkerLink, note: AnyNote, size: int) -> memoryview | None:
+        if isinstance(note, Stage):
+            self._check_room()
+            return self.staging.room(link, note, size)
+        if isinstance(note, Relay):
+            return self._relay.room(size)
+        raise ServerRefused(
+            f"{type(note).__name__} comes with {size} raw bytes; it should have none", kind="bad-request"
+        )
+
+    def heard(self, link: WorkerLink, note: AnyNote, payload: memoryview | None) -> None:
+        if not isinstance(note, Relay | RelayJoin):  # workers must still be able to tell each other
+            self._check_room()
+        if isinstance(note, Stage):
+            self.staging.staged(link, note, payload)
+        elif isinstance(note, Pull):
+            self._pulls.ask(link, note)
+        elif isinstance(note, Propose):
+            self._take_proposal(link, note)
+        elif isinstance(note, StageEnd):
+            self.staging.end(link, note)
+        elif isinstance(note, Discard):
+            self.staging.discard(link, note)
+        elif isinstance(note, Define):
+            self._defines.append((link, note))
+            self._answer_defines()
+        elif isinstance(note, KeyList):
+            self._learn(link, note)
+        elif isinstance(note, Relay):
+            self._relay.frame(link, note, payload)
+        elif isinstance(note, RelayJoin):
+            self._relay.join(link, note)
+        else:
+            raise ServerRefused(f"{type(note).__name__} is nothing that a worker tells a server", kind="bad-request")
+
+    def left(self, connection: Connection, reason: str) -> None:
+        """What it staged in part goes. What is whole may have been proposed: the ledger says what becomes of it."""
+        link = self.links.pop(connection, None)
+        if link is None:
+            return
+        self._hasty.discard(link)
+        self._relay.left(link, reason)
+        self._pulls.forget(link)
+        self._defines = [(other, note) for other, note in self._defines if other is not link]
+        if self._proposers.get(link.worker) is link:
+            del self._proposers[link.worker]
+        self.staging.left(link)
+        link.close()
+
+    def close(self) -> None:
+        for connection in tuple(self.links):
+            self.left(connection, "the job is over")
+            connection.end()
+
+    # From the space
+
+    def answer(self, worker: int, answer: AnyAnswer) -> None:
+        if (link := self._proposers.get(worker)) is not None:
+            link.connection.send(Answered(answer=answer))
+
+    def refuse(self, refusal: ServerRefused) -> None:
+        """Whatever any worker waits for, it waits in vain."""
+        for link in self.links.values():
+            refuse(link, refusal, 0)
+
+    def redirect(self, worker: int, request: int) -> None:
+        if (link := self._proposers.get(worker)) is not None:
+            send_elsewhere(link, request, self._state)
+
+    def detach(self, unit: int) -> None:
+        """The unit's bytes are about to change."""
+        for connection in self.links:
+            connection.detach(unit)
+
+    def look(self) -> None:
+        """The ledger or the blocks have changed: who waited may be answered."""
+        self._answer_defines()
+        self._pulls.look()
+
+    def look_at(self, unit: int) -> None:
+        self._pulls.look_at(unit)
+
+    def relieve(self) -> None:
+        """Others may have caught up: let those go on that were held for them."""
+        self._relay.relieve()
+        self._pulls.relieve()
+        if self._hasty and self._state.sequencer.pending <= MOST_PENDING // 2:
+            hasty, self._hasty = self._hasty, set()
+            for link in hasty:
+                link.connection.go_on(PROPOSING)
+
+    def _check_room(self) -> None:
+        if self._state.end is not None:
+            raise ServerRefused(self._state.end.reason, kind=self._state.end.kind)
+
+    # Tables and lists
+
+    def _answer_defines(self) -> None:
+        if not self._defines or not self._state.is_begun:
+            return
+        defines, self._defines = self._defines, []
+        for link, note in defines:
+            try:
+                if not self._orders.define(note.table):
+                    self._defines.append((link, note))
+                    continue
+            except ServerRefused as refusal:
+                refuse(link, refusal, note.request)
+                continue
+            ledger = self._state.sequencer.ledger
+            assert ledger is not None, "the map has begun"
+            told = Defined(request=note.request, has_values=ledger.has_values, origin=ledger.origin)
+            link.connection.send(told)
+
+    def _learn(self, link: WorkerLink, note: KeyList) -> None:
+        table = self._state.table
+        if table is None:
+            raise ServerRefused(f"job {self._state.job} has no table yet: define it first", kind="bad-request")
+        if max(note.blocks, default=0) >= 2**32 or min(note.blocks, default=0) < 0:
+            raise ServerRefused("a list of keys names blocks that no table has", kind="bad-request")
+        if note.digest != keys_digest(table.digest, note.blocks):
+            raise ServerRefused("a list of keys has another digest than it is sent with", kind="bad-request")
+        link.learn(note)
+
+    # Proposals and values
+
+    def _take_proposal(self, link: WorkerLink, note: Propose) -> None:
+        entry = note.entry
+        if isinstance(entry, Begin) or entry.worker != link.worker:
+            raise ServerRefused(f"worker {link.worker} proposes what is not its to propose", kind="bad-request")
+        self._proposers[link.worker] = link
+        if not self._is_known(link.worker, entry.request):
+            try:
+                self._check_proposal(entry)
+            except ServerRefused as refusal:
+                refuse(link, refusal, entry.request)
+                return
+        self._orders.propose(entry, note.view)
+        if self._state.sequencer.pending > MOST_PENDING and link not in self._hasty:
+            self._hasty.add(link)
+            link.connection.hold(PROPOSING)
+
+    def _check_proposal(self, entry: Proposal) -> None:
+        """Before it is numbered: what is in the ledger is every server's to apply."""
+        table = self._state.table
+        if reason := objection(entry):  # type: ignore[arg-type]  # every proposal is an entry
+            raise ServerRefused(f"worker {entry.worker} cannot propose this: {reason}", kind="bad-request")
+        if not isinstance(entry, Push | Assign):
+            return
+        if entry.push.worker != entry.worker:
+            raise ServerRefused(
+                f"worker {entry.worker} proposes a push of worker {entry.push.worker}", kind="bad-request"
+            )
+        if table is None:
+            raise ServerRefused(f"job {self._state.job} has no table yet: define it first", kind="bad-request")
+        if isinstance(entry, Push):
+            check_terms(table, entry.terms)
+        if self.staging.lacks(entry):
+            reason = f"push {entry.push.number} of worker {entry.worker} is not staged: stage it before proposing it"
+            raise ServerRefused(reason, kind="bad-request")
+
+    def _is_known(self, worker: int, request: int) -> bool:
+        ledger = self._state.sequencer.ledger
+        return ledger is not None and ledger.has_seen(worker, request)

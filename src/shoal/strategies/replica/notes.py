@@ -1,0 +1,104 @@
+"""The note: a short vector that all workers add up once per exchange, in double precision.
+
+It carries what every worker must know before a step counts: the total weight, whether somebody wants to stop or to
+save, to regroup or to leave, whether all took the same number of optimizer steps, which buffers changed anywhere, and
+from time to time a digest of each worker's replica.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from shoal.errors import WorkersDisagree
+from shoal.strategies.peers.peers import Peers
+
+DIGEST_LIMIT = 2**40  # digests below it add up exactly in double precision for thousands of workers
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What all workers found out together at one point."""
+
+    stop: str | None = None  # reason, if any worker wants the loops to end
+    is_same: bool = True  # all workers have the same `terms`
+
+
+@dataclass
+class Votes:
+    """What this worker brings to the next agreement."""
+
+    stop: str | None = None  # reason, where this worker wants all loops to end
+    updates: int = 0  # optimizer steps taken since the script began; must be equal everywhere
+    stop_seen: bool = False  # an exchange showed that some worker votes for a stop; all workers saw it at that step
+    save: bool = False  # this worker wants a checkpoint of the step that is being made
+    busy: bool = False  # this worker is still writing the one before
+    save_seen: bool = False  # in the present step's exchange some worker wanted one
+    busy_seen: bool = False  # and some worker could not
+    leaving: bool = False  # this worker has said in the present step's exchange that it hands its place over
+    leaving_seen: int = 0  # how many have
+    regroup_seen: bool = False  # some worker knows of somebody who waits to be let in
+
+    def forget_seen(self) -> None:
+        """The members have regrouped: what was seen may have come from a worker that is gone, and not all may have."""
+        self.stop_seen = self.regroup_seen = self.leaving = False
+        self.leaving_seen = 0
+
+
+@dataclass(frozen=True)
+class Note:
+    vector: torch.Tensor  # becomes the sum over all workers
+    updates: int  # this worker's own
+    digest: int  # of what all workers should have in common; 0 where nothing is compared
+    slots: int = 0  # at the end of the vector, one per rank: digests of replicas, where it matters whose differ
+
+
+@dataclass(frozen=True)
+class Reading:
+    weight: float
+    changed: tuple[bool, ...]
+    digests: tuple[int, ...] = ()  # by rank
+    is_same: bool = True  # all workers gave the same `digest`
+
+
+class NoteBoard:
+    """Writes this worker's notes and reads the sums."""
+
+    def __init__(self, peers: Peers, votes: Votes) -> None:
+        self.peers = peers
+        self._votes = votes
+
+    def write(self, weight: float, changed: list[bool], digest: int = 0, *, own_digest: int | None = None) -> Note:
+        """`digest` should be equal everywhere; `own_digest` is told to all, who then know whose differ."""
+        votes, group = self._votes, self.peers.group
+        wants_stop = votes.stop is not None or self.peers.stop_wish() is not None
+        votes.leaving = self.peers.leave_wish() is not None
+        wants_regroup = self.peers.regroup_wish() is not None
+        said = map(float, (wants_stop, votes.save, votes.busy, votes.leaving, wants_regroup))
+        slots = [0.0] * group.size if own_digest is not None else []
+        if own_digest is not None:
+            slots[group.rank] = float(own_digest)
+        vector = [weight, float(votes.updates), float(digest), *said, *map(float, changed), *slots]
+        return Note(torch.tensor(vector, dtype=torch.float64), votes.updates, digest, len(slots))
+
+    def read(self, note: Note) -> Reading:
+        weight, updates, digests, stops, saves, busy, leaving, regroups, *flags = note.vector.tolist()
+        size = self.peers.group.size
+        if updates != size * note.updates:
+            raise WorkersDisagree(
+                f"worker {self.peers.worker} has taken {note.updates} optimizer steps and the {size} workers together "
+                f"{int(updates)}; every worker must call optimizer.step() in the same iterations"
+            )
+        self._votes.stop_seen = self._votes.stop_seen or stops > 0
+        self._votes.save_seen = self._votes.save_seen or saves > 0
+        self._votes.busy_seen = self._votes.busy_seen or busy > 0
+        self._votes.leaving_seen = max(self._votes.leaving_seen, int(leaving))
+        self._votes.regroup_seen = self._votes.regroup_seen or regroups > 0
+        changed = flags[: len(flags) - note.slots]
+        return Reading(
+            weight=weight,
+            changed=tuple(flag > 0 for flag in changed),
+            digests=tuple(int(slot) for slot in flags[len(changed) :]),
+            is_same=digests == size * note.digest,
+        )

@@ -1,0 +1,1 @@
+"""Loops over data: where positions come from, how each step is begun and settled, and where all workers meet."""

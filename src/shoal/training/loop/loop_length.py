@@ -1,0 +1,62 @@
+"""How long a loop over data is, in batches and in steps, while the number of workers stays what it is. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.data.dealing import Dealing, count_steps
+from shoal.training.loop.loop_plan import LoopPlan
+from shoal.values import Cursor
+from shoal.wire.tables import Range
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a loop is."""
+
+    first_step: int  # steps that the job had applied when it began
+    step: int  # that it has applied now
+    cursor: Cursor
+    gaps: tuple[Range, ...] = ()  # positions before the cursor that are still to be used
+
+
+@dataclass(frozen=True)
+class LoopLength:
+    plan: LoopPlan
+    dealing: Dealing
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """None: nobody knows how many samples there are."""
+        return self.plan.feed.steps(self.dealing)
+
+    @property
+    def epochs(self) -> int:
+        """Of all of it, also where it is one of a nested loop's; those that a limit of steps comes to."""
+        if self.plan.total_epochs:
+            return self.plan.total_epochs
+        return -(-(self.plan.steps or 1) // self.steps_per_epoch) if self.steps_per_epoch else 1
+
+    def batches(self) -> int:
+        """On each worker, over all epochs."""
+        plan, per_epoch = self.plan, self.steps_per_epoch
+        if per_epoch is None and (plan.steps is None or plan.total_epochs is not None):
+            raise TypeError("the length of a stream is not known before it ends; limit the loop with steps=")
+        steps = plan.steps if per_epoch is None else per_epoch * plan.epochs
+        assert steps is not None
+        return min(steps, plan.steps or steps) * plan.accumulate
+
+    def end(self, place: Place) -> int | None:
+        """Steps that the job will have applied when it is over."""
+        feed, plan, per_epoch = self.plan.feed, self.plan, self.steps_per_epoch
+        limit = None if plan.steps is None else place.first_step + plan.steps
+        if per_epoch is None or feed.samples is None:
+            return limit
+        epochs = (plan.total_epochs or plan.first_epoch + plan.epochs) - place.cursor.epoch
+        rest = max(0, feed.samples - place.cursor.position)
+        # Gaps were whole updates of somebody's: nothing of them is dropped.
+        left = sum(count_steps(self.dealing, gap.size) for gap in place.gaps)
+        if epochs > 0:
+            left += (epochs - 1) * per_epoch + count_steps(self.dealing, rest, drop_last=feed.drop_last)
+        end = place.step + left
+        return end if limit is None else min(end, limit)

@@ -1,0 +1,1 @@
+"""What a script trains: its models and optimizers, the state of both by global names, and the device they are on."""

@@ -1,0 +1,213 @@
+"""Optimizers in a script: `step()` applies whole steps only.
+
+The user's own optimizer object stays what it is; its `step` is replaced by a bound method, because learning-rate
+schedulers look at `step.__func__`. Where one iteration takes several optimizer steps, a copy is kept of what all but
+the last one change, so that a failure after the first leaves none of them applied.
+"""
+
+from __future__ import annotations
+
+import time
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from shoal.errors import UsageError
+from shoal.strategies.replica.notes import Votes
+from shoal.strategies.strategy import Iteration, Stepping, Strategy
+
+Closure = Callable[[], Any]
+
+
+class UndoCopy:
+    """Parameters and state of one optimizer as they were before a step."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        started = time.perf_counter()
+        self._optimizer = optimizer
+        self._parameters = [(p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"]]
+        self._state = {parameter: _cloned(state) for parameter, state in optimizer.state.items()}
+        self.size = sum(saved.numel() * saved.element_size() for _, saved in self._parameters)
+        self.size += sum(_size(state) for state in self._state.values())
+        self.seconds = time.perf_counter() - started
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for parameter, saved in self._parameters:
+            parameter.copy_(saved)
+        self._optimizer.state.clear()
+        self._optimizer.state.update(self._state)
+
+
+def _cloned(state: Any) -> Any:
+    if isinstance(state, torch.Tensor):
+        return state.detach().clone()
+    if isinstance(state, dict):
+        return {name: _cloned(value) for name, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(_cloned(value) for value in state)
+    return state
+
+
+def _size(state: Any) -> int:
+    if isinstance(state, torch.Tensor):
+        return state.numel() * state.element_size()
+    if isinstance(state, dict):
+        return sum(_size(value) for value in state.values())
+    return sum(_size(value) for value in state) if isinstance(state, list | tuple) else 0
+
+
+@contextmanager
+def _scaled(optimizer: torch.optim.Optimizer, factor: float) -> Iterator[None]:
+    """Learning rates times a factor, for one step only: schedulers and checkpoints see those that the script set."""
+    if factor == 1.0:
+        yield
+        return
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate * factor
+    try:
+        yield
+    finally:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
+class OptimizerSteps:
+    """Decides for every `optimizer.step()` whether it changes anything, and keeps what undoing it needs."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        votes: Votes,
+        *,
+        can_fail: Callable[[], bool],
+        average_loss: Callable[[Any], Any],
+        before_update: Callable[[], float],
+    ) -> None:
+        self._strategy = strategy
+        self._votes = votes  # counts optimizer steps, so that all workers can compare
+        self._is_watched = strategy.watches
+        self._can_fail = can_fail  # whether an exchange can fail at all: not while the worker is alone
+        self._average_loss = average_loss  # mean over workers, for closures whose loss steers the optimizer
+        self._before_update = before_update  # the state is about to change; gives a factor for learning rates
+        self._iteration: Iteration | None = None
+        self._undo: list[UndoCopy] = []
+        self._usual = 2  # optimizer steps that an iteration is expected to take; 2 at first, to learn from one
+        self._most = 1  # that any iteration has taken so far
+        self.undo_cost: tuple[int, float] | None = None  # bytes and seconds of the last iteration's copies
+
+    def begin(self, iteration: Iteration) -> None:
+        self._iteration = iteration
+        self._undo = []
+
+    def end(self, iteration: Iteration) -> None:
+        """The iteration is over. A void one is undone."""
+        if iteration.is_void:
+            self.undo()
+        elif iteration.is_last:
+            self._usual = self._most = max(self._most, iteration.updates)
+            if self._undo and iteration.updates > 1:
+                self.undo_cost = sum(copy.size for copy in self._undo), sum(copy.seconds for copy in self._undo)
+        self._undo = []
+        self._iteration = None
+
+    def undo(self) -> None:
+        assert self._iteration is not None
+        for copy in reversed(self._undo):
+            copy.restore()
+        self._votes.updates -= self._iteration.updates
+        self._iteration.updates = 0
+        self._undo = []
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether every optimizer step taken so far in this iteration can be undone."""
+        manners = self._strategy.manners
+        if self._iteration is None or manners.updates_elsewhere or manners.has_stretches:
+            return True  # nothing was changed here, or the copy of the whole stretch has it
+        return len(self._undo) >= self._iteration.updates
+
+    def step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        original: Callable[..., Any],
+        closure: Closure | None,
+        clip: float | None,
+    ) -> Any:
+        iteration = self._iteration
+        factor = self._before_update()
+        if iteration is None:
+            return original() if closure is None else original(closure)
+        if closure is not None and not (iteration.is_first and iteration.is_last):
+            raise UsageError(
+                "optimizer.step(closure) was called in a loop with accumulate; a closure sees one batch only: "
+                "use a larger batch_size instead"
+            )
+        if not iteration.may_update:
+            return None if closure is None else closure()
+        self._check_watched(optimizer)
+        if self._strategy.manners.updates_elsewhere:
+            self._update_elsewhere(Stepping(optimizer, factor, clip), closure)
+            return None
+        is_last_expected = iteration.updates + 1 >= self._usual
+        if self._can_fail() and (closure is not None or not is_last_expected):
+            self._undo.append(UndoCopy(optimizer))
+        if closure is None:
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip)
+            with _scaled(optimizer, factor):
+                result = original()
+        else:
+            with _scaled(optimizer, factor):
+                result = original(self._agreed(closure, optimizer, clip))
+        iteration.updates += 1
+        self._votes.updates += 1
+        return result
+
+    def _update_elsewhere(self, stepping: Stepping, closure: Closure | None) -> None:
+        if closure is not None:
+            raise UsageError(
+                "optimizer.step(closure) was called where servers do the updates; call backward() before step(), or "
+                "use --strategy all-reduce"
+            )
+        assert self._iteration is not None
+        self._strategy.update(stepping)
+        self._iteration.updates += 1
+        self._votes.updates += 1
+
+    def _check_watched(self, optimizer: torch.optim.Optimizer) -> None:
+        """A gradient that was not exchanged would pull this worker's replica away from the others'."""
+        if not self._can_fail():
+            return
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and not self._is_watched(parameter):
+                    raise UsageError(
+                        f"a gradient of shape {list(parameter.shape)} was not exchanged before optimizer.step(); "
+                        "hand the whole model to run.model before the loop, and thaw its parameters before the batch"
+                    )
+
+    def _agreed(self, closure: Closure, optimizer: torch.optim.Optimizer, clip: float | None) -> Closure:
+        """Line searches compare losses: every worker must see the same one, or replicas part."""
+
+        def evaluate() -> Any:
+            with torch.enable_grad():
+                loss = closure()
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip)
+            return self._average_loss(loss)
+
+        return evaluate
+
+    def watch(self, optimizer: torch.optim.Optimizer, *, clip_norm: float | None) -> None:
+        """Replace `step` of the user's own object."""
+        original_step = optimizer.step
+
+        def step(this: torch.optim.Optimizer, closure: Closure | None = None) -> Any:
+            return self.step(this, original_step, closure, clip_norm)
+
+        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]  # the point of this module

@@ -1,0 +1,146 @@
+"""What a void step must give back: buffers, kept objects, gradients held over from before, learning rates, and a
+codec's residual.
+
+Taken when the first batch of a step is about to be yielded, restored when that step turns out to be void. Parameters
+and optimizer state are not in it: a void step never changed them (`optimizers` has the undo copies where it may have).
+They are in that of a stretch, whose steps change them before anybody knows whether the stretch counts.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from shoal.events import Advised
+from shoal.strategies.peers.peers import Peers
+from shoal.strategies.replica.model_walk import modules_of, parameters_of
+from shoal.training.model.optimizers import UndoCopy
+from shoal.values import Cursor
+from shoal.wire.tables import Range
+
+
+class Kept(Protocol):
+    """An object given to `run.keep`: schedulers, scalers, counters."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+@dataclass(frozen=True)
+class UnitStart:
+    """Where this worker was when the present unit of commit began: a step, or a stretch of them."""
+
+    step: int
+    updates: int  # optimizer steps taken since the script began
+    cursor: Cursor
+    gaps: tuple[Range, ...]
+    samples: int = 0  # of all workers in the unit's steps before the present one
+
+
+class StepSnapshot:
+    """Reused from step to step, and so is the memory of its copies."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: the buffer and its copy
+        self._places: list[tuple[nn.Module, str, torch.Tensor]] = []  # which object was which module's buffer
+        self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        self._kept: dict[str, dict[str, Any]] = {}
+        self._groups: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._updated: list[UndoCopy] = []
+
+    def take(
+        self,
+        models: Iterable[nn.Module],
+        kept: Mapping[str, Kept],
+        optimizers: Sequence[torch.optim.Optimizer],
+        *,
+        of_stretch: bool = False,
+    ) -> None:
+        walks = [modules_of(model) for model in models]
+        self._places = [
+            (module, name, buffer)
+            for modules in walks
+            for module in modules
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        self._buffers = {id(buffer): self._copy_of(buffer) for _, _, buffer in self._places}
+        self._gradients = [
+            (parameter, None if parameter.grad is None else parameter.grad.clone())
+            for modules in walks
+            for parameter in parameters_of(modules)
+        ]
+        self._kept = {name: copy.deepcopy(thing.state_dict()) for name, thing in kept.items()}
+        self._groups = [
+            (group, {name: copy.copy(value) for name, value in group.items() if name != "params"})
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+        ]
+        self._updated = [UndoCopy(optimizer) for optimizer in optimizers] if of_stretch else []
+
+    def _copy_of(self, buffer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        known = self._buffers.get(id(buffer))
+        if known is None or known[0] is not buffer or known[1].shape != buffer.shape:
+            return buffer, buffer.detach().clone()
+        known[1].copy_(buffer.detach())
+        return known
+
+    @torch.no_grad()
+    def restore(self, kept: Mapping[str, Kept]) -> None:
+        for updated in self._updated:
+            updated.restore()
+        for buffer, saved in self._buffers.values():
+            buffer.copy_(saved)
+        for module, name, buffer in self._places:  # a script may have assigned another tensor
+            setattr(module, name, buffer)
+        for parameter, gradient in self._gradients:
+            parameter.grad = gradient
+        for name, state in self._kept.items():
+            if name in kept:
+                kept[name].load_state_dict(copy.deepcopy(state))
+        for group, values in self._groups:
+            group.update(values)
+
+
+class Residual:
+    """What a codec left out of this worker's gradients, and what becomes of it when the group has broken.
+
+    It changes whenever the worker encodes. After a void unit it goes back if the unit is redone. It stays if the unit
+    was applied elsewhere and this worker copies the result: what it has sent is in that sum, and the old residual would
+    count twice. A worker that the others went on without starts at zero.
+    """
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._before: Mapping[str, torch.Tensor] | None = None  # at the start of a unit that may be redone
+
+    def begin_unit(self) -> None:
+        self._before = self._peers.codec.state()
+
+    def commit(self) -> None:
+        """The present unit of steps is applied here: nothing of it will be redone."""
+        self._before = None
+
+    def settle(self, *, ahead: int, holds: int) -> None:
+        """In a new generation. `ahead`: steps that the state which all go on with has applied and this worker has not.
+
+        `holds`: the generation that agreed on this worker's state before.
+        """
+        before, self._before = self._before, None
+        peers, generation = self._peers, self._peers.generation
+        if peers.codec.raw:
+            return
+        if peers.worker not in generation.carriers:
+            peers.drop_residual("the others have gone on without this worker")
+        elif before is not None and ahead == 0:
+            peers.codec.load(before)
+        if peers.group.rank == 0:
+            gone = [lost.worker for lost in generation.lost if lost.generation >= holds]
+            text = f"what the codec {peers.codec.name} had left out of the gradients of worker {{}} is lost with it"
+            peers.report(*(Advised(worker=peers.worker, text=text.format(worker)) for worker in gone))

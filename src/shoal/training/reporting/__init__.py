@@ -1,0 +1,1 @@
+"""What a worker tells about itself, and to whom a script has it logged."""

@@ -1,0 +1,154 @@
+"""Where a resumed job goes on: the newest checkpoint that every worker can read, agreed on before the script runs.
+
+The script then runs from the top as a newcomer's does: loops that were over yield nothing, recorded results are handed
+out again, and the loop that was going on gets the state and goes on at its place in the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import torch
+
+from shoal.bounds import ItemList, Name
+from shoal.checkpoint.peer_copy import broadcast_bytes
+from shoal.checkpoint.published.catalogue import load_manifest, published
+from shoal.checkpoint.published.manifest import OWN, Manifest
+from shoal.checkpoint.published.reader import read_own, read_state
+from shoal.checkpoint.state_tree import Tree
+from shoal.checkpoint.stores.store import Store
+from shoal.errors import CheckpointUnusable
+from shoal.events import Advised, CheckpointRefused, Resumed
+from shoal.training.saving.saving import CODEC
+from shoal.training.script.call_terms import resume_difference
+from shoal.training.script.loop_end import without_later
+from shoal.training.script.past import Past
+from shoal.training.session import Session
+from shoal.values import Cursor
+
+
+def resume(session: Session, store: Store, *, must_find: bool = True, trusted: int | None = None) -> None:
+    """Let the session's script go on from a checkpoint. Raises CheckpointUnusable where none can be used.
+
+    Without `must_find` a script for which there is none starts from the top. Checkpoints of steps after `trusted` are
+    refused. Raises ExchangeFailed.
+    """
+    names = _listed(session, store)
+    reasons, has_begun = [], False
+    for name in names:
+        found, reason = _read(store, name, trusted, session.peers.group.rank)
+        lacking = _who_lacks_it(session, name, has_it=found is not None)
+        if not lacking and found is not None:
+            if found[0].about.kind == "full" and found[0].about.loop == 0:
+                has_begun = True  # saved before the first loop: all that led there is done again, and gives the same
+                continue
+            _take_up(session, *found)
+            return
+        if reason:
+            reasons.append(reason)
+        if lacking and lacking[0] == session.peers.group.rank:  # one says it for all
+            session.peers.report(CheckpointRefused(checkpoint=name, file=_file_in(reason, name), reason=reason))
+    if has_begun or (not must_find and (not names or trusted is not None)):
+        return
+    what = f"none of the {len(names)} checkpoints there can be used: {'; '.join(reasons)}" if names else "there is none"
+    raise CheckpointUnusable(f"no checkpoint to resume from in {store.place}: {what}; start the job anew")
+
+
+def _listed(session: Session, store: Store) -> list[str]:
+    """What the first worker sees: one that is published at this moment is there for all or for none."""
+    names: list[str] = []
+    if session.peers.group.rank == 0:
+        try:
+            names = [listed.name for listed in published(store)]
+        except OSError as error:
+            text = f"checkpoints in {store.place} cannot be read: {error.strerror or error}"
+            raise CheckpointUnusable(text) from None
+    data = broadcast_bytes(msgspec.msgpack.encode(names), 0, session.peers.group, label="names of checkpoints")
+    return msgspec.msgpack.decode(data, type=ItemList[Name])
+
+
+Read = tuple[Manifest, Tree, Mapping[str, torch.Tensor]]  # the last: what is this worker's alone
+
+
+def _read(store: Store, name: str, trusted: int | None, rank: int) -> tuple[Read | None, str]:
+    """The checkpoint, or why it is of no use to this worker."""
+    try:
+        manifest = load_manifest(store, name)
+        if trusted is not None and manifest.about.step > trusted:
+            return None, f"{name} was made after step {trusted}, when the workers' parameters were last the same"
+        return (manifest, read_state(store, manifest), read_own(store, manifest, rank)), ""
+    except CheckpointUnusable as error:
+        return None, str(error)
+    except OSError as error:
+        return None, f"{name} in {store.place} cannot be read: {error.strerror or error}"
+
+
+def _take_up_own(session: Session, manifest: Manifest, own: Mapping[str, torch.Tensor]) -> None:
+    """The codec's residual, bit for bit, or the news that it is dropped: as of one of several workers, it is nobody
+    else's."""
+    peers, then, now = session.peers, manifest.about.generation, session.peers.generation
+    has_any = any(entry.name.startswith(OWN) for entry in manifest.tensors)
+    if then.size == now.size and then.codec == now.codec:
+        peers.codec.load({name.removeprefix(CODEC): tensor for name, tensor in own.items() if name.startswith(CODEC)})
+    elif has_any and peers.group.rank == 0:
+        text = (
+            f"what the codec {then.codec} had left out of gradients is dropped: {manifest.checkpoint} has it of "
+            f"{then.size} workers, and {now.size} go on from there with the codec {now.codec}"
+        )
+        peers.report(Advised(worker=peers.worker, text=text))
+
+
+def _who_lacks_it(session: Session, name: str, *, has_it: bool) -> list[int]:
+    """Ranks that cannot read this checkpoint."""
+    group = session.peers.group
+    lacking = torch.zeros(group.size, dtype=torch.float64)
+    lacking[group.rank] = float(not has_it)
+    group.all_reduce(lacking, label=f"who can read {name}").wait()
+    return [rank for rank, lacks in enumerate(lacking.tolist()) if lacks]
+
+
+def _take_up(session: Session, manifest: Manifest, state: Tree, own: Mapping[str, torch.Tensor]) -> None:
+    about = manifest.about
+    _take_up_own(session, manifest, own)
+    state = without_later(state)
+    if about.kind == "weights":
+        session.weights = state["models"]
+    else:
+        past = Past(
+            state=state,
+            loop=max(1, about.loop),
+            first_step=about.first_step,
+            results=tuple(state["results"]),
+            is_resumed=True,
+        )
+        session.place.go_through(past)
+        session.saver.last_step, session.saver.last_name = about.step, manifest.checkpoint
+    if session.peers.group.rank == 0:
+        reason = about.cursor.text if about.kind == "full" else "imported weights"
+        workers = about.generation.size
+        session.peers.report(Resumed(checkpoint=manifest.checkpoint, step=about.step, workers=workers, reason=reason))
+
+
+def check_place(session: Session, past: Past, terms: Mapping[str, str]) -> None:
+    """Whether a place in the data of the checkpoint's loop is one in the script's loop, which has these terms.
+
+    Raises CheckpointUnusable: some samples would be used twice, and others never.
+    """
+    epoch, position = past.state["cursor"]
+    then = past.state.get("terms", {})
+    found = resume_difference(then, terms, is_inside=bool(position or past.state.get("gaps")))
+    if found is not None:
+        name, before, now = found
+        place = Cursor(epoch=epoch, position=position).text
+        raise CheckpointUnusable(
+            f"{session.saver.last_name} does not fit the script: {name} of loop {past.loop} was {before} when it was "
+            f"made, at {place}, and is {now} now; resume with the data set, the loops and the --seed that it was made "
+            "with, or start a new job"
+        )
+
+
+def _file_in(reason: str, name: str) -> str:
+    """Errors about one file of a checkpoint begin with `name/file`."""
+    first = reason.partition(" ")[0]
+    return first.removeprefix(f"{name}/") if first.startswith(f"{name}/") else ""

@@ -1,0 +1,1 @@
+"""Where a script is in program order: the calls it has made, meetings outside loops, and what it goes on with."""

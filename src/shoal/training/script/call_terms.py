@@ -1,0 +1,101 @@
+"""What each call of `run` says, as names and values in words: the terms that all workers' scripts must have in common.
+
+Left out is what a worker may have of its own (processes that load data, how a fused optimizer computes) and what
+changes by itself, such as a learning rate: a newcomer takes that with the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from shoal.data.feed import Feed
+from shoal.strategies.replica.model_check import describe
+from shoal.training.loop.loop_plan import LoopPlan
+from shoal.training.recovery.snapshot import Kept
+
+Term = tuple[str, object]
+
+# Values of an optimizer's group that schedules change, that depend on the number of workers in many scripts, or that
+# only choose an implementation.
+OWN_SETTINGS = frozenset(
+    ("params", "lr", "initial_lr", "max_lr", "min_lr", "foreach", "fused", "capturable", "differentiable")
+)
+
+
+def model_terms(model: nn.Module) -> Iterator[Term]:
+    """Tensors first, so that a model of another size is told by the first tensor that has another shape."""
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    for kind, name, shape, dtype in describe(model):
+        yield f"{kind} {name!r}", f"{list(shape)} {dtype}" + (", frozen" if name in frozen else "")
+    for name, module in model.named_modules():
+        yield f"module {name!r}" if name else "class", _module(module)
+
+
+def _module(module: nn.Module) -> str:
+    """Its class; of one of torch's also its settings. What others say of themselves may name a rank or an address."""
+    kind = type(module).__qualname__
+    return f"{kind}({module.extra_repr()})" if type(module).__module__.startswith("torch.nn.") else kind
+
+
+def optimizer_terms(
+    optimizer: torch.optim.Optimizer, clip_norm: float | None, names: Mapping[int, str]
+) -> Iterator[Term]:
+    """`names` are those of parameters by their id."""
+    yield "class", type(optimizer).__qualname__
+    yield "clip_norm", clip_norm
+    yield "groups", len(optimizer.param_groups)
+    for number, group in enumerate(optimizer.param_groups, start=1):
+        for name in sorted(set(group) - OWN_SETTINGS):
+            if _is_plain(group[name]):
+                yield f"{name} of group {number}", group[name]
+        parameters = group["params"]
+        yield f"parameters of group {number}", len(parameters)
+        for place, parameter in enumerate(parameters, start=1):
+            yield f"parameter {place} of group {number}", names.get(id(parameter), f"{list(parameter.shape)}")
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_is_plain(one) for one in value)
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def kept_terms(things: Mapping[str, Kept]) -> Iterator[Term]:
+    for name, thing in things.items():
+        yield name, type(thing).__qualname__
+
+
+def data_terms(feed: Feed) -> Iterator[Term]:
+    yield "batch size", feed.batch_size
+    yield "number of samples", "unknown" if feed.samples is None else feed.samples
+    yield "order of samples", feed.order
+    yield "drop_last", feed.drop_last
+
+
+def loop_terms(plan: LoopPlan) -> Iterator[Term]:
+    yield from data_terms(plan.feed)
+    yield "number of epochs", "as many as the steps take" if plan.total_epochs is None else plan.total_epochs
+    yield "number of steps", "no limit" if plan.steps is None else plan.steps
+    yield "accumulate", plan.accumulate
+    yield "first epoch", plan.first_epoch + 1
+    yield "epochs of this loop", "any" if plan.total_epochs is None else plan.epochs
+
+
+def resume_difference(
+    then: Mapping[str, str], now: Mapping[str, str], *, is_inside: bool
+) -> tuple[str, str, str] | None:
+    """A term that must be what it was when the checkpoint was made: its name, the value then and the value now.
+
+    The place in the data is counted in samples, so batches, accumulation and the number of workers may change, and so
+    may the end of the loop. `is_inside`: some samples of an epoch are used and others are not; which ones depends on
+    their number and their order.
+    """
+    fixed = ("first epoch", "number of samples", "order of samples") if is_inside else ("first epoch",)
+    for name in fixed:
+        if name in then and then[name] != now[name]:
+            return name, then[name], now[name]
+    return None

@@ -1,0 +1,233 @@
+"""Meetings of all workers outside iterations: at a loop's start, for a mean or an evaluation, before a checkpoint.
+
+They are numbered in program order (`Session.points`). One that breaks is held again by the next generation; who missed
+the end of one takes its result from a member that was there; a script that runs from the top goes through those that
+the others have passed without meeting anybody.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+from shoal.collectives.group import Group
+from shoal.errors import CheckpointUnusable, ExchangeFailed, TermsDiffer, UsageError
+from shoal.events import LoopEnded
+from shoal.strategies.peers.peers import Breakage
+from shoal.training.model.state import load_state
+from shoal.training.recovery.recovery import enter, recover, take_place
+from shoal.training.script.loop_end import LoopEnd, from_tree, group_settings, without_later, wound_back
+from shoal.training.script.past import StartAgain
+from shoal.training.script.script_calls import ADVICE
+from shoal.training.session import Session, is_step
+from shoal.values import THROUGH, Cursor
+
+T = TypeVar("T")
+
+
+def meet(session: Session, label: str, action: Callable[[str], T]) -> T:
+    """Do `action` together with all workers, through any number of regroupings."""
+    session.peers.hold()
+    while True:
+        session.peers.set_position(session.step, label)
+        session.peers.reach(THROUGH if session.place.is_through else session.place.points + 1)
+        try:
+            value = action(label)
+        except ExchangeFailed as failure:
+            breakage = replace(Breakage.by(failure, session.step, label), point=session.place.points + 1)
+            recovered = recover(session, breakage, cursor_of(session), in_place=False)
+            if not recovered.has_passed:
+                continue
+            value = cast(T, recovered.result)
+        session.place.pass_meeting()
+        session.tell_behind()
+        return value
+
+
+def is_past(session: Session, *, gives: bool = False) -> bool:
+    """Whether the members have passed the meeting that this script has come to. Counts it, if so.
+
+    A newcomer finds out here where they are; a script that has gone through all that they have passed takes the state.
+    `gives`: the meeting has a result.
+    """
+    enter(session, gives=gives)
+    past = session.place.past
+    if past is None and not session.peers.is_new:
+        return False
+    if past is None or past.is_resumed or session.place.points < past.points:
+        session.place.pass_meeting()
+        return True
+    take_past(session)
+    return False
+
+
+def take_past(session: Session) -> Cursor:
+    """The script is where the others are: from now on it has their state."""
+    past = session.place.past
+    assert past is not None
+    session.script.arrive()
+    try:
+        cursor = load_state(session, past.state)
+    except CheckpointUnusable as misfit:
+        raise TermsDiffer(f"the state of the job does not fit this worker's script: {misfit}; {ADVICE}") from None
+    end = past.state.get("end")
+    session.place.arrive(None if end is None else from_tree(end))
+    take_place(session, past.state)
+    session.holds = session.reporter.generation = session.peers.generation.number
+    return cursor
+
+
+def load_behind(session: Session) -> None:
+    """The script goes through code behind a loop that the others are behind, too: it should see the trained model."""
+    past = session.place.past
+    if past is None or past.loop != session.place.loops or past.state.get("end") is None:
+        return
+    load_state(session, without_later(wound_back(past.state, from_tree(past.state["end"]))))
+
+
+def gather(
+    session: Session,
+    operation: str,
+    action: Callable[[Group, str], T],
+    *,
+    alone: T,
+    terms: Iterable[tuple[str, object]] = (),
+) -> T:
+    """A collective of the script: in an iteration, where a failure makes it void, or as a meeting with a result.
+
+    `terms` is what all workers must have in common besides the operation.
+    """
+    if session.iteration is not None:
+        if session.strategy.manners.is_free:
+            call = "run.evaluate" if operation == "evaluation" else "run.mean"
+            raise UsageError(
+                f"{call} was called inside a loop whose workers run free, each in another update; call it after the "
+                "loop (for every epoch: run.epochs), or use --consistency synchronous"
+            )
+        return session.collective(operation, action, alone=alone)
+    session.script.make(operation, terms)
+    if is_past(session, gives=True):
+        return cast(T, recorded(session))
+    named = f"{operation}, meeting {session.place.points + 1}"
+    result = meet(session, named, lambda label: action(session.peers.group, f"step {session.step}, {label}"))
+    session.place.record(copy.deepcopy(result))  # the script may change its own
+    session.script.gave(result)
+    return result
+
+
+def recorded(session: Session) -> Any:
+    """What this collective gave the others, or gave before the script started again."""
+    past = session.place.past
+    if past is None:
+        result = session.script.result
+    elif len(session.place.results) < len(past.results):
+        result = past.results[len(session.place.results)]
+    else:
+        text = (
+            f"the script calls run.mean or run.evaluate {len(session.place.results) + 1} times before loop {past.loop} "
+            f"and the state is of one that called them {len(past.results)} times"
+        )
+        raise (
+            CheckpointUnusable(f"{text}; resume the same script")
+            if past.is_resumed
+            else TermsDiffer(f"{text}; {ADVICE}")
+        )
+    session.place.record(result)
+    session.script.gave(result)
+    return copy.deepcopy(result)
+
+
+def cursor_of(session: Session) -> Cursor:
+    return Cursor() if session.loop is None else session.loop.cursor
+
+
+def end_of_loop(session: Session) -> str:
+    """What the meeting at a loop's end is called, however the script gets there."""
+    return f"end of loop {session.place.loops} after {session.steps_done} steps (to end it early, use run.stop)"
+
+
+def settle(session: Session) -> None:
+    """A loop was left by `break` or `return`: fine if all workers left it in the same step.
+
+    Called where the script comes back to us, not when the loop's generator is closed: that happens while an exception
+    is on its way out too, and then there is nothing to agree on.
+    """
+    iteration = session.iteration
+    if not session.was_left or iteration is None:
+        return
+    if iteration.is_void:
+        raise StartAgain("it left its loop")
+    counts = is_step(iteration)
+    if session.strategy.manners.has_stretches:  # the stretch ends here, however few steps it has
+        iteration.meets = True
+        session.strategy.finish(iteration)
+        if iteration.is_void:
+            raise StartAgain("it left its loop")
+    session.was_left = False
+    point = end_of_loop(session)
+    session.conclude(iteration, counts=counts)
+    if session.loop is not None:
+        session.loop.leave()
+    session.saver.vote_asked(session.replica.votes)
+    meet(session, point, lambda label: session.agree(label, compare=True))
+    leave_loop(session)
+    note_loop_end(session)
+    mark = session.saver.take_asked()
+    if session.replica.votes.save_seen and session.save_here is not None:
+        session.save_here(mark or "", is_agreed=True)  # asked for in the iteration that was left
+
+
+def note_loop_end(session: Session) -> None:
+    """The meeting at the end of a loop was passed: the script's own code comes next."""
+    session.seed_outside()
+    loop, digest = session.loop, session.replica.compared
+    assert loop is not None
+    if digest is None and session.peers.group.size > 1:  # it took the result of that meeting from another
+        digest = session.replica.digest()
+    end = LoopEnd(
+        loop=session.place.loops,
+        points=session.place.points - 1,
+        first_step=loop.first_step,
+        cursor=loop.cursor,
+        kept={name: copy.deepcopy(thing.state_dict()) for name, thing in session.watched.kept.items()},
+        groups=group_settings(session.watched.optimizers),
+        results=len(session.place.results),
+        calls=len(session.script.own),
+        models=tuple(session.watched.models),
+        digest=digest,
+    )
+    session.place.stand_behind(end)
+    session.tell_behind()
+    session.peers.reach(session.place.points)
+
+
+def leave_loop(session: Session) -> None:
+    """All workers are through with the loop."""
+    session.place.leave_loop()
+    session.reporter.send(step=session.step, now=True)
+    if session.peers.group.rank == 0:
+        session.peers.report(LoopEnded(loop=session.place.loops, step=session.step))
+
+
+def finish(session: Session) -> None:
+    """The script has come to its end: settle a loop that was left, also one whose iterator is still around."""
+    session.was_left = session.was_left or session.iteration is not None
+    settle(session)
+    enter(session, at_end=True)
+    past = session.place.past
+    session.script.end()
+    if past is not None and not past.is_resumed:
+        if past.in_loop:
+            raise TermsDiffer(f"the script came to its end before it was where the job is; {ADVICE}")
+        # The others' scripts have made the same calls: more meetings can only be those for the last checkpoint.
+        session.place.come_to_end(past.points)
+        take_past(session)
+    if past is not None and past.is_resumed and session.saver.last_step > 0:
+        text = (
+            f"the script came to its end after {session.place.loops} of its loops over data, before loop {past.loop}, "
+            f"where {session.saver.last_name} is: nothing of that checkpoint was loaded, and what the script printed "
+            "are results on record; resume the same script with at least as many epochs, or start a new job"
+        )
+        raise CheckpointUnusable(text)

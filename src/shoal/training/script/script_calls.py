@@ -1,0 +1,146 @@
+"""The calls of this worker's script, and whether they are those of the job.
+
+A script that goes through what the others have passed knows their calls: a newcomer that is in no generation yet is
+told of them by the coordinator, a member that starts again from the top gets them with the state. Each of its own calls
+is compared before anything depends on it. Not here: what a call says (`call_terms`).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+import msgspec
+import torch
+
+from shoal.bounds import ItemList
+from shoal.checkpoint.peer_copy import broadcast_bytes
+from shoal.errors import TermsDiffer, WireError, WorkersDisagree
+from shoal.strategies.peers.peers import Peers
+from shoal.terms import MOST_CALLS, Call, Made, combined, difference, named
+from shoal.training.script.call_results import decode_result, encode_result
+
+MOST_BYTES = 64 * 1024 * 1024  # of calls that come with a state
+ADVICE = "start it with the script and the arguments that the job was started with"
+_decoder: msgspec.msgpack.Decoder[list[Call]] = msgspec.msgpack.Decoder(ItemList[Call])
+
+
+class ScriptCalls:
+    """Since the script last began from the top. The first `MOST_CALLS` are kept and compared."""
+
+    def __init__(self, peers: Peers) -> None:
+        self.count = 0
+        self.digest = b""  # of all of them
+        self._peers = peers
+        self.own: list[Call] = []
+        self._job: list[Call] = []  # the others', as far as this worker knows them; empty: it is where they are
+        self._results: dict[int, bytes] = {}  # by index: what these gave
+
+    def make(self, what: str, terms: Iterable[tuple[str, object]] = ()) -> None:
+        """The script makes a call. Raises TermsDiffer where the others' scripts made another one here."""
+        call = Call.of(what, terms)
+        self.count += 1
+        self.digest = combined(self.digest, call)
+        if self.count > MOST_CALLS:
+            return
+        self.own.append(call)
+        self._compare(self.count - 1)
+        self._peers.call_made(self.count - 1, Made(call))
+
+    def gave(self, result: Any) -> None:
+        """What the last call came to, the same on every worker."""
+        if self.count <= MOST_CALLS:
+            self._peers.call_made(self.count - 1, Made(self.own[-1], encode_result(result)))
+
+    # What is known of the others' scripts
+
+    @property
+    def seen(self) -> int:
+        return len(self._job)
+
+    @property
+    def is_ahead(self) -> bool:
+        """The others' scripts have not made the call that this one waits in, as far as this worker knows."""
+        return len(self.own) > len(self._job)
+
+    def is_over(self, *, gives: bool) -> bool:
+        """Whether the others have passed the last call; where it gives a result, with one that is known."""
+        index = self.count - 1
+        return index < len(self._job) - 1 and (not gives or index in self._results)
+
+    @property
+    def result(self) -> Any:
+        """What the last call gave the others."""
+        return decode_result(self._results[self.count - 1])
+
+    def learn(self, first: int, calls: Sequence[Made]) -> None:
+        """Calls of the others, from this index on. Raises TermsDiffer."""
+        if first > len(self._job):
+            raise WireError(f"calls from index {first} on follow {len(self._job)} calls of the job")
+        self._job[first : first + len(calls)] = [made.call for made in calls]
+        self._results |= {first + place: made.result for place, made in enumerate(calls) if made.result is not None}
+        self._compare(first)
+
+    def learn_all(self, calls: Iterable[Call]) -> None:
+        """All that the others have made, with the state that goes with them. Raises TermsDiffer."""
+        self._job = list(calls)
+        self._compare(0)
+
+    def arrive(self) -> None:
+        """The script is where the others are. Raises TermsDiffer where it has made fewer calls on the way."""
+        if self.count < len(self._job):
+            self._differ(f"the script came to the place of the job after {self.count} calls{self._missing()}")
+        self._job = []
+
+    def end(self) -> None:
+        """The script has come to its end. Raises TermsDiffer where the others' did not."""
+        if self.count < len(self._job):
+            self._differ(f"the script came to its end after {self.count} calls{self._missing()}")
+
+    def _missing(self) -> str:
+        return f", and in the job {named(self._job, self.count)} comes next"
+
+    def _compare(self, start: int) -> None:
+        found = difference(self._job, self.own, start)
+        if found is not None:
+            self._differ(found.text("in the job", "in this worker's script"))
+
+    def _differ(self, text: str) -> NoReturn:
+        raise TermsDiffer(f"{text}; {ADVICE}")
+
+
+def disagreement(script: ScriptCalls, peers: Peers) -> WorkersDisagree:
+    """Called by all members where their scripts differ: the first difference, in the same words on every worker."""
+    group = peers.group
+    mine = torch.frombuffer(bytearray(script.digest), dtype=torch.uint8)
+    digests = [torch.empty_like(mine) for _ in range(group.size)]
+    group.all_gather(digests, mine, label="digest of the script's calls").wait()
+    other = next((rank for rank, digest in enumerate(digests) if not torch.equal(digest, digests[0])), 0)
+    own = encode_calls(script.own).numpy().tobytes()
+    first, second = (
+        decode_calls(torch.frombuffer(bytearray(broadcast_bytes(own, rank, group, label="calls")), dtype=torch.uint8))
+        for rank in (0, other)
+    )
+    one, two = (f"worker {peers.generation.members[rank].worker}" for rank in (0, other))
+    found = difference(first, second)
+    if found is not None:
+        text = found.text(f"on {one}", f"on {two}")
+    elif len(first) != len(second):
+        text = f"the scripts of {one} and {two} have made {len(first)} and {len(second)} calls when a loop starts"
+    else:
+        text = f"the scripts of {one} and {two} differ after their first {MOST_CALLS} calls"
+    return WorkersDisagree(f"{text}; start every worker with the same script and arguments")
+
+
+def encode_calls(calls: Iterable[Call]) -> torch.Tensor:
+    """As a tensor of bytes, which a state may hold."""
+    data = zlib.compress(msgspec.msgpack.encode(list(calls)), 1)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def decode_calls(data: torch.Tensor) -> list[Call]:
+    try:
+        return _decoder.decode(zlib.decompressobj().decompress(data.numpy().tobytes(), MOST_BYTES))
+    except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise WireError(f"the calls that came with the state cannot be read: {error}") from None

@@ -1,0 +1,171 @@
+"""Which ranks of a group share this machine's memory, and what they may do with it: proved and agreed by all.
+
+Every rank offers an arena and tries to open everybody else's. Ranks that can all see each other, and are in one network
+namespace (a border that somebody drew on purpose), are neighbours. Then each tries whether it may read its neighbours'
+private memory. Whoever brings the ranks together provides `exchange`, which gives every rank's bytes to every rank, in
+order of ranks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from shoal.bounds import Members, Ordinal, Total
+from shoal.errors import PeerLost, WireError
+from shoal.transport.memory import cross_memory, futex, memory_order
+from shoal.transport.memory.arena import NONCE_BYTES, Arena, Offer, PeerArena, address_of
+from shoal.transport.memory.team import ARENA_BYTES, MOST_RANKS, Team, in_group_ranks
+from shoal.transport.native import native
+
+Said = TypeVar("Said")
+Exchange = Callable[[bytes], list[bytes]]
+
+
+class _Introduction(msgspec.Struct, frozen=True):
+    """What a rank says about itself."""
+
+    offer: Offer | None  # None: it has no shared memory
+    parent: Ordinal  # process
+    has_native: bool
+    address: Total  # of the nonce, in the rank's private memory: for others to try to read
+
+
+class _Findings(msgspec.Struct, frozen=True):
+    """What a rank has found out."""
+
+    visible: Members[Ordinal]  # ranks whose arenas it could open, with itself
+    readable: bool  # it could read the private memory of all of them
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """The ranks of a group by machine."""
+
+    hosts: tuple[tuple[int, ...], ...]  # ranks that share a machine; in order of their first
+    team: Team | None  # of the ranks on this machine; None where there is no other
+    reads_memory: bool  # its members may read each other's private memory
+    is_native: bool  # all its members have the C extension
+    why_not_shared: str = ""  # why this rank shares no memory with any other, where its processor is the reason
+
+    def host_of(self, rank: int) -> tuple[int, ...]:
+        return next(host for host in self.hosts if rank in host)
+
+
+def form(exchange: Exchange, rank: int, size: int) -> Neighbourhood:
+    """Called by all ranks of a group."""
+    is_possible = futex.is_available() and not memory_order.why_not
+    own = Arena.create(ARENA_BYTES) if is_possible and size > 1 else None
+    secret = bytearray(own.offer.nonce if own else NONCE_BYTES)  # in private memory, for others to try to read
+    introduction = _Introduction(own.offer if own else None, os.getppid(), native is not None, address_of(secret))
+    told = [_decode(data, _Introduction) for data in exchange(msgspec.msgpack.encode(introduction))]
+    peers = _open(own, told, rank)
+    try:
+        if len({one.parent for one in told}) == 1:
+            cross_memory.allow(told[rank].parent)  # its descendants, and nobody else
+        visible = tuple(peer for peer in range(size) if peer == rank or peers[peer] is not None)
+        exchange(b"")  # all have allowed their neighbours before anybody tries
+        readable = all(_is_readable(told[peer]) for peer in visible if peer != rank)
+        findings = _Findings(visible, readable)
+        found = [_decode(data, _Findings) for data in exchange(msgspec.msgpack.encode(findings))]
+        hosts = partition([one.visible for one in found])
+    except BaseException:
+        _close(own, peers)
+        raise
+    return _assemble(own, peers, told, (rank, hosts, found))
+
+
+def partition(visible: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """Ranks by machine: all of a part see each other. By rank, whom it sees. Pure."""
+    hosts: list[list[int]] = []
+    for rank in range(len(visible)):
+        for host in hosts:
+            is_mutual = all(rank in visible[other] and other in visible[rank] for other in host)
+            if is_mutual and len(host) < MOST_RANKS:
+                host.append(rank)
+                break
+        else:
+            hosts.append([rank])
+    return tuple(tuple(host) for host in hosts)
+
+
+def _open(own: Arena | None, told: Sequence[_Introduction], rank: int) -> list[PeerArena | None]:
+    peers: list[PeerArena | None] = []
+    for peer, one in enumerate(told):
+        is_own = own is None or peer == rank
+        arena = None if is_own or one.offer is None else PeerArena.open(one.offer)
+        if arena is not None and one.offer is not None and not shares_network(one.offer.process):
+            arena.close()
+            arena = None
+        peers.append(arena)
+    return peers
+
+
+def shares_network(process: int) -> bool:
+    """The process is in this one's network namespace; another one is a border that somebody drew on purpose."""
+    try:
+        return Path(f"/proc/{process:d}/ns/net").stat().st_ino == Path("/proc/self/ns/net").stat().st_ino
+    except OSError:
+        return False
+
+
+def _assemble(
+    own: Arena | None,
+    peers: list[PeerArena | None],
+    told: Sequence[_Introduction],
+    place: tuple[int, tuple[tuple[int, ...], ...], Sequence[_Findings]],
+) -> Neighbourhood:
+    rank, hosts, found = place
+    host = next(host for host in hosts if rank in host)
+    for peer, arena in enumerate(peers):
+        if arena is not None and peer not in host:
+            arena.close()
+            peers[peer] = None
+    if own is None or len(host) == 1:
+        _close(own, peers)
+        why = memory_order.why_not if own is None else ""
+        return Neighbourhood(hosts, None, reads_memory=False, is_native=False, why_not_shared=why)
+    own.withdraw()  # everybody has opened it: the last exchange says so
+    processes = [one.offer.process if one.offer is not None else -1 for one in told]
+    try:
+        team = Team(host.index(rank), own, [peers[peer] for peer in host], [processes[peer] for peer in host])
+    except PeerLost as lost:  # it said that all is well and died
+        _close(own, peers)
+        raise in_group_ranks(lost, host) from None
+    return Neighbourhood(
+        hosts,
+        team,
+        reads_memory=all(found[peer].readable for peer in host),
+        is_native=all(told[peer].has_native for peer in host),
+    )
+
+
+def _is_readable(one: _Introduction) -> bool:
+    if one.offer is None:
+        return False
+    buffer = bytearray(NONCE_BYTES)
+    try:
+        cross_memory.read(one.offer.process, one.address, address_of(buffer), NONCE_BYTES)
+    except OSError:
+        return False
+    return bytes(buffer) == one.offer.nonce
+
+
+def _close(own: Arena | None, peers: Sequence[PeerArena | None]) -> None:
+    for arena in (own, *peers):
+        if arena is not None:
+            arena.close()
+
+
+def _decode(data: bytes, kind: type[Said]) -> Said:
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise WireError(
+            f"a rank introduced itself with {len(data)} bytes that are no {kind.__name__}: {error}"
+        ) from None

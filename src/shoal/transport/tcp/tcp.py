@@ -1,0 +1,239 @@
+"""Full meshes over TCP: every rank of a generation connected to every other, both ends proven to hold the job's token.
+
+Rank i connects to the lower ranks and is connected to by the higher ones, all in one poll loop: a peer that is slow,
+silent or a stranger delays nobody else. One that cannot be reached yet is tried again until time is up; then the error
+names all of them, and tells those that do not answer from those that answer and do not come. The moving of bytes is in
+`tcp_mesh`, the listening socket in `tcp_listener`, what both ends say in `tcp_handshake`, who answers in `answering`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import time
+
+from shoal.errors import Aborted, PeerLost, Refused
+from shoal.transport.connection.endpoint import Endpoint
+from shoal.transport.connection.introduction import Introduction
+from shoal.transport.mesh.ending import Ending, pack_ending, unpack_ending
+from shoal.transport.tcp.answering import Answers
+from shoal.transport.tcp.tcp_handshake import Departure, Hello
+from shoal.transport.tcp.tcp_listener import PeerListener
+from shoal.transport.tcp.tcp_mesh import CLOSED, Links, TcpMesh
+from shoal.values import Generation, Unreached
+
+__all__ = ["PeerListener", "TcpMesh", "connect_all", "connect_mesh"]
+
+RETRY_SECONDS = 0.05  # before the next try to reach a peer, growing with every try
+LONGEST_RETRY = 0.5
+KNOCK_SHARE = 0.25  # of the time, after which higher ranks that have not come are asked whether they answer
+
+
+def connect_mesh(listener: PeerListener, generation: Generation, rank: int, token: str, timeout: float) -> TcpMesh:
+    """Connect to all other ranks. `PeerLost` names one that left, or those that did not come within `timeout` seconds.
+
+    A rank that gives up leaves the others no whole mesh. They give up too, as soon as they know of each of their peers
+    that it answers, or when their own time is up.
+    """
+    connections = connect_all(listener, generation, rank, token, timeout)
+    workers = {member.rank: member.worker for member in generation.members}
+    return TcpMesh(rank, connections, Links(listener.silence_limit, listener.faults, workers))
+
+
+def connect_all(
+    listener: PeerListener, generation: Generation, rank: int, token: str, timeout: float
+) -> dict[int, Endpoint]:
+    """The same, as one connection per other rank."""
+    joining = _Joining(listener, generation, rank, token)
+    try:
+        joining.run(timeout)
+    except BaseException:
+        joining.give_up()
+        raise
+    finally:
+        joining.answers.close()
+    return joining.connected
+
+
+class _Joining:
+    """One rank's way into the mesh of one generation."""
+
+    def __init__(self, listener: PeerListener, generation: Generation, rank: int, token: str) -> None:
+        self.connected: dict[int, Endpoint] = {}
+        self._listener = listener
+        self._generation = generation
+        self._rank = rank
+        self._token = token
+        self._poll = select.poll()
+        self._departures: dict[int, Departure] = {}  # by descriptor
+        self._ranks: dict[int, int] = {}  # descriptor of a finished connection -> rank
+        self._due: dict[int, float] = {}  # lower ranks to be tried, by time.monotonic
+        self._tries: dict[int, int] = {}  # that failed, by rank
+        self._troubles: dict[int, str] = {}  # of the last such try
+        self._doom: PeerLost | None = None  # why this mesh will never be whole: somebody gave it up
+        self.answers = Answers(self._poll, {member.rank: member.address for member in generation.members})
+
+    def run(self, timeout: float) -> None:
+        started = time.monotonic()
+        deadline = started + timeout
+        self._poll.register(self._listener.wake, select.POLLIN)
+        self._due = dict.fromkeys(range(self._rank), 0.0)
+        self._take_arrivals()
+        while self._doom is not None or len(self.connected) < self._generation.size - 1:
+            if self._doom is not None and not self.answers.without(self._missing()):
+                raise self._doom
+            self._raise_given_up()
+            now = time.monotonic()
+            if now >= deadline:
+                self._raise_late(timeout)
+            for peer in [peer for peer, due in self._due.items() if due <= now]:
+                self._depart(peer)
+            wake = min([deadline, *self._due.values()])
+            if self._doom is not None or now >= started + KNOCK_SHARE * timeout:
+                awaited = [peer for peer in self._missing() if peer > self._rank and not self._is_cut(peer)]
+                wake = min(wake, self.answers.knock(awaited, now))
+            else:
+                wake = min(wake, started + KNOCK_SHARE * timeout)
+            for descriptor, happened in self._poll.poll(max(0.0, wake - now) * 1000):
+                self._handle(descriptor, happened)
+
+    def _missing(self) -> list[int]:
+        return [peer for peer in range(self._generation.size) if peer != self._rank and peer not in self.connected]
+
+    def give_up(self) -> None:
+        """Close everything. Those who are connected are told that this is no death."""
+        for connection in self.connected.values():
+            with contextlib.suppress(OSError):
+                connection.send(pack_ending(Ending(announced=True)))
+            connection.close()
+        for departure in self._departures.values():
+            departure.endpoint.close()
+
+    def _handle(self, descriptor: int, happened: int) -> None:
+        if descriptor == self._listener.wake:
+            os.eventfd_read(descriptor)
+            self._raise_given_up()
+            self._take_arrivals()
+        elif descriptor in self._departures:
+            self._advance(descriptor)
+        elif descriptor in self._ranks and happened & CLOSED:
+            self._left(self._ranks[descriptor])
+        else:
+            self.answers.handle(descriptor)
+
+    def _take_arrivals(self) -> None:
+        for arrival in self._listener.take(self._generation.number):
+            self._place(arrival)
+
+    def _place(self, arrival: Introduction) -> None:
+        """A proven connection of this generation."""
+        hello = Hello.of(arrival.handshake.purpose)
+        is_expected = hello.target == self._rank and self._rank < hello.source < self._generation.size
+        if not is_expected or self._is_cut(hello.source):
+            arrival.endpoint.close()
+            return
+        try:
+            connection = arrival.welcome()
+        except OSError:
+            arrival.endpoint.close()  # it gave up; if it still lives, it connects again
+            return
+        self._finish(hello.source, connection)
+
+    def _depart(self, peer: int) -> None:
+        del self._due[peer]
+        if self._is_cut(peer):
+            self._try_again(peer, "the link is cut, on purpose")
+            return
+        hello = Hello(generation=self._generation.number, source=self._rank, target=peer)
+        try:
+            departure = Departure(self._generation.members[peer].address, hello, self._token)
+        except OSError as error:
+            self._try_again(peer, error.strerror or str(error))
+            return
+        self._departures[departure.endpoint.fileno()] = departure
+        self._poll.register(departure.endpoint, departure.mask)
+
+    def _advance(self, descriptor: int) -> None:
+        departure = self._departures[descriptor]
+        peer = departure.hello.target
+        try:
+            is_done = departure.advance()
+        except OSError as error:
+            self._end(descriptor).close()
+            self.answers.failed(peer, error)
+            self._try_again(peer, error.strerror or str(error))
+            return
+        except Refused as refusal:
+            raise Refused(f"rank {peer}: {refusal}") from None
+        self.answers.open.add(peer)
+        if is_done:
+            self._finish(peer, self._end(descriptor))
+        else:
+            self._poll.modify(descriptor, departure.mask)
+
+    def _end(self, descriptor: int) -> Endpoint:
+        self._poll.unregister(descriptor)
+        return self._departures.pop(descriptor).endpoint
+
+    def _try_again(self, peer: int, trouble: str) -> None:
+        self._troubles[peer] = trouble
+        tries = self._tries[peer] = self._tries.get(peer, 0) + 1
+        self._due[peer] = time.monotonic() + min(LONGEST_RETRY, RETRY_SECONDS * tries)
+
+    def _is_cut(self, peer: int) -> bool:
+        return self._listener.faults.is_cut(self._generation.members[peer].worker)
+
+    def _finish(self, peer: int, connection: Endpoint) -> None:
+        older = self.connected.pop(peer, None)
+        if older is not None:
+            if self._ranks.pop(older.fileno(), None) is not None:
+                self._poll.unregister(older)
+            older.close()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.connected[peer] = connection
+        self._ranks[connection.fileno()] = peer
+        self._poll.register(connection, select.POLLRDHUP)
+
+    def _left(self, peer: int) -> None:
+        """It was connected and is not any more. One that gave up because of another is not the one to name."""
+        connection = self.connected[peer]
+        try:
+            last_words = connection.peek(4096)
+        except OSError:
+            last_words = b""
+        if not unpack_ending(last_words).announced:
+            raise PeerLost(self._about(peer, "it left before everybody was connected"), peer=peer)
+        # What it gave up for may be between others. This rank still has to find out about its own peers.
+        del self._ranks[connection.fileno()]
+        self._poll.unregister(connection)
+        if self._doom is None:
+            text = f"rank {peer} gave up generation {self._generation.number} before all were connected"
+            self._doom = PeerLost(text)
+
+    def _about(self, peer: int, why: str) -> str:
+        member = self._generation.members[peer]
+        return (
+            f"rank {peer} (worker {member.worker} at {member.address}) cannot be reached "
+            f"for generation {self._generation.number}: {why}"
+        )
+
+    def _raise_given_up(self) -> None:
+        reason = self._listener.reason_against(self._generation.number)
+        if reason is not None:
+            raise Aborted(reason)
+
+    def _raise_late(self, timeout: float) -> None:
+        missing = self._missing()
+        unreachable = tuple(peer for peer in missing if peer not in self.answers.open)
+        late = tuple(peer for peer in missing if peer in self.answers.open and self._doom is None)
+        in_order = (*unreachable, *missing)
+        named = next((peer for peer in in_order if peer in self._troubles), in_order[0])
+        if named in self._troubles:
+            why = f"{self._troubles[named]}, for {timeout:g} s"
+            if len(unreachable) > 1:
+                why += f"; ranks {list(unreachable)} cannot be reached"
+        else:
+            why = f"ranks {missing} did not connect within {timeout:g} s"
+        raise PeerLost(self._about(named, why), peer=named, unreached=Unreached(unreachable, late))

@@ -1,0 +1,90 @@
+"""What connections between two workers are for, and how they begin: `transport.connection` with a purpose of their own.
+
+The listening end proves that it holds the token when it gets to that generation, not before. Not here: who waits for
+whom (`tcp`, `tcp_listener`, `probe`).
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+import struct
+from dataclasses import dataclass
+
+from shoal.errors import Refused, WireError
+from shoal.transport.connection import name_lookup
+from shoal.transport.connection.endpoint import Endpoint
+from shoal.transport.connection.handshake import ConnectorHandshake, Distrust, Key, ListenerHandshake, Untrusted
+from shoal.transport.connection.introduction import Introduction, begin_to_connect
+from shoal.values import Address
+
+_HELLO = struct.Struct("!4sIII")
+_HELLO_MAGIC = b"SHPR"
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a connection between two peers is for."""
+
+    generation: int  # 0: none, it only asks whether the other one can be reached
+    source: int  # rank of the one that connects
+    target: int  # rank of the one that listens
+
+    @property
+    def is_probe(self) -> bool:
+        return self.generation == 0
+
+    @property
+    def purpose(self) -> bytes:
+        return _HELLO.pack(_HELLO_MAGIC, self.generation, self.source, self.target)
+
+    @staticmethod
+    def of(purpose: bytes) -> Hello:
+        if len(purpose) != _HELLO.size or not purpose.startswith(_HELLO_MAGIC):
+            raise WireError(f"a peer's connection is for {purpose!r} instead of a generation")
+        _, generation, source, target = _HELLO.unpack(purpose)
+        return Hello(generation=generation, source=source, target=target)
+
+
+def arrival(token: str) -> ListenerHandshake:
+    """Of a connection that was accepted."""
+
+    def secret_of(purpose: bytes) -> str:
+        Hello.of(purpose)
+        return token
+
+    return ListenerHandshake(secret_of)
+
+
+class Departure:
+    """A connection that is being made."""
+
+    def __init__(self, address: Address, hello: Hello, token: str) -> None:
+        self.hello = hello
+        self._address = address
+        connection = begin_to_connect(name_lookup.find(address))
+        self._met = Introduction(connection, ConnectorHandshake(Key(hello.purpose, token)), is_connected=False)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._met.endpoint
+
+    @property
+    def mask(self) -> int:
+        """What it waits for: being connected, then bytes."""
+        return select.POLLIN if self._met.is_connected else select.POLLOUT
+
+    def advance(self) -> bool:
+        """Do what can be done now. True when both sides are proven; `OSError`: the peer is gone or will not have us."""
+        try:
+            return self._met.advance()
+        except ConnectionResetError:
+            raise OSError(errno.ECONNRESET, "it closed the connection: it ended, is ahead, or is busy") from None
+        except Untrusted as untrusted:
+            if untrusted.distrust is Distrust.REFUSED:
+                raise OSError(errno.ECONNRESET, "it refused the connection: it holds another token") from None
+            if untrusted.distrust is Distrust.UNPROVEN:
+                raise Refused(
+                    f"whoever listens at {self._address} could not prove that it holds the job's token"
+                ) from None
+            raise Refused(f"at {self._address}, {untrusted}") from None

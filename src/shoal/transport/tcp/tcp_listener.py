@@ -1,0 +1,218 @@
+"""The one listening socket of a worker process, and the thread that serves it all the time.
+
+A connector has to prove that it holds the job's token and says for which generation and ranks; until then it costs one
+socket for a while and is never waited for (`connection.door`). A proven connection is kept until this process gets to
+its generation, or its other end closes it. A proven probe is answered and closed: it asks only whether this process can
+be reached. Not here: the handshake (`connection`, `tcp_handshake`), the connecting side and the mesh of a generation
+(`tcp`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+
+from shoal.errors import AddressUnavailable, UsageError, WireError
+from shoal.transport.connection import listening
+from shoal.transport.connection.door import Door
+from shoal.transport.connection.endpoint import Endpoint
+from shoal.transport.connection.introduction import Introduction
+from shoal.transport.mesh.faults import LinkFaults
+from shoal.transport.tcp import tcp_handshake
+from shoal.transport.tcp.tcp_handshake import Hello
+from shoal.values import Address
+
+BACKLOG = 512  # connections that may wait to be accepted
+
+
+class PeerListener:
+    """Opened once per process; its address is what the other workers are told. Every generation's mesh uses it."""
+
+    def __init__(self, host: str, token: str) -> None:
+        if not token and not Address(host, 0).is_loopback:
+            raise UsageError(f"refusing to listen on {host} without a token; use 127.0.0.1 or give the job a token")
+        if _is_wildcard(host):
+            raise UsageError(f"peers cannot connect to {host}; listen on an address of this machine that they reach")
+        listener = _listen(host)
+        self.address = Address(host=host, port=listener.getsockname()[1])
+        self.token = token
+        self.silence_limit = 5.0  # seconds after which a link whose packets vanish counts as cut
+        self.faults = LinkFaults()
+        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # for whoever connects: something is new
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # for the thread: look again
+        self._lock = threading.Lock()  # guards what follows
+        self._door: Door[Introduction] = Door(listener, self._take_in, self._drop)
+        self._unproven: dict[int, Introduction] = {}  # by descriptor
+        self._proven: dict[tuple[int, int], Introduction] = {}  # by generation and rank of the one that connected
+        self._oldest = 0  # generations below this one are over for this process
+        self._given_up: tuple[int, str] = (0, "")  # newest generation that nobody shall wait for, and why
+        self._closed = False
+        _open_listeners.add(self)
+        self._thread = threading.Thread(target=self._serve, name="shoal-peer-listener", daemon=True)
+        self._thread.start()
+
+    def give_up(self, generation: int, reason: str) -> None:
+        """From any thread: connecting in this generation or an older one, now or later, raises `Aborted`."""
+        with self._lock:
+            if generation > self._given_up[0]:
+                self._given_up = (generation, reason)
+            if not self._closed:
+                os.eventfd_write(self.wake, 1)
+
+    def reason_against(self, generation: int) -> str | None:
+        """Why connecting in this generation is of no use any more, if so."""
+        newest, reason = self._given_up
+        return reason if generation <= newest else None
+
+    def take(self, generation: int) -> list[Introduction]:
+        """The kept connections of this generation; those of older ones are closed, now and when they come."""
+        with self._lock:
+            self._oldest = max(self._oldest, generation)
+            for key in [key for key in self._proven if key[0] < self._oldest]:
+                self._proven.pop(key).endpoint.close()
+            taken = [self._proven.pop(key) for key in sorted(self._proven) if key[0] == generation]
+            os.eventfd_write(self._bell, 1)
+            return taken
+
+    def close(self) -> None:
+        """Safe to call twice; not while another thread connects."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            os.eventfd_write(self._bell, 1)
+        self._thread.join()
+        _open_listeners.discard(self)
+        self._release()
+
+    def close_in_child(self) -> None:
+        """After a fork: thread and connections are the parent's, and none may stay open here."""
+        self._lock = threading.Lock()  # the parent's thread may have held it
+        self._closed = True
+        self._release()
+
+    def _release(self) -> None:
+        for arrival in (*self._unproven.values(), *self._proven.values()):
+            arrival.endpoint.close()
+        self._unproven.clear()
+        self._proven.clear()
+        self._door.close()
+        os.close(self.wake)
+        os.close(self._bell)
+
+    # The thread
+
+    def _serve(self) -> None:
+        self._door.prepare()
+        while True:
+            poll = select.poll()
+            poll.register(self._bell, select.POLLIN)
+            with self._lock:
+                if self._closed:
+                    return
+                now = time.monotonic()
+                if not self._door.is_full(now):
+                    poll.register(self._door, select.POLLIN)
+                for descriptor in self._unproven:
+                    poll.register(descriptor, select.POLLIN)
+                for arrival in self._proven.values():
+                    poll.register(arrival.endpoint, select.POLLRDHUP)
+                due = self._door.next_due(now)
+            ready = {descriptor for descriptor, _ in poll.poll(None if due is None else 1000 * (due - now) + 1)}
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._bell)
+            with self._lock:
+                self._drop_closed(ready)
+                for descriptor in ready & self._unproven.keys():
+                    self._advance(descriptor)
+                if self._door.fileno() in ready:
+                    self._door.accept(time.monotonic())
+                self._door.sweep(time.monotonic())
+
+    def _take_in(self, connection: socket.socket) -> Introduction:
+        connection.setblocking(False)
+        arrival = Introduction(connection, tcp_handshake.arrival(self.token))
+        arrival.open()
+        self._unproven[arrival.endpoint.fileno()] = arrival
+        return arrival
+
+    def _drop(self, arrival: Introduction) -> None:
+        """It proved nothing in time, or has to make room."""
+        self._forget(arrival)
+        arrival.endpoint.close()
+
+    def _advance(self, descriptor: int) -> None:
+        arrival = self._unproven[descriptor]
+        try:
+            if arrival.advance():
+                self._forget(arrival)
+                self._place(arrival)
+            elif arrival.was_refused:
+                self._drop(arrival)
+        except (OSError, WireError):
+            self._drop(arrival)
+
+    def _forget(self, arrival: Introduction) -> None:
+        self._unproven.pop(arrival.endpoint.fileno(), None)
+        self._door.settle(arrival)
+
+    def _place(self, arrival: Introduction) -> None:
+        """A proven connection: answered, kept, or of no use. A newer one of the same peer replaces the older."""
+        hello = Hello.of(arrival.handshake.purpose)
+        if hello.is_probe:
+            arrival.welcome()
+        if hello.is_probe or hello.generation < self._oldest:
+            arrival.endpoint.close()
+            return
+        older = self._proven.pop((hello.generation, hello.source), None)
+        if older is not None:
+            older.endpoint.close()
+        self._proven[hello.generation, hello.source] = arrival
+        os.eventfd_write(self.wake, 1)
+
+    def _drop_closed(self, ready: set[int]) -> None:
+        """Of the kept connections those whose other end is gone."""
+        for key in [key for key, arrival in self._proven.items() if arrival.endpoint.fileno() in ready]:
+            if _is_closed(self._proven[key].endpoint):
+                self._proven.pop(key).endpoint.close()
+
+
+def _is_closed(endpoint: Endpoint) -> bool:
+    """The other end has let go of a connection that was proven: until it is welcomed it has nothing to say."""
+    try:
+        return not endpoint.peek(1)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return not host
+
+
+def _listen(host: str) -> socket.socket:
+    try:
+        return listening.listen(Address(host, 0), BACKLOG)
+    except OSError as error:
+        raise AddressUnavailable(f"cannot listen for peers on {host}: {error.strerror}; check --address") from None
+
+
+_open_listeners: weakref.WeakSet[PeerListener] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for listener in tuple(_open_listeners):
+        listener.close_in_child()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

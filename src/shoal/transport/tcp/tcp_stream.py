@@ -1,0 +1,44 @@
+"""One connection of a mesh: what is queued for a peer, and how its side ended. Not here: the loop (`tcp_mesh`)."""
+
+from __future__ import annotations
+
+import errno
+
+from shoal.transport.connection.endpoint import ALL, Endpoint
+from shoal.transport.connection.sending import SendQueue
+from shoal.transport.mesh.ending import ENDING_BYTES, SILENT, Ending, unpack_ending
+from shoal.wire.frames import HEADER_BYTES
+
+UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
+
+
+class Stream:
+    """The connection to one peer."""
+
+    __slots__ = ("ending", "endpoint", "held", "mask", "outgoing", "peer", "read")
+
+    def __init__(self, peer: int, endpoint: Endpoint) -> None:
+        self.peer = peer
+        self.endpoint = endpoint
+        self.outgoing = SendQueue()
+        self.ending: Ending | None = None  # set once, when the peer's side was seen to be closed
+        self.read = memoryview(b"")  # of the piece that is being received: may hold the start of a mark, or all of it
+        self.mask = -1  # what poll is asked for; -1: not registered
+        self.held = False  # it has bytes to send and may not, on purpose
+
+    def peek_head(self) -> bytes:
+        """The first unread bytes, at most a header's length; they stay unread."""
+        try:
+            return self.endpoint.peek(HEADER_BYTES)
+        except OSError:
+            return b""
+
+    def peek_ending(self) -> Ending:
+        """What the peer's last bytes say, none of them read. Only for a stream that the kernel reports as closed."""
+        try:
+            unread = self.endpoint.peek(ALL)
+        except OSError as error:
+            if error.errno in UNREACHABLE:
+                return SILENT
+            unread = b""
+        return unpack_ending(bytes(self.read[-ENDING_BYTES:]) + unread)

@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import TensorDataset
 
 import shoal
 from shoal.checkpoint.published.catalogue import published
@@ -33,6 +31,7 @@ from shoal.training.start import MakeStrategy
 from support.local_steps import LocalSteps
 from support.server_groups import group_of
 from support.training import Crew, Hub, Killed
+from support.uses import Uses, numbered
 
 SAMPLES, BATCH, EPOCHS, WORKERS = 96, 4, 3, 2
 PATIENCE = 60.0  # seconds
@@ -81,33 +80,14 @@ every_strategy = pytest.mark.parametrize("case", STRATEGIES.values(), ids=STRATE
 in_step = {name: case for name, case in STRATEGIES.items() if not case.is_free}
 
 
-class Uses(nn.Module):
-    """Parameter i counts the uses of sample i; beside it something that really trains, and a buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.uses = nn.Parameter(torch.zeros(SAMPLES))
-        self.weight = nn.Parameter(torch.ones(4))
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, index: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        self.seen += 1.0
-        return ((x @ self.weight) ** 2).mean() - self.uses[index].sum() / len(index)
-
-
-def data() -> TensorDataset:
-    x = torch.randn(SAMPLES, 4, generator=torch.Generator().manual_seed(1))
-    return TensorDataset(torch.arange(SAMPLES), x)
-
-
 def script(inside: Callable[[shoal.Run], None] = lambda _: None) -> Callable[[shoal.Run], dict[str, Any]]:
     """`inside` is called in every iteration, between backward and update."""
 
     def train(run: shoal.Run) -> dict[str, Any]:
-        model = run.model(Uses())
+        model = run.model(Uses(SAMPLES))
         counting = run.optimizer(torch.optim.SGD([model.uses], lr=1.0))
         training = run.optimizer(torch.optim.SGD([model.weight], lr=0.01, momentum=0.9))
-        for index, x in run.batches(data(), batch_size=BATCH, epochs=EPOCHS):
+        for index, x in run.batches(numbered(SAMPLES), batch_size=BATCH, epochs=EPOCHS):
             model(index, x).backward()
             inside(run)
             # The gradient of `uses` is -1 over the step's samples for each use: with that rate, SGD adds one.
@@ -270,9 +250,9 @@ def test_a_stop_ends_all_workers_at_the_same_step(case: Case) -> None:
 @pytest.mark.parametrize("case", in_step.values(), ids=in_step)  # those who run free leave a loop by run.stop
 def test_a_loop_that_is_left_in_the_middle_leaves_equal_replicas(case: Case) -> None:
     def train(run: shoal.Run) -> dict[str, Any]:
-        model = run.model(Uses())
+        model = run.model(Uses(SAMPLES))
         optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.01))
-        for index, x in run.batches(data(), batch_size=BATCH):
+        for index, x in run.batches(numbered(SAMPLES), batch_size=BATCH):
             model(index, x).backward()
             optimizer.step()
             optimizer.zero_grad()

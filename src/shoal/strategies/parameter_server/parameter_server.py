@@ -179,7 +179,7 @@ class ParameterServer(Strategy):
         if iteration.is_last and not self._is_asked and not iteration.is_void and iteration.breakage is None:
             self._ask(iteration)
         if self._is_free:
-            self._replica.votes.updates = 0  # workers that run free take different numbers of steps
+            self._replica.votes.take_updates(0)  # workers that run free take different numbers of steps
 
     def _ask(self, iteration: Iteration) -> None:
         """Have the servers apply this step's gradients."""

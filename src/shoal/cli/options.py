@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from shoal.cli import texts
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig
 from shoal.launching.settings import merge
-from shoal.settings.setting_checks import nearest
 from shoal.settings.strategy_kinds import OWN, kinds_beside_own, settings_of
 from shoal.settings.strategy_settings import StrategySettings
 
@@ -75,7 +75,7 @@ def settings_in(kind: type[msgspec.Struct]) -> dict[str, Setting]:
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises `UsageError` instead of leaving, and never guesses from an abbreviation."""
+    """Raises `UsageError` instead of ending the process, and takes no abbreviations."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
@@ -96,7 +96,7 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see `{self.prog} --help`)")
+        raise UsageError(texts.see_help(message, self.prog))
 
     def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Like `parse_args`, but an unknown option is answered with the nearest known one."""
@@ -106,12 +106,12 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             name = unknown[0].partition("=")[0]
             known = tuple(option for action in self._actions for option in action.option_strings)
-            raise UsageError(f"there is no option {name}; {nearest(name, known)} (see `{self.prog} --help`)")
+            raise UsageError(texts.no_such_option(name, known, self.prog))
         return parsed
 
 
 class Once(argparse.Action):
-    """Stores a value; a second one that differs is a contradiction."""
+    """Stores a value, and refuses a second one that differs."""
 
     def __call__(
         self,
@@ -124,8 +124,9 @@ class Once(argparse.Action):
         if self.nargs == 0:
             value = not str(option_string).startswith("--no-")
         if hasattr(namespace, self.dest) and (before := getattr(namespace, self.dest)) != value:
-            said = "switched on and off" if self.nargs == 0 else f"given as {before} and as {value}"
-            raise UsageError(f"--{self.dest} is {said}; give it once")
+            if self.nargs == 0:
+                raise UsageError(texts.switched_on_and_off(self.dest))
+            raise UsageError(texts.given_twice(self.dest, before, value))
         setattr(namespace, self.dest, value)
 
 
@@ -178,7 +179,7 @@ def _reader(setting: Setting) -> Any:
         except ValueError:
             if setting.name in RANGES:
                 return text
-            raise UsageError(f"--{setting.name} is {text!r}; it should be {setting.kind_text}") from None
+            raise UsageError(texts.wrong_kind(setting.name, text, setting.kind_text)) from None
 
     return read
 

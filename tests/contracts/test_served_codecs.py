@@ -29,7 +29,7 @@ from shoal.parameters.client.parameter_client import ParameterClient
 from shoal.strategies.choosing import make_strategy
 from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Strategy
-from support.codecs import offer
+from support.offers import CODECS, offer
 from support.server_groups import Group, group_of
 from support.training import Crew, Hub, Killed
 
@@ -47,7 +47,7 @@ Inside = Callable[[shoal.Run], None]
 @pytest.fixture(autouse=True)
 def offered(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path_factory.mktemp("site")
-    offer(folder)
+    offer(folder, "shoal.codecs", **CODECS)
     monkeypatch.syspath_prepend(str(folder))
 
 

@@ -25,6 +25,9 @@ from shoal.events import (
     WorkerStarted,
 )
 from shoal.launching import texts
+from shoal.launching.chaos.texts import wrong_word
+from shoal.membership.texts import no_coordinator
+from shoal.values import Address
 from support.launcher import (
     PATIENCE,
     SHOAL,
@@ -41,6 +44,7 @@ from support.launcher import (
 )
 
 E = TypeVar("E", bound=AnyEvent)
+NOBODY_THERE = no_coordinator(Address("127.0.0.1", 1), "Connection refused")
 
 
 def events(folder: Path, kind: type[E]) -> list[E]:
@@ -297,7 +301,7 @@ def test_chaos_that_makes_no_sense_is_said_before_anything_starts(tmp_path: Path
         _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2
     [line] = stderr.splitlines()
-    assert "--chaos: 'now' in 'kill worker now'" in line
+    assert wrong_word("now", "kill worker now", "") in line
     assert not (tmp_path / "out").exists()
 
 
@@ -413,7 +417,7 @@ def test_a_killed_joiner_takes_its_worker_with_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("127.0.0.1:1", "--token-file", "token"), 6, "no coordinator can be reached at 127.0.0.1:1"),
+        (("127.0.0.1:1", "--token-file", "token"), 6, NOBODY_THERE),
         (("127.0.0.1:1", "--token-file", "absent"), 2, "--token-file"),
         (("--token-file", "token", "nowhere:port"), 2, "ADDRESS is 'nowhere:port'"),
         (("127.0.0.1:1",), 2, "--token-file"),

@@ -1,6 +1,6 @@
 """A client's end of a connection to the coordinator: connecting, being welcomed, cutting bytes into messages.
 
-With deadlines. Not here: what is said (`client`), the coordinator's own end (`connections`), the handshake
+All waits have deadlines. Not here: what is said (`client`), the coordinator's own end (`connections`), the handshake
 (`transport.connection`).
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from shoal.errors import AddressUnavailable, Refused, WireError
+from shoal.membership import texts
 from shoal.transport.connection import silence
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.handshake import ConnectorHandshake, Distrust, Key, Untrusted
@@ -30,9 +31,9 @@ from shoal.wire.messages import (
 )
 
 PURPOSE = b"control"
-RETRY_PAUSE = 0.05  # seconds before another try when the coordinator had no room for one more stranger
-REACH_SECONDS = 2.0  # one attempt to reach its machine, which cannot be given up meanwhile
-LOOK_SECONDS = 0.2  # between two looks whether the attempt is still wanted
+RETRY_PAUSE = 0.05  # seconds before another attempt when the coordinator had no room for one more stranger
+REACH_SECONDS = 2.0  # limit of one attempt to reach the coordinator's machine; an attempt cannot be cancelled
+LOOK_SECONDS = 0.2  # between two checks whether the connection is still wanted
 PREFIX_BYTES = 4  # before each message, with the length of its body
 
 
@@ -40,7 +41,7 @@ AnyMessage = TypeVar("AnyMessage")
 
 
 class _TurnedOff(Exception):
-    """The coordinator closed the connection before it answered; another try may do better."""
+    """The coordinator closed the connection before it answered; another attempt may succeed."""
 
 
 class MessageBuffer(Generic[AnyMessage]):
@@ -68,10 +69,10 @@ class MessageBuffer(Generic[AnyMessage]):
 @dataclass
 class _Patience:
     deadline: float  # by time.monotonic
-    is_over: Callable[[], bool]  # asked several times a second: nobody wants the connection any more
+    is_over: Callable[[], bool]  # whether the connection is no longer wanted; called several times a second
 
     def slice(self, longest: float) -> float:
-        """Seconds of the next wait; a little even when time is over, so that what is there already can be read."""
+        """Seconds of the next wait; never 0, so that bytes which are there already can be read after the deadline."""
         return max(0.001, min(longest, self.deadline - time.monotonic()))
 
     @property
@@ -82,7 +83,7 @@ class _Patience:
 def connect(
     address: Address, token: str, first: Message, *, timeout: float, is_over: Callable[[], bool] = lambda: False
 ) -> tuple[Endpoint, MessageBuffer[CoordinatorMessage], Welcome]:
-    """A connection that has been welcomed, with whatever else has arrived on it already. It does not block."""
+    """A welcomed connection that does not block, with a buffer of whatever else has arrived on it already."""
     patience = _Patience(time.monotonic() + timeout, is_over)
     while True:
         met = Introduction(_reach(address, patience), ConnectorHandshake(Key(PURPOSE, token)))
@@ -95,9 +96,7 @@ def connect(
         except _TurnedOff:
             met.endpoint.close()
             if patience.slice(RETRY_PAUSE) < RETRY_PAUSE or is_over():
-                raise AddressUnavailable(
-                    f"the coordinator at {address} closes new connections; is it busy or over?"
-                ) from None
+                raise AddressUnavailable(texts.closes_connections(address)) from None
             time.sleep(RETRY_PAUSE)
         except OSError as error:
             met.endpoint.close()
@@ -112,8 +111,8 @@ def connect(
 
 def _no_answer(address: Address, timeout: float, error: OSError) -> AddressUnavailable:
     if isinstance(error, TimeoutError):
-        return AddressUnavailable(f"the coordinator at {address} did not answer within {timeout:g} s")
-    return AddressUnavailable(f"the connection to the coordinator at {address} broke: {error.strerror or error}")
+        return AddressUnavailable(texts.no_answer(address, timeout))
+    return AddressUnavailable(texts.connection_broke(address, error.strerror or error))
 
 
 def _reach(address: Address, patience: _Patience) -> socket.socket:
@@ -126,9 +125,7 @@ def _reach(address: Address, patience: _Patience) -> socket.socket:
                 if patience.is_out:
                     raise
     except OSError as error:
-        raise AddressUnavailable(
-            f"no coordinator can be reached at {address}: {error.strerror or error}; is the job still running?"
-        ) from None
+        raise AddressUnavailable(texts.no_coordinator(address, error.strerror or error)) from None
     silence.end_when_unacknowledged(connection)
     return connection
 
@@ -150,22 +147,20 @@ def _prove(met: Introduction, address: Address, patience: _Patience) -> None:
 
 def _distrusted(untrusted: Untrusted, address: Address) -> Refused:
     if untrusted.distrust is Distrust.REFUSED:
-        return Refused(
-            f"the coordinator at {address} refused this process: wrong token; use the token file of this job"
-        )
+        return Refused(texts.wrong_token(address))
     if untrusted.distrust is Distrust.UNPROVEN:
-        return Refused(f"whoever listens at {address} does not hold this job's token; is the address right?")
-    return Refused(f"the coordinator at {address}: {untrusted}")
+        return Refused(texts.foreign_listener(address))
+    return Refused(texts.untrusted(address, untrusted))
 
 
 def _await_welcome(
     connection: Endpoint, buffer: MessageBuffer[CoordinatorMessage], address: Address, patience: _Patience
 ) -> Welcome | None:
-    """None: the coordinator is there, and holds its answer back until it can write its decisions down."""
+    """None: the coordinator is there, but holds its answer back until it can write its decisions down."""
     while (message := buffer.take()) is None:
         buffer.feed(_receive_some(connection, 65536, patience))
     if isinstance(message, Turned):
-        raise Refused(f"the coordinator at {address} turned this process away: {message.reason}")
+        raise Refused(texts.turned_away(address, message.reason))
     if isinstance(message, Beat):
         return None
     if not isinstance(message, Welcome):

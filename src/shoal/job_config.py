@@ -62,7 +62,8 @@ class JobConfig(ParameterServerSettings, frozen=True, kw_only=True, rename="keba
         bool, Meta(description="what auto takes follows from sizes alone, by a fixed table, and no link is measured")
     ] = False
     codec: Annotated[
-        str, Meta(description="how gradients cross from host to host: identity, or a codec of an installed package")
+        str,
+        Meta(description="how tensors cross hosts, to servers too: identity, or a codec of an installed package"),
     ] = "identity"
     carrier: Annotated[
         str, Meta(description="what moves them: shoal (shared memory and TCP), or the library gloo, nccl or mpi")

@@ -59,6 +59,7 @@ class Hub:
     store: Store | None = None  # where checkpoints go to and come from
     is_resumed: bool = False
     codec: Callable[[], Codec] = Identity  # each worker has its own
+    codec_text: str = "identity"  # that others make such a codec from
 
     def __post_init__(self) -> None:
         self.parts: dict[str, dict[int, PartWritten | PartFailed]] = {}  # by checkpoint and rank
@@ -92,7 +93,7 @@ class Hub:
             number=self.number,
             members=members,
             schedule="auto",
-            codec="identity",
+            codec=self.codec_text,
             reason="test",
             carriers=self.carriers,
             lost=tuple(self.lost),

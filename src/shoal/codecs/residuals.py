@@ -1,46 +1,48 @@
-"""What a lossy codec's bytes left out, by key, to be added to what is encoded next: error feedback.
+"""Error feedback: what a lossy codec's bytes left out, by key, to be added to the next tensor that is encoded.
 
-A residual belongs to elements of a group of tensors, not to a frame. Where the cut between frames moves, because the
-number of workers is another one, each frame finds what is known of its own elements and zeros for the rest.
+A residual belongs to elements of a group of tensors, not to a frame. When the number of workers changes, and with it
+the cut between frames, each frame finds the residuals of its own elements, and zeros for the rest.
 """
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Mapping
 
 import torch
 
 from shoal.codecs.codec import Leg, TensorKey
 
-_Piece = tuple[int, torch.Tensor]  # first element, and the residual from there on
+_Piece = tuple[int, torch.Tensor]  # number of the first element, and the residual from there on
 
 
 class Residuals:
-    """Tensors that were put in are never changed, so that `state` costs no copy."""
+    """Never changes the tensors that it holds, so that `state` needs no copy."""
 
     def __init__(self) -> None:
         self._pieces: dict[tuple[Leg, str], list[_Piece]] = {}  # in order of their first elements, without overlaps
 
     def add_to(self, key: TensorKey, tensor: torch.Tensor) -> torch.Tensor:
-        """A new tensor: the given one with what is known of its elements. Values that replace others have nothing."""
+        """A new tensor: the given one plus the residuals of its elements. `Leg.VALUES` has no residuals."""
         found = tensor.clone()
-        for start, known in self._overlapping(key, len(tensor)):
+        pieces = self._pieces.get((key.leg, key.tensors), [])
+        for start, known in pieces[_overlapping(pieces, key.start, key.start + len(tensor))]:
             begin, end = max(start, key.start), min(start + len(known), key.start + len(tensor))
             if known.dtype == tensor.dtype:
                 found[begin - key.start : end - key.start] += known[begin - start : end - start]
         return found
 
     def put(self, key: TensorKey, left_out: torch.Tensor) -> None:
-        """From now on this is what the elements of that key lack. The tensor is not the caller's any more."""
+        """Replace the residual of the key's elements. The caller must not use the tensor any more."""
         if key.leg is Leg.VALUES or not len(left_out):
             return
-        end = key.start + len(left_out)
+        end, pieces = key.start + len(left_out), self._pieces.setdefault((key.leg, key.tensors), [])
+        replaced = _overlapping(pieces, key.start, end)
         kept: list[_Piece] = [(key.start, left_out)]
-        for start, known in self._pieces.get((key.leg, key.tensors), []):
+        for start, known in pieces[replaced]:
             before, after = known[: max(0, key.start - start)], known[max(0, end - start) :]
             kept += [(at, part) for at, part in ((start, before), (max(start, end), after)) if len(part)]
-        self._pieces[key.leg, key.tensors] = sorted(kept, key=lambda piece: piece[0])
+        pieces[replaced] = sorted(kept, key=_start)
 
     def state(self) -> dict[str, torch.Tensor]:
         return {
@@ -55,11 +57,16 @@ class Residuals:
             leg, _, rest = text.partition(" ")
             start, _, tensors = rest.partition(" ")
             if leg in (Leg.CONTRIBUTION.value, Leg.SUM.value) and start.isdecimal() and piece.dim() == 1:
-                insort(
-                    self._pieces.setdefault((Leg(leg), tensors), []), (int(start), piece), key=lambda piece: piece[0]
-                )
+                insort(self._pieces.setdefault((Leg(leg), tensors), []), (int(start), piece), key=_start)
 
-    def _overlapping(self, key: TensorKey, elements: int) -> Iterator[_Piece]:
-        for start, known in self._pieces.get((key.leg, key.tensors), ()):
-            if start < key.start + elements and key.start < start + len(known):
-                yield start, known
+
+def _start(piece: _Piece) -> int:
+    return piece[0]
+
+
+def _overlapping(pieces: list[_Piece], start: int, end: int) -> slice:
+    """Which of the pieces have elements from `start` to `end`. A tensor may have thousands: one for each block."""
+    first = bisect_right(pieces, start, key=_start)
+    if first and pieces[first - 1][0] + len(pieces[first - 1][1]) > start:
+        first -= 1
+    return slice(first, max(first, bisect_left(pieces, end, key=_start)))

@@ -1,8 +1,8 @@
 """A watcher's line to the coordinator: connects in a thread, and again whenever it breaks.
 
-Everything that comes over it is handed out once, in order, by `receive`, which never blocks and never raises; after a
-break the coordinator tells again what happened lately, and what was handed out before is left out. Not here: what is
-said (`membership.watcher`), and what to do when nobody answers.
+`receive` returns every message once, in order; it never blocks and never raises. After a break the coordinator repeats
+recent events, and the line leaves out those that it has already returned. Not here: the messages
+(`membership.watcher`), and what to do when nobody answers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shoal.errors import ShoalError
 from shoal.membership.watcher import WatcherClient
 from shoal.wire.messages import Ended, Enlisted, Happened
 
-REMEMBERED = 4000  # times of events that were handed out; the coordinator tells fewer again
+REMEMBERED = 4000  # times of returned events; the coordinator repeats fewer
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Connected:
 
 @dataclass(frozen=True)
 class Broke:
-    """The connection broke; nothing is being done about it."""
+    """The connection broke; the line does not connect again by itself."""
 
     reason: str
 
@@ -47,7 +47,7 @@ class CoordinatorLine:
     """Driven by one thread."""
 
     def __init__(self, connect: Callable[[], WatcherClient], client: WatcherClient | None = None) -> None:
-        """`connect` blocks until it has a client or raises ShoalError. `client`: one that there is already."""
+        """`connect` blocks until it has a client or raises ShoalError. `client`: an existing connection, if any."""
         self._connect = connect
         self._client = client
         self._answers: queue.SimpleQueue[WatcherClient | ShoalError] = queue.SimpleQueue()

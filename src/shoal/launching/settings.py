@@ -1,4 +1,4 @@
-"""A job's settings from all their origins: those given, those of a TOML file, those of a job that goes on.
+"""A job's settings from all their origins: given as options, from a TOML file, from a job that is resumed.
 
 Each origin is checked by itself. Not here: what one value may be (`job_config`), which settings go with which strategy
 (`strategy_settings`), and options on a command line (`cli.options`).
@@ -29,5 +29,5 @@ def merge(
         raise UsageError(texts.two_minimums(origin, named["workers"]))
     on_top = {**from_file, **named}
     merged = from_mapping({**strategy_settings.fitting(base, on_top), **on_top}, origin=origin)
-    # Those of a job that is resumed are not all known before its recorded ones are put under them.
+    # The settings of a resumed job are not all known until its recorded ones are added as `base`.
     return merged if merged.resume and not base else strategy_settings.check(merged)

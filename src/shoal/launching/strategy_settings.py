@@ -1,7 +1,7 @@
-"""Which settings go with which strategy: checked once all of a job's are known, from its file and command line. Pure.
+"""Which settings go with which strategy: checked once all settings of a job are known. Pure.
 
 A mistake is a `UsageError` that names both settings and the nearest that works. Not here: what one value may be
-(`job_config`), and settings of one strategy by themselves (`settings`).
+(`job_config`), and the settings of one strategy by themselves (`settings`).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from shoal.job_config import JobConfig
 from shoal.launching import texts
 from shoal.settings.parameter_server_settings import PARAMETER_SERVER
 
-# Settings that only one strategy has. A job that goes on with another strategy leaves its recorded ones behind.
+# Settings that only one strategy has. A job that is resumed with another strategy drops the recorded ones.
 OWN: Mapping[str, tuple[str, ...]] = {
-    "all-reduce": ("schedule", "carrier", "codec"),
+    "all-reduce": ("schedule", "carrier"),
     "parameter-server": PARAMETER_SERVER,
 }
 
 
 def fitting(base: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`base` without what belongs to its strategy, where another one is given, and what `given` settles by itself."""
+    """`base` without settings of its own strategy, if `given` has another one, and without what `given` implies."""
     strategy = given.get("strategy", base.get("strategy"))
     others: set[str] = set()
     if strategy != base.get("strategy"):
@@ -41,6 +41,4 @@ def check(config: JobConfig) -> JobConfig:
     if config.schedule != "auto" or config.carrier != "shoal":
         unused = f"--schedule {config.schedule}" if config.schedule != "auto" else f"--carrier {config.carrier}"
         raise UsageError(texts.not_with_servers(unused, texts.NO_EXCHANGE))
-    if config.codec != "identity":
-        raise UsageError(texts.not_with_servers(f"--codec {config.codec}", texts.NOT_ENCODED))
     return config

@@ -50,12 +50,13 @@ def test_what_does_not_go_together_is_named(options: dict[str, Any], words: str)
     assert words in str(caught.value)
 
 
-def test_servers_take_no_codec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(tmp_path / "site", sparse="support.sparse_codec:Sparse")
+def test_every_strategy_takes_a_codec_that_is_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(tmp_path / "site")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     assert merged({"codec": "sparse"}).codec == "sparse"
-    with pytest.raises(UsageError, match=texts.not_with_servers("--codec sparse", texts.NOT_ENCODED)):
-        merged(SERVERS | {"codec": "sparse"})
+    assert merged(SERVERS | {"codec": "sparse:above=2"}).codec == "sparse:above=2"
+    with pytest.raises(UsageError, match=r"--codec is 'unheard-of'; .* sparse"):
+        merged(SERVERS | {"codec": "unheard-of"})
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def require_checkpoint(config: JobConfig) -> None:
 
 
 def refuse_anothers(config: JobConfig) -> None:
-    """A new job that would mix its checkpoints with those of another of the same name is not started."""
+    """Refuse to start a new job that would mix its checkpoints with those of another job of the same name."""
     from shoal.checkpoint.published.catalogue import published
 
     store = _store(config)
@@ -53,9 +53,9 @@ def refuse_anothers(config: JobConfig) -> None:
 
 
 def keeping(config: JobConfig, *, is_restart: bool) -> Keeping:
-    """For the coordinator. Of a job that goes on, what its last run left unpublished is removed.
+    """For the coordinator. If the job is resumed, remove what its last run left unpublished.
 
-    `is_restart`: the coordinator is started again while the job runs, and workers may be writing parts.
+    `is_restart`: the coordinator is started again while the job runs, so that workers may be writing parts.
     """
     if not config.run_dir or not (config.checkpoints.at_end or config.resume):
         return Keeping()
@@ -69,7 +69,7 @@ def keeping(config: JobConfig, *, is_restart: bool) -> Keeping:
     try:
         generation = last_generation(store)  # unpublished ones count too
         if not is_restart:
-            with contextlib.suppress(OSError):  # a store that can only be read can still be resumed from
+            with contextlib.suppress(OSError):  # resuming from a read-only store is possible
                 publisher.clean()
         return Keeping(publisher, generation, _shares(store))
     except OSError as error:
@@ -82,7 +82,7 @@ def _shares(store: Store) -> tuple[int, ...]:
     for listed in published(store):
         try:
             members = load_manifest(store, listed.name).about.generation.members
-        except CheckpointUnusable:  # the workers will say so, and look at the one before, too
+        except CheckpointUnusable:  # the workers will report it, and also try the one before
             continue
         return tuple(member.share for member in members)
     return ()

@@ -1,6 +1,6 @@
-"""Which parameter servers a job has: none, its own, or a name space in a group that runs.
+"""Which parameter servers a job has: none, its own, or a name space in a running group.
 
-Imports of the server group are made only by jobs that have one. Not here: what happens to them while the job runs
+Only jobs with servers import the server group's modules. Not here: what happens to the servers while the job runs
 (`own_servers`, `borrowed_servers`).
 """
 
@@ -25,7 +25,7 @@ CHECK_SECONDS = 10.0  # for a group to answer before anything is started
 
 
 def check_group(config: JobConfig) -> None:
-    """A group that cannot be reached, or turns this job away, is said before anything is made or started."""
+    """Report a group that cannot be reached, or turns this job away, before anything is made or started."""
     if (address := config.server_group) is None:
         return
     from shoal.parameters.keeper.keeper_client import KeeperClient
@@ -35,13 +35,13 @@ def check_group(config: JobConfig) -> None:
 
 
 def space_name(run_dir: Path) -> str:
-    """The job's name among the jobs of a group: of one run directory always the same, of two never."""
+    """The job's name in a group: always the same for one run directory, never the same for two."""
     where = f"{socket.gethostname()}:{run_dir.resolve()}"
     return f"{run_dir.resolve().name[:80]}-{hashlib.blake2b(where.encode(errors='replace'), digest_size=4).hexdigest()}"
 
 
 def group_key_file(config: JobConfig, token: str, stack: contextlib.ExitStack) -> Path | None:
-    """For servers that the job starts itself: a private file with what they hold in place of the job's token."""
+    """For servers that the job starts itself: a private file with the key that they get instead of the job's token."""
     if config.strategy != "parameter-server" or config.server_group is not None:
         return None
     return stack.enter_context(token_file(group_key(token)))

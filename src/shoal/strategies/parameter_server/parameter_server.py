@@ -20,6 +20,7 @@ from torch import nn
 from shoal.collectives.group import Group
 from shoal.errors import Aborted, ExchangeFailed, ReplicasDiffer, UsageError
 from shoal.manners import Manners
+from shoal.parameters.blocks.block_codec import BlockCodec
 from shoal.parameters.client.parameter_client import OutgoingPush, ParameterClient
 from shoal.strategies.parameter_server.gradient_outbox import GradientOutbox, Noise
 from shoal.strategies.parameter_server.parameter_inbox import ParameterInbox
@@ -99,7 +100,8 @@ class ParameterServer(Strategy):
         if not self._entries:
             raise UsageError("no optimizer with trainable parameters was handed to run.optimizer before the loop")
         self._table = table_of(self._entries, optimizers)
-        self._client.define(self._table)
+        codec, text = self._peers.codec, self._peers.generation.codec
+        self._client.define(self._table, None if codec.raw else BlockCodec(self._table, text, codec))
         noise = Noise(self._config.noise, self._config.seed, self._peers.worker) if self._config.noise else None
         self._outbox = GradientOutbox(self._entries, self._client.begin_push, noise)
         lazily = self._is_free and self._config.terms.staleness is None

@@ -223,7 +223,11 @@ def take(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool) -
     """Go on in the new generation: with the state that its members agreed on, where it says."""
     session.rebind()
     session.is_doubtful, session.calls, session.unit = False, 0, None
-    ahead = 0 if done.payload is None else done.payload["step"] - session.step
+    ahead = 0
+    if (
+        done.payload is not None and not session.strategy.manners.is_free
+    ):  # else others' steps say nothing about its own
+        ahead = done.payload["step"] - session.step
     session.residual.settle(ahead=ahead, holds=session.holds)
     tell_batch(session)
     if done.alignment.missed:

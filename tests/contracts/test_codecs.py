@@ -12,10 +12,11 @@ from hypothesis import strategies as some
 from shoal.codecs.codec import Codec, Leg, TensorKey
 from shoal.codecs.identity import Identity
 from shoal.errors import WireError
+from support.packed_codec import Packed
 from support.sparse_codec import Sparse
 
-CODECS: list[Callable[[], Codec]] = [Identity, Sparse, lambda: Sparse(Sparse.Settings(above=0.2))]
-IDS = ["identity", "sparse", "sparse-dense"]
+CODECS: list[Callable[[], Codec]] = [Identity, Sparse, lambda: Sparse(Sparse.Settings(above=0.2)), Packed]
+IDS = ["identity", "sparse", "sparse-dense", "packed"]
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 GRADIENTS = TensorKey("model/gradients", Leg.CONTRIBUTION)
 
@@ -54,6 +55,18 @@ def test_every_receiver_gets_the_same_bits(
     other = torch.zeros_like(arrived)
     make().decode(key, memoryview(bytearray(data)), other)  # whoever decodes needs no state
     assert torch.equal(other.view(torch.uint8), arrived.view(torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("leg", Leg)
+def test_one_that_says_it_is_lossless_is(make: Callable[[], Codec], leg: Leg, dtype: torch.dtype) -> None:
+    codec, key = make(), TensorKey("model/gradients", leg)
+    if not codec.is_lossless:
+        return
+    strange = torch.tensor([float("nan"), -0.0, float("inf"), 1e-45], dtype=dtype)
+    for tensor in (gradients(0, dtype=dtype), gradients(1, dtype=dtype), strange):
+        assert torch.equal(through(codec, key, tensor)[1].view(torch.uint8), tensor.view(torch.uint8))
+    assert not codec.state()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 0.0, 1e38])

@@ -10,28 +10,31 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import TensorDataset
 
 import shoal
 from shoal.checkpoint.published.catalogue import published
 from shoal.checkpoint.published.store_publisher import StorePublisher
 from shoal.checkpoint.stores.local_store import LocalStore
+from shoal.codecs.registry import codec_by_name
 from shoal.events import EpochEnded, StateCopied, StepsApplied, StepVoided
 from shoal.job_config import JobConfig
+from shoal.manners import Manners
 from shoal.parameters.client.parameter_client import ParameterClient
 from shoal.strategies.choosing import make_strategy
 from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Strategy
 from shoal.training.start import MakeStrategy
-from support import local_steps
+from support.local_steps import LocalSteps
+from support.offers import CODECS, offer
 from support.server_groups import group_of
 from support.training import Crew, Hub, Killed
+from support.uses import Uses, numbered
 
 SAMPLES, BATCH, EPOCHS, WORKERS = 96, 4, 3, 2
 PATIENCE = 60.0  # seconds
@@ -45,17 +48,21 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)  # settings of the job
     is_free: bool = False  # workers take steps of their own: bits depend on timing
     meets_in: str = ", exchange 0"  # what labels have in which workers meet inside a loop
+    codec: str = "identity"
+
+    def hub(self, size: int, **named: Any) -> Hub:
+        return Hub(size, codec=partial(codec_by_name, self.codec), codec_text=self.codec, **named)
 
 
 @contextmanager
-def served() -> Iterator[MakeStrategy]:
+def served(*, shares_memory: bool = True) -> Iterator[MakeStrategy]:
     with group_of(2) as group:
         clients: dict[int, ParameterClient] = {}
 
         def made(replica: Replica, config: JobConfig) -> Strategy:
             worker = replica.peers.worker
             if worker not in clients:
-                clients[worker] = group.client(worker)
+                clients[worker] = group.client(worker, shares_memory=shares_memory)
             return make_strategy(replica, config, clients[worker])
 
         yield made
@@ -63,48 +70,43 @@ def served() -> Iterator[MakeStrategy]:
 
 SERVED = {"strategy": "parameter-server", "staleness_scaling": "none"}
 FREE = {**SERVED, "consistency": "asynchronous"}
+FAR = partial(served, shares_memory=False)  # servers are as on other machines
+EXACT = "sparse:above=0"  # leaves out nothing but zeros; `test_served_codecs` is about what others leave out
 
 
 STRATEGIES = {
     "all-reduce": Case(lambda: nullcontext(make_strategy)),
-    "local steps": Case(lambda: nullcontext(local_steps.every(5)), meets_in=", mean"),  # an epoch has 12 steps, or 8
+    "local steps": Case(
+        lambda: nullcontext(lambda replica, _: LocalSteps(replica, Manners(every=5))), meets_in=", mean"
+    ),  # an epoch has 12 steps, or 8
     "parameter server": Case(served, SERVED, meets_in=", note"),
     "parameter server, free": Case(served, FREE, is_free=True, meets_in="meeting in loop"),
     "parameter server, bounded": Case(served, {**FREE, "staleness": "1"}, is_free=True, meets_in="meeting in loop"),
+    "parameter server, codec": Case(FAR, SERVED, meets_in=", note", codec=EXACT),
+    "parameter server, free, codec": Case(FAR, FREE, is_free=True, meets_in="meeting in loop", codec=EXACT),
 }
+
+
+@pytest.fixture(autouse=True)
+def offered(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codecs of the tests."""
+    folder = tmp_path_factory.mktemp("site")
+    offer(folder, "shoal.codecs", **CODECS)
+    monkeypatch.syspath_prepend(str(folder))
 
 
 every_strategy = pytest.mark.parametrize("case", STRATEGIES.values(), ids=STRATEGIES)
 in_step = {name: case for name, case in STRATEGIES.items() if not case.is_free}
 
 
-class Uses(nn.Module):
-    """Parameter i counts the uses of sample i; beside it something that really trains, and a buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.uses = nn.Parameter(torch.zeros(SAMPLES))
-        self.weight = nn.Parameter(torch.ones(4))
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, index: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        self.seen += 1.0
-        return ((x @ self.weight) ** 2).mean() - self.uses[index].sum() / len(index)
-
-
-def data() -> TensorDataset:
-    x = torch.randn(SAMPLES, 4, generator=torch.Generator().manual_seed(1))
-    return TensorDataset(torch.arange(SAMPLES), x)
-
-
 def script(inside: Callable[[shoal.Run], None] = lambda _: None) -> Callable[[shoal.Run], dict[str, Any]]:
     """`inside` is called in every iteration, between backward and update."""
 
     def train(run: shoal.Run) -> dict[str, Any]:
-        model = run.model(Uses())
+        model = run.model(Uses(SAMPLES))
         counting = run.optimizer(torch.optim.SGD([model.uses], lr=1.0))
         training = run.optimizer(torch.optim.SGD([model.weight], lr=0.01, momentum=0.9))
-        for index, x in run.batches(data(), batch_size=BATCH, epochs=EPOCHS):
+        for index, x in run.batches(numbered(SAMPLES), batch_size=BATCH, epochs=EPOCHS):
             model(index, x).backward()
             inside(run)
             # The gradient of `uses` is -1 over the step's samples for each use: with that rate, SGD adds one.
@@ -125,9 +127,9 @@ def script(inside: Callable[[shoal.Run], None] = lambda _: None) -> Callable[[sh
     return train
 
 
-def hub_of(size: int, folder: Path, *, is_resumed: bool = False) -> Hub:
+def hub_of(case: Case, folder: Path, *, is_resumed: bool = False) -> Hub:
     store = LocalStore(folder)
-    return Hub(size, publisher=StorePublisher(store, keep=100), store=store, is_resumed=is_resumed)
+    return case.hub(WORKERS, publisher=StorePublisher(store, keep=100), store=store, is_resumed=is_resumed)
 
 
 def outcome(
@@ -178,13 +180,13 @@ def at_once(worker: int, step: int, action: Callable[[shoal.Run], None]) -> Call
 
 @every_strategy
 def test_each_sample_counts_once(case: Case) -> None:
-    result = assert_each_once(outcome(case, Hub(WORKERS), script()))
+    result = assert_each_once(outcome(case, case.hub(WORKERS), script()))
     assert not torch.equal(result["weight"], torch.ones(4))
 
 
 @every_strategy
 def test_a_meeting_that_breaks_is_made_up_for(case: Case) -> None:
-    undisturbed = assert_each_once(outcome(case, Hub(WORKERS), script()))
+    undisturbed = assert_each_once(outcome(case, case.hub(WORKERS), script()))
     broken: list[str] = []
 
     def breaks(worker: int, label: str) -> bool:
@@ -193,7 +195,7 @@ def test_a_meeting_that_breaks_is_made_up_for(case: Case) -> None:
             broken.append(label)
         return is_due
 
-    hub = Hub(WORKERS, fault=breaks)
+    hub = case.hub(WORKERS, fault=breaks)
     result = assert_each_once(outcome(case, hub, script()))
     assert broken
     if not case.is_free:
@@ -210,14 +212,14 @@ def test_a_killed_worker_costs_no_sample(case: Case, step: int) -> None:
     def dies(_run: shoal.Run) -> None:
         raise Killed
 
-    results = outcome(case, Hub(3), script(at_once(1, step, dies)), resize="worker-batch")
+    results = outcome(case, case.hub(3), script(at_once(1, step, dies)), resize="worker-batch")
     assert 1 not in results
     assert_each_once(results)
 
 
 @every_strategy
 def test_a_newcomer_is_let_in_where_workers_meet_and_trains(case: Case) -> None:
-    hub = Hub(WORKERS)
+    hub = case.hub(WORKERS)
     crews: list[Crew] = []
     worked: list[int] = []
 
@@ -243,7 +245,7 @@ def test_a_newcomer_is_let_in_where_workers_meet_and_trains(case: Case) -> None:
 
 @every_strategy
 def test_a_worker_hands_its_place_over_where_workers_meet(case: Case) -> None:
-    hub = Hub(WORKERS)
+    hub = case.hub(WORKERS)
 
     def told(_run: shoal.Run) -> None:
         hub.leaving[1] = "its machine is taken away"
@@ -256,7 +258,7 @@ def test_a_worker_hands_its_place_over_where_workers_meet(case: Case) -> None:
 
 @every_strategy
 def test_a_stop_ends_all_workers_at_the_same_step(case: Case) -> None:
-    results = outcome(case, Hub(WORKERS), script(at_once(1, 4, lambda run: run.stop("enough"))))
+    results = outcome(case, case.hub(WORKERS), script(at_once(1, 4, lambda run: run.stop("enough"))))
     agreed = assert_agreed(results)
     assert set(results) == {0, 1} and agreed["step"] >= 4
     assert agreed["uses"].sum().item() < SAMPLES * EPOCHS - 1
@@ -267,9 +269,9 @@ def test_a_stop_ends_all_workers_at_the_same_step(case: Case) -> None:
 @pytest.mark.parametrize("case", in_step.values(), ids=in_step)  # those who run free leave a loop by run.stop
 def test_a_loop_that_is_left_in_the_middle_leaves_equal_replicas(case: Case) -> None:
     def train(run: shoal.Run) -> dict[str, Any]:
-        model = run.model(Uses())
+        model = run.model(Uses(SAMPLES))
         optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.01))
-        for index, x in run.batches(data(), batch_size=BATCH):
+        for index, x in run.batches(numbered(SAMPLES), batch_size=BATCH):
             model(index, x).backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -278,22 +280,22 @@ def test_a_loop_that_is_left_in_the_middle_leaves_equal_replicas(case: Case) -> 
         run.mean(0.0)  # the next call of `run` settles the loop
         return {"weight": model.weight.detach().clone(), "step": run.step}
 
-    assert assert_agreed(outcome(case, Hub(WORKERS), train))["step"] == 5
+    assert assert_agreed(outcome(case, case.hub(WORKERS), train))["step"] == 5
 
 
 @every_strategy
 def test_a_job_goes_on_from_its_checkpoint(case: Case, tmp_path: Path) -> None:
-    undisturbed = assert_each_once(outcome(case, Hub(WORKERS), script()))
+    undisturbed = assert_each_once(outcome(case, case.hub(WORKERS), script()))
 
     def dies(run: shoal.Run) -> None:
         run._session.saver.wait()  # steps here are faster than any disk
         if run.step >= 14 and published(LocalStore(tmp_path)):
             raise Killed
 
-    assert not outcome(case, hub_of(WORKERS, tmp_path), script(dies), checkpoint_every="4")
+    assert not outcome(case, hub_of(case, tmp_path), script(dies), checkpoint_every="4")
     steps = [listed.name for listed in published(LocalStore(tmp_path))]
     assert steps
-    resumed = hub_of(WORKERS, tmp_path, is_resumed=True)
+    resumed = hub_of(case, tmp_path, is_resumed=True)
     result = assert_each_once(outcome(case, resumed, script(), checkpoint_every="never"))
     if not case.is_free:
         assert all(torch.equal(result[name], undisturbed[name]) for name in ("uses", "weight", "seen"))

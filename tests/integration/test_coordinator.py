@@ -29,7 +29,7 @@ from shoal.membership import channel, texts
 from shoal.membership.client import CoordinatorClient
 from shoal.membership.coordinator import open_listener
 from shoal.transport.connection import strangers as strangers_module
-from shoal.transport.connection.handshake import ConnectorHandshake, Key
+from shoal.transport.connection.handshake import ListenerHandshake
 from shoal.values import Address
 from shoal.wire.messages import Enlisted, encode
 from support.membership import broken, join
@@ -415,7 +415,7 @@ def test_an_address_that_is_not_ours_cannot_be_listened_on(host: str) -> None:
         open_listener(address, "token")
 
 
-OPENINGS = (b"SSH-2.0-OpenSSH_9.6 and more to come..", ConnectorHandshake(Key(b"control", "")).open(insists=False))
+OPENINGS = (b"SSH-2.0-OpenSSH_9.6 and more to come..", ListenerHandshake({}.get).open(insists=False))
 
 
 @pytest.mark.parametrize("opening", OPENINGS, ids=["a stranger's", "ours"])

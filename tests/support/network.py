@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -73,6 +74,12 @@ class Network:
         )
         self.processes.append(process)
         return process
+
+    def sent(self, machine: int) -> int:
+        """Bytes that have left a machine."""
+        command = ["ip", "-n", self._name + str(machine), "-j", "-s", "link", "show", "eth0"]
+        found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        return int(found[0]["stats64"]["tx"]["bytes"])
 
     # Faults. Nobody is told: packets vanish.
 

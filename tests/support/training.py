@@ -17,7 +17,7 @@ from shoal.collectives.operations import Operations
 from shoal.collectives.threaded_group import ThreadedGroup, _Here
 from shoal.errors import Aborted, ShoalError, TermsDiffer
 from shoal.events import AnyEvent
-from shoal.job_config import JobConfig
+from shoal.job_config import from_mapping
 from shoal.membership.publisher import Publisher, PublishRequest
 from shoal.strategies.choosing import make_strategy
 from shoal.strategies.peers.peers import Briefed, JobOver, Peers, Traffic
@@ -59,6 +59,7 @@ class Hub:
     store: Store | None = None  # where checkpoints go to and come from
     is_resumed: bool = False
     codec: Callable[[], Codec] = Identity  # each worker has its own
+    codec_text: str = "identity"  # that others make such a codec from
 
     def __post_init__(self) -> None:
         self.parts: dict[str, dict[int, PartWritten | PartFailed]] = {}  # by checkpoint and rank
@@ -92,7 +93,7 @@ class Hub:
             number=self.number,
             members=members,
             schedule="auto",
-            codec="identity",
+            codec=self.codec_text,
             reason="test",
             carriers=self.carriers,
             lost=tuple(self.lost),
@@ -407,7 +408,7 @@ class Crew:
         self.is_last_line = True  # nothing of the script comes after `train`
         self._train = train
         self._make = make
-        self._config = JobConfig(**{"workers": hub.size, **options})
+        self._config = from_mapping({"workers": hub.size, **options}, origin="the test")
         self._threads: list[threading.Thread] = []
 
     def start(self, worker: int) -> None:

@@ -21,7 +21,7 @@ class Leg(enum.Enum):
 
     CONTRIBUTION = "contribution"  # added to the contributions of others: gradients of a worker, or of a machine
     SUM = "sum"  # taken as the sum of all contributions, on its way back to all ranks
-    VALUES = "values"  # replaces the receiver's values: parameters from a server. Encoded without a residual
+    VALUES = "values"  # replaces the receiver's values: parameters from a server, by a codec that `is_lossless`
 
 
 class TensorKey(msgspec.Struct, frozen=True):
@@ -42,6 +42,7 @@ class Codec(ABC):
     name: ClassVar[str]  # as in `--codec`
     wire_id: ClassVar[int]  # 0..255, in every frame; never reused for another codec. From 128 on: not Shoal's own
     raw: ClassVar[bool] = False  # the bytes are the tensor's memory, so that the codec is never called
+    is_lossless: ClassVar[bool] = False  # decoding gives the same bits again: values of parameters are encoded too
     Settings: ClassVar[type[msgspec.Struct]] = NoSettings  # fields with defaults: `--codec NAME:FIELD=VALUE,...`
 
     def __init__(self, settings: Any = None) -> None:

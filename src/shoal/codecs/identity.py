@@ -19,6 +19,7 @@ class Identity(Codec):
     name = "identity"
     wire_id = 0
     raw = True
+    is_lossless = True
 
     def most_bytes(self, elements: int, dtype: torch.dtype) -> int:
         return elements * dtype.itemsize

@@ -1,8 +1,8 @@
 """Which codecs there are, by name and by wire id: Shoal's own, and those of installed packages.
 
 A package offers a codec by an entry point in the group `shoal.codecs` with the codec's name. Nothing else is ever
-imported by a name that comes from a command line or from another process. `job_config.CODECS` lists Shoal's own codecs
-for the command line, which must not wait for torch; a test keeps the two lists equal.
+imported by a name that comes from a command line or from another process. `codec_settings.CODECS` lists Shoal's own
+codecs for the command line, which must not wait for torch; a test keeps the two lists equal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from shoal.codecs.codec import Codec
 from shoal.codecs.identity import Identity
 from shoal.errors import UsageError, WireError
-from shoal.job_config import codec_parts, codecs_offered
+from shoal.settings.codec_settings import codec_parts, codecs_offered
 
 FIRST_FOREIGN = 128  # wire ids below are for Shoal's own codecs
 

@@ -6,8 +6,8 @@ the cut between frames, each frame finds the residuals of its own elements, and 
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Mapping
 
 import torch
 
@@ -25,7 +25,8 @@ class Residuals:
     def add_to(self, key: TensorKey, tensor: torch.Tensor) -> torch.Tensor:
         """A new tensor: the given one plus the residuals of its elements. `Leg.VALUES` has no residuals."""
         found = tensor.clone()
-        for start, known in self._overlapping(key, len(tensor)):
+        pieces = self._pieces.get((key.leg, key.tensors), [])
+        for start, known in pieces[_overlapping(pieces, key.start, key.start + len(tensor))]:
             begin, end = max(start, key.start), min(start + len(known), key.start + len(tensor))
             if known.dtype == tensor.dtype:
                 found[begin - key.start : end - key.start] += known[begin - start : end - start]
@@ -35,12 +36,13 @@ class Residuals:
         """Replace the residual of the key's elements. The caller must not use the tensor any more."""
         if key.leg is Leg.VALUES or not len(left_out):
             return
-        end = key.start + len(left_out)
+        end, pieces = key.start + len(left_out), self._pieces.setdefault((key.leg, key.tensors), [])
+        replaced = _overlapping(pieces, key.start, end)
         kept: list[_Piece] = [(key.start, left_out)]
-        for start, known in self._pieces.get((key.leg, key.tensors), []):
+        for start, known in pieces[replaced]:
             before, after = known[: max(0, key.start - start)], known[max(0, end - start) :]
             kept += [(at, part) for at, part in ((start, before), (max(start, end), after)) if len(part)]
-        self._pieces[key.leg, key.tensors] = sorted(kept, key=lambda piece: piece[0])
+        pieces[replaced] = sorted(kept, key=_start)
 
     def state(self) -> dict[str, torch.Tensor]:
         return {
@@ -55,11 +57,16 @@ class Residuals:
             leg, _, rest = text.partition(" ")
             start, _, tensors = rest.partition(" ")
             if leg in (Leg.CONTRIBUTION.value, Leg.SUM.value) and start.isdecimal() and piece.dim() == 1:
-                insort(
-                    self._pieces.setdefault((Leg(leg), tensors), []), (int(start), piece), key=lambda piece: piece[0]
-                )
+                insort(self._pieces.setdefault((Leg(leg), tensors), []), (int(start), piece), key=_start)
 
-    def _overlapping(self, key: TensorKey, elements: int) -> Iterator[_Piece]:
-        for start, known in self._pieces.get((key.leg, key.tensors), ()):
-            if start < key.start + elements and key.start < start + len(known):
-                yield start, known
+
+def _start(piece: _Piece) -> int:
+    return piece[0]
+
+
+def _overlapping(pieces: list[_Piece], start: int, end: int) -> slice:
+    """Which of the pieces have elements from `start` to `end`. A tensor may have thousands: one for each block."""
+    first = bisect_right(pieces, start, key=_start)
+    if first and pieces[first - 1][0] + len(pieces[first - 1][1]) > start:
+        first -= 1
+    return slice(first, max(first, bisect_left(pieces, end, key=_start)))

@@ -21,6 +21,7 @@ from shoal.events.checkpoint_events import (
 from shoal.events.event import Event
 from shoal.events.process_events import (
     Advised,
+    ConnectionIntercepted,
     CoordinatorReturned,
     FaultInjected,
     GenerationFormed,
@@ -68,6 +69,7 @@ __all__ = [
     "CheckpointPublished",
     "CheckpointRefused",
     "CheckpointStarted",
+    "ConnectionIntercepted",
     "CoordinatorReturned",
     "EpochEnded",
     "Evaluated",
@@ -114,7 +116,7 @@ AnyEvent = (
     | StopRequested | StopAgreed
     | CheckpointStarted | CheckpointDeferred | CheckpointPublished | CheckpointLost | CheckpointRefused | Resumed
     | WorkerReturned | WorkerExpelled | WorkerStarted | Waiting | CoordinatorReturned | FaultInjected
-    | StorageFailed | StorageRestored
+    | StorageFailed | StorageRestored | ConnectionIntercepted
     | WorkerLeft | WorkerFailed | WorkerDied
     | ServerJoined | ServerLost | ServerLeft | ServersChanged | ParametersGone | ServersMeasured
     | Advised | JobEnded

@@ -82,6 +82,14 @@ class CoordinatorReturned(Event, frozen=True, tag="coordinator-returned"):
     workers: Members[Ordinal] = ()  # members of that generation
 
 
+class ConnectionIntercepted(Event, frozen=True, tag="connection-intercepted"):
+    """Somebody between two processes of the job decrypted a connection, which the listening end therefore refused."""
+
+    source: Name  # host that the connection came from
+    listener: Name  # such as "the coordinator" or "worker 3"
+    reason: Text
+
+
 class FaultInjected(Event, frozen=True, tag="fault-injected"):
     """A fault on purpose (`--chaos`)."""
 

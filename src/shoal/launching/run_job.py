@@ -48,6 +48,7 @@ from shoal.launching.signals import caught_signals
 from shoal.launching.supervision.orders import FinishJob
 from shoal.membership.coordinator import open_listener
 from shoal.membership.watcher import WatcherClient
+from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.values import Address
 from shoal.watch import open_display
 from shoal.wire.token_file import new_token
@@ -80,7 +81,7 @@ def run_job(
     check_script(script)
     check_size(config)
     clauses = chaos.parse(config.chaos)
-    for doubt in chaos.doubts(clauses, workers=config.workers, servers=config.server_count):
+    for doubt in chaos.doubts(clauses, workers=config.workers, servers=config.of(ParameterServerSettings).server_count):
         print(f"shoal: {doubt}", file=sys.stderr)
     check_group(config)
     worker_environment()  # report a mistake in it once here, not in every worker
@@ -111,7 +112,7 @@ def run_job(
             group_key_file=group_key_file(config, token, stack),
             master_port=stack.enter_context(held_port()).getsockname()[1],
             record_start=record_size(directory.path),
-            space=space_name(directory.path) if config.strategy == "parameter-server" else "",
+            space=space_name(directory.path) if config.has(ParameterServerSettings) else "",
         )
         stack.enter_context(_way_in(job, _bound(listener)))
         finish = _start_and_see_to(job, _Means(token, listener, directory.lock, open_engine), stack)

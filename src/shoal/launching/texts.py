@@ -36,14 +36,6 @@ def two_minimums(origin: str, workers: object) -> str:
     return f"{origin} sets --workers {workers} and --min-workers; leave one of the minimums out"
 
 
-NO_EXCHANGE = ", where workers exchange nothing with each other"
-NOT_ENCODED = ": pushes and pulls are not encoded"
-
-
-def not_with_servers(setting: str, why: str) -> str:
-    return f"{setting} does not go with --strategy parameter-server{why}; leave it out, or take --strategy all-reduce"
-
-
 # Tokens
 
 FILE_OF_JOB = "`shoal show RUN` names the file of a job that runs, which is gone when the job is"

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import socket
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from shoal.errors import AddressUnavailable, Refused, WireError
 from shoal.membership import texts
+from shoal.transport.connection import silence
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.handshake import ConnectorHandshake, Distrust, Key, Untrusted
 from shoal.transport.connection.introduction import Introduction
@@ -33,33 +34,36 @@ PURPOSE = b"control"
 RETRY_PAUSE = 0.05  # seconds before another attempt when the coordinator had no room for one more stranger
 REACH_SECONDS = 2.0  # limit of one attempt to reach the coordinator's machine; an attempt cannot be cancelled
 LOOK_SECONDS = 0.2  # between two checks whether the connection is still wanted
-UNACKNOWLEDGED_MS = 30_000  # a connection whose bytes were not acknowledged for so long is dead
+PREFIX_BYTES = 4  # before each message, with the length of its body
+
+
+AnyMessage = TypeVar("AnyMessage")
 
 
 class _TurnedOff(Exception):
     """The coordinator closed the connection before it answered; another attempt may succeed."""
 
 
-class MessageBuffer:
+class MessageBuffer(Generic[AnyMessage]):
     """Bytes in, messages out."""
 
-    def __init__(self) -> None:
+    def __init__(self, decode: Callable[[bytes], AnyMessage]) -> None:
+        self._decode = decode
         self._bytes = bytearray()
-        self._messages: deque[CoordinatorMessage] = deque()
 
     def feed(self, data: bytes) -> None:
         self._bytes += data
-        start = 0
-        while len(self._bytes) - start >= 4:
-            end = start + 4 + body_length(bytes(self._bytes[start : start + 4]))
-            if len(self._bytes) < end:
-                break
-            self._messages.append(decode_coordinator(bytes(self._bytes[start + 4 : end])))
-            start = end
-        del self._bytes[:start]
 
-    def take(self) -> CoordinatorMessage | None:
-        return self._messages.popleft() if self._messages else None
+    def take(self) -> AnyMessage | None:
+        """The next message that is whole, if there is one."""
+        if len(self._bytes) < PREFIX_BYTES:
+            return None
+        end = PREFIX_BYTES + body_length(bytes(self._bytes[:PREFIX_BYTES]))
+        if len(self._bytes) < end:
+            return None
+        body = bytes(self._bytes[PREFIX_BYTES:end])
+        del self._bytes[:end]
+        return self._decode(body)
 
 
 @dataclass
@@ -78,7 +82,7 @@ class _Patience:
 
 def connect(
     address: Address, token: str, first: Message, *, timeout: float, is_over: Callable[[], bool] = lambda: False
-) -> tuple[Endpoint, MessageBuffer, Welcome]:
+) -> tuple[Endpoint, MessageBuffer[CoordinatorMessage], Welcome]:
     """A welcomed connection that does not block, with a buffer of whatever else has arrived on it already."""
     patience = _Patience(time.monotonic() + timeout, is_over)
     while True:
@@ -86,7 +90,7 @@ def connect(
         try:
             _prove(met, address, patience)
             met.endpoint.sendall(encode(first))
-            buffer = MessageBuffer()
+            buffer = MessageBuffer(decode_coordinator)
             while (welcome := _await_welcome(met.endpoint, buffer, address, patience)) is None:
                 patience.deadline = time.monotonic() + timeout
         except _TurnedOff:
@@ -122,8 +126,7 @@ def _reach(address: Address, patience: _Patience) -> socket.socket:
                     raise
     except OSError as error:
         raise AddressUnavailable(texts.no_coordinator(address, error.strerror or error)) from None
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+    silence.end_when_unacknowledged(connection)
     return connection
 
 
@@ -151,7 +154,7 @@ def _distrusted(untrusted: Untrusted, address: Address) -> Refused:
 
 
 def _await_welcome(
-    connection: Endpoint, buffer: MessageBuffer, address: Address, patience: _Patience
+    connection: Endpoint, buffer: MessageBuffer[CoordinatorMessage], address: Address, patience: _Patience
 ) -> Welcome | None:
     """None: the coordinator is there, but holds its answer back until it can write its decisions down."""
     while (message := buffer.take()) is None:

@@ -13,12 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.errors import WireError
-from shoal.membership.channel import PURPOSE, UNACKNOWLEDGED_MS
+from shoal.membership.channel import PURPOSE, MessageBuffer
+from shoal.transport.connection import silence
 from shoal.transport.connection.door import Door
 from shoal.transport.connection.handshake import ListenerHandshake
 from shoal.transport.connection.introduction import Introduction
 from shoal.transport.connection.sending import SendQueue
-from shoal.wire.messages import ClientMessage, body_length, decode_client
+from shoal.wire.messages import ClientMessage, decode_client
 
 MAX_UNREAD = 8 * 1024 * 1024  # bytes waiting for a client that does not read
 READ_BYTES = 256 * 1024  # read from one client before the others have their turn
@@ -33,6 +34,7 @@ class Hearers:
 
     arrived: Callable[[int, ClientMessage], None]
     closed: Callable[[int, str], None]  # gets the reason if this side closed it; not called after `Connections.close`
+    intercepted: Callable[[str], None]  # gets the host of whoever decrypts connections; once for each
 
 
 class Connections:
@@ -101,6 +103,10 @@ class Connections:
         self._clients[self._count] = connection
         return self._count
 
+    def refused(self, met: Introduction) -> None:
+        if self._door.is_news(met.interceptor):
+            self.hearers.intercepted(met.interceptor)
+
     def lost(self, connection: Connection, reason: str) -> None:
         self._open.discard(connection)
         self._door.settle(connection)
@@ -153,8 +159,7 @@ class Connection:
     def __init__(self, connections: Connections, endpoint: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         """Raises OSError if the connection is gone already."""
         endpoint.setblocking(False)
-        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+        silence.end_when_unacknowledged(endpoint)
         self.client: int | None = None  # its number, once its first message is there
         self.is_closing = False
         self._connections = connections
@@ -163,8 +168,8 @@ class Connection:
         self._is_proved = False
         self._is_gone = False
         self._ends = False  # nothing more will be written
-        self._queue = SendQueue()
-        self._bytes = bytearray()
+        self._queue: SendQueue[None] = SendQueue()
+        self._buffer = MessageBuffer(decode_client)
         self._reason = ""  # why this side closed it
         self._met.open()
         loop.add_reader(self._descriptor, self._readable)
@@ -195,6 +200,7 @@ class Connection:
         if self._is_proved:
             self._met.welcome()
         elif self._met.was_refused:
+            self._connections.refused(self._met)
             self.close()
         return self._is_proved
 
@@ -207,7 +213,7 @@ class Connection:
                 self.close()  # the client will send nothing more, but may still read
                 return
             taken += len(data)
-            self._bytes += data
+            self._buffer.feed(data)
             self._read()
             if self.is_closing or not self._met.endpoint.has_more():
                 return  # if the kernel has more, the event loop calls again
@@ -215,19 +221,10 @@ class Connection:
 
     def _read(self) -> None:
         """Hand over every complete message."""
-        start, there = 0, len(self._bytes)
-        try:
-            while there - start >= 4 and not self.is_closing:
-                end = start + 4 + body_length(bytes(self._bytes[start : start + 4]))
-                if there < end:
-                    break
-                message = decode_client(bytes(self._bytes[start + 4 : end]))
-                start = end
-                if self.client is None:
-                    self.client = self._connections.greeted(self)
-                self._connections.hearers.arrived(self.client, message)
-        finally:
-            del self._bytes[:start]
+        while not self.is_closing and (message := self._buffer.take()) is not None:
+            if self.client is None:
+                self.client = self._connections.greeted(self)
+            self._connections.hearers.arrived(self.client, message)
 
     # Bytes out
 

@@ -38,12 +38,12 @@ from shoal.membership.core.protocol import (
     Instruction,
     Interrupt,
     Note,
+    Noticed,
     Program,
     Publish,
     Published,
     PublishFailed,
     Send,
-    Stored,
     Tick,
 )
 from shoal.membership.core.protocol import Journal as WriteDown
@@ -55,6 +55,7 @@ from shoal.membership.record.ledger import Ledger
 from shoal.membership.record.storage import StorageNews, Trouble
 from shoal.membership.record.worker_clocks import own_clock
 from shoal.transport.connection import listening
+from shoal.transport.connection.door import interception
 from shoal.values import Address
 from shoal.wire.messages import Beat, ClientMessage, Happened, Welcome, encode
 
@@ -120,7 +121,8 @@ class _Coordinator:
         # Added to this process's clock: gives the time since 1970, but never before the last record on disk.
         self._base = max(time.time(), self._journal.last_time) - own_clock()
         self._noted = 0.0  # time of the last event
-        self._connections = Connections(settings.listener, settings.token, Hearers(self._arrived, self._closed))
+        hearers = Hearers(self._arrived, self._closed, self._intercepted)
+        self._connections = Connections(settings.listener, settings.token, hearers)
 
     async def run(self) -> int:
         self._loop = asyncio.get_running_loop()
@@ -190,6 +192,9 @@ class _Coordinator:
 
     def _closed(self, client: int, reason: str) -> None:
         self._feed(Closed(client, reason))
+
+    def _intercepted(self, source: str) -> None:
+        self._feed(Noticed(interception("the coordinator", source)))
 
     def _answered(self, answer: Published | PublishFailed) -> None:
         """Called in the publisher's thread."""
@@ -263,7 +268,7 @@ class _Coordinator:
             return
         for event in self._storage.look([_with_room(trouble) for trouble in troubles], self._loop.time()):
             sys.stderr.write(f"shoal: {event.reason}\n")
-            self._feed(Stored(event))
+            self._feed(Noticed(event))
 
     def _carry_out(self, instruction: Instruction) -> None:
         if isinstance(instruction, Send):

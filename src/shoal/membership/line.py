@@ -69,7 +69,9 @@ class Ear(Protocol):
 class Line:
     """`send`, `flush` and `close` may be called from any thread."""
 
-    def __init__(self, connection: Endpoint, buffer: channel.MessageBuffer, config: LineConfig, ear: Ear) -> None:
+    def __init__(
+        self, connection: Endpoint, buffer: channel.MessageBuffer[CoordinatorMessage], config: LineConfig, ear: Ear
+    ) -> None:
         """`connection` has been welcomed; the line owns it from now on. `start` starts the thread."""
         self.address = config.address
         self.outbox = Outbox()

@@ -18,6 +18,7 @@ from shoal.transport.connection.sending import send_all
 from shoal.values import Address
 from shoal.wire.messages import (
     PROTOCOL_VERSION,
+    CoordinatorMessage,
     Ended,
     Enlist,
     Enlisted,
@@ -38,7 +39,13 @@ from shoal.wire.messages import (
 class WatcherClient:
     """The launcher's connection. One thread receives; requests may come from others, but not from signal handlers."""
 
-    def __init__(self, connection: Endpoint, buffer: channel.MessageBuffer, welcome: Welcome, address: Address) -> None:
+    def __init__(
+        self,
+        connection: Endpoint,
+        buffer: channel.MessageBuffer[CoordinatorMessage],
+        welcome: Welcome,
+        address: Address,
+    ) -> None:
         """Use `connect`."""
         self.welcome = welcome
         self._connection = connection

@@ -31,6 +31,7 @@ from shoal.wire.keeper_messages import (
     Filled,
     GroupNews,
     GroupStatus,
+    Intercepted,
     Lost,
     OpenSpace,
     ServerBeat,
@@ -44,11 +45,13 @@ from shoal.wire.note import Note
 from shoal.wire.tables import PushId, TableSpec
 
 MOST_BLOCKS = 1 << 18  # of a table
+UNIT_BLOCKS = 1024  # most of a unit, which one message is about: an optimizer takes its time for each
 
 Digest = Annotated[bytes, Meta(max_length=64)]
 OfferBytes = Annotated[bytes, Meta(max_length=1024)]  # of shared memory: `transport.memory.arena.Offer`
 StateBytes = Annotated[bytes, Meta(max_length=8 << 20)]  # `parameters.blocks.block_state`
 Blocks = Annotated[tuple[Ordinal, ...], Meta(max_length=MOST_BLOCKS)]  # their numbers in the table
+Lengths = Annotated[tuple[Size, ...], Meta(max_length=UNIT_BLOCKS)]  # bytes of each block as a codec encoded it
 
 
 # First messages of a connection
@@ -110,6 +113,8 @@ class Stage(Note, frozen=True, tag="stage"):
     place: PlaceOrNone = -1  # where the bytes are in the sender's arena; -1: they follow as payload
     is_state: bool = False
     state: StateBytes = b""  # is_state: what the bytes hold of each block (`parameters.blocks.block_state`)
+    codec: Name = ""  # that encoded the payload, as in `--codec`; empty: the payload is the blocks' own bytes
+    lengths: Lengths = ()  # of an encoded payload: one for each block
 
 
 class StageEnd(Note, frozen=True, tag="stage-end"):
@@ -118,7 +123,7 @@ class StageEnd(Note, frozen=True, tag="stage-end"):
     request: Count
     push: PushId
     view: Ordinal
-    size: Size  # bytes, over all of its Stage messages
+    size: Size  # bytes of the blocks in all of its Stage messages, however they were encoded
 
 
 class Discard(Note, frozen=True, tag="discard"):
@@ -147,6 +152,7 @@ class Pull(Note, frozen=True, tag="pull"):
     is_bounded: bool = True  # wait while the sender is too far ahead of the slowest; False for reads of a checkpoint
     with_state: bool = False  # send whole blocks with their optimizer's state, as payload
     meetings: Total = 0  # that the sender has attended: if more were called, a pull that would wait is `Held` instead
+    codec: Name = ""  # that may encode values which are sent, as in `--codec`; empty: none
 
 
 class Relay(Note, frozen=True, tag="relay"):
@@ -208,6 +214,8 @@ class Part(Note, frozen=True, tag="part"):
     seal: PlaceOrNone = -1  # place of a 32-bit counter in the arena: odd while the bytes change, different afterwards
     arena: OfferBytes = b""  # offer of the arena; sent each time, since the worker may ignore any single answer
     state: StateBytes = b""  # with_state: what the payload holds of each block (`parameters.blocks.block_state`)
+    codec: Name = ""  # that encoded the payload: the one that was asked for; empty: it is the blocks' own bytes
+    lengths: Lengths = ()  # of an encoded payload: one for each block
 
 
 class Held(Note, frozen=True, tag="held"):
@@ -302,6 +310,6 @@ AnyNote = (
     | Relay | RelayJoin | RelayLost
     | Defined | StageDone | Released | Answered | Part | Held | Moved
     | Record | Recorded | ViewState | LedgerCopy | Fetch | Fetched | PartialNorm | TotalNorm
-    | ServerJoin | GroupNews | WatchGroup | Filled | Lost | SpaceFailed | ServerBeat
+    | ServerJoin | GroupNews | WatchGroup | Filled | Lost | SpaceFailed | Intercepted | ServerBeat
     | OpenSpace | CloseSpace | ChangeServers | StopGroup | Agreed | GroupStatus
 )  # fmt: skip  # one line per kind would fill a page

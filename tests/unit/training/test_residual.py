@@ -164,7 +164,7 @@ def test_with_another_number_of_workers_it_is_dropped_and_said_to_be(store: Loca
     hub, _, states = resumed(store, 3)
     assert_equal(states[0], states[2])
     (text,) = advice(hub)
-    assert "has it of 2 workers, and 3 go on" in text
+    assert "has it of 2 workers with all-reduce, and 3 go on from there with all-reduce" in text
 
 
 def test_without_a_codec_a_checkpoint_has_nothing_of_single_workers(store: LocalStore) -> None:

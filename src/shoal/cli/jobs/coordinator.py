@@ -22,9 +22,13 @@ from shoal.job_config import JobConfig, read_toml
 from shoal.launching.disk import run_directory
 from shoal.launching.disk.checkpoint_place import keeping
 from shoal.launching.disk.job_token import read_token
+from shoal.launching.plaintext import spoken_plaintext
 from shoal.membership.coordinator import CoordinatorSettings, open_listener, refuse_without_token, serve
 from shoal.membership.record.journal import job_start
 from shoal.membership.record.ledger import FILE_NAME as DECISIONS
+from shoal.settings.all_reduce_settings import AllReduceSettings
+from shoal.settings.codec_settings import CodecSettings
+from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.transport.connection.strangers import raise_descriptor_limit
 from shoal.values import Address
 
@@ -71,14 +75,14 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(texts.TWO_SOCKETS)
     is_restart = _is_under_way(given.get("run-dir"))
     config = config_from(parsed, _recorded(given["run-dir"])) if is_restart else config_from(parsed)
-    if config.strategy == "parameter-server" and not {"servers-at", "servers-space"} <= given.keys():
-        raise UsageError(texts.SERVERS_NEED_RUN)
+    if config.has(ParameterServerSettings) and not {"servers-at", "servers-space"} <= given.keys():
+        raise UsageError(texts.needs_run(config.strategy))
     token = read_token(Path(given["token-file"])) if "token-file" in given else ""
     run_dir = Path(config.run_dir) if config.run_dir else None
     is_restart = _is_under_way(config.run_dir)
     # Take the lock first: a running job holds its address too, and "address in use" would not say why.
     with (
-        in_plaintext(config.plaintext),
+        in_plaintext(config.plaintext) if "listen-fd" in given else spoken_plaintext(config.plaintext),
         _held(run_dir, given.get("lock-fd")),
         _inherited(given["listen-fd"], token) if "listen-fd" in given else _listen(config, token) as listener,
     ):
@@ -138,8 +142,8 @@ def _started(config: JobConfig, script: str, arguments: Sequence[str]) -> JobSta
         arguments=tuple(map(as_text, arguments)),
         workers=config.workers,
         strategy=config.strategy,
-        schedule=config.schedule,
-        codec=config.codec,
+        schedule=config.of(AllReduceSettings).schedule,
+        codec=config.of(CodecSettings).codec,
         seed=config.seed,
     )
 

@@ -7,8 +7,6 @@ import sys
 import webbrowser
 from pathlib import Path
 
-import msgspec
-
 from shoal.job_config import JobConfig
 from shoal.launching import texts
 
@@ -32,8 +30,7 @@ def leave_report(run_dir: Path, *, open_it: bool) -> None:
 
 def default_settings() -> dict[str, object]:
     """Names as in `config.toml`."""
-    values: dict[str, object] = msgspec.to_builtins(JobConfig())
-    return values
+    return JobConfig().values()
 
 
 def _say(text: str) -> None:

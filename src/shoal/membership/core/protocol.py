@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.events import AnyEvent
+from shoal.events import AnyEvent, ConnectionIntercepted
 from shoal.membership.core.decisions import Decision
 from shoal.membership.publisher import PublishOutcome, PublishRequest
 from shoal.membership.record.storage import StorageEvent
@@ -62,14 +62,17 @@ class PublishFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """News of the files that the coordinator writes. Between `StorageFailed` and `StorageRestored` of a file that
-    holds decisions up, nobody hears what the core decides, so the core's clock stands still."""
+class Noticed:
+    """What the coordinator's process has noticed, for the record and the watchers.
 
-    event: StorageEvent
+    Between `StorageFailed` and `StorageRestored` of a file that holds decisions up, nobody hears what the core decides,
+    so no time passes for it.
+    """
+
+    event: StorageEvent | ConnectionIntercepted
 
 
-Input = Arrived | Closed | Tick | Interrupt | Published | PublishFailed | Stored
+Input = Arrived | Closed | Tick | Interrupt | Published | PublishFailed | Noticed
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ import msgspec
 
 from shoal.errors import WireError
 from shoal.parameters.blocks.table_blocks import Block, blocks_of
+from shoal.wire.parameter_messages import UNIT_BLOCKS
 from shoal.wire.tables import TableSpec
 
 UNIT_BYTES = 8 << 20  # a unit is cut when it would be larger; a message this long uses a connection well
-UNIT_BLOCKS = 1024  # or have more blocks: an optimizer takes its time for each, and nobody is served meanwhile
 
 
 class Unit(msgspec.Struct, frozen=True, gc=False):

@@ -65,7 +65,7 @@ class Asking:
         """An answer. False: it is of no use and is to be asked again."""
         raise NotImplementedError
 
-    def room_for(self, asked: Asked, size: int) -> memoryview | None:
+    def room_for(self, asked: Asked, note: Part, size: int) -> memoryview | None:
         raise NotImplementedError
 
     # What an activity does
@@ -88,10 +88,10 @@ class Asking:
 
     def room(self, link: Link, note: AnyNote, size: int) -> memoryview | None:
         found = self._asked.get(note.request) if isinstance(note, Part) else None
-        if found is None:
+        if found is None or not isinstance(note, Part):
             return None
         try:
-            return self.room_for(found[0], size)
+            return self.room_for(found[0], note, size)
         except WireError as error:
             raise WireError(f"server {link.server.number}: {error}") from None
 
@@ -153,6 +153,12 @@ class Asking:
                 del self._asked[request]
                 self._to_ask.append(asked)
 
+    @property
+    def _codec_text(self) -> str:
+        """That may encode values for this worker: what replaces values must be the same bits."""
+        codec = self._core.codec
+        return codec.text if codec is not None and codec.is_lossless and not self._terms.with_state else ""
+
     def _ask(self, link: Link, asked: Asked) -> None:
         assert self._layout is not None
         request = self._core.number_for(self)
@@ -170,5 +176,6 @@ class Asking:
                 is_bounded=self._terms.is_bounded,
                 with_state=self._terms.with_state,
                 meetings=self._terms.meetings,
+                codec="" if link.sees_arena else self._codec_text,
             )
         )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from shoal.errors import Aborted, ParametersLost, ServerRefused, ServersLost, ShoalError
+from shoal.parameters.blocks.block_codec import BlockCodec
 from shoal.parameters.client.client_layout import ClientLayout
 from shoal.parameters.client.client_memory import StagingMemory
 from shoal.parameters.client.client_servers import ClientConfig, Link, ServerLinks
@@ -48,6 +49,7 @@ class ClientCore:
         self.thread = ClientThread(f"shoal-parameters-{config.worker}")
         self.links = ServerLinks(config, self.thread, self)
         self.table: TableSpec | None = None
+        self.codec: BlockCodec | None = None  # encodes what other machines' servers are sent; None: nothing does
         self.layout: ClientLayout | None = None  # of the present map
         self.memory: StagingMemory | None = None
         self.epoch = 0  # counts interruptions: what began before one is dead
@@ -76,6 +78,11 @@ class ClientCore:
         if activity in self._activities:
             self._activities.remove(activity)
         self._requests = {number: other for number, other in self._requests.items() if other is not activity}
+
+    def is_far(self, server: int) -> bool:
+        """It reads nothing from this machine's memory, as far as is known: of one that was never heard nothing is."""
+        link = self.links.links.get(server)
+        return link is None or not link.sees_arena
 
     def introduce(self, link: Link, layout: ClientLayout) -> bytes:
         """The digest of the server's key list, which it knows from now on."""

@@ -55,6 +55,7 @@ class ClientLayout:
         self.digests = {number: keys_digest(table.digest, part.blocks) for number, part in self.parts.items()}
         self.names = {tensor.name: number for number, tensor in enumerate(table.tensors)}
         self._blocks = blocks_of(table)
+        self._tensor_blocks: list[list[Block]] | None = None  # by tensor, once somebody asks
         self.areas: dict[int, int] = {}  # by server: where its area begins in a slot
         size = 0
         for number, part in self.parts.items():
@@ -68,6 +69,14 @@ class ClientLayout:
     @property
     def version(self) -> int:
         return self.map.version
+
+    def blocks_of(self, tensor: int) -> tuple[Block, ...]:
+        """Of one tensor, by its number, in order."""
+        if self._tensor_blocks is None:
+            self._tensor_blocks = [[] for _ in self.table.tensors]
+            for block in self._blocks:
+                self._tensor_blocks[block.tensor].append(block)
+        return tuple(self._tensor_blocks[tensor])
 
     def reader(self, block: int) -> int:
         """Whom to ask for a block. One that is lost is asked from who will hold it: it may have been assigned anew."""

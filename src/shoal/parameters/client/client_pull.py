@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 import torch
 
+from shoal.codecs.codec import Leg
 from shoal.errors import UsageError, WireError
 from shoal.parameters.blocks import large_copy
+from shoal.parameters.blocks.block_codec import BlockCodec
 from shoal.parameters.blocks.byte_views import bytes_of, torch_type
 from shoal.parameters.client.client_ask import Asked, Asking, PullTerms
 from shoal.parameters.client.client_core import ClientCore
@@ -154,20 +156,26 @@ class IncomingPull(Asking):
         self._updates.clear()
         self._memory.use(layout)
 
-    def room_for(self, asked: Asked, size: int) -> memoryview | None:
+    def room_for(self, asked: Asked, note: Part, size: int) -> memoryview | None:
         assert self._layout is not None
         part = self._layout.parts[asked.server]
+        if note.codec:
+            self._codec_of(note).check(part.blocks[asked.first : asked.last], note.lengths, size)
+            return memoryview(bytearray(size))
         start, stop = part.offset(asked.first), part.offset(asked.last)
         if stop - start != size:
             raise WireError(f"it sends {size} bytes where {stop - start} were asked for")
         return bytes_of(self._memory.buffer(asked.server, part.size)[start:stop])
 
     def taken(self, link: Link, asked: Asked, note: Part, payload: memoryview | None) -> bool:
-        del payload  # it is in the buffer
         assert self._layout is not None
         part = self._layout.parts[asked.server]
         if note.place < 0:
             source = _Source(self._memory.buffer(asked.server, part.size), 0)
+            if note.codec and payload is not None:  # else it is in the buffer already
+                start, stop = part.offset(asked.first), part.offset(asked.last)
+                blocks, encoded = part.blocks[asked.first : asked.last], (note.lengths, payload)
+                self._codec_of(note).decode_all(blocks, Leg.VALUES, encoded, source.memory[start:stop])
         else:
             link.arena = note.arena
             memory = self._memory.arena(note.arena)
@@ -182,6 +190,12 @@ class IncomingPull(Asking):
             self._sources[asked.server, piece] = source
         self._updates[asked.server] = min(note.updates, self._updates.get(asked.server, note.updates))
         return True
+
+    def _codec_of(self, note: Part) -> BlockCodec:
+        codec = self._core.codec
+        if codec is None or note.codec != codec.text:
+            raise WireError(f"it sends values as the codec {note.codec} encodes them, which nobody asked for")
+        return codec
 
 
 def _copy(stretch: Stretch, source: _Source, flat: torch.Tensor) -> bool:

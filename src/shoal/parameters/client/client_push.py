@@ -2,19 +2,24 @@
 
 Gradients are copied once, into a slot that is laid out like the servers' parts. A server that shares this machine's
 memory is told the place, others are sent the bytes. When the map changes before the push is decided, the same values
-are laid out and staged anew. Not here: proposing that the push be applied (`parameter_client`).
+are laid out and staged anew. Where the job has a codec, a block that any other machine's server holds is encoded, once,
+and its decoded values take the place of the gradient's: all holders of the block get the same bits, as bytes of the
+codec, as bytes of their own or in memory. Not here: proposing that the push be applied (`parameter_client`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from shoal.codecs.codec import Leg
 from shoal.errors import ShoalError, UsageError
 from shoal.parameters.blocks import large_copy
+from shoal.parameters.blocks.block_codec import BlockCodec, joined_blocks
 from shoal.parameters.blocks.byte_views import torch_type
+from shoal.parameters.blocks.table_blocks import Block
 from shoal.parameters.client.client_core import ClientCore
 from shoal.parameters.client.client_layout import ClientLayout
 from shoal.parameters.client.client_memory import Slot, StagingMemory
@@ -39,10 +44,12 @@ class _Progress:
 class Parcel:
     """One unit of what is staged, for one server."""
 
-    size: int  # bytes
+    size: int  # bytes, as they lie in the server's part
     place: int = -1  # in the arena; -1: they are sent
     data: memoryview | bytes | None = None
     state: bytes = b""  # what they hold of each block, where it is more than gradients
+    codec: str = ""  # that encoded `data`
+    lengths: tuple[int, ...] = ()  # of the encoded blocks
 
 
 class Staging:
@@ -105,6 +112,8 @@ class Staging:
             place=parcel.place,
             is_state=self.is_state,
             state=parcel.state,
+            codec=parcel.codec,
+            lengths=parcel.lengths,
         )
         link.send(note, parcel.data)
         link.shared += parcel.size if parcel.place >= 0 else 0
@@ -142,13 +151,18 @@ class OutgoingPush(Staging):
     def __init__(self, core: ClientCore, layout: ClientLayout, number: PushId, slot: Slot) -> None:
         super().__init__(core, layout, number)
         assert core.memory is not None
+        self._codec = core.codec  # None: nothing is encoded
+        self._encoded: dict[int, bytes] = {}  # by number of the block: what decodes to the values in the slot
         self._memory: StagingMemory = core.memory
         self._slot = slot
         self._left = {server: [unit.size for unit in part.units] for server, part in layout.parts.items()}
         self._missing = set(layout.names)  # tensors
 
-    def put(self, name: str, gradient: torch.Tensor, scale: float = 1.0) -> None:
-        """Copy a gradient, times `scale`, into the staging memory. It may change afterwards."""
+    def put(self, name: str, gradient: torch.Tensor, scale: float = 1.0) -> torch.Tensor | None:
+        """Copy a gradient, times `scale`, into the staging memory. It may change afterwards.
+
+        What servers get instead, where a codec has encoded some of it; None: they get the gradient itself.
+        """
         number = self.layout.names.get(name)
         if number is None:
             raise UsageError(f"{name!r} is not in the table that was defined; it has {len(self.layout.names)} tensors")
@@ -157,8 +171,14 @@ class OutgoingPush(Staging):
             if name not in self._missing:
                 raise ShoalError(f"the gradient of {name} was put into push {self.id.number} before")
             self._missing.remove(name)
+            blocks = () if self._codec is None else self._far_blocks(number)
+        coded = None
+        if blocks and self._codec is not None:
+            flat = coded = self._through(self._codec, blocks, flat.to("cpu", copy=True).mul_(scale))
+            scale = 1.0
         self._copy(number, flat, scale)
         self._filled(number)
+        return None if coded is None else coded.reshape(gradient.shape)
 
     def put_zeros(self) -> None:
         """For every tensor that was not put."""
@@ -170,7 +190,8 @@ class OutgoingPush(Staging):
             self._filled(number)
 
     def copy_into(self, other: OutgoingPush) -> None:
-        """The same values, by another map and in another slot."""
+        """The same values, by another map and in another slot. What was encoded once is not encoded again."""
+        other._encoded = dict(self._encoded)
         for name, number in self.layout.names.items():
             if name not in self._missing:
                 other.put(name, self._value(number))
@@ -183,6 +204,11 @@ class OutgoingPush(Staging):
         if link.sees_arena:
             self._slot.readers.add(server)
             return Parcel(span.size, place=self._memory.place(self._slot, server, span.start))
+        if self._codec is not None and self._encoded:
+            blocks = self.layout.parts[server].blocks[span.first : span.last]
+            encoded = joined_blocks([self._encoded.get(block) for block in blocks])
+            if encoded is not None:
+                return Parcel(span.size, data=encoded.data, codec=self._codec.text, lengths=encoded.lengths)
         return Parcel(span.size, data=self._memory.view(self._slot, server, span.start, span.stop))
 
     def over(self, *, is_void: bool) -> None:
@@ -206,6 +232,27 @@ class OutgoingPush(Staging):
         if gradient.layout != torch.strided:
             raise UsageError(f"the gradient of {spec.name} is sparse; a parameter server takes dense ones")
         return gradient.detach().reshape(-1)  # copies what is not contiguous
+
+    def _far_blocks(self, number: int) -> tuple[Block, ...]:
+        """Those of a tensor that a server on another machine holds, and that were not encoded yet. The lock is held."""
+        blocks = self.layout.blocks_of(number)
+        step = blocks[0].stop if blocks else 1  # elements: all blocks of a tensor but the last are as long as the first
+        indexes = {
+            index
+            for stretch in self.layout.writes[number]
+            if self.core.is_far(stretch.server)
+            for index in range(stretch.start // step, -(-stretch.stop // step))
+        }
+        return tuple(blocks[index] for index in sorted(indexes) if blocks[index].number not in self._encoded)
+
+    def _through(self, codec: BlockCodec, blocks: Sequence[Block], flat: torch.Tensor) -> torch.Tensor:
+        """Encode blocks of a tensor; their values become what whoever decodes them gets."""
+        for block in blocks:
+            if codec.takes(block.number):
+                values = flat[block.start : block.stop]
+                data = self._encoded[block.number] = codec.encode(block.number, Leg.CONTRIBUTION, values)
+                codec.decode(block.number, Leg.CONTRIBUTION, memoryview(data), values)
+        return flat
 
     def _copy(self, number: int, flat: torch.Tensor, scale: float) -> None:
         for stretch, view in zip(self.layout.writes[number], self._slot.views[number], strict=True):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import torch
 
-from shoal.errors import UsageError
+from shoal.errors import UsageError, WireError
 from shoal.parameters.blocks.block_state import TensorJoin, cut, pack, unpack
 from shoal.parameters.blocks.byte_views import bytes_of, tensor_over
 from shoal.parameters.blocks.table_blocks import blocks_of
@@ -68,8 +68,10 @@ class IncomingState(Asking):
         self._parts.clear()
         self._wanted = {(server, piece) for server, pieces in layout.pieces.items() for piece in range(len(pieces))}
 
-    def room_for(self, asked: Asked, size: int) -> memoryview | None:
+    def room_for(self, asked: Asked, note: Part, size: int) -> memoryview | None:
         del asked
+        if note.codec:
+            raise WireError(f"it sends whole states as the codec {note.codec} encodes values")
         return bytes_of(torch.empty(size, dtype=torch.uint8))
 
     def taken(self, link: Link, asked: Asked, note: Part, payload: memoryview | None) -> bool:

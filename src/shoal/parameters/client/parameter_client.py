@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from shoal.errors import ExchangeFailed, ShoalError
+from shoal.parameters.blocks.block_codec import BlockCodec
 from shoal.parameters.blocks.table_blocks import blocks_of
 from shoal.parameters.client.client_ask import PullTerms
 from shoal.parameters.client.client_core import Activity, ClientCore
@@ -99,11 +100,15 @@ class ParameterClient:
         blocks = () if self._core.table is None else blocks_of(self._core.table)
         return len(blocks), sum(block.size for block in blocks)
 
-    def define(self, table: TableSpec) -> bool:
-        """Connect to all servers and tell them the table. True: it has values already."""
+    def define(self, table: TableSpec, codec: BlockCodec | None = None) -> bool:
+        """Connect to all servers and tell them the table. True: it has values already.
+
+        `codec` encodes what servers on other machines are sent from now on, and values from them if it is lossless.
+        """
         core = self._core
         servers = core.wait_for(lambda: core.links.map)
         with core.thread.changed:
+            core.codec = codec
             if core.table is None:
                 core.memory = StagingMemory(table, servers.replicas)
                 core.table = table

@@ -6,7 +6,6 @@ what is said afterwards.
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import time
 from collections.abc import Callable, Iterable
@@ -27,11 +26,12 @@ class Doorway:
 
     def __init__(self, listen: Address, keys: Callable[[], Iterable[Key]], hearer: Hearer) -> None:
         listener = _listen(listen)
-        host = socket.gethostname() if _is_wildcard(listen.host) else listen.host
+        host = socket.gethostname() if listening.is_wildcard(listen.host) else listen.host
         self.address = Address(host, listener.getsockname()[1])  # for others to connect to
         self._keys = keys
         self._hearer = hearer
         self._door: Door[Connection] = Door(listener, self._take_in, Connection.close)
+        self.on_interception: Callable[[str], None] = lambda _: None  # told of hosts that decrypt, once for each
         self._is_watched = False
         self._board: Switchboard | None = None
 
@@ -49,6 +49,8 @@ class Doorway:
         for connection in self._door:
             if connection.is_closed:
                 self.settled(connection)
+                if self._door.is_news(connection.interceptor):
+                    self.on_interception(connection.interceptor)
         self._door.sweep(time.monotonic())
         self._watch()
 
@@ -80,13 +82,6 @@ class Doorway:
         connection = Connection.accepted(endpoint, self._keys, self._hearer)
         self._board.add(connection)
         return connection
-
-
-def _is_wildcard(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
 
 
 def _listen(address: Address) -> socket.socket:

@@ -77,6 +77,10 @@ class _Copy(msgspec.Struct):
     log: Items[tuple[Total, AnyEntry]]  # entries after the stable one: whoever has the copy may have to pass them on
 
 
+# Made here: two threads of one process that first look at a type at the same time crash msgspec.
+_copies = msgspec.msgpack.Decoder(_Copy)
+
+
 class Sequencer:
     """One server's part in ordering a job's entries."""
 
@@ -261,7 +265,7 @@ class Sequencer:
         out.append(self._acknowledgement())
 
     def _install(self, payload: bytes, out: list[Instruction]) -> None:
-        copy = msgspec.msgpack.decode(payload, type=_Copy)
+        copy = _copies.decode(payload)
         if copy.ledger.number <= self.number:
             if not self.is_home:
                 out.append(self._acknowledgement())

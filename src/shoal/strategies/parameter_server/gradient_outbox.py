@@ -185,8 +185,8 @@ class GradientOutbox:
         dense = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
         if self._noise is not None:
             dense, scale = dense * scale + self._drawn(self._noise, number, dense), 1.0
-        self._left.append((dense, scale))
-        push.put(entry.name, in_host_memory(dense), scale=scale)
+        coded = push.put(entry.name, in_host_memory(dense), scale=scale)
+        self._left.append((dense, scale) if coded is None else (coded, 1.0))
 
     def _drawn(self, noise: Noise, number: int, like: torch.Tensor) -> torch.Tensor:
         """On the CPU, so that it is the same on every kind of device."""

@@ -29,12 +29,14 @@ from shoal.events import AnyEvent
 from shoal.links.measure import survey, told
 from shoal.membership.client import CoordinatorClient
 from shoal.membership.member.member import again
+from shoal.settings.all_reduce_settings import AllReduceSettings
 from shoal.strategies.peers.brake import Brake
 from shoal.strategies.peers.peers import Briefed, JobOver, Peers, Traffic
 from shoal.strategies.peers.reaching import by_worker, local_host, tell_from_outside
 from shoal.strategies.peers.server_ways import ServerWays
 from shoal.strategies.peers.stand_in_group import StandInGroup, stand_in_generation
 from shoal.terms import Made
+from shoal.transport.connection.door import interception
 from shoal.transport.memory.neighbours import form
 from shoal.transport.memory.team import Team, TeamLimits
 from shoal.transport.mesh.mesh_exchange import exchange_over
@@ -95,11 +97,15 @@ class ClusterPeers(Peers):
         self.is_new = self.client.welcome.generation is not None and not self.client.welcome.is_member
         self._stand_in(self.client.welcome.generation)
         self._listener.silence_limit = self.client.settings.heartbeat_limit
+        self._listener.on_interception = self._intercepted
         self.client.stalled = self._stalled
         self.client.on_fault = self._suffer
         self.client.on_interrupt = self.abandon
         self._ways = ServerWays(self.client, self._token, self.worker) if self.client.welcome.servers else None
         self.servers = None if self._ways is None else self._ways.client
+
+    def _intercepted(self, source: str) -> None:
+        self.report(interception(f"worker {self.worker}", source))
 
     def _stand_in(self, current: Generation | None) -> None:
         rank = 0 if current is None else current.size
@@ -211,7 +217,7 @@ class ClusterPeers(Peers):
     def _put_together(self, mesh: TcpMesh, generation: Generation) -> ThreadedGroup:
         if (news := self.client.interruption(generation.number)) is not None:
             raise Aborted(news)
-        settings = self.client.settings
+        settings = self.client.settings.of(AllReduceSettings)
         names = {member.rank: _name(member) for member in generation.members}
         if settings.carrier != "shoal" and mesh.size > 1:
             engine = make_engine(settings.carrier, mesh, generation.number, self._listener.address.host)
@@ -225,7 +231,7 @@ class ClusterPeers(Peers):
                 schedule=generation.schedule,
                 codec=self.codec,
                 deterministic=settings.deterministic,
-                limits=TeamLimits(stopped=settings.heartbeat_limit),
+                limits=TeamLimits(stopped=self.client.settings.heartbeat_limit),
                 names=names,
             )
             hosts = config.hosts_by_memory(hood)

@@ -6,6 +6,7 @@ out again, and the loop that was going on gets the state and goes on at its plac
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 
 import msgspec
@@ -89,12 +90,14 @@ def _take_up_own(session: Session, manifest: Manifest, own: Mapping[str, torch.T
     else's."""
     peers, then, now = session.peers, manifest.about.generation, session.peers.generation
     has_any = any(entry.name.startswith(OWN) for entry in manifest.tensors)
-    if then.size == now.size and then.codec == now.codec:
+    strategy = tomllib.loads(manifest.about.config).get("strategy")  # each has keys of its own
+    if (then.size, then.codec, strategy) == (now.size, now.codec, session.config.strategy):
         peers.codec.load({name.removeprefix(CODEC): tensor for name, tensor in own.items() if name.startswith(CODEC)})
     elif has_any and peers.group.rank == 0:
         text = (
             f"what the codec {then.codec} had left out of gradients is dropped: {manifest.checkpoint} has it of "
-            f"{then.size} workers, and {now.size} go on from there with the codec {now.codec}"
+            f"{then.size} workers with {strategy}, and {now.size} go on from there with {session.config.strategy} and "
+            f"the codec {now.codec}"
         )
         peers.report(Advised(worker=peers.worker, text=text))
 
@@ -113,7 +116,7 @@ def _take_up(session: Session, manifest: Manifest, state: Tree, own: Mapping[str
     _take_up_own(session, manifest, own)
     state = without_later(state)
     if about.kind == "weights":
-        session.weights = state["models"]
+        session.watched.start_from(state["models"])
     else:
         past = Past(
             state=state,
@@ -123,7 +126,7 @@ def _take_up(session: Session, manifest: Manifest, state: Tree, own: Mapping[str
             is_resumed=True,
         )
         session.place.go_through(past)
-        session.saver.last_step, session.saver.last_name = about.step, manifest.checkpoint
+        session.saver.go_on_from(about.step, manifest.checkpoint)
     if session.peers.group.rank == 0:
         reason = about.cursor.text if about.kind == "full" else "imported weights"
         workers = about.generation.size

@@ -10,13 +10,13 @@ be reached. Not here: the handshake (`connection`, `tcp_handshake`), the connect
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import select
 import socket
 import threading
 import time
 import weakref
+from collections.abc import Callable
 
 from shoal.errors import AddressUnavailable, UsageError, WireError
 from shoal.transport.connection import listening
@@ -37,12 +37,13 @@ class PeerListener:
     def __init__(self, host: str, token: str) -> None:
         if not token and not Address(host, 0).is_loopback:
             raise UsageError(f"refusing to listen on {host} without a token; use 127.0.0.1 or give the job a token")
-        if _is_wildcard(host):
+        if listening.is_wildcard(host):
             raise UsageError(f"peers cannot connect to {host}; listen on an address of this machine that they reach")
         listener = _listen(host)
         self.address = Address(host=host, port=listener.getsockname()[1])
         self.token = token
         self.silence_limit = 5.0  # seconds after which a link whose packets vanish counts as cut
+        self.on_interception: Callable[[str], None] = lambda _: None  # called in the thread, with the host it came from
         self.faults = LinkFaults()
         self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # for whoever connects: something is new
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # for the thread: look again
@@ -51,6 +52,7 @@ class PeerListener:
         self._unproven: dict[int, Introduction] = {}  # by descriptor
         self._proven: dict[tuple[int, int], Introduction] = {}  # by generation and rank of the one that connected
         self._oldest = 0  # generations below this one are over for this process
+        self._interceptors: list[str] = []  # hosts that are to be told of
         self._given_up: tuple[int, str] = (0, "")  # newest generation that nobody shall wait for, and why
         self._closed = False
         _open_listeners.add(self)
@@ -134,6 +136,9 @@ class PeerListener:
                 if self._door.fileno() in ready:
                     self._door.accept(time.monotonic())
                 self._door.sweep(time.monotonic())
+                interceptors, self._interceptors = self._interceptors, []
+            for interceptor in interceptors:  # without the lock: whoever is told takes locks of its own
+                self.on_interception(interceptor)
 
     def _take_in(self, connection: socket.socket) -> Introduction:
         connection.setblocking(False)
@@ -154,6 +159,8 @@ class PeerListener:
                 self._forget(arrival)
                 self._place(arrival)
             elif arrival.was_refused:
+                if self._door.is_news(arrival.interceptor):
+                    self._interceptors.append(arrival.interceptor)
                 self._drop(arrival)
         except (OSError, WireError):
             self._drop(arrival)
@@ -191,13 +198,6 @@ def _is_closed(endpoint: Endpoint) -> bool:
         return False
     except OSError:
         return True
-
-
-def _is_wildcard(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return not host
 
 
 def _listen(host: str) -> socket.socket:

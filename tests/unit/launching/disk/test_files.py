@@ -19,12 +19,18 @@ from shoal.job_config import JobConfig, from_toml
 from shoal.launching import texts
 from shoal.launching.disk import run_directory
 from shoal.launching.disk.job_token import read_group_token, read_token, token_file
+from shoal.settings.all_reduce_settings import AllReduceSettings
 from shoal.wire.token_file import FOLDER, MISSING, NOT_PLAIN, anothers, readable_by_others
 from support.launcher import write_token
 
 
 def test_saved_settings_read_back_the_same(tmp_path: Path) -> None:
-    config = JobConfig(workers=3, run_dir=str(tmp_path / 'a "b" ü'), bucket_mb=0.5, sync_batchnorm=True)
+    config = JobConfig(
+        workers=3,
+        run_dir=str(tmp_path / 'a "b" ü'),
+        sync_batchnorm=True,
+        strategy_settings=(AllReduceSettings(bucket_mb=0.5),),
+    )
     made = run_directory.create(config, "train.py")
     with made.lock:
         assert from_toml((made.path / "config.toml").read_text(), origin="test") == made.config == config

@@ -18,6 +18,7 @@ from shoal.launching.servers.job_servers import check_group, space_name
 from shoal.launching.servers.server_side import Seen
 from shoal.parameters.keeper.keeper import Keeper, KeeperConfig
 from shoal.parameters.keeper.space_terms import SpaceTerms
+from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.values import Address
 from shoal.wire.token_file import MISSING
 from support.launcher import write_token
@@ -89,7 +90,8 @@ def test_a_group_is_tried_before_anything_is_made(tmp_path: Path) -> None:
     file = tmp_path / "token"
 
     def config(address: Address) -> JobConfig:
-        return JobConfig(strategy="parameter-server", servers=str(address), servers_token=str(file))
+        settings = ParameterServerSettings(servers=str(address), servers_token=str(file))
+        return JobConfig(strategy="parameter-server", strategy_settings=(settings,))
 
     with running_group() as keeper:
         with pytest.raises(UsageError, match=f"--servers-token .* {MISSING}; {texts.FILE_OF_GROUP}"):

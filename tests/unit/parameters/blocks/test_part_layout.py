@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import WireError
-from shoal.parameters.blocks.part_layout import UNIT_BLOCKS, UNIT_BYTES, PartLayout, part_order
+from shoal.parameters.blocks.part_layout import UNIT_BYTES, PartLayout, part_order
 from shoal.parameters.blocks.table_blocks import ITEM_BYTES, blocks_of
+from shoal.wire.parameter_messages import UNIT_BLOCKS
 from shoal.wire.tables import RuleSpec, TableSpec, TensorSpec
 from support.model_tables import language_model, table_of
 

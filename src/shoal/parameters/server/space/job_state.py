@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from shoal.codecs.registry import codec_by_name
+from shoal.errors import ServerRefused, UsageError
+from shoal.parameters.blocks.block_codec import BlockCodec
 from shoal.parameters.ledger.effects import Begun
 from shoal.parameters.ledger.sequencer import Sequencer
 from shoal.parameters.server.space.work_queue import WorkQueue
@@ -9,6 +12,35 @@ from shoal.parameters.server.updates.holding import Holding
 from shoal.values import ServerMap
 from shoal.wire.keeper_messages import SpaceEnd
 from shoal.wire.tables import TableSpec
+
+MOST_CODECS = 16  # of one job, which has one; another one after it was resumed otherwise
+
+
+class JobCodecs:
+    """By which a job's workers send pushes to this server, and may be sent values. Made when they are first named.
+
+    Only codecs that are installed beside the server are ever imported.
+    """
+
+    def __init__(self, server: int) -> None:
+        self._server = server
+        self._made: dict[str, BlockCodec] = {}  # by what they are made from
+
+    def find(self, text: str, table: TableSpec) -> BlockCodec:
+        """`text` as in `--codec`. `ServerRefused`: there is none, or it has no such settings."""
+        if text not in self._made:
+            if len(self._made) >= MOST_CODECS:
+                raise ServerRefused(f"a job has one codec, and this one has named {MOST_CODECS}", kind="bad-request")
+            try:
+                codec = codec_by_name(text)
+            except UsageError as error:
+                raise ServerRefused(
+                    f"server {self._server} cannot decode what workers send: {error}; install the codec's package "
+                    "where the servers run too, or leave --codec out",
+                    kind="bad-request",
+                ) from None
+            self._made[text] = BlockCodec(table, text, codec)
+        return self._made[text]
 
 
 class JobState:
@@ -22,6 +54,7 @@ class JobState:
         self.holding: Holding | None = None  # of the version that has begun here last
         self.sequencer = Sequencer(job, server)
         self.queue = WorkQueue()
+        self.codecs = JobCodecs(server)
         self.end: SpaceEnd | None = None  # why the job is over here: nothing of it is held any more; None: it is not
 
     @property

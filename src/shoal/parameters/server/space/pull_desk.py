@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from shoal.codecs.codec import Leg
 from shoal.errors import ServerRefused
+from shoal.parameters.blocks.block_codec import EncodedBlocks
 from shoal.parameters.ledger.effects import Reading
 from shoal.parameters.server.space.job_state import JobState
 from shoal.parameters.server.space.worker_link import WorkerLink, refuse, send_elsewhere
@@ -55,6 +57,8 @@ class PullDesk:
             raise ServerRefused(
                 f"blocks {note.first} to {note.last} of a list of {len(holding.layout.blocks)}", kind="bad-request"
             )
+        if note.codec:
+            self._state.codecs.find(note.codec, holding.table)  # refused now, if it is not known here
         unit = holding.layout.unit_of(note.first)
         if note.last > holding.layout.units[unit].last:
             raise ServerRefused(f"blocks {note.first} to {note.last} are in several units", kind="bad-request")
@@ -158,7 +162,12 @@ class PullDesk:
             state, payload = holding.shard.extract(blocks)
             link.connection.send(msgspec.structs.replace(part, state=state), payload)
         elif note.by_value or link.arena is None:
-            link.connection.send(part, holding.shard.read(note.first, note.last), key=waiting.unit)
+            encoded = self._encoded(holding, note)
+            if encoded is None:
+                link.connection.send(part, holding.shard.read(note.first, note.last), key=waiting.unit)
+            else:
+                part = msgspec.structs.replace(part, codec=note.codec, lengths=encoded.lengths)
+                link.connection.send(part, encoded.data)
         else:
             memory = holding.shard.memory
             link.connection.send(
@@ -169,3 +178,14 @@ class PullDesk:
                     arena=holding.offer,
                 )
             )
+
+    def _encoded(self, holding: Holding, note: Pull) -> EncodedBlocks | None:
+        """None: values are sent as they are. What replaces a worker's values must be the same bits."""
+        if not note.codec:
+            return None
+        codec = self._state.codecs.find(note.codec, holding.table)
+        if not codec.is_lossless:
+            return None
+        blocks, layout = holding.layout.blocks[note.first : note.last], holding.layout
+        memory = holding.shard.memory.tensor[layout.offset(note.first) : layout.offset(note.last)]
+        return codec.encode_all(blocks, Leg.VALUES, memory)

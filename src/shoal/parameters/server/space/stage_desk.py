@@ -33,8 +33,10 @@ class StageDesk:
     def room(self, link: WorkerLink, note: Stage, size: int) -> memoryview | None:
         if note.place >= 0 or not self._takes(link, note):
             return None
-        assert self._state.holding is not None, "it is current"
-        return self._state.holding.staging.room(note, size)
+        holding = self._state.holding
+        assert holding is not None, "it is current"
+        codec = self._state.codecs.find(note.codec, holding.table) if note.codec else None
+        return holding.staging.room(note, size, codec)
 
     def staged(self, link: WorkerLink, note: Stage, payload: memoryview | None) -> None:
         holding = self._state.holding

@@ -1,9 +1,10 @@
 """Pushes that workers have sent to one server and that nobody has decided about yet, or that are not applied yet.
 
 Gradients that come over the network are received into one buffer per push, which is as long as the server's part and is
-used again afterwards; those of workers on the same machine stay in their arenas and are read from there. Blocks with
-state (`is_state`) get memory of their own. Whatever a worker says is checked here against the layout, and refused with
-a sentence. Staging is about one layout: a new version of the map begins with a new one.
+used again afterwards; those of workers on the same machine stay in their arenas and are read from there. What a codec
+has encoded is decoded into that buffer as soon as a message of it is whole. Blocks with state (`is_state`) get memory
+of their own. Whatever a worker says is checked here against the layout, and refused with a sentence. Staging is about
+one layout: a new version of the map begins with a new one.
 
 Not here: when a push is applied or dropped (`ledger`), with what (`shard_update`).
 """
@@ -15,7 +16,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from shoal.errors import ServerRefused
+from shoal.codecs.codec import Leg
+from shoal.errors import ServerRefused, WireError
+from shoal.parameters.blocks.block_codec import BlockCodec
 from shoal.parameters.blocks.block_state import ALIGNMENT, BlockState, payload_bytes, unpack
 from shoal.parameters.blocks.byte_views import bytes_of, torch_type
 from shoal.parameters.blocks.memory_budget import SpaceBudget
@@ -48,6 +51,19 @@ class BufferPool:
             self._spare.append(buffer)
 
 
+@dataclass(frozen=True)
+class _Encoded:
+    """Blocks on their way, as a codec encoded them."""
+
+    codec: BlockCodec
+    numbers: tuple[int, ...]  # of the blocks
+    lengths: tuple[int, ...]
+    data: memoryview
+
+    def decode(self, memory: torch.Tensor) -> None:
+        self.codec.decode_all(self.numbers, Leg.CONTRIBUTION, (self.lengths, self.data), memory)
+
+
 @dataclass(order=True)
 class _Piece:
     """Blocks `first` to `last` of the key list."""
@@ -56,6 +72,7 @@ class _Piece:
     last: int
     memory: torch.Tensor = field(compare=False)  # their bytes
     described: bytes = field(compare=False, default=b"")  # with state: what the bytes hold
+    encoded: _Encoded | None = field(compare=False, default=None)  # what `memory` is filled from, until it is
     has_arrived: bool = field(compare=False, default=False)
 
 
@@ -78,6 +95,7 @@ class StagedPush:
     def held_bytes(self) -> int:
         """Of this server's memory."""
         states = sum(len(piece.memory) for piece in self._pieces if piece.described)
+        states += sum(len(piece.encoded.data) for piece in self._pieces if piece.encoded is not None)
         return states + (0 if self.buffer is None else len(self.buffer))
 
     @property
@@ -117,10 +135,14 @@ class StagedPush:
         bisect.insort(self._pieces, piece)
 
     def arrived(self, first: int) -> None:
-        """The bytes of the piece that starts there have come."""
+        """The bytes of the piece that starts there have come. `WireError`: they cannot be decoded."""
         at = bisect.bisect_left(self._pieces, first, key=lambda piece: piece.first)
         if at < len(self._pieces) and self._pieces[at].first == first:
-            self._pieces[at].has_arrived = True
+            piece = self._pieces[at]
+            if piece.encoded is not None:
+                piece.encoded.decode(piece.memory)
+                piece.encoded = None
+            piece.has_arrived = True
 
     def finish(self, size: int) -> None:
         """All `size` bytes of it should be here, and no unit's gradient in part."""
@@ -167,8 +189,8 @@ class Staging:
     def held_bytes(self) -> int:
         return self.pool.held_bytes + sum(push.held_bytes for push in self._pushes.values())
 
-    def room(self, note: Stage, size: int) -> memoryview:
-        """Where the payload of a Stage message goes; call `arrived` when it is there."""
+    def room(self, note: Stage, size: int, codec: BlockCodec | None = None) -> memoryview:
+        """Where the payload of a Stage message goes, which `codec` encoded; call `arrived` when it is there."""
         self._check_range(note)
         push = self._of(note.push)
         if note.is_state:
@@ -178,7 +200,11 @@ class Staging:
             push.add(_Piece(note.first, note.last, memory, note.state))
             return bytes_of(memory)
         start, stop = self._layout.offset(note.first), self._layout.offset(note.last)
-        self._check_size(size, stop - start)
+        encoded = None
+        if codec is None:
+            self._check_size(size, stop - start)
+        else:
+            encoded = self._encoded(note, size, codec)
         if push.buffer is None:
             if not self.pool.held_bytes:
                 self._budget.check_staged(self._layout.size, self.held_bytes, "a push")
@@ -186,13 +212,25 @@ class Staging:
             buffers = sum(each.buffer is not None for each in self._pushes.values())
             self.most_buffers = max(self.most_buffers, buffers * self._layout.size)
         memory = push.buffer[start:stop]
-        push.add(_Piece(note.first, note.last, memory))
-        return bytes_of(memory)
+        push.add(_Piece(note.first, note.last, memory, encoded=encoded))
+        return bytes_of(memory) if encoded is None else encoded.data
+
+    def _encoded(self, note: Stage, size: int, codec: BlockCodec) -> _Encoded:
+        numbers = self._numbers(note)
+        try:
+            codec.check(numbers, note.lengths, size)
+        except WireError as error:
+            raise _bad(f"push {note.push.number} of worker {note.push.worker}: {error}") from None
+        self._budget.check_staged(size, self.held_bytes, "an encoded push")
+        return _Encoded(codec, numbers, note.lengths, memoryview(bytearray(size)))
 
     def arrived(self, note: Stage) -> None:
         """A push that was dropped meanwhile is nobody's."""
-        if note.push in self._pushes:
-            self._pushes[note.push].arrived(note.first)
+        try:
+            if note.push in self._pushes:
+                self._pushes[note.push].arrived(note.first)
+        except WireError as error:
+            raise _bad(f"push {note.push.number} of worker {note.push.worker}: {error}") from None
 
     def place(self, note: Stage, arena: torch.Tensor) -> None:
         """The bytes are in the sender's arena, which is mapped here as the tensor of bytes `arena`."""
@@ -250,6 +288,8 @@ class Staging:
     def _check_range(self, note: Stage) -> None:
         if not 0 <= note.first < note.last <= len(self._layout.blocks):
             raise _bad(f"blocks {note.first} to {note.last} of a list of {len(self._layout.blocks)}")
+        if note.codec and (note.is_state or note.place >= 0):
+            raise _bad(f"the codec {note.codec} encodes gradients that are sent, and nothing else that is staged")
 
     def _check_size(self, size: int, wanted: int) -> None:
         if size != wanted:

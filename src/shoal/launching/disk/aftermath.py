@@ -39,7 +39,7 @@ def is_mistake(events: list[AnyEvent]) -> bool:
 
 
 def _end_record(job: Job, finish: FinishJob) -> list[Record]:
-    """The records of this go. A second Ctrl-C kills the coordinator too: that is an interruption, not a crash."""
+    """The records of this run, with an end: a second Ctrl-C, which kills the coordinator too, is no crash."""
     path = job.run_dir / EVENTS
     records = []
     for line in files.whole_lines(path, job.record_start):
@@ -47,7 +47,7 @@ def _end_record(job: Job, finish: FinishJob) -> list[Record]:
             records.append(msgspec.json.decode(line, type=Record))
     if not records or finish.error or any(isinstance(record.event, JobEnded) for record in records):
         return records
-    now = max(time.time(), records[-1].time)  # the coordinator's clock may be another
+    now = max(time.time(), records[-1].time)  # the coordinator's clock may differ
     seconds = now - records[0].time
     end = JobEnded(outcome="interrupted", exit_code=finish.exit_code, reason=finish.text, seconds=seconds)
     torn = b"" if files.tail(path, 1) == b"\n" else b"\n"

@@ -1,7 +1,6 @@
-"""Where a job's checkpoints are, as launcher and coordinator see it: what is there already, and who publishes.
+"""The place of a job's checkpoints, for launcher and coordinator: what is there already, and the publisher.
 
-Imports what a store needs only when there is one to look at. Not here: the stores and what lies in them
-(`shoal.checkpoint`).
+Imports the modules of a store only when one is used. Not here: the stores and their contents (`shoal.checkpoint`).
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ class Keeping:
     """What a coordinator needs to know about checkpoints."""
 
     publisher: Publisher | None = None
-    after_generation: int = 0  # the highest of a job that goes on
-    shares: tuple[int, ...] = ()  # of the workers that wrote its newest checkpoint, by rank
+    after_generation: int = 0  # the highest generation in the checkpoints of a resumed job
+    shares: tuple[int, ...] = ()  # by rank, of the workers that wrote the newest checkpoint
 
 
 def require_checkpoint(config: JobConfig) -> None:
-    """A job that is resumed needs a checkpoint; whether it can be used shows when it is read."""
+    """Refuse to resume a job without a checkpoint. Whether the checkpoint is usable shows when it is read."""
     from shoal.checkpoint.published.catalogue import published
 
     store = _store(config)

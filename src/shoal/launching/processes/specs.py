@@ -70,8 +70,9 @@ def server_name(server: int) -> str:
 
 
 def coordinator_process(job: Job, listener: socket.socket, lock: FileIO) -> JobProcess:
-    """It inherits the listening socket, and the lock of the run directory, which is free when both are gone."""
-    # -P: the current folder may hold a module with a name of the standard library's.
+    """The coordinator inherits the listening socket and the lock of the run directory, which it holds with the
+    launcher."""
+    # -P: a module in the current folder may have the name of one of the standard library.
     command = (
         *(sys.executable, "-P", "-m", "shoal", "coordinator", f"--listen-fd={listener.fileno()}"),
         *(f"--lock-fd={lock.fileno()}", f"--token-file={job.token_file}", f"--config={job.run_dir / 'config.toml'}"),
@@ -86,12 +87,12 @@ def coordinator_process(job: Job, listener: socket.socket, lock: FileIO) -> JobP
 
 
 def worker_processes(job: Job) -> list[JobProcess]:
-    """Those that a job begins with."""
+    """The workers that a job begins with."""
     return [worker_process(job, worker, place=worker) for worker in range(job.config.workers)]
 
 
 def worker_process(job: Job, worker: int, *, place: int) -> JobProcess:
-    """`place`, from 0 to workers - 1, is its own as long as it runs; its number is its own for ever."""
+    """`place`: from 0 to workers - 1; reused when the worker is gone, unlike its number."""
     spec = ProcessSpec(
         name=worker_name(worker),
         command=(sys.executable, job.script, *job.arguments),
@@ -105,7 +106,7 @@ def worker_process(job: Job, worker: int, *, place: int) -> JobProcess:
 class ServerPlan:
     """What the parameter servers of one group have in common."""
 
-    keeper: Address  # where they find it on this machine
+    keeper: Address  # where servers find the keeper on this machine
     token_file: Path
     logs: Path | None  # folder; None: output is not kept
     listen: str  # host

@@ -203,17 +203,17 @@ class OwnServers(ServerSide):
 
 
 def share_of_memory(config: OwnServersConfig) -> int:
-    """Bytes that each server may hold unless it is said."""
+    """Bytes that each server may hold by default."""
     return int(MEMORY_SHARE * free_memory() / max(1, config.keeper.expected))
 
 
 def free_memory() -> int:
-    """Bytes that this machine, or the control group that this process is in, has left; 0 where nobody says."""
+    """Free bytes of this machine, or of this process's control group; 0 if not known."""
     found = []
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         found.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]))
-    with contextlib.suppress(OSError, ValueError):  # also where it has no limit, which reads "max"
+    with contextlib.suppress(OSError, ValueError):  # a group without a limit reads "max"
         group = Path("/sys/fs/cgroup")
         limit = int((group / "memory.max").read_text(encoding="ascii"))
         found.append(max(0, limit - int((group / "memory.current").read_text(encoding="ascii"))))

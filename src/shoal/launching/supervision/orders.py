@@ -22,12 +22,12 @@ class CoordinatorExited:
     """The coordinator's process ended or does not answer; all its messages were handed over before."""
 
     how: str  # "was killed by SIGKILL"
-    may_return: bool = True  # False: it gave up by itself before it had answered once
+    may_return: bool = True  # False: it exited by itself before its first answer
 
 
 @dataclass(frozen=True)
 class CoordinatorBack:
-    """It answers: for the first time, or again, and then it may have missed what it was told last."""
+    """The coordinator answers: for the first time, or again, and then it may have missed the last messages to it."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,16 @@ class AskForNumber:
 
 @dataclass(frozen=True)
 class StartWorker:
-    """Start a process, or let a spare one go."""
+    """Start a process, or turn a spare into this worker."""
 
     worker: int
-    place: int  # 0..workers-1: which of the job's places on this machine it has
+    place: int  # 0..workers-1: the worker's place on this machine
     reason: str
 
 
 @dataclass(frozen=True)
 class RestartCoordinator:
-    """Start its process again; it goes on with the job."""
+    """Start the coordinator's process again; it goes on with the job."""
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ class Supervisor:
                 if self._stopping is not None:
                     self._stop_by = min(now + CLEAN_STOP, self._stop_limit)
             case Signalled() if self._stopping is not None:
-                # A closing terminal sends several SIGHUPs and breaks the output too: nobody insists then.
+                # A closing terminal sends several SIGHUPs and breaks the output too: these are no second request.
                 self._insisted = self._insisted or fact.number in (signal.SIGINT, signal.SIGTERM)
             case Signalled():
                 return self._begin_to_stop(fact.number, now)
@@ -185,7 +185,7 @@ class Supervisor:
             case StopRequested() | StopAgreed():
                 self._is_closing = True
             case Waiting():
-                self._is_closing = False  # those who were to bring it to its end are lost
+                self._is_closing = False  # the workers that were about to end the job are lost
             case _:
                 pass
         return []
@@ -193,14 +193,14 @@ class Supervisor:
     def _exited(self, fact: WorkerExited, now: float) -> list[Instruction]:
         self._codes[fact.worker] = fact.code
         self._places.exited(fact.worker, fact.code, describe_exit(fact.code), now)
-        # Who dies of our own SIGINT was not lost, so the coordinator need not hear of it.
+        # A worker that dies of our own SIGINT is not lost, so the coordinator need not hear of it.
         if self._ended is not None or self._interrupted_workers:
             return []
         self._told[fact.worker] = fact.code
         return [TellExit(fact.worker, fact.code)]
 
     def _connected(self, now: float) -> list[Instruction]:
-        """Whatever the coordinator was told before may have got lost with the one before."""
+        """Repeat what an earlier coordinator was told: it may have been lost with it."""
         self._is_connected = True
         self._places.ask_again(now)
         out: list[Instruction] = [TellExit(worker, code) for worker, code in self._told.items()]
@@ -212,12 +212,12 @@ class Supervisor:
     def _checkpoint(
         self, fact: CheckpointStarted | CheckpointPublished | CheckpointLost, now: float
     ) -> list[Instruction]:
-        """A stop takes the time that a checkpoint needs, and then a moment: for the last one, or to leave."""
+        """A stop may take as long as a checkpoint needs, and then a moment: for the last checkpoint, or to leave."""
         if isinstance(fact, CheckpointStarted):
             self._saving.add(fact.checkpoint)
         else:
             self._saving.discard(fact.checkpoint)
-        if self._word_by != math.inf:  # the coordinator's last word is waited for
+        if self._word_by != math.inf:  # waiting for the coordinator to end the job
             self._word_by = now + self._last_word
         if self._stopping is None:
             return []
@@ -234,7 +234,7 @@ class Supervisor:
         asked = AskToStop(texts.STOP_WORDS[number], _code_of(number))
         if self._in_job or self._waits_for_disk:
             return [asked, *self._stop_gently()]
-        # Some may have joined, and the news be on its way: it comes before the coordinator's word on this stop.
+        # News that a worker joined may be on its way: it comes before the coordinator's answer to this stop.
         self._echo_by = now + ECHO if self._is_connected else math.inf
         return [asked]
 
@@ -252,7 +252,7 @@ class Supervisor:
 
     @property
     def _replaces(self) -> bool:
-        """Whether somebody who is gone is worth replacing."""
+        """Whether lost workers are replaced."""
         return self._ended is None and self._stopping is None and not self._is_closing and not self._finished
 
     def _replace(self, now: float) -> list[Instruction]:
@@ -275,7 +275,7 @@ class Supervisor:
     # The end
 
     def _conclude(self, fact: Fact, now: float) -> list[Instruction]:
-        """The end, if what is known amounts to it."""
+        """Finish the job, if it is over."""
         is_empty = not self._places.running and not (self._replaces and self._places.is_filling)
         is_empty = is_empty and not (self._in_job - self._own)
         if not is_empty:
@@ -302,7 +302,7 @@ class Supervisor:
 
     @property
     def _still_counts(self) -> set[int]:
-        """Workers whose scripts are still busy after a good end; one that never got into the job has nothing to do."""
+        """Workers whose scripts still run after a good end, without those that never got into the job."""
         return self._places.running & (self._places.left if self._joined else self._places.running)
 
     @property
@@ -317,12 +317,12 @@ class Supervisor:
         return FinishJob(ended.exit_code, SOFT_STOP, ended.error, ended.text, lost)
 
     def _by_exit_codes(self) -> FinishJob:
-        """All is well with the job; what the scripts did afterwards counts too. Who was lost before does not."""
+        """The job ended well; exit codes of its scripts count too, but not those of workers that were lost before."""
         counted = self._codes if self._ended is None or not self._joined else self._places.left
         is_good = self._ended is not None and bool(self._joined)
         for worker in sorted(counted):
             code = self._codes.get(worker, 0)
-            # The job has its result, and its record says so: a process that is killed while it goes changes nothing.
+            # The job has its result, and its record says so: a process that is killed while it exits changes nothing.
             if code > 0 or (code < 0 and not is_good):
                 error = ScriptFailed if code > 0 else WorkerLost
                 text = texts.failed_after_training(worker, describe_exit(code))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -12,9 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from shoal.codecs.identity import Identity
+from shoal.collectives import texts
 from shoal.collectives.group import Pending, Reduction
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import ShoalError, UsageError
+from shoal.job_config import SCHEDULES
 from support.collectives import GROUP_KINDS, groups, meshes
 
 ADDABLE = [
@@ -341,24 +344,30 @@ def test_misuse_is_refused_at_the_call(kind: tuple[str, str]) -> None:
     with groups(kind[0], 2, kind[1]) as made:
         group = made[0]
         one = torch.ones(3)
-        for call, words in (
-            (lambda: group.broadcast(one, 2, label="x"), "no rank 2 in a group of 2"),
-            (lambda: group.send(one, 0, label="x"), "with itself"),
-            (lambda: group.all_gather([one], one, label="x"), "one tensor per rank, 2, not 1"),
-            (lambda: group.all_gather([one, one.int()], one, label="x"), "one dtype"),
+        for call, text in (
+            (lambda: group.broadcast(one, 2, label="x"), texts.no_rank("x", 2, 2)),
+            (lambda: group.send(one, 0, label="x"), texts.with_itself("x", 0)),
+            (lambda: group.all_gather([one], one, label="x"), texts.wrong_count("x", "all_gather", 2, 1)),
+            (
+                lambda: group.all_gather([one, one.int()], one, label="x"),
+                texts.several_dtypes("x", "all_gather", one.dtype),
+            ),
             (
                 lambda: group.reduce_scatter(one[:2], [one, one], label="x"),
-                r"equal shapes for rank 0, not \(3,\) and \(2,\)",
+                texts.unequal_shapes("x", "reduce_scatter", 0, ((3,), (2,))),
             ),
-            (lambda: group.all_reduce(one.to_sparse(), label="x"), "only dense tensors"),
-            (lambda: group.all_reduce(one.to(torch.float8_e5m2), label="x"), "cannot reduce"),
-            (lambda: group.all_reduce(one.cfloat(), label="x", reduction=Reduction.MAX), "no max"),
+            (lambda: group.all_reduce(one.to_sparse(), label="x"), texts.not_dense("x", torch.sparse_coo)),
+            (
+                lambda: group.all_reduce(one.to(torch.float8_e5m2), label="x"),
+                texts.cannot_reduce(torch.float8_e5m2),
+            ),
+            (lambda: group.all_reduce(one.cfloat(), label="x", reduction=Reduction.MAX), texts.no_order("max")),
         ):
-            with pytest.raises(UsageError, match=words):
+            with pytest.raises(UsageError, match=re.escape(text)):
                 call()
         on_all(made, lambda group: group.all_reduce(torch.ones(3), label="still fine"))
 
 
 def test_an_unknown_schedule_is_refused() -> None:
-    with meshes("in-process", 2) as ends, pytest.raises(UsageError, match="no schedule 'star'"):
+    with meshes("in-process", 2) as ends, pytest.raises(UsageError, match=texts.no_schedule("star", SCHEDULES)):
         ThreadedGroup.over(ends[0], 1, "star", Identity())

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from shoal.codecs.identity import Identity
+from shoal.collectives import texts
 from shoal.collectives.group import Pending, Reduction
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import Aborted, PeerLost, UsageError, WorkersDisagree
@@ -200,9 +201,9 @@ def test_a_send_of_another_size_is_named(kind: tuple[str, str]) -> None:
 
 def test_only_sums_of_floating_point_numbers_can_be_encoded() -> None:
     with groups("in-process", 2) as made:
-        with pytest.raises(UsageError, match="only sums of floating point"):
+        with pytest.raises(UsageError, match=texts.only_sums("largest", "encoded")):
             made[0].all_reduce(torch.ones(3), label="largest", reduction=Reduction.MAX, key="gradients")
-        with pytest.raises(UsageError, match="only sums of floating point"):
+        with pytest.raises(UsageError, match=texts.only_sums("counts", "encoded")):
             made[0].all_reduce(torch.ones(3, dtype=torch.int64), label="counts", key="gradients")
 
 

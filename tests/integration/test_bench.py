@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from shoal.bench import texts
 from shoal.bench.checkpoint.command import SavingJobs
 from shoal.bench.checkpoint.figures import ASYNC
+from shoal.cli import texts as cli_texts
 from support.launcher import PATIENCE, leftovers, shoal, started
 
 
@@ -31,10 +33,8 @@ def test_training_benchmark_compares_with_ddp_in_one_run(tmp_path: Path) -> None
 def test_an_unknown_option_of_a_benchmark_is_one_line(tmp_path: Path) -> None:
     outcome = shoal(tmp_path, "bench", "training", "--round", "1")
     assert outcome.code == 2
-    assert (
-        outcome.stderr
-        == "shoal: error: there is no option --round; did you mean '--rounds'? (see `shoal bench training --help`)\n"
-    )
+    said = cli_texts.no_such_option("--round", ("--rounds",), "shoal bench training")
+    assert outcome.stderr == f"shoal: error: {said}\n"
 
 
 @pytest.mark.long
@@ -82,9 +82,9 @@ def test_what_a_benchmark_cannot_use_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     outcome = shoal(tmp_path, "bench", "checkpoint", "--to", "file")
     assert outcome.code == 2
-    assert outcome.stderr == "shoal: error: --to is 'file', which cannot be written: File exists\n"
+    assert outcome.stderr == f"shoal: error: {texts.folder_not_written('file', 'File exists')}\n"
     outcome = shoal(tmp_path, "bench", "checkpoint", "--turns", "0")
-    assert outcome.stderr == "shoal: error: --turns is 0; it should be above 0\n"
+    assert outcome.stderr == f"shoal: error: {texts.not_above_zero('turns', 0)}\n"
 
 
 @pytest.mark.long

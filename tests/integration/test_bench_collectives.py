@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.bench import texts
 from shoal.bench.collectives.command import COLLECTIVES
 from support.launcher import shoal
 
@@ -31,7 +32,7 @@ def test_every_collective_is_measured_by_both_and_judged(tmp_path: Path) -> None
 def test_what_is_not_installed_is_said(tmp_path: Path) -> None:
     outcome = shoal(tmp_path, "bench", "collectives", "--deepspeed")
     assert outcome.code == 2
-    assert "the package deepspeed is not installed" in outcome.stderr
+    assert texts.NO_DEEPSPEED in outcome.stderr
 
 
 @pytest.mark.long

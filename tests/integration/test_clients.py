@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import cast
 
+import msgspec
 import pytest
 import torch
 
 from shoal.errors import ParametersLost, PeerLost, ServerRefused
 from shoal.parameters.client.parameter_client import EnrolTerms, ParameterClient
 from shoal.parameters.relay.relay_mesh import RelayConfig, RelayMesh
+from shoal.strategies.parameter_server.server_leases import LedgerTerms, LedgerView
+from shoal.strategies.peers.peers import Peers
+from shoal.values import Address, Generation, Member
 from shoal.wire.ledger_entries import Committed
 from shoal.wire.tables import TableSpec
 from support.collectives import in_threads
@@ -128,6 +134,52 @@ def test_a_server_that_came_too_late_to_know_the_ledger_says_that_all_is_lost() 
         client.enrol(EnrolTerms(2, (0,), "asynchronous", scaling="none"))
         number = client.assign(values_of(ADAM, 0), None, updates=0)
         assert_close(pulled(client, ADAM, number), values_of(ADAM, 0))
+
+
+def test_a_worker_that_asked_for_nothing_while_all_servers_died_does_not_wait_for_what_only_they_had() -> None:
+    with group_of(2, 2) as group:
+        client = begin(group, ADAM)
+        for seed in range(1, 4):
+            answer = push(client, ADAM, seed)
+        first = client.origin
+        for number in (0, 1):
+            group.servers[number].stop()
+        wait_until(lambda: group.has_died(0) and group.has_died(1), "all servers are gone")
+        group.start(2)
+        wait_until(lambda: client.origin not in (None, first), "another one has begun")
+        wake_up = threading.Timer(20.0, client.interrupt, ("it waits in vain",))
+        wake_up.start()
+        with pytest.raises(ParametersLost, match="others have begun in their place"):
+            pulled(client, ADAM, answer.number)
+        with pytest.raises(ParametersLost, match="others have begun in their place"):
+            client.ask()
+        wake_up.cancel()
+        wake_up.join()
+        client.enrol(EnrolTerms(2, (0,), "asynchronous", scaling="none"))
+        number = client.assign(values_of(ADAM, 0), None, updates=0)
+        assert_close(pulled(client, ADAM, number), values_of(ADAM, 0))
+
+
+def test_a_worker_that_asked_for_nothing_while_all_servers_died_finds_out_when_it_enrols() -> None:
+    """The other ledger has more entries by then than this worker has seen of the one that is lost."""
+    with group_of(2, 2) as group:
+        client = group.client()
+        client.define(ADAM)
+        alone = Generation(1, (Member(0, 0, "host", 1, Address("host", 1)),), "ring", "identity", "the job begins")
+        peers = SimpleNamespace(generation=alone)
+        view = LedgerView(cast(Peers, peers), client, LedgerTerms(is_free=True, staleness=None, scaling="none"))
+        view.enrol()
+        for number in (0, 1):
+            group.servers[number].stop()
+        wait_until(lambda: group.has_died(0) and group.has_died(1), "all servers are gone")
+        group.start(2)
+        other = group.client(1)
+        other.define(ADAM)
+        while other.ask().number < view.seen:
+            pass
+        peers.generation = msgspec.structs.replace(alone, number=2)
+        with pytest.raises(ParametersLost, match="others have begun in their place"):
+            view.enrol()
 
 
 def test_a_server_without_room_says_so_with_its_figures() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +21,8 @@ from shoal.transport.connection.handshake import CLAIM_BYTES, MAGIC, OPENING_BYT
 from shoal.wire.derived_keys import group_key, space_key
 from shoal.wire.token_file import new_token
 from support import eavesdropping, served_script
-from support.launcher import PATIENCE, SHOAL, processes_in
-from support.network import Network
+from support.launcher import PATIENCE, SHOAL, processes_in, write_token
+from support.network import PROGRAMS, Network
 from support.network_job import NetworkJob
 from support.served_script import assert_each_sample_once, events_of, result
 from support.server_groups import TOKEN, begin, group_of, table_for, wait_until
@@ -184,6 +187,36 @@ def test_whoever_hears_a_job_between_machines_reads_nothing(tmp_path: Path) -> N
         rest = data[OPENING_BYTES:]
         for word in (b"control", b"SHPR", b"SHOL", b"type", b"worker", b"config", b"a token for tests"):
             assert word not in rest, word
+
+
+@pytest.mark.timeout(240)
+def test_a_job_in_plaintext_between_machines_trains_right_says_so_and_can_be_read(tmp_path: Path) -> None:
+    recording, token = tmp_path / "recording", tmp_path / "token"
+    write_token(token, "a token for tests")
+    shutil.copy(PROGRAMS / "network_training.py", tmp_path / "train.py")
+    with Network(3) as network:
+        tap = network.start(1, eavesdropping.__file__, recording, "eth0")
+        assert tap.stdout is not None and tap.stdout.readline() == "ready\n"
+        options = {
+            "cwd": tmp_path,
+            "stderr": subprocess.PIPE,
+            "start_new_session": True,
+            "env": {**os.environ, "EPOCHS": "1", "OMP_NUM_THREADS": "1"},
+        }
+        address = f"{network.host(0)}:7000"
+        job = ("--address", address, "--workers", "2", "--run-dir", tmp_path / "run", "--plaintext", "train.py")
+        shoal = ("-m", "shoal")
+        parts = [network.start(0, *shoal, "coordinator", "--token-file", token, *job, **options)]
+        wait_until((tmp_path / "run" / "events.jsonl").exists, "the coordinator listens")
+        parts += [network.start(at, *shoal, "join", address, "--token-file", token, **options) for at in (1, 2)]
+        said = [part.communicate(timeout=PATIENCE) for part in parts]
+    assert [part.returncode for part in parts] == [0, 0, 0], said
+    assert all("exact" in stdout for stdout, _ in said[1:]), said
+    assert all("--plaintext: connections to other machines are not encrypted" in stderr for _, stderr in said), said
+    heard = b"\n".join(eavesdropping.streams(recording).values())
+    for word in (b"SHPR", b"SHOL", b"worker"):
+        assert word in heard, "between the workers and with the coordinator"
+    assert not any(trace in heard for trace in traces("a token for tests")), "the token is never said"
 
 
 # The job lasts until everything was tried on it.

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from shoal.data import texts
 from shoal.data.order import sample_seeds
 from support.launcher import shoal
 from support.served_script import events_of
@@ -110,7 +111,7 @@ def test_a_killed_worker_costs_no_sample_and_the_others_keep_their_loaders(
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "words"),
-    [("fail", "sample 77 of Augmented could not be loaded: ValueError: this one is broken"), ("raise", "is broken")],
+    [("fail", texts.sample_failed(77, "Augmented", "ValueError: this one is broken")), ("raise", "is broken")],
 )
 def test_a_loop_that_fails_leaves_no_loader_behind(tmp_path: Path, how: str, words: str) -> None:
     write(tmp_path)

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from shoal.errors import AddressUnavailable, PeerLost, Refused
+from shoal.events import ConnectionIntercepted
 from shoal.membership.watcher import WatcherClient
+from shoal.parameters.connections.purposes import SERVER_PURPOSE
+from shoal.parameters.keeper.group_events import InterceptionSeen
 from shoal.parameters.keeper.keeper_client import KeeperClient
+from shoal.transport.connection import introduction
+from shoal.transport.connection.handshake import Key
 from shoal.transport.tcp.tcp import PeerListener, connect_mesh
 from shoal.values import Address
 from support.collectives import PATIENCE, TOKEN, generation_of, in_threads
 from support.encryption import insisting_on_tls
-from support.interception import Interceptor
+from support.interception import Interceptor, Player
 from support.membership_job import Job
 from support.server_groups import TOKEN as GROUP_TOKEN
-from support.server_groups import group_of
+from support.server_groups import Group, group_of, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -28,24 +35,59 @@ def far_away() -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True)
+class Service:
+    """Somebody who listens."""
+
+    address: Address
+    connect: Callable[[Address], Closable]  # to it, or to whoever is in between
+    interceptions: Callable[[], list[str]]  # hosts of which it has told that somebody there decrypts
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
 @contextmanager
-def coordinator(run_dir: Path) -> Iterator[tuple[Address, Callable[[Address], object]]]:
+def coordinator(run_dir: Path) -> Iterator[Service]:
     with Job(run_dir, workers=1) as job:
 
         def connect(address: Address) -> WatcherClient:
             return WatcherClient.connect(address, job.token, timeout=PATIENCE, is_launcher=False)
 
-        yield job.address, connect
+        def interceptions() -> list[str]:
+            return [event.source for event in job.events() if isinstance(event, ConnectionIntercepted)]
+
+        yield Service(job.address, connect, interceptions)
+
+
+def seen_by(group: Group, server: int | None) -> Callable[[], list[str]]:
+    return lambda: [
+        event.source for event in group.events if isinstance(event, InterceptionSeen) and event.number == server
+    ]
 
 
 @contextmanager
-def keeper(_: Path) -> Iterator[tuple[Address, Callable[[Address], object]]]:
+def keeper(_: Path) -> Iterator[Service]:
     with group_of(1) as group:
-        yield group.keeper.address, lambda address: KeeperClient(address, GROUP_TOKEN)
+        yield Service(
+            group.keeper.address, lambda address: KeeperClient(address, GROUP_TOKEN), seen_by(group, server=None)
+        )
 
 
-@pytest.fixture(params=[coordinator, keeper])
-def service(request: pytest.FixtureRequest, run_dir: Path) -> Iterator[tuple[Address, Callable[[Address], object]]]:
+@contextmanager
+def server(_: Path) -> Iterator[Service]:
+    with group_of(1) as group:
+        key = Key(SERVER_PURPOSE, GROUP_TOKEN)
+        yield Service(
+            group.servers[0].address,
+            lambda address: introduction.connect(address, key, PATIENCE).endpoint,
+            seen_by(group, server=0),
+        )
+
+
+@pytest.fixture(params=[coordinator, keeper, server])
+def service(request: pytest.FixtureRequest, run_dir: Path) -> Iterator[Service]:
     with request.param(run_dir) as found:
         yield found
 
@@ -55,18 +97,30 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_a_proxy_that_decrypts_is_refused_and_named(service: tuple[Address, Callable[[Address], object]]) -> None:
-    address, connect = service
-    with Interceptor(address, decrypts=True) as proxy:
-        with pytest.raises(Refused, match="somebody in between decrypts this connection"):
-            connect(proxy.address)
-        assert b"keeper" in proxy.heard or b"control" in proxy.heard, "it did decrypt"
-    connect(address).close()  # type: ignore[attr-defined]  # both kinds have it
+def test_a_proxy_that_decrypts_is_refused_and_named(service: Service) -> None:
+    """To whoever connects, and by whoever listens: in the record, once, with the host that it came from."""
+    with Interceptor(service.address, decrypts=True) as proxy:
+        for _ in range(2):
+            with pytest.raises(Refused, match="somebody in between decrypts this connection"):
+                service.connect(proxy.address)
+        assert any(purpose in proxy.heard for purpose in (b"keeper", b"control", SERVER_PURPOSE)), "it did decrypt"
+    wait_until(lambda: bool(service.interceptions()), "the listener tells")
+    service.connect(service.address).close()
+    assert service.interceptions() == ["127.0.0.1"]
+
+
+def test_whoever_plays_a_recorded_listener_is_not_taken_for_it(service: Service) -> None:
+    """A connector hears the listener's opening before it says anything: also an old one, with all that followed."""
+    with Interceptor(service.address) as tap:
+        service.connect(tap.address).close()
+    with Player(bytes(tap.raw_answers)) as player, pytest.raises((Refused, AddressUnavailable, OSError)):
+        service.connect(player.address)
+    assert not service.interceptions()
 
 
 def test_a_proxy_that_rewrites_an_answer_is_noticed(run_dir: Path) -> None:
     """What once ran a command on the machine that joined: a `Welcome` that named another script."""
-    with coordinator(run_dir) as (address, connect):
+    with coordinator(run_dir) as service:
         said: list[bytes] = []  # by the coordinator: its opening, its part of TLS, its proof, then its welcome
 
         def change(data: bytes, from_connector: bool) -> bytes:
@@ -75,14 +129,16 @@ def test_a_proxy_that_rewrites_an_answer_is_noticed(run_dir: Path) -> None:
             said.append(data)
             return data if len(said) < 4 else data[:-1] + bytes([data[-1] ^ 1])
 
-        with Interceptor(address, change=change) as proxy:
+        with Interceptor(service.address, change=change) as proxy:
             with pytest.raises(AddressUnavailable, match="not what was sent"):
-                connect(proxy.address)
+                service.connect(proxy.address)
             assert b"script" not in proxy.heard and b"Welcome" not in proxy.heard
 
 
 def test_a_proxy_between_two_workers_is_refused_and_named() -> None:
     listeners = [PeerListener("127.0.0.1", TOKEN) for _ in range(2)]
+    told: list[str] = []
+    listeners[0].on_interception = told.append
     try:
         with Interceptor(listeners[0].address, decrypts=True) as proxy:
             seen = [
@@ -98,6 +154,7 @@ def test_a_proxy_between_two_workers_is_refused_and_named() -> None:
         assert isinstance(refused, Refused) and "somebody in between" in str(refused)
         assert str(proxy.address) in str(refused)
         assert isinstance(lost, PeerLost)
+        wait_until(lambda: told == ["127.0.0.1"], "the listener tells, once")
     finally:
         for listener in listeners:
             listener.close()

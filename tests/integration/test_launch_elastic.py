@@ -25,6 +25,8 @@ from shoal.events import (
     WorkerStarted,
 )
 from shoal.launching import texts
+from shoal.membership.texts import no_coordinator
+from shoal.values import Address
 from support.launcher import (
     PATIENCE,
     SHOAL,
@@ -41,6 +43,7 @@ from support.launcher import (
 )
 
 E = TypeVar("E", bound=AnyEvent)
+NOBODY_THERE = no_coordinator(Address("127.0.0.1", 1), "Connection refused")
 
 
 def events(folder: Path, kind: type[E]) -> list[E]:
@@ -413,7 +416,7 @@ def test_a_killed_joiner_takes_its_worker_with_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("127.0.0.1:1", "--token-file", "token"), 6, "no coordinator can be reached at 127.0.0.1:1"),
+        (("127.0.0.1:1", "--token-file", "token"), 6, NOBODY_THERE),
         (("127.0.0.1:1", "--token-file", "absent"), 2, "--token-file"),
         (("--token-file", "token", "nowhere:port"), 2, "ADDRESS is 'nowhere:port'"),
         (("127.0.0.1:1",), 2, "--token-file"),

@@ -193,7 +193,7 @@ def test_whatever_kills_the_first_worker_there_each_time_ends_the_job_with_a_wor
     with job(tmp_path, "-n", "4", "--max-failures", "2", "--checkpoint-every", "5") as run:
         code, said = run.end()
     assert code == 3
-    assert "the code behind the last loop was begun 2 times and not once run to its end by all workers" in said
+    assert "the code behind the last loop was begun 2 times and never run to its end by all workers" in said
     assert "--resume" in said
     for path in tmp_path.glob("kill-*"):
         path.unlink()

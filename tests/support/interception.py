@@ -40,6 +40,7 @@ class Interceptor:
         """`decrypts`: it answers TLS with a certificate of its own, and talks TLS to the other side."""
         self.heard = bytearray()  # all that crossed, as it was read here: plain where it decrypts
         self.raw = bytearray()  # the connector's bytes, as they were on the wire
+        self.raw_answers = bytearray()  # the listener's
         self._there = there
         self._change = change
         self._certificate = foreign_certificate() if decrypts else None
@@ -72,7 +73,7 @@ class Interceptor:
             if self._certificate is None:
                 self._pass_on(near, far)
             else:
-                for source, target in ((near, far), (far, near)):
+                for source, target in ((far, near), (near, far)):  # the listener speaks first
                     target.sendall(source.recv(OPENING_BYTES, socket.MSG_WAITALL))
                 self._decrypt(near, far)
 
@@ -101,6 +102,33 @@ class Interceptor:
                 if not data:
                     return
                 self.heard += data
-                if source is near:
-                    self.raw += data
+                (self.raw if source is near else self.raw_answers).extend(data)
                 (far if source is near else near).sendall(self._change(data, source is near))
+
+
+class Player:
+    """Listens, and says to each who connects what a listener once said to somebody else."""
+
+    def __init__(self, recording: bytes) -> None:
+        self._recording = recording
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = Address("127.0.0.1", self._listener.getsockname()[1])
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                with connection, contextlib.suppress(ConnectionError):
+                    connection.sendall(self._recording)
+                    while connection.recv(65536):
+                        pass

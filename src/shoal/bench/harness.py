@@ -20,10 +20,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from shoal.bench import texts
 from shoal.errors import ScriptFailed, UsageError
 
 T = TypeVar("T")
-QUOTED = 1000  # characters of what a failed process wrote that its error repeats
+QUOTED = 1000  # characters of a failed process's output that the error repeats
 
 
 def in_turns(
@@ -33,7 +34,7 @@ def in_turns(
     uncounted: int = 0,
     told: Callable[[int], None] = lambda _turn: None,
 ) -> dict[str, list[T]]:
-    """Results by variant, one per turn. Every turn begins with another variant, so that none always follows the same.
+    """Results by variant, one per turn. Every turn begins with another variant, so that the order favours none.
 
     The first `uncounted` turns warm up and come on top of `turns`. `told` hears of every finished turn, from 0.
     """
@@ -142,7 +143,7 @@ class Crew:
 
 
 class OrderLine:
-    """The other side: what this process is told to do. Whatever libraries print goes to standard error instead."""
+    """The crew member's side: its orders. What libraries print goes to standard error, away from the answers."""
 
     def __init__(self) -> None:
         self._answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -173,4 +174,4 @@ def worker_of(command: str) -> Path:
 def check_above_zero(options: Any, *names: str) -> None:
     for name in names:
         if not getattr(options, name) > 0:
-            raise UsageError(f"--{name.replace('_', '-')} is {getattr(options, name)}; it should be above 0")
+            raise UsageError(texts.not_above_zero(name.replace("_", "-"), getattr(options, name)))

@@ -1,7 +1,7 @@
 """Copies a state from members that have it to members that need it: received aside, handed over whole.
 
-The caller decides who has it and who needs it. Tensors that all keepers hold alike are sent by one keeper each, so that
-no single one sends it all; the rest comes from the source. Nothing of a receiver changes before the last byte is in.
+The caller decides who has the state (keepers) and who needs it (receivers). Keepers share out the tensors that all of
+them hold alike; the rest comes from the source. Nothing of a receiver changes before the last byte is in.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Copied:
 
 
 def copy_state(state: Tree | None, *, keepers: Sequence[int], receivers: Sequence[int], group: Group) -> Copied | None:
-    """Called by all ranks. The first keeper is the source. `state` is used on keepers; receivers get the source's."""
+    """Called by all ranks. The first keeper is the source. `state` is used on keepers; receivers get a copy of it."""
     source, is_receiver = keepers[0], group.rank in receivers
     skeleton, senders = b"", list[int]()
     tensors: list[torch.Tensor] = []
@@ -43,7 +43,7 @@ def copy_state(state: Tree | None, *, keepers: Sequence[int], receivers: Sequenc
         if len(senders) != len(tensors) or not set(senders) <= set(keepers):
             raise WireError(f"{len(tensors)} tensors of a state come from {len(senders)} senders")
     pending = []
-    # All go by one order, tensor after tensor and receiver after receiver, so nobody waits in a circle.
+    # All ranks go in one order, tensor after tensor and receiver after receiver, so that none wait in a circle.
     for number, (tensor, sender) in enumerate(zip(tensors, senders, strict=False)):
         if group.rank == sender:
             pending += [group.send(tensor, rank, label=f"state, tensor {number}") for rank in receivers]
@@ -58,7 +58,7 @@ def copy_state(state: Tree | None, *, keepers: Sequence[int], receivers: Sequenc
 
 
 def _senders(paths: Sequence[str], sizes: Sequence[int], keepers: Sequence[int]) -> list[int]:
-    """By tensor: the keeper that sends it. Whoever has least to send so far gets the next one."""
+    """By tensor: the keeper that sends it. The keeper with the least to send so far gets the next tensor."""
     load = dict.fromkeys(keepers, 0)
     senders = []
     for path, size in zip(paths, sizes, strict=True):

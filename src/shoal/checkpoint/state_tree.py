@@ -1,4 +1,4 @@
-"""A state as a tree of dictionaries, lists, numbers, strings and tensors; and as a skeleton plus a list of tensors.
+"""A state as a tree of dictionaries, lists, numbers, strings and tensors, or as a skeleton plus a list of tensors.
 
 Nothing else is allowed in a state, so that it never has to be unpickled. The skeleton is typed data in which each
 tensor is replaced by its number, shape and dtype; the tensors travel or are stored beside it. On the wire the skeleton
@@ -17,6 +17,7 @@ import torch
 from msgspec import Meta
 
 from shoal.bounds import Name, Ordinal, Shape, Whole
+from shoal.checkpoint import texts
 from shoal.errors import UsageError, WireError
 
 MAX_DEPTH = 32
@@ -55,7 +56,7 @@ class _Sequence(msgspec.Struct, frozen=True, tag="list"):
 
 class _Mapping(msgspec.Struct, frozen=True, tag="dict"):
     items: Annotated[list[tuple[_Text | Whole, _Node]], Meta(max_length=MOST_ITEMS)]
-    kind: Literal["dict", "Counter", "OrderedDict"] = "dict"  # schedulers keep a Counter, and use it as one
+    kind: Literal["dict", "Counter", "OrderedDict"] = "dict"  # schedulers keep a Counter and need its methods
 
 
 _DICTS: dict[Literal["dict", "Counter", "OrderedDict"], Any] = {
@@ -77,7 +78,7 @@ def flatten_paths(tree: Tree, *, named: str) -> tuple[bytes, list[torch.Tensor],
 
 
 def flatten(tree: Tree, *, named: str) -> tuple[bytes, list[torch.Tensor]]:
-    """Skeleton and tensors. `named` says whose state it is, for the error about something that is not allowed."""
+    """Skeleton and tensors. `named` says whose state it is, in errors about what is not allowed in it."""
     flat = _Flattening(named)
     node = flat.node(tree, ())
     return msgspec.msgpack.encode(node), flat.tensors
@@ -106,10 +107,10 @@ class _Flattening:
 
     def node(self, tree: Tree, path: tuple[str | int, ...]) -> _Node:
         if len(path) > MAX_DEPTH:
-            raise UsageError(f"{self._named} is nested deeper than {MAX_DEPTH}")
+            raise UsageError(texts.too_deep(self._named, MAX_DEPTH))
         if isinstance(tree, torch.Tensor):
             if tree.layout != torch.strided:
-                raise UsageError(f"{self._at(path)} is a {tree.layout} tensor; a state holds dense ones only")
+                raise UsageError(texts.not_dense(self._at(path), tree.layout))
             self.tensors.append(tree.detach())
             self.names.append("/".join(map(str, path)))
             return TensorPlace(number=len(self.tensors) - 1, shape=tuple(tree.shape), dtype=str(tree.dtype)[6:])
@@ -120,7 +121,7 @@ class _Flattening:
             if isinstance(value, int) and not -(2**63) <= value < 2**63:
                 return _Integer(str(value))
             if isinstance(value, str) and not _is_text(value):
-                raise UsageError(f"{self._at(path)} is {value!r}, which is no text; encode it in another way")
+                raise UsageError(texts.no_text(self._at(path), value))
             return _Scalar(value)
         if isinstance(tree, list | tuple):
             items = [self.node(item, (*path, index)) for index, item in enumerate(tree)]
@@ -128,13 +129,10 @@ class _Flattening:
         if isinstance(tree, dict):
             for key in tree:
                 if not isinstance(key, str | int) or isinstance(key, bool) or not _is_text(str(key)):
-                    raise UsageError(f"{self._at(path)} has the key {key!r}; keys of a state are strings or integers")
+                    raise UsageError(texts.bad_key(self._at(path), key))
             entries = [(key, self.node(value, (*path, key))) for key, value in tree.items()]
             return _Mapping(entries, kind=next((k for k, made in _DICTS.items() if type(tree) is made), "dict"))
-        kind = type(tree).__name__
-        raise UsageError(
-            f"{self._at(path)} is a {kind}; a state holds numbers, strings, tensors, lists and dictionaries only"
-        )
+        raise UsageError(texts.bad_kind(self._at(path), type(tree).__name__))
 
     def _at(self, path: tuple[str | int, ...]) -> str:
         return self._named + "".join(f"[{key!r}]" for key in path)

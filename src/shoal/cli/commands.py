@@ -9,8 +9,8 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from shoal.cli import texts
 from shoal.errors import UsageError
-from shoal.settings.setting_checks import nearest
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,15 @@ class Command:
 
 
 def dispatch(program: str, commands: Mapping[str, Command], arguments: Sequence[str]) -> int:
-    """Run the command that the first argument names with the rest of them."""
+    """Run the command that the first argument names, with the other arguments."""
     if not arguments:
-        raise UsageError(f"no command given; there is {', '.join(commands)} (see `{program} --help`)")
+        raise UsageError(texts.no_command_given(commands, program))
     name, *rest = arguments
     if name in ("-h", "--help"):
         print(_help(program, commands))
         return 0
     if name not in commands:
-        raise UsageError(f"there is no command {name!r}; {nearest(name, tuple(commands))} (see `{program} --help`)")
+        raise UsageError(texts.no_such_command(name, commands, program))
     code: int = importlib.import_module(commands[name].module).main(rest)
     return code
 

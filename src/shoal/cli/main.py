@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from shoal.cli import texts
 from shoal.cli.commands import Command, dispatch
 from shoal.errors import Interrupted, ShoalError, UsageError, printable
 
@@ -28,12 +29,14 @@ COMMANDS = {
 
 
 def entry_point() -> None:
-    """The console script. Whoever reads its output may stop doing so: `shoal runs | head -1`."""
+    """The console script. The reader of its output may leave early: `shoal runs | head -1`."""
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at exit
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # so that Python's flush at exit does not fail again
         code = 128 + signal.SIGPIPE
     sys.exit(code)
 
@@ -52,14 +55,14 @@ def main(arguments: Sequence[str]) -> int:
         return error.exit_code
     except BrokenPipeError:
         raise
-    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:  # a place that the command line names
-        _complain(f"{error.filename or 'a file'} cannot be used: {error.strerror}")
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:  # a path from the command line
+        _complain(texts.not_usable(error.filename, error.strerror))
         return UsageError.exit_code
     except KeyboardInterrupt:
         return Interrupted.exit_code
 
 
 def _complain(text: str) -> None:
-    """Names in it may come from a record, and hold what would move the cursor."""
+    """Names in the text may come from a record and hold control characters, which could move the cursor."""
     shown = "\n".join(map(printable, text.expandtabs().split("\n")))
     print(f"shoal: error: {shown}", file=sys.stderr)

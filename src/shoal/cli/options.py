@@ -14,12 +14,12 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from shoal.cli import texts
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig
 from shoal.launching import strategy_settings
 from shoal.launching.settings import merge
 from shoal.settings.parameter_server_settings import PARAMETER_SERVER
-from shoal.settings.setting_checks import nearest
 
 # The order of groups in --help, and which settings each holds.
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -56,7 +56,7 @@ class Setting:
 
 
 def settings() -> dict[str, Setting]:
-    """By name, in the order of the fields; those of one strategy come after those of every job."""
+    """By name, in the order of the fields; settings of one strategy come after settings of every job."""
     kind = msgspec.inspect.type_info(JobConfig)
     assert isinstance(kind, msgspec.inspect.StructType)
     found = {}
@@ -69,13 +69,13 @@ def settings() -> dict[str, Setting]:
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises `UsageError` instead of leaving, and never guesses from an abbreviation."""
+    """Raises `UsageError` instead of ending the process, and takes no abbreviations."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see `{self.prog} --help`)")
+        raise UsageError(texts.see_help(message, self.prog))
 
     def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Like `parse_args`, but an unknown option is answered with the nearest known one."""
@@ -83,12 +83,12 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             name = unknown[0].partition("=")[0]
             known = tuple(option for action in self._actions for option in action.option_strings)
-            raise UsageError(f"there is no option {name}; {nearest(name, known)} (see `{self.prog} --help`)")
+            raise UsageError(texts.no_such_option(name, known, self.prog))
         return parsed
 
 
 class Once(argparse.Action):
-    """Stores a value; a second one that differs is a contradiction."""
+    """Stores a value, and refuses a second one that differs."""
 
     def __call__(
         self,
@@ -101,8 +101,9 @@ class Once(argparse.Action):
         if self.nargs == 0:
             value = not str(option_string).startswith("--no-")
         if hasattr(namespace, self.dest) and (before := getattr(namespace, self.dest)) != value:
-            said = "switched on and off" if self.nargs == 0 else f"given as {before} and as {value}"
-            raise UsageError(f"--{self.dest} is {said}; give it once")
+            if self.nargs == 0:
+                raise UsageError(texts.switched_on_and_off(self.dest))
+            raise UsageError(texts.given_twice(self.dest, before, value))
         setattr(namespace, self.dest, value)
 
 
@@ -139,7 +140,7 @@ def _reader(setting: Setting) -> Any:
         except ValueError:
             if setting.name in RANGES:
                 return text
-            raise UsageError(f"--{setting.name} is {text!r}; it should be {setting.kind_text}") from None
+            raise UsageError(texts.wrong_kind(setting.name, text, setting.kind_text)) from None
 
     return read
 

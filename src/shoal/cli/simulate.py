@@ -1,4 +1,4 @@
-"""`shoal simulate`: what a cluster that you do not have yet would get done, and replays of random fault schedules."""
+"""`shoal simulate`: predicts how much a cluster would get done, and replays random fault schedules."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from shoal.cli import texts
 from shoal.cli.options import Once, Parser
 from shoal.errors import UsageError
 from shoal.plan.cluster_plan import (
@@ -30,9 +31,9 @@ from shoal.plan.prediction import CAUSES, Prediction, predict
 
 DESCRIPTION = """\
 Predicts the goodput of a cluster: nodes fail at random, are replaced, and Shoal's own membership core decides what
-happens, in virtual time. The network and the nodes are a model; what it assumes is printed with the result."""
+happens, in virtual time. The network and the nodes are a model; its assumptions are printed with the result."""
 
-PATIENCE = 2.0  # seconds without a word to the user
+PATIENCE = 2.0  # seconds between two words to the user
 QUANTITIES: dict[str, Callable[..., float]] = {
     "mtbf": seconds_of,
     "step": seconds_of,
@@ -49,7 +50,7 @@ def parser() -> Parser:
     cluster = made.add_argument_group("the cluster")
     cluster.add_argument("--nodes", type=_whole("nodes"), metavar="N", help="number of nodes, up to 10000", **shared)
     cluster.add_argument("--mtbf", metavar="TIME", help="mean time between failures of one node, such as 6h", **shared)
-    cluster.add_argument("--step", metavar="TIME", help="that a step takes with all nodes (default: 1s)", **shared)
+    cluster.add_argument("--step", metavar="TIME", help="of one step with all nodes (default: 1s)", **shared)
     cluster.add_argument("--state", metavar="SIZE", help="parameters and optimizer state (default: 1GB)", **shared)
     cluster.add_argument("--link", metavar="RATE", help="of each node, per second (default: 10Gbit)", **shared)
     cluster.add_argument(
@@ -69,7 +70,7 @@ def parser() -> Parser:
         "--replay",
         type=_whole("replay"),
         metavar="SEED",
-        help="instead: run one of the random fault schedules of Shoal's tests, and tell what happens",
+        help="do not predict: replay one random fault schedule of Shoal's tests and print what happens",
         **shared,
     )
     return made
@@ -80,7 +81,7 @@ def _whole(name: str) -> Callable[[str], int]:
         try:
             return int(text)
         except ValueError:
-            raise UsageError(f"--{name} is {text!r}; it should be a whole number") from None
+            raise UsageError(texts.wrong_kind(name, text, "a whole number")) from None
 
     return read
 
@@ -101,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
 def _replay(given: dict[str, Any]) -> int:
     if len(given) > 1:
         other = next(name for name in given if name != "replay")
-        raise UsageError(f"--replay takes everything from its seed; leave --{other} out")
+        raise UsageError(texts.replay_and_more(other))
     try:
         for line in replay(random_schedule(given["replay"])):
             print(line)
@@ -113,7 +114,7 @@ def _replay(given: dict[str, Any]) -> int:
 def _plan(given: dict[str, Any]) -> ClusterPlan:
     for name in ("nodes", "mtbf"):
         if name not in given:
-            raise UsageError(f"--{name} is missing; try: shoal simulate --nodes 1000 --mtbf 6h")
+            raise UsageError(texts.option_missing(name))
     values: dict[str, Any] = {
         name.replace("-", "_"): QUANTITIES[name](value, named=f"--{name}") if name in QUANTITIES else value
         for name, value in given.items()
@@ -123,7 +124,7 @@ def _plan(given: dict[str, Any]) -> ClusterPlan:
 
 
 class _Progress:
-    """A word to the user now and then, for as long as it takes."""
+    """Tells the user now and then how far the simulation is."""
 
     def __init__(self) -> None:
         self._said = time.monotonic()
@@ -136,14 +137,14 @@ class _Progress:
 
 
 def lines(plan: ClusterPlan, assumed: Assumptions, found: Prediction) -> list[str]:
-    """The result for people."""
+    """The result as text."""
     told = [
         f"{plan.nodes:,} nodes for {duration(plan.seconds)}, decided by Shoal's own membership core (seed {plan.seed})",
         "",
         f"goodput        {found.goodput:7.1%}  of what the same nodes would do without failures",
         f"failures       {found.failures:7,}",
         f"generations    {found.generations:7,}  and {found.newcomers:,} newcomers were let in",
-        f"restores       {found.restores:7,}  from a checkpoint, because nobody was left who had the state",
+        f"restores       {found.restores:7,}  from a checkpoint, because no worker with the state was left",
     ]
     if found.end:
         told += ["", f"The job ended early: {found.end}"]

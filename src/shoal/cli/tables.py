@@ -1,4 +1,4 @@
-"""Plain tables on a terminal. Text of a job may hold anything: what could move the cursor is made harmless."""
+"""Plain tables on a terminal. A job's texts may hold control characters, which are replaced."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from shoal.errors import printable
 
-LEAST_LAST = 12  # characters that the last column keeps on a narrow terminal
+LEAST_LAST = 12  # characters of the last column that stay on a narrow terminal
 
 
 def columns(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: str = "") -> list[str]:

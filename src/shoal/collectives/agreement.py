@@ -1,4 +1,4 @@
-"""Whether two ranks are in the same operation, and the words for it when they are not. Pure."""
+"""Whether two ranks are in the same operation, and the error when they are not. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def reduction_code(reduction: Reduction | None) -> ReductionCode:
 
 
 def disagreement(ours: tuple[int, FrameHeader], theirs: tuple[int, FrameHeader]) -> WorkersDisagree:
-    """Each side is a rank and the header of what it does."""
+    """Each side is a rank and the header of its operation."""
     mine, other = repr(ours[1].label), repr(theirs[1].label)
     if mine == other:
         mine, other = describe(ours[1]), describe(theirs[1])

@@ -1,8 +1,8 @@
-"""Puts a group together: which engine serves ranks that share a machine, and which those that do not.
+"""Puts a group together: which engine serves ranks of one machine, and which serves ranks of several.
 
 all on one machine         memory
-several machines           memory inside, schedules between the first of each
-a forced schedule          that schedule over the mesh, among all
+several machines           memory inside, schedules between the first ranks of the machines
+a forced schedule          that schedule over the mesh, among all ranks
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from shoal.transport.memory.team import TeamLimits
 from shoal.transport.mesh.mesh import Mesh
 from shoal.transport.mesh.sub_mesh import SubMesh
 
-BY_MEMORY = ("auto", "hierarchical")  # schedules that leave ranks of one machine to their memory
+BY_MEMORY = ("auto", "hierarchical")  # schedules with which ranks of one machine use shared memory
 
 
 @dataclass(frozen=True)
 class GroupConfig:
-    """What a group is made with, the same on every rank."""
+    """The settings of a group, the same on every rank."""
 
     generation: int = 1
     schedule: str = "auto"
     plan: LinkPlan | None = None  # from the measured links
-    codec: Codec = field(default_factory=Identity)  # between machines; inside one nothing is encoded
-    deterministic: bool = False  # nothing is measured to choose a way
+    codec: Codec = field(default_factory=Identity)  # between machines; inside a machine nothing is encoded
+    deterministic: bool = False  # do not choose between ways by measuring
     limits: TeamLimits = field(default_factory=TeamLimits)
     names: Mapping[int, str] = field(default_factory=dict)  # of ranks, for errors
 
     def hosts_by_memory(self, hood: Neighbourhood) -> tuple[tuple[int, ...], ...]:
-        """Ranks by machine, where those of one reduce in its memory; empty where none do."""
+        """Ranks by machine if the ranks of a machine reduce in its memory; else empty."""
         is_by_memory = self.schedule in BY_MEMORY and any(len(host) > 1 for host in hood.hosts)
         return hood.hosts if is_by_memory else ()
 
 
 def group_over(mesh: Mesh, hood: Neighbourhood, config: GroupConfig) -> ThreadedGroup:
-    """A group over a mesh of all ranks. Mesh and neighbourhood belong to it from now on."""
+    """A group over a mesh of all ranks. The group owns mesh and neighbourhood from now on."""
     chooser = Chooser(config.schedule, mesh.size, mesh.rank, config.plan)
     everybody = ScheduledEngine(mesh, chooser, config.codec, config.generation)
     everybody.why = hood.why_not_shared
@@ -72,7 +72,7 @@ def group_in_memory(hood: Neighbourhood, rank: int, config: GroupConfig) -> Thre
 
 
 def memory_engine(hood: Neighbourhood, rank: int, config: GroupConfig) -> MemoryEngine:
-    """Among the ranks of this machine; there must be others."""
+    """The engine among the ranks of this machine; there must be several."""
     assert hood.team is not None
     hood.team.limits = config.limits
     small, ranks = small_for(hood.team.size), hood.host_of(rank)
@@ -88,7 +88,7 @@ def memory_engine(hood: Neighbourhood, rank: int, config: GroupConfig) -> Memory
 
 
 def _between(mesh: Mesh, hood: Neighbourhood, config: GroupConfig) -> ScheduledEngine | None:
-    """Among the first ranks of the machines; None on others."""
+    """The engine among the first ranks of the machines; None on other ranks."""
     leaders = [host[0] for host in hood.hosts]
     if mesh.rank not in leaders:
         return None

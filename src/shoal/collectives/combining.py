@@ -1,13 +1,13 @@
 """How two runs of elements are combined, with every bit of the result decided here.
 
-The first operand is the lower rank's. Of two NaNs the first one stays (made quiet by a sum), +0 is greater than -0, and
-a maximum or minimum is one of its operands, bit for bit; a sum of bfloat16 has torch's own NaN. Libraries leave these
-to their vector loops: numpy's sum of two NaNs is the first one, and the second one if it is the array's only element;
-torch's maximum of NaN depends on whether it lies among the last elements.
+The first operand is the lower rank's. Of two NaNs the first one stays (a sum makes it quiet), +0 is greater than -0,
+and a maximum or minimum is one of its operands, bit for bit; a sum of bfloat16 has torch's own NaN. In libraries these
+cases depend on vector loops: numpy's sum of two NaNs is the first one, but the second one in an array of one element;
+torch's maximum of NaN depends on whether it is among the last elements.
 
-The C extension's loops do it where it has the type. Else numpy does the adding where it has the type: it starts no
-threads of its own, while torch would start a second team of them beside the one that computes gradients. Types that
-numpy lacks, or is slow at, are torch's, in pieces below its threshold for threads.
+The C extension has loops for some types. For others numpy adds where it has the type: numpy starts no threads, while
+torch would start a second team of threads beside the one that computes gradients. torch adds types that numpy lacks, or
+is slow at, in pieces below its threshold for threads.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from types import ModuleType
 import numpy as np
 import torch
 
+from shoal.collectives import texts
 from shoal.collectives.agreement import reduction_code
 from shoal.collectives.dtypes import NATIVE, code_of
 from shoal.collectives.group import Reduction
 from shoal.errors import UsageError
 from shoal.transport.native import native
 
-# (out, x, y): out, which is x or y or lies apart, becomes both combined.
+# (out, x, y): out becomes x and y combined; out may be x or y, or separate memory.
 Combine = Callable[[memoryview, memoryview, memoryview], None]
 
 SERIAL_ELEMENTS = 32767  # torch uses threads from 32768 elements on
@@ -65,7 +66,7 @@ _OF_ORDER = (Reduction.MAX, Reduction.MIN)
 
 @dataclass(frozen=True)
 class _Bits:
-    """Floating point numbers of one type as whole numbers of as many bits."""
+    """The bit patterns of a floating point type, as integers of the same size."""
 
     signed: np.dtype[np.signedinteger]
     unsigned: np.dtype[np.unsignedinteger]
@@ -79,10 +80,10 @@ class _Bits:
         return int(np.iinfo(self.signed).max)
 
     def has_nan(self, numbers: np.ndarray) -> bool:
-        """Without the mask of all NaNs, which takes longer: there are hardly ever any."""
+        """Faster than a mask of all NaNs: there are hardly ever any."""
         if self.floating is not None:
             most = numbers.view(self.floating).max()
-            return bool(most != most)  # noqa: PLR0124  so is NaN alone
+            return bool(most != most)  # noqa: PLR0124  only NaN differs from itself
         sign = self.magnitude + 1
         return bool(numbers.max() > self.infinity or numbers.view(self.unsigned).max() > sign + self.infinity)
 
@@ -106,19 +107,19 @@ _SMALLEST, _ONE = 5e-324, 1.0
 
 @lru_cache(maxsize=256)
 def has_loop(dtype: torch.dtype, reduction: Reduction) -> bool:
-    """Whether the C extension, where it is there, has a loop for this."""
+    """Whether the C extension, if it was built, has a loop for this."""
     return dtype in NATIVE and reduction in (Reduction.SUM, *_OF_ORDER)
 
 
 @lru_cache(maxsize=256)
 def combine(dtype: torch.dtype, reduction: Reduction) -> Combine:
-    """How to reduce elements of this type, or a UsageError where torch could not either."""
+    """How to reduce elements of this type. Raises UsageError where torch could not do it either."""
     if dtype.is_complex and reduction not in (Reduction.SUM, Reduction.PRODUCT):
-        raise UsageError(f"complex numbers have no {reduction.value}; reduce their real and imaginary parts")
+        raise UsageError(texts.no_order(reduction.value))
     if reduction in _OF_BITS and dtype.is_floating_point:
-        raise UsageError(f"{dtype} has no {reduction.value} of its bits; only whole numbers and booleans do")
+        raise UsageError(texts.no_bits(dtype, reduction.value))
     if dtype not in _NUMPY and dtype not in _TORCH:
-        raise UsageError(f"torch cannot reduce {dtype} on a CPU; convert the tensor to another dtype first")
+        raise UsageError(texts.cannot_reduce(dtype))
     if dtype.is_complex and reduction is Reduction.SUM:
         return combine(REAL[dtype], reduction)
     if native is not None and has_loop(dtype, reduction):
@@ -128,7 +129,7 @@ def combine(dtype: torch.dtype, reduction: Reduction) -> Combine:
 
 @lru_cache(maxsize=256)
 def combine_without_native(dtype: torch.dtype, reduction: Reduction) -> Combine:
-    """The same bits, for what `combine` takes."""
+    """The same as `combine`, with the same bits, for types and reductions that `combine` accepts."""
     if dtype in _BITS and reduction in _OF_ORDER:
         return _extreme(_BITS[dtype], reduction)
     if dtype in _NUMPY:
@@ -143,7 +144,7 @@ def combine_without_native(dtype: torch.dtype, reduction: Reduction) -> Combine:
 
 
 def unify_nans(dtype: torch.dtype, run: memoryview) -> None:
-    """Put torch's own NaN in place of every other, in elements of a floating point type."""
+    """Replace every NaN by torch's own, in elements of a floating point type."""
     bits = _BITS[dtype]
     found = np.frombuffer(run, bits.signed)
     if found.size and bits.has_nan(found):
@@ -180,7 +181,7 @@ def _torch_combine(dtype: torch.dtype, function: Callable[..., torch.Tensor]) ->
 
 
 def _writable(run: memoryview) -> memoryview:
-    """torch warns of tensors in memory that cannot be written, such as a peer's."""
+    """A copy of read-only memory, such as a peer's: torch warns about tensors in it."""
     return memoryview(bytearray(run)) if run.readonly else run
 
 
@@ -201,7 +202,7 @@ def _first_nan(bits: _Bits, function: Combine) -> Combine:
 
 
 def _one_nan(function: Combine) -> Combine:
-    """The function of 16 bits, with torch's own NaN in place of every other."""
+    """The function for bfloat16, with torch's own NaN in place of every other."""
 
     def into(out: memoryview, x: memoryview, y: memoryview) -> None:
         function(out, x, y)
@@ -224,8 +225,8 @@ def _extreme(bits: _Bits, reduction: Reduction) -> Combine:
 
 
 def _plain(function: Combine) -> Combine:
-    """The function in a thread that may have been told to take denormals for zero (torch.set_flush_denormal): which
-    thread combines is chance and differs between ranks."""
+    """The function with denormals, even in a thread that flushes them to zero (torch.set_flush_denormal): which thread
+    combines depends on timing and differs between ranks."""
 
     def into(out: memoryview, x: memoryview, y: memoryview) -> None:
         if _SMALLEST * _ONE:
@@ -237,7 +238,7 @@ def _plain(function: Combine) -> Combine:
 
 
 def with_denormals(call: Callable[[], object]) -> None:
-    """Call it in this thread with denormals as they are, whatever the thread was told."""
+    """Call it in this thread with denormals, even if the thread flushes them to zero."""
     is_flushing = _SMALLEST * _ONE == 0.0
     if is_flushing:
         torch.set_flush_denormal(False)

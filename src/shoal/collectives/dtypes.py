@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from shoal.collectives import texts
 from shoal.errors import UsageError
 from shoal.transport.native_layout import ELEMENTS
 
-# Numbers are never given to another type later.
+# A number never changes its type: it is part of the protocol.
 CODES: dict[torch.dtype, int] = {
     torch.bool: 1,
     torch.uint8: 2,
@@ -22,7 +23,7 @@ CODES: dict[torch.dtype, int] = {
     torch.complex32: 11,
     torch.complex64: 12,
     torch.complex128: 13,
-    # These only travel: torch cannot add them on a CPU.
+    # These can be sent but not reduced: torch cannot add them on a CPU.
     torch.uint16: 14,
     torch.uint32: 15,
     torch.uint64: 16,
@@ -40,7 +41,7 @@ assert [CODES[dtype] for dtype in NATIVE] == list(ELEMENTS.values()), "the C ext
 
 def code_of(dtype: torch.dtype) -> int:
     if dtype not in CODES:
-        raise UsageError(f"tensors of {dtype} cannot be sent; convert them to another dtype first")
+        raise UsageError(texts.cannot_send(dtype))
     return CODES[dtype]
 
 

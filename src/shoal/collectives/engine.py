@@ -1,10 +1,10 @@
-"""The interface of an engine: what carries out the collectives of a group, one at a time.
+"""The interface of an engine, which carries out the collectives of a group, one at a time.
 
-An engine works in the calling thread, on flat contiguous CPU tensors, and returns when the results are whole and the
+An engine works in the calling thread, on flat contiguous CPU tensors, and returns when the results are complete and the
 given memory is free to change. Every rank's engine is given the same operations in the same order. Failures raise
-`PeerLost` (naming the rank), `Aborted` or `WorkersDisagree`; after one the engine is of no more use. Not here: queues,
+`PeerLost` (naming the rank), `Aborted` or `WorkersDisagree`; after a failure the engine is unusable. Not here: queues,
 threads, strides and devices (`threaded_group`, `staging`). Implementations: `scheduled_engine` (any mesh, any
-schedule), `memory_engine` (processes of one machine), `two_level_engine` (several of each), `carriers` (other
+schedule), `memory_engine` (processes of one machine), `two_level_engine` (several machines), `carriers` (other
 libraries).
 """
 
@@ -25,22 +25,22 @@ class Operation(msgspec.Struct, frozen=True):
 
     kind: Kind
     sequence: int  # number of the collective in its group, from 0
-    label: str  # what it is for, cut to 64 bytes
+    label: str  # the operation's purpose, cut to 64 bytes
     dtype: torch.dtype
     elements: int  # of the whole operation
     reduction: Reduction | None = None
     scale: float = 1.0  # of this rank's contribution to a sum; ranks may differ
-    is_flat: bool = False  # this rank's tensors can be used as they are, by a thread that autograd watches too
-    key: str = ""  # of an all-reduce that a codec may encode between hosts: name of these tensors. Empty: never encoded
+    is_flat: bool = False  # this rank's tensors can be used as they are, even outside inference mode
+    key: str = ""  # names the tensors of an all-reduce that a codec may encode between hosts. Empty: never encoded
 
     @property
     def words(self) -> str:
-        """For people: what it is, and which."""
+        """For people: kind, label and number."""
         return f"{self.kind.name.lower().replace('_', '-')} {self.label!r}, operation {self.sequence}"
 
 
 class PointToPoint(ABC):
-    """Tensors between two ranks, in the calling thread, in the order of the calls per direction of a pair."""
+    """Tensors between two ranks, in the calling thread, in the order of the calls in each direction of a pair."""
 
     @abstractmethod
     def send(self, operation: Operation, tensor: torch.Tensor, target: int) -> None:
@@ -65,10 +65,10 @@ class Engine(ABC):
     rank: int
     size: int
     bytes_sent: int  # so far, to all peers: what a link would have carried
-    idle_seconds: float  # time spent waiting for a peer to get here
-    takes_gpu = False  # also tensors of GPUs, on the current stream
-    needs_a_core = False  # its operations compute all the time, rather than wait for bytes that travel
-    why: str = ""  # what was found out about the ways that bytes can take, for people
+    idle_seconds: float  # time spent waiting for late peers
+    takes_gpu = False  # takes GPU tensors too, on the current stream
+    needs_a_core = False  # operations keep a core busy instead of waiting for a link
+    why: str = ""  # why bytes take the way they take, for people
 
     @abstractmethod
     def all_reduce(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> None:
@@ -84,17 +84,17 @@ class Engine(ABC):
 
     @abstractmethod
     def all_to_all(self, operation: Operation, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
-        """`outputs[r]` becomes rank r's `inputs[rank]`. Any may be empty: gather and scatter are this."""
+        """`outputs[r]` becomes rank r's `inputs[rank]`. Tensors may be empty: gather and scatter use that."""
 
     @abstractmethod
     def broadcast(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
         """Every rank's tensor becomes the source's."""
 
     def is_awaited(self, awaited: bool) -> None:  # noqa: B027  most engines wait in one way
-        """From now on somebody waits for what this engine does, or it works beside others and leaves them time."""
+        """From now on a caller waits for this engine's operations, or they run beside other work and leave it time."""
 
     def missing(self) -> list[int]:
-        """From any thread: the ranks that the running operation waits for, as far as this one can tell."""
+        """From any thread: the ranks that the running operation waits for, as far as this rank can tell."""
         return []
 
     def check(self) -> None:  # noqa: B027  not all can tell
@@ -102,7 +102,7 @@ class Engine(ABC):
 
     @abstractmethod
     def abort(self, reason: str, *, blamed: int | None = None) -> None:
-        """What runs and what comes later fails with `Aborted`; peers notice, and are told whom this rank blames."""
+        """Running and later operations fail with `Aborted`; peers notice, and learn which rank this one blames."""
 
     @abstractmethod
     def close(self) -> None:

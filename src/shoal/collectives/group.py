@@ -1,9 +1,9 @@
 """The interface of a group: the workers of one generation, as a collective sees them.
 
-Operations start in the order of the calls and must be called in the same order by all ranks; each returns at once with
-a `Pending`. A tensor given to an operation belongs to it until that `Pending` is done. A label says what the operation
-is for ("gradients 3", "mean of loss"): ranks whose labels, dtypes or sizes differ at the same point get
-`WorkersDisagree`, which quotes both. After any failure the group is of no more use: the next generation makes another.
+Operations start in the order of the calls, and all ranks must call them in the same order; each returns at once with a
+`Pending`. Do not touch a tensor that was given to an operation until that `Pending` is done. A label says what the
+operation is for ("gradients 3", "mean of loss"): ranks whose labels, dtypes or sizes differ at the same point get
+`WorkersDisagree`, which quotes both. After any failure the group is unusable: the next generation makes another.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Reduction(enum.Enum):
 
 
 class Pending:
-    """An operation that was started. `wait` returns when it is whole, or raises what made it fail."""
+    """An operation that was started. `wait` returns when it is complete, or raises the error that made it fail."""
 
     def __init__(self, label: str) -> None:
         self.label = label
-        self.error: BaseException | None = None  # what made it fail, once it is done
+        self.error: BaseException | None = None  # why the operation failed, once it is done
         self._done = threading.Event()
         self._callbacks: list[Callable[[], None]] = []
 
     def wait(self, seconds: float | None = None) -> bool:
-        """False when the time is over first."""
+        """False if the operation is not done in time."""
         if not self._done.wait(seconds):
             return False
         if self.error is not None:
@@ -49,7 +49,7 @@ class Pending:
         return self._done.is_set()
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call it once: in the thread that finishes the operation, or here and now if it is done already."""
+        """Call it once: in the thread that finishes the operation, or at once if the operation is done already."""
         self._callbacks.append(callback)
         if self._done.is_set():
             self._call_back()
@@ -61,7 +61,7 @@ class Pending:
         self._call_back()
 
     def _call_back(self) -> None:
-        # Two threads may get here at once: taking one from the list is what decides who calls it.
+        # Two threads may get here at once: the one that takes a callback from the list calls it.
         while self._callbacks:
             try:
                 callback = self._callbacks.pop(0)
@@ -80,12 +80,12 @@ class Group(ABC):
 
     @property
     def here(self) -> Group:
-        """The same group for callers that would wait at once: it may work in their thread."""
+        """The same group for callers that would wait at once: operations may run in their thread."""
         return self
 
     @property
     def needs_a_core(self) -> bool:
-        """All ranks are on this machine and operations take as long as a core of it: nothing waits for a link."""
+        """Operations keep a core of this machine busy, because all ranks are on it and none waits for a link."""
         return False
 
     @abstractmethod
@@ -102,7 +102,7 @@ class Group(ABC):
 
         Several tensors of one dtype travel as one. This rank's values count `scale` times in a sum; ranks may differ.
         A `key` lets the job's codec encode a sum of floating point numbers between hosts: it names these tensors, the
-        same in every step and on every rank. Without one nothing is ever lost.
+        same in every step and on every rank. Without a key nothing is ever encoded.
         """
 
     @abstractmethod
@@ -134,16 +134,16 @@ class Group(ABC):
 
     @abstractmethod
     def send(self, tensor: torch.Tensor, target: int, *, label: str) -> Pending:
-        """To one rank, which receives."""
+        """Send to one rank, which must receive."""
 
     @abstractmethod
     def receive(self, tensor: torch.Tensor, source: int, *, label: str) -> Pending:
-        """From one rank, which sends."""
+        """Receive from one rank, which must send."""
 
     @abstractmethod
     def abort(self, reason: str) -> None:
-        """From any thread: what is in flight and what comes later fails with `Aborted`; peers notice."""
+        """From any thread: running and later operations fail with `Aborted`; peers notice."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let what was started finish, then release everything. Safe to call twice."""
+        """Let started operations finish, then release everything. Safe to call twice."""

@@ -1,8 +1,9 @@
-"""The mean of numbers that are not scaled before they are added: whole ones cannot be, complex ones no engine scales.
+"""The mean of numbers that cannot be scaled before they are added: whole numbers, and complex ones, which no engine
+scales.
 
-As NCCL has it: numbers are added in their own type, where a sum that is too large wraps around, and the sum is divided
-by the number of ranks. Whole quotients are cut towards zero. Every rank divides the sum that all ranks have, so all get
-the same bits, whichever engine made it.
+As in NCCL, numbers are added in their own type, where a sum that is too large wraps around, and the sum is divided by
+the number of ranks. Whole quotients are rounded towards zero. Every rank divides the same sum, so all ranks get the
+same bits, whichever engine made it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from functools import partial
 
 import torch
 
+from shoal.collectives import texts
 from shoal.collectives.combining import with_denormals
 from shoal.collectives.group import Reduction
 from shoal.errors import UsageError
@@ -20,11 +22,11 @@ WIDER = torch.int64  # holds every number of ranks
 
 
 def as_sum(reduction: Reduction, label: str, dtype: torch.dtype) -> tuple[Reduction, str]:
-    """What engines do for a mean, under a label that tells it from a sum. Other reductions stay as they are."""
+    """The reduction that engines run for a mean, with a label that differs from a sum's. Others stay as they are."""
     if reduction is not Reduction.MEAN:
         return reduction, label
     if dtype.is_floating_point or dtype is torch.bool:
-        raise UsageError(f"{label!r}: {dtype} has no mean of its own; scale the numbers and sum them")
+        raise UsageError(texts.no_mean(label, dtype))
     return Reduction.SUM, f"mean of {label}"
 
 

@@ -1,4 +1,4 @@
-"""From calls to operations: arguments are checked and made flat for an engine; a call gets its number with its place.
+"""From calls to operations: checks arguments, makes tensors flat for an engine, and numbers the operations in order.
 
 Not here: when and in which thread an operation runs (`threaded_group`), and how (`engine`).
 """
@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from shoal.collectives import mean, staging
+from shoal.collectives import mean, staging, texts
 from shoal.collectives.combining import combine
 from shoal.collectives.dtypes import code_of
 from shoal.collectives.engine import Engine, Operation, PointToPoint
@@ -23,24 +23,24 @@ from shoal.collectives.staging import Flat, Staged
 from shoal.errors import UsageError
 from shoal.wire.frames import Kind, cut_label
 
-Make = Callable[[int], Operation]  # given its number
+Make = Callable[[int], Operation]  # from the operation's number
 Work = Callable[[Operation, Engine], None]
-Alone = Callable[[], None]  # instead, in a group of one
-COLLECTIVE = "collective"  # what counts an operation: collectives, or one direction of a pair
+Alone = Callable[[], None]  # what a group of one does instead
+COLLECTIVE = "collective"  # the counter of collectives; each direction of a pair has a counter of its own
 
 
 class Operations(Group):
-    """The calls of a group. Subclasses say when the work is done."""
+    """The calls of a group. Subclasses decide when the work is done."""
 
     def __init__(self, engine: Engine | None, post: PointToPoint | None, generation: int) -> None:
-        """No engine makes a group of one. `post` carries sends and receives."""
+        """Without an engine this is a group of one. `post` carries sends and receives."""
         self.rank = 0 if engine is None else engine.rank
         self.size = 1 if engine is None else engine.size
         self.generation = generation
         self._engine = engine
         self._post = post
         self._gpu = None if engine is None else GpuWay(engine)
-        self._sequences: Counter[str] = Counter()  # of collectives, and of each direction of each pair
+        self._sequences: Counter[str] = Counter()  # counts collectives, and operations in each direction of each pair
 
     def all_reduce(
         self,
@@ -52,12 +52,12 @@ class Operations(Group):
         key: str = "",
     ) -> Pending:
         given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        is_ready = all(map(staging.is_flat, given))  # as gradients are: nothing to check or to prepare
+        is_ready = all(map(staging.is_flat, given))  # as gradients are: nothing to check or prepare
         if is_mean := reduction is Reduction.MEAN and bool(given):
             reduction, label = mean.as_sum(reduction, label, given[0].dtype)
         self._check_reducible(given, label, reduction, scale, is_ready=is_ready)
         if key and (reduction is not Reduction.SUM or not given[0].is_floating_point()):
-            raise UsageError(f"{label!r}: only sums of floating point numbers can be encoded")
+            raise UsageError(texts.only_sums(label, "encoded"))
         moment = None if is_ready else moment_of(given, label)
         elements = given[0].numel() if len(given) == 1 else sum(tensor.numel() for tensor in given)
         dtype, cut = given[0].dtype, cut_label(label)
@@ -182,14 +182,14 @@ class Operations(Group):
         return self._start(f"from {source}", make, self._posted(moment, work), alone=lambda: None)
 
     def _placed(self, moment: Moment | None, work: Work) -> Work:
-        """The work, for where its tensors are: on a GPU it begins after that moment."""
+        """The work, done where its tensors are: on a GPU it begins after `moment`."""
         way = self._gpu
         if moment is None or way is None:
             return work
         return lambda operation, engine: way.run(moment, partial(work, operation), engine)
 
     def _posted(self, moment: Moment | None, work: Work) -> Work:
-        """The same for a send or a receive, which not all ranks are in."""
+        """The same for a send or a receive, in which not all ranks take part."""
         way = self._gpu
         if moment is None or way is None:
             return work
@@ -201,9 +201,9 @@ class Operations(Group):
 
     @abstractmethod
     def _start(self, sequence: str, make: Make, work: Work, alone: Alone) -> Pending:
-        """See that the work is done, after what was started before; a group of one does `alone` at once instead.
+        """Do the work after all earlier operations; a group of one does `alone` at once instead.
 
-        `sequence`: what counts the operation. It gets its number with its place among the others.
+        `sequence` names the operation's counter. Number and place in the queue are given together.
         """
 
     def _collective(
@@ -224,48 +224,48 @@ class Operations(Group):
         staging.check(tensor, label=label)
         self._check_rank(peer, label)
         if peer == self.rank:
-            raise UsageError(f"{label!r}: rank {self.rank} cannot exchange a tensor with itself")
+            raise UsageError(texts.with_itself(label, self.rank))
         code_of(tensor.dtype)
         dtype, elements = tensor.dtype, tensor.numel()
         return lambda number: Operation(Kind.POINT_TO_POINT, number, cut_label(label), dtype, elements)
 
     def _numbered(self, sequence: str, make: Make) -> Operation:
-        """Calls come from several threads: under the lock under which an operation also takes its place."""
+        """Call with the lock held that also guards the queue: calls come from several threads."""
         number = self._sequences[sequence]
         self._sequences[sequence] = number + 1
         return make(number)
 
     def _check_rank(self, rank: int, label: str) -> None:
         if not 0 <= rank < self.size:
-            raise UsageError(f"{label!r}: there is no rank {rank} in a group of {self.size}")
+            raise UsageError(texts.no_rank(label, rank, self.size))
 
     def _check_reducible(
         self, tensors: Sequence[torch.Tensor], label: str, reduction: Reduction, scale: float, *, is_ready: bool
     ) -> None:
         if not tensors:
-            raise UsageError(f"{label!r}: all_reduce was given no tensor")
+            raise UsageError(texts.no_tensor(label))
         for tensor in () if is_ready else tensors:
             staging.check(tensor, label=label)
         dtype = tensors[0].dtype
         combine(dtype, reduction)
         if len(tensors) > 1 and any(tensor.dtype is not dtype for tensor in tensors):
-            raise UsageError(f"{label!r}: all_reduce needs one dtype, not {dtype} and others")
+            raise UsageError(texts.several_dtypes(label, "all_reduce", dtype))
         if scale != 1.0:
             self._check_scale(tensors[0], label, reduction, scale)
 
     def _check_scale(self, tensor: torch.Tensor, label: str, reduction: Reduction, scale: float) -> None:
         if scale != 1.0 and (reduction is not Reduction.SUM or not tensor.dtype.is_floating_point):
-            raise UsageError(f"{label!r}: only sums of floating point numbers can be scaled")
+            raise UsageError(texts.only_sums(label, "scaled"))
 
     def _check_list(self, tensors: Sequence[torch.Tensor], own: torch.Tensor | None, what: str, label: str) -> None:
         if len(tensors) != self.size:
-            raise UsageError(f"{label!r}: {what} needs one tensor per rank, {self.size}, not {len(tensors)}")
+            raise UsageError(texts.wrong_count(label, what, self.size, len(tensors)))
         for tensor in tensors if own is None else (own, *tensors):
             staging.check(tensor, label=label)
         if own is None:
             return
         if any(tensor.dtype != own.dtype for tensor in tensors):
-            raise UsageError(f"{label!r}: {what} needs one dtype, not {own.dtype} and others")
+            raise UsageError(texts.several_dtypes(label, what, own.dtype))
         if tensors[self.rank].numel() != own.numel():
-            shapes = f"{tuple(tensors[self.rank].shape)} and {tuple(own.shape)}"
-            raise UsageError(f"{label!r}: {what} needs equal shapes for rank {self.rank}, not {shapes}")
+            shapes = tuple(tensors[self.rank].shape), tuple(own.shape)
+            raise UsageError(texts.unequal_shapes(label, what, self.rank, shapes))

@@ -1,13 +1,14 @@
 """Any tensor as a flat run of elements: the tensor's own memory where that is possible, else a copy.
 
-`Flat` leaves tensors of a GPU there, for engines that take them (`gpu_way`); `Staged` is always in CPU memory. A copy
-is written back only when the operation is whole. Not here: the moving of the bytes.
+`Flat` leaves GPU tensors on their GPU, for engines that take them (`gpu_way`); `Staged` is always in CPU memory. A copy
+is written back only when the operation is complete. Not here: moving the bytes.
 """
 
 from __future__ import annotations
 
 import torch
 
+from shoal.collectives import texts
 from shoal.collectives.gpu.pinned_memory import pool
 from shoal.errors import UsageError
 
@@ -16,7 +17,7 @@ class Flat:
     """`flat` is one-dimensional and contiguous. After an operation that fills it, call `write_back`."""
 
     def __init__(self, tensor: torch.Tensor, *, is_read: bool = True) -> None:
-        """`is_read`: the operation uses the values that are there; otherwise a copy starts with any."""
+        """`is_read`: the operation uses the tensor's values; if not, a copy starts with undefined values."""
         self._tensor = tensor.data  # not detach(): writing must not count as a change that autograd objects to
         self._copied = not self._is_usable()
         if not self._copied:
@@ -45,7 +46,7 @@ class Flat:
 
 
 class Staged(Flat):
-    """As `Flat`, in CPU memory. May be written back by another thread than the one that made it."""
+    """As `Flat`, in CPU memory. Another thread than the one that made it may write it back."""
 
     def __init__(self, tensor: torch.Tensor, *, is_read: bool = True) -> None:
         self._made: torch.cuda.Event | None = None  # on the stream of the thread that makes this
@@ -68,7 +69,7 @@ class Staged(Flat):
 
 
 def is_flat(tensor: torch.Tensor) -> bool:
-    """One run of dense memory as it is, which autograd does not watch: what engines take."""
+    """Whether engines can take the tensor as it is: one dense run of CPU memory, not watched by autograd."""
     return (
         tensor.dim() == 1
         and tensor.is_cpu
@@ -80,7 +81,7 @@ def is_flat(tensor: torch.Tensor) -> bool:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Its memory can be used as it is."""
+    """The tensor's memory can be used as it is."""
     return tensor.is_cpu and _has_plain_layout(tensor)
 
 
@@ -95,13 +96,13 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def fill(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy values; shapes may differ as long as the elements do not."""
+    """Copy values; shapes may differ if the numbers of elements are equal."""
     staged = Flat(target, is_read=False)
     staged.flat.copy_(source.data.reshape(-1))
     staged.write_back()
 
 
 def check(tensor: torch.Tensor, *, label: str) -> None:
-    """Only tensors that have a value per element in memory can take part."""
+    """Refuse tensors that do not have a value per element in memory."""
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested or tensor.is_meta:
-        raise UsageError(f"{label!r}: only dense tensors can be exchanged, not one of layout {tensor.layout}")
+        raise UsageError(texts.not_dense(label, tensor.layout))

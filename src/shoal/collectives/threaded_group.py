@@ -1,8 +1,8 @@
 """The group that strategies use: operations queue up and one communication thread runs them in order on an engine.
 
 Calls return at once, so gradients travel while `backward` goes on. `here` is the same group for callers that would wait
-at once anyway: it works in their thread. A group of one needs no engine and no thread. The first failure is final: it
-is raised by that operation and by every later one, and peers notice at once.
+at once anyway: operations run in their thread. A group of one needs no engine and no thread. The first failure is
+final: that operation and every later one raise it, and peers notice at once.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ class ThreadedGroup(Operations):
         post: PointToPoint | None = None,
         names: Mapping[int, str] | None = None,
     ) -> None:
-        """Engine and post belong to the group from now on; no engine makes a group of one. `names` are for errors."""
+        """The group owns `engine` and `post` from now on. No engine: a group of one. `names`: by rank, for errors."""
         super().__init__(engine, post, generation)
-        self.current: Operation | None = None  # that is being run; None between operations
-        self.current_label = ""  # of the operation that is being run; empty between operations
-        self._began: float | None = None  # by time.monotonic, that operation; None between operations
-        self.brake: Callable[[Operation], None] | None = None  # run before each operation: it may take its time
+        self.current: Operation | None = None  # the running operation; None between operations
+        self.current_label = ""  # of the running operation; empty between operations
+        self._began: float | None = None  # when the running operation began, by time.monotonic
+        self.brake: Callable[[Operation], None] | None = None  # called before each operation, to slow it down
         self._names = dict(names or {})
         self._process = os.getpid()  # a forked child has neither the thread nor the streams
         self._failure: BaseException | None = None
         self._guard = threading.Lock()  # of _failure, _unfinished and the numbers of operations
         self._unfinished = 0  # operations that were started and are not done
-        self._awaited = False  # what the engine was told last
-        self._running = threading.Lock()  # held while an operation runs, by whichever thread
+        self._awaited = False  # the last argument of `Engine.is_awaited`
+        self._running = threading.Lock()  # held by the thread that runs an operation
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._here = _Here(self)
@@ -69,14 +69,14 @@ class ThreadedGroup(Operations):
             name = f"shoal-exchange-g{generation}-r{self.rank}"
             self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
             self._thread.start()
-            # A thread inside torch while the interpreter goes away would end the process with an abort.
+            # A thread that is inside torch while the interpreter shuts down would abort the process.
             atexit.register(self._leave)
 
     @classmethod
     def over(
         cls, mesh: Mesh | None, generation: int, schedule: str, codec: Codec, plan: LinkPlan | None = None
     ) -> Self:
-        """A group that runs schedules over a mesh, which belongs to it from now on; None makes a group of one."""
+        """A group that runs schedules over a mesh, which it owns from now on; without a mesh, a group of one."""
         if mesh is None:
             return cls(None, generation)
         engine = ScheduledEngine(mesh, Chooser(schedule, mesh.size, mesh.rank, plan), codec, generation)
@@ -92,7 +92,7 @@ class ThreadedGroup(Operations):
 
     @property
     def why(self) -> str:
-        """What was found out about the ways that bytes can take, for people."""
+        """Why bytes take the way they take, for people."""
         return "" if self._engine is None else self._engine.why
 
     @property
@@ -106,21 +106,21 @@ class ThreadedGroup(Operations):
 
     @property
     def stalled(self) -> float:
-        """Seconds since the operation that is being run began; 0 between operations. From any thread."""
+        """Seconds since the running operation began; 0 between operations. From any thread."""
         began = self._began
         return 0.0 if began is None else time.monotonic() - began
 
     def missing(self) -> list[int]:
-        """From any thread: the ranks that the running operation waits for, as far as this one can tell."""
+        """From any thread: the ranks that the running operation waits for, as far as this rank can tell."""
         return [] if self._engine is None else self._engine.missing()
 
     def abort(self, reason: str, *, blamed: int | None = None) -> None:
-        """`blamed`: the rank because of which this one gives up; the others name it too."""
+        """`blamed`: the rank that made this one give up; the others name it too."""
         if os.getpid() == self._process:
             self._fail(Aborted(reason), blamed=blamed)
 
     def lose(self, peer: int | None, reason: str) -> None:
-        """From any thread: as if that peer were gone, or all of them."""
+        """From any thread: fail as if that peer, or with None all peers, were gone."""
         self._fail(PeerLost(reason, peer=peer), blamed=peer)
 
     @property
@@ -128,7 +128,7 @@ class ThreadedGroup(Operations):
         return self._failure is not None
 
     def leave(self, reason: str) -> None:
-        """Release everything at once. Peers that still need this rank fail; those that do not are left alone."""
+        """Release everything at once. Peers that still need this rank fail; others are not disturbed."""
         with self._guard:
             is_idle = self._unfinished == 0
         if not is_idle:
@@ -136,13 +136,13 @@ class ThreadedGroup(Operations):
         self.close()
 
     def close(self) -> None:
-        """Let what was started finish, then release thread and transport. Safe to call twice."""
+        """Let started operations finish, then release thread and transport. Safe to call twice."""
         if os.getpid() != self._process:
-            return  # a forked child: thread and transport are the parent's
+            return  # a forked child: thread and transport belong to the parent
         if self._thread is not None:
             atexit.unregister(self._leave)
             self._jobs.put(None)
-            if self._is_own_thread:  # a callback closes: what was started before is finished here
+            if self._is_own_thread:  # a callback closes the group: finish earlier operations here
                 self._serve()
             else:
                 self._thread.join()
@@ -169,7 +169,7 @@ class ThreadedGroup(Operations):
         return pending
 
     def _queue(self, operation: Operation, work: Work, alone: Alone) -> Pending:
-        """With the guard held: operations run in the order of their numbers."""
+        """Call with the guard held: operations run in the order of their numbers."""
         pending = Pending(operation.label)
         if self._failure is not None:
             pending.finish(self._failure)
@@ -183,26 +183,26 @@ class ThreadedGroup(Operations):
 
     @property
     def _is_own_thread(self) -> bool:
-        """Whether this is the communication thread, in a callback of an operation that it has done."""
+        """Whether this is the communication thread, in a callback of an operation that it has finished."""
         return self._thread is not None and threading.get_ident() == self._thread.ident
 
     def _catch_up(self, pending: Pending) -> None:
-        """A callback of an earlier operation started another one, and may wait for it: nobody else would do it."""
+        """A callback started another operation and may wait for it: run it here, in the thread that would run it."""
         while not pending.is_done:
             job = self._jobs.get()
             if job is not None:
                 self._do(job)
                 continue
             self._fail(Aborted("the group is closed"), tell=False)
-            self._jobs.put(None)  # for the one who serves the queue
+            self._jobs.put(None)  # for `_serve`
 
     def start_here(self, sequence: str, make: Make, work: Work, alone: Alone) -> Pending:
-        """Run it in this thread if nothing is before it. Returns when it is done either way."""
+        """Run the operation in this thread if none is queued before it. Returns when it is done."""
         pending = None
         with self._guard:
             operation = self._numbered(sequence, make)
             is_idle = self._thread is not None and self._failure is None and not self._unfinished
-            if is_idle and self._running.acquire(blocking=False):  # whatever is queued from now on waits for that
+            if is_idle and self._running.acquire(blocking=False):  # operations queued from now on wait for the lock
                 self._unfinished = 1
             else:
                 pending = self._queue(operation, work, alone)
@@ -212,12 +212,12 @@ class ThreadedGroup(Operations):
             pending.wait()
             return pending
         try:
-            if operation.is_flat:  # the shortest way: for small tensors every microsecond shows
+            if operation.is_flat:  # the shortest way: for small tensors every microsecond matters
                 error = self._run(operation, work, awaited=True)
             else:
                 with torch.inference_mode():
                     error = self._run(operation, work, awaited=True)
-        except BaseException:  # Ctrl-C in the middle: what the others have of it is not known
+        except BaseException:  # Ctrl-C in the middle: how much the others received is not known
             self._fail(Aborted("an operation was interrupted"))
             raise
         finally:
@@ -232,7 +232,7 @@ class ThreadedGroup(Operations):
         with torch.inference_mode():
             while (job := self._jobs.get()) is not None:
                 self._do(job)
-                del job  # tensors are not kept alive while waiting for the next
+                del job  # do not keep its tensors alive while waiting for the next one
 
     def _do(self, job: _Job) -> None:
         with self._running:
@@ -242,7 +242,7 @@ class ThreadedGroup(Operations):
         job.pending.finish(error)
 
     def _run(self, operation: Operation, work: Work, *, awaited: bool = False) -> BaseException | None:
-        """What made it fail, or None. The caller holds `_running`."""
+        """The error that made the operation fail, or None. The caller holds `_running`."""
         if self._failure is not None:
             return self._failure
         assert self._engine is not None
@@ -264,7 +264,7 @@ class ThreadedGroup(Operations):
         return self._failure
 
     def _named(self, lost: PeerLost, operation: Operation) -> PeerLost:
-        """The same loss with who and where and in which operation."""
+        """The same loss, with the peer's name and the operation."""
         who = f"rank {lost.peer} is {self._names[lost.peer]}; " if lost.peer in self._names else ""
         text = f"{lost}; {who}noticed in {operation.words}"
         return PeerLost(text, peer=lost.peer)
@@ -289,7 +289,7 @@ class _Here(Operations):
     def __init__(self, group: ThreadedGroup) -> None:
         super().__init__(group._engine, group._post, group.generation)
         self._group = group
-        self._sequences = group._sequences  # one order for both
+        self._sequences = group._sequences  # both number operations in one order
         self._gpu = group._gpu
 
     def _start(self, sequence: str, make: Make, work: Work, alone: Alone) -> Pending:

@@ -1,7 +1,8 @@
 """An engine for several machines: memory inside each, one flow per machine between them.
 
-The first rank of a machine leads it. Machines reduce inside, leaders reduce among themselves over the mesh, and what
-they have is taken over inside. All-to-all has different bytes for every pair, so it goes over the mesh directly.
+The first rank of a machine is its leader. Ranks reduce inside each machine, leaders reduce among themselves over the
+mesh, and the other ranks copy their leader's result. All-to-all has different bytes for every pair, so it goes over the
+mesh directly.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class TwoLevelEngine(Engine):
         leaders: ScheduledEngine | None,
         everybody: ScheduledEngine,
     ) -> None:
-        """`hosts`: ranks by machine. `inside`: among those of this one; None where there is no other. `leaders`: among
-        the first of each; None on others. All belong to this engine from now on."""
+        """`hosts`: ranks by machine. `inside`: serves the ranks of this machine; None if there is only one. `leaders`:
+        serves the leaders; None on other ranks. This engine owns all three engines from now on."""
         self.rank, self.size = everybody.rank, everybody.size
         self._hosts = [list(host) for host in hosts]
         self._home = next(place for place, host in enumerate(self._hosts) if self.rank in host)
@@ -68,7 +69,7 @@ class TwoLevelEngine(Engine):
             return
         nothing = output[:0]
         sums = [copies[rank] for rank in own_host] if self._leaders is not None else [nothing] * len(own_host)
-        outputs = [output] + [nothing] * (len(own_host) - 1)  # all comes from the leader, who is first
+        outputs = [output] + [nothing] * (len(own_host) - 1)  # everything comes from the leader, which is first
         self._inside.all_to_all(operation, outputs, sums)
 
     def all_gather(self, operation: Operation, outputs: Sequence[torch.Tensor], tensor: torch.Tensor) -> None:
@@ -94,7 +95,7 @@ class TwoLevelEngine(Engine):
             self._take_over(operation, [tensor])
 
     def _take_over(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> None:
-        """What the leader of this machine has."""
+        """Copy the result of this machine's leader."""
         if self._inside is not None:
             self._inside.broadcast_all(operation, tensors, 0)
 

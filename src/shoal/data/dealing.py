@@ -1,9 +1,10 @@
 """Who gets which positions of an epoch in which step. Pure: numbers in, ranges of positions out.
 
-A step covers the next workers * batch_size * accumulate positions, fewer at the end of the epoch; `workers` is how many
-there are, or how many there should be where the global batch stays the same when some are missing. Positions are split
-into `accumulate` micro-batches and each of those over the ranks, in contiguous pieces. A step always starts at the
-cursor and has no gaps, so workers may come and go between any two steps and each position is still dealt out once.
+A step covers the next workers * batch_size * accumulate positions, fewer at the end of the epoch. `workers` is the
+present number of workers, or the full number where the global batch stays the same although some are missing.
+Positions are split into `accumulate` micro-batches, and each micro-batch over the ranks, in contiguous pieces. A step
+always starts at the cursor and has no gaps, so workers may come and go between any two steps and each position is
+dealt out once.
 Not here: which sample stands at a position (`order`) and loading it.
 """
 
@@ -16,6 +17,7 @@ from itertools import pairwise
 
 import msgspec
 
+from shoal.data import texts
 from shoal.errors import DataError, ShoalError, UsageError
 
 
@@ -23,16 +25,16 @@ class Dealing(msgspec.Struct, frozen=True):
     """How one worker takes part in the steps of a generation."""
 
     rank: int
-    shares: tuple[int, ...]  # one per rank: relative part of each micro-batch; 0 gets stand-ins only
-    batch_size: int  # samples per worker and micro-batch where all workers are there, mean over workers
+    shares: tuple[int, ...]  # one per rank: relative part of each micro-batch; a rank with 0 gets stand-ins only
+    batch_size: int  # samples per worker and micro-batch when no worker is missing; mean over workers
     accumulate: int = 1  # micro-batches per step
     workers: int = 0  # number that a micro-batch is sized for; 0: the present number
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
-            raise UsageError(f"batch_size is {self.batch_size}; it should be 1 or more samples per worker")
+            raise UsageError(texts.bad_batch_size(self.batch_size))
         if self.accumulate < 1:
-            raise UsageError(f"accumulate is {self.accumulate}; it should be 1 or more batches per step")
+            raise UsageError(texts.bad_accumulate(self.accumulate))
         if not 0 <= self.rank < len(self.shares) or min(self.shares) < 0 or not any(self.shares):
             raise ShoalError(f"rank {self.rank} cannot be dealt samples with shares {self.shares}")
 
@@ -69,7 +71,7 @@ def deal_step(dealing: Dealing, *, start: int, samples: int) -> tuple[BatchPart,
     """This rank's `accumulate` parts of a step that covers `samples` positions from `start`."""
     if not 0 < samples <= dealing.step_size:
         raise ShoalError(f"a step of {samples} samples; this dealing allows 1 to {dealing.step_size}")
-    # A short step fills as few micro-batches as possible, evenly; a last one with a single sample is then rare.
+    # A short step fills as few micro-batches as possible, evenly, so that one with a single sample is rare.
     used = -(-samples // dealing.micro_batch)
     parts = []
     for number in range(dealing.accumulate):
@@ -108,20 +110,14 @@ def count_steps(dealing: Dealing, samples: int, *, drop_last: bool = False) -> i
 
 def check_enough(samples: int, dealing: Dealing) -> None:
     if samples == 0:
-        raise DataError("the data set is empty; there is nothing to train on")
+        raise DataError(texts.NO_SAMPLES)
     if samples < dealing.world_size:
-        raise DataError(
-            f"the data set has {samples} samples for {dealing.world_size} workers; "
-            f"start at most {samples} workers (-n {samples})"
-        )
+        raise DataError(texts.too_few_samples(samples, dealing.world_size))
 
 
 def nothing_left(samples: int, dealing: Dealing) -> DataError:
     workers = dealing.workers or dealing.world_size
-    return DataError(
-        f"drop_last leaves nothing of {samples} samples: a whole batch is {workers} workers times "
-        f"{dealing.batch_size}; make the batch smaller or leave drop_last out"
-    )
+    return DataError(texts.nothing_left(samples, workers=workers, batch_size=dealing.batch_size))
 
 
 @lru_cache(maxsize=64)  # nearly all micro-batches of a generation have the same size
@@ -132,7 +128,7 @@ def piece_bounds(shares: tuple[int, ...], batch_size: int, samples: int) -> tupl
     """
     world_size = len(shares)
     if batch_size > 1 and samples < 2 * world_size:
-        # Too few for two each: ranks with the largest shares get them all, the lower rank first among equals.
+        # Too few for two each: ranks with the largest shares get all samples; of equal shares, the lower rank.
         by_share = sorted(range(world_size), key=lambda rank: (-shares[rank], rank))
         chosen = set(by_share[: max(1, samples // 2)])
         shares = tuple(share if rank in chosen else 0 for rank, share in enumerate(shares))

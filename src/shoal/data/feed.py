@@ -1,7 +1,8 @@
 """The interface of a feed: a source of batches that can be entered at any cursor with any dealing.
 
-A feed keeps nothing that a step depends on: what `batches` yields follows from its two arguments. After a regroup
-the loop closes the iterator and asks again. Implementations: `map_feed` for random access, `stream_feed` for streams.
+A feed keeps nothing that a step depends on: what `batches` yields follows from its two arguments. After a
+regrouping the loop closes the iterator and asks again. Implementations: `map_feed` for random access, `stream_feed` for
+streams.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class Feed(ABC):
         until `close` or until batches without `stop` are asked for.
         """
 
-    def foresee(self, cursor: Cursor, dealing: Dealing, stop: int) -> None:  # noqa: B027  most need not know
-        """Hint, while batches up to a `stop` are taken: this stretch will most likely be asked for next."""
+    def foresee(self, cursor: Cursor, dealing: Dealing, stop: int) -> None:  # noqa: B027  most feeds need no hint
+        """Hint while batches up to a `stop` are taken: the loop will most likely ask for this stretch next."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Running the work of loading: in the calling thread, or in background processes, always in the order of the works.
 
-A work is a small value that says what to load; an `Assembler` turns it into a batch. Processes, prefetching and
-pinning are torch's DataLoader's, driven with works in place of indices. Not here: what works there are (`map_feed`,
-`stream_feed`).
+A work is a small value that says what to load; an `Assembler` turns it into a batch. torch's
+DataLoader, which gets works in place of indices, does processes, prefetching and pinning. Not here: which works there
+are (`map_feed`, `stream_feed`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
+from shoal.data import texts
 from shoal.errors import DataError, ShoalError
 
 SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
@@ -28,7 +29,7 @@ SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
 
 @dataclass(frozen=True)
 class LoadSettings:
-    """How batches are loaded; the names and meanings of torch's DataLoader, save for `processes`."""
+    """How batches are loaded. Names and meanings are those of torch's DataLoader, except `processes`."""
 
     processes: int = 0  # 0: the calling thread loads
     collate: Callable[[list[Any]], Any] = default_collate
@@ -61,10 +62,7 @@ def collated(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
         return collate(samples)
     except Exception as error:
         name = getattr(collate, "__name__", type(collate).__name__)
-        raise DataError(
-            f"{name} could not make a batch of {len(samples)} samples: {described(error)}; "
-            "samples should have equal shapes, or give a collate function that handles them"
-        ) from error
+        raise DataError(texts.not_collated(name, len(samples), described(error))) from error
 
 
 def described(error: BaseException) -> str:
@@ -141,7 +139,7 @@ class _ProcessStart:
             self.worker_init_fn(info.id)
 
     def _info_for_user(self) -> torch_worker.WorkerInfo:
-        """User code asks torch which process it is in and for its data set, which is not the object torch knows.
+        """What user code gets when it asks torch for its process and data set: the user's own, not our stand-in.
 
         A stream is told that it is alone: the usual code that splits it over processes then reads all of it.
         """
@@ -157,7 +155,7 @@ class _ProcessStart:
 
 
 def die_with_parent() -> None:
-    """A forked process holds copies of its parent's sockets: while it lives, peers cannot see that the parent died."""
+    """Die with the parent: as long as copies of its sockets are open here, its peers cannot see that it died."""
     if sys.platform == "linux":
         parent = os.getppid()
         ctypes.CDLL(None, use_errno=True).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
@@ -186,10 +184,10 @@ class Loader:
     def __init__(self, assembler: Assembler, settings: LoadSettings) -> None:
         self._assembler = assembler
         self._settings = settings
-        self._idle: _Course | None = None  # has the persistent processes between two epochs
+        self._idle: _Course | None = None  # holds the persistent processes between two epochs
 
     def run(self, works: Iterable[Any]) -> Generator[Any, None, None]:
-        """Yield each work's batch, in order. Processes end with it; persistent ones only if it is closed early."""
+        """Yield each work's batch, in order. Processes end with the generator; persistent ones if it is closed."""
         course = self._idle or self._new_course()
         self._idle = None
         course.sampler.current = works
@@ -220,10 +218,7 @@ class Loader:
         except Exception as error:
             if self._settings.processes == 0:
                 raise
-            raise DataError(
-                f"loading with {self._settings.processes} background processes failed: {described(error)}; "
-                "loaders=0 (num_workers=0 of a DataLoader) loads in the worker itself and shows why"
-            ) from error
+            raise DataError(texts.loading_failed(self._settings.processes, described(error))) from error
 
     def _new_course(self) -> _Course:
         settings, sampler = self._settings, _Works()
@@ -243,7 +238,7 @@ class Loader:
             num_workers=settings.processes,
             collate_fn=_as_it_is,
             pin_memory=settings.pin_memory,
-            generator=torch.Generator(),  # torch draws a number per epoch: not from the training loop's generator
+            generator=torch.Generator(),  # torch draws a number per epoch; the training loop's generator must not move
             **for_processes,
         )
         return _Course(loader=loader, sampler=sampler)

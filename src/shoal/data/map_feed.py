@@ -1,7 +1,7 @@
 """The feed of a source with random access: anything with `__getitem__` and `__len__`.
 
 Entering an epoch anywhere costs nothing: the positions of a part are turned into indices by the keyed order. Not here:
-how works are run (`loading`, for one stretch after the other `pipeline`), which objects are accepted (`sources`).
+running works (`loading`; `pipeline` for one stretch after the other), and which objects are accepted (`sources`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import Subset, TensorDataset
 
+from shoal.data import texts
 from shoal.data.dealing import BatchPart, Dealing, check_enough, deal, nothing_left, whole_batches
 from shoal.data.feed import Batch, Feed
 from shoal.data.loading import Assembler, Loader, LoadSettings, collated, described
@@ -24,7 +25,7 @@ from shoal.data.seeding import generators_kept, may_be_random, seed_generators
 from shoal.errors import DataError
 from shoal.values import Cursor
 
-ORDERED_AT_ONCE = 4096  # samples, about; a call by itself costs as much as a thousand samples
+ORDERED_AT_ONCE = 4096  # samples, about: a call costs as much as a thousand samples
 
 
 class MapWork(msgspec.Struct, frozen=True):
@@ -43,7 +44,7 @@ class MapAssembler(Assembler):
         self._collate = settings.collate
         self._seeds_samples = may_be_random(source)
         self._seeds_batches = settings.collate_may_be_random
-        # Rows taken with one indexing call are what torch's collating makes of single rows, about 20 times faster.
+        # One indexing call gives what torch's collating makes of single rows, about 20 times faster.
         self._table = None if self._seeds_batches else table_of(source)
 
     def load(self, work: MapWork) -> Any:
@@ -65,10 +66,7 @@ class MapAssembler(Assembler):
         try:
             return self.source[index]
         except Exception as error:
-            raise DataError(
-                f"sample {index} of {type(self.source).__name__} could not be loaded: "
-                f"{described(error)}; try dataset[{index}] by itself"
-            ) from error
+            raise DataError(texts.sample_failed(index, type(self.source).__name__, described(error))) from error
 
 
 class Table:
@@ -113,10 +111,7 @@ class MapFeed(Feed):
             return self._stretch(cursor, dealing, stop)
         self._pipeline.close()
         if cursor.position > self.samples:
-            raise DataError(
-                f"the job has used {cursor.position} samples of epoch {cursor.epoch}, but the data set has only "
-                f"{self.samples}; go on with the data set that the job was started with"
-            )
+            raise DataError(texts.data_set_shorter(cursor, self.samples))
         left = self.samples - cursor.position
         if self.drop_last:
             left = whole_batches(dealing, left)

@@ -1,9 +1,10 @@
 """Loads batches of one stretch of positions after the other with the same processes.
 
-Workers that run free lease short stretches, and starting processes for each would take longer than loading it. So the
-processes stay until `close`, and load ahead what is foreseen. That is a guess: works are compared with what is asked
-for, and what was loaded in vain is dropped. A batch depends on its work alone, so it does not matter for which stretch
-it was loaded. Not here: running the works (`loading`), and which stretches there are (`map_feed`).
+Workers that run free lease short stretches, and starting processes for each stretch would take longer than loading it.
+So the processes stay until `close`, and load foreseen stretches ahead. A forecast may be wrong: works are compared with
+what is asked for, and batches that nobody asked for are dropped. A batch depends on its work alone, so it does not
+matter for which stretch it was loaded. Not here: running the works (`loading`), and which stretches there are
+(`map_feed`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from shoal.data.loading import Assembler, Loader, LoadSettings, guarded_load, unwrapped
 
 PREFETCHED = 2  # torch's default number of batches per process to load ahead
-IDLE = (-1, None)  # what torch gets when there is no work: it needs one for each batch that it returns
+IDLE = (-1, None)  # torch gets this when there is no work: it needs a work for each batch that it returns
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Pipeline:
 
     def __init__(self, assembler: Assembler, settings: LoadSettings) -> None:
         self.depth = settings.processes * (settings.prefetch_factor or PREFETCHED)  # batches that are loaded ahead
-        self._wanted = torch.zeros(1, dtype=torch.int64)  # number of the first work that is still of use
+        self._wanted = torch.zeros(1, dtype=torch.int64)  # number of the first work that is still wanted
         if settings.processes:
             self._wanted.share_memory_()
         self._loader = Loader(_Numbered(assembler, self._wanted), settings)
@@ -82,7 +83,7 @@ class Pipeline:
             if self._loaded is None:
                 self._loaded = self._loader.run(self._works())
             number, batch = next(self._loaded)
-            while number != head.number:  # loaded in vain, or idle
+            while number != head.number:  # a dropped batch, or an idle one
                 number, batch = next(self._loaded)
             batch = unwrapped(batch)
         except BaseException:
@@ -102,7 +103,7 @@ class Pipeline:
             loaded.close()
 
     def _align(self, at: int, planned: Sequence[Planned]) -> None:
-        """Make these the batches to come from index `at` on. Longer lists that begin with them stay."""
+        """Make these the batches to come from index `at` on; if more batches follow these already, keep them."""
         coming = [one.planned.key for one in self._coming]
         same = 0
         while same < len(planned) and coming[at + same : at + same + 1] == [planned[same].key]:

@@ -1,7 +1,7 @@
 """Random generators while samples are loaded: seeded from what is loaded, and given back as they were.
 
 Covers the three global generators that augmentation draws from: torch's on the CPU, `random` and numpy's. Generators
-that a data set makes for itself are its own. The training loop's state is never disturbed: whoever seeds here does it
+that a data set makes for itself are left alone. The training loop's state is never disturbed: code that seeds does it
 inside `generators_kept` or `PrivateGenerators.in_use`.
 """
 
@@ -48,7 +48,7 @@ def generators_kept() -> Iterator[None]:
 
 
 class PrivateGenerators:
-    """A course of the global generators that belongs to one stream, so that every worker reads the same stream."""
+    """States of the global generators that belong to one stream, so that every worker reads the same stream."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -1,7 +1,7 @@
-"""What a user may give as data, and the feed that each kind gets. What cannot work is refused here, with the fix.
+"""What a user may give as data, and the feed that each kind gets. Anything else is refused here, with the fix.
 
 Map-style: a torch Dataset or anything else with `__getitem__` and `__len__`. Streams: an IterableDataset or any other
-iterable, and `Files`. A torch DataLoader stands for its data set and its settings; order and dealing are ours.
+iterable, and `Files`. Of a torch DataLoader, the data set and the settings are used; order and dealing are Shoal's.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from shoal.data import texts
 from shoal.data.dealing import Dealing, check_enough
 from shoal.data.feed import Feed
 from shoal.data.loading import LoadSettings
@@ -47,7 +48,7 @@ class FeedOptions:
 def feed_for(data: object, options: FeedOptions) -> Feed:
     """The feed of any supported data."""
     if options.loaders < 0:
-        raise UsageError(f"loaders is {options.loaders}; it should be 0 (load in the worker) or more processes")
+        raise UsageError(texts.bad_loaders(options.loaders))
     if isinstance(data, DataLoader):
         data, options, settings = _from_data_loader(data, options)
     else:
@@ -63,39 +64,30 @@ def feed_for(data: object, options: FeedOptions) -> Feed:
         return feed
     if isinstance(data, Iterable):
         return StreamFeed(IterableStream(data), settings, batch_size=batch_size, seed=options.seed)
-    raise UsageError(
-        f"{_name(data)} cannot be used as data; give a Dataset with __getitem__ and __len__, a list of samples, "
-        "an iterable, Files or a DataLoader"
-    )
-
-
-def _name(data: object) -> str:
-    return f"the class {data.__name__} itself" if isinstance(data, type) else f"a {type(data).__name__}"
+    raise UsageError(texts.no_data(data))
 
 
 def _checked_batch_size(batch_size: int | None) -> int:
     if batch_size is None:
-        raise UsageError("no batch_size was given; say how many samples each worker gets, such as batch_size=64")
+        raise UsageError(texts.NO_BATCH_SIZE)
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise UsageError(f"batch_size is {batch_size!r}; it should be 1 or more samples per worker")
+        raise UsageError(texts.bad_batch_size(batch_size))
     return batch_size
 
 
 def _refuse_lookalikes(data: object) -> None:
-    """Objects with the right methods that do not mean a data set."""
+    """Refuse objects that have the methods of a data set but are none."""
     arrays = (torch.Tensor, np.ndarray)
     if isinstance(data, arrays) or (
         isinstance(data, tuple) and len(data) > 0 and all(isinstance(part, arrays) for part in data)
     ):
-        raise UsageError(f"{_name(data)} was given as data; wrap it: TensorDataset(x, y) makes each row a sample")
+        raise UsageError(texts.given_arrays(data))
     if isinstance(data, (str, bytes, Mapping)):
-        raise UsageError(f"{_name(data)} was given as data; give a list of samples or a Dataset")
+        raise UsageError(texts.given_no_samples(data))
     if isinstance(data, (set, frozenset)):
-        raise UsageError(
-            f"{_name(data)} was given as data, which has no fixed order; give a list, such as sorted(data)"
-        )
+        raise UsageError(texts.given_a_set(data))
     if isinstance(data, type):
-        raise UsageError(f"{_name(data)} was given as data; give an instance: {data.__name__}(...)")
+        raise UsageError(texts.given_a_class(data))
 
 
 def _is_map_style(data: object) -> bool:
@@ -106,9 +98,7 @@ def _is_map_style(data: object) -> bool:
     except (TypeError, NotImplementedError):  # some data sets have a __len__ that only raises
         if hasattr(data, "__iter__"):
             return False
-        raise UsageError(
-            f"{_name(data)} was given as data and has no length; give it a __len__, or make it an IterableDataset"
-        ) from None
+        raise UsageError(texts.no_length(data)) from None
     return True
 
 
@@ -116,11 +106,7 @@ def _from_data_loader(loader: DataLoader[Any], options: FeedOptions) -> tuple[ob
     """The loader's data set, and the call's options overridden by the loader's."""
     shuffle = False if isinstance(loader.dataset, IterableDataset) else _is_shuffled(loader)
     if loader.batch_size is None:
-        raise UsageError(
-            "the DataLoader has "
-            + ("batch_size=None" if loader.batch_sampler is None else "a batch_sampler of its own")
-            + ", but Shoal deals the samples out; give it a batch_size per worker, and shuffle=True or False"
-        )
+        raise UsageError(texts.no_loader_batch_size(has_batch_sampler=loader.batch_sampler is not None))
     _same("batch_size", options.batch_size, loader.batch_size)
     _same("collate", options.collate, loader.collate_fn)
     _same("loaders", options.loaders or None, loader.num_workers)
@@ -140,13 +126,11 @@ def _from_data_loader(loader: DataLoader[Any], options: FeedOptions) -> tuple[ob
 
 def _same(name: str, in_call: object, in_loader: object) -> None:
     if in_call is not None and in_call != in_loader:
-        raise UsageError(
-            f"{name} is {in_call!r} in the call and {in_loader!r} in the DataLoader; leave it out of the call"
-        )
+        raise UsageError(texts.contradiction(name, in_call, in_loader))
 
 
 def _is_shuffled(loader: DataLoader[Any]) -> bool:
-    """A DataLoader's sampler says only whether to shuffle; one that chooses samples itself cannot be dealt out."""
+    """Whether the sampler shuffles. A sampler that chooses samples itself is refused: dealing is Shoal's."""
     sampler = loader.sampler
     if loader.batch_sampler is None or type(loader.batch_sampler) is BatchSampler:
         if type(sampler) is SequentialSampler:
@@ -155,7 +139,4 @@ def _is_shuffled(loader: DataLoader[Any]) -> bool:
             size = len(loader.dataset)  # type: ignore[arg-type]  # one that a RandomSampler was made for has a length
             if sampler.num_samples == size:
                 return True
-    raise UsageError(
-        f"the DataLoader has a {type(sampler).__name__} of its own, but Shoal deals the samples out; "
-        "use shuffle=True or False, and Subset(dataset, indices) to choose samples"
-    )
+    raise UsageError(texts.own_sampler(type(sampler).__name__))

@@ -1,8 +1,8 @@
 """The feed of a stream: every worker reads whole steps and keeps its part of them.
 
-The size of a step is known only when its samples were read, so nobody may read less. Loader processes each read the
-whole stream and make every k-th batch, which spreads collating but not reading. Not here: opening and reading
-(`streams`).
+The size of a step is known only when its samples were read, so every worker reads all of them. Each of k loader
+processes reads the whole stream and makes every k-th batch, which spreads collating but not reading. Not
+here: opening and reading (`streams`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from shoal.data import texts
 from shoal.data.dealing import Dealing, check_enough, deal_step, nothing_left, whole_batches
 from shoal.data.feed import Batch, Feed
 from shoal.data.loading import Assembler, Loader, LoadSettings, NoMore, collated
@@ -28,7 +29,7 @@ COLLATE_KEY = 5  # see `order`: keys for different uses start from different num
 class StreamWork(msgspec.Struct, frozen=True):
     cursor: Cursor  # where the iterator was entered
     dealing: Dealing
-    number: int  # of the batch since then
+    number: int  # of the batch, counted from there
 
 
 class StreamAssembler(Assembler):
@@ -73,10 +74,7 @@ class StreamAssembler(Assembler):
         tape = self._tape
         if tape is None or tape.epoch != epoch or not tape.reaches(start):
             if self._stream.is_one_shot and self._was_read:
-                raise DataError(
-                    f"{type(self.source).__name__} is an iterator that was already read and cannot go back to "
-                    f"sample {start} of epoch {epoch}; give an object whose __iter__ starts anew, like IterableDataset"
-                )
+                raise DataError(texts.read_already(type(self.source).__name__, start, epoch))
             self.close()
             self._was_read = True
             self._tape = tape = Tape(self._stream, seed=self._seed, epoch=epoch)
@@ -84,15 +82,9 @@ class StreamAssembler(Assembler):
 
     def _check_length(self, tape: Tape, cursor: Cursor, dealing: Dealing) -> None:
         if tape.position == 0 and cursor.epoch > 0:
-            raise DataError(
-                f"{type(self.source).__name__} gave no sample in epoch {cursor.epoch}; "
-                "its __iter__ should start anew in every epoch"
-            )
+            raise DataError(texts.does_not_start_anew(type(self.source).__name__, cursor.epoch))
         if tape.position < cursor.position:
-            raise DataError(
-                f"the job has used {cursor.position} samples of epoch {cursor.epoch}, but {type(self.source).__name__} "
-                f"ended after {tape.position}; go on with the data that the job was started with"
-            )
+            raise DataError(texts.stream_shorter(cursor, type(self.source).__name__, tape.position))
         check_enough(tape.position, dealing)
         if self._settings.drop_last and not whole_batches(dealing, tape.position) and cursor.position == 0:
             raise nothing_left(tape.position, dealing)
@@ -101,10 +93,7 @@ class StreamAssembler(Assembler):
 class StreamFeed(Feed):
     def __init__(self, stream: SampleStream, settings: LoadSettings, *, batch_size: int, seed: int) -> None:
         if stream.is_one_shot and settings.processes > 0:
-            raise UsageError(
-                f"{type(stream.source).__name__} can be read only once, but loaders={settings.processes} needs it in "
-                "every process; use loaders=0 or an object whose __iter__ starts anew"
-            )
+            raise UsageError(texts.read_only_once(type(stream.source).__name__, settings.processes))
         self.samples = _announced_length(stream.source)
         self.batch_size = batch_size
         self.order = f"{stream.order}, with seed {seed}"  # the seed of random numbers drawn while reading
@@ -114,10 +103,7 @@ class StreamFeed(Feed):
 
     def batches(self, cursor: Cursor, dealing: Dealing, stop: int | None = None) -> Generator[Batch, None, None]:
         if stop is not None:
-            raise UsageError(
-                "a stream was to be entered in the middle, as workers that run free do; use --consistency synchronous, "
-                "or data with __getitem__ and __len__"
-            )
+            raise UsageError(texts.ENTERED_IN_THE_MIDDLE)
         works = (StreamWork(cursor=cursor, dealing=dealing, number=number) for number in count())
         loaded = self._loader.run(works)
         try:

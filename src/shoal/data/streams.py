@@ -14,6 +14,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from shoal.data import texts
 from shoal.data.loading import described
 from shoal.data.order import key_of, sample_order
 from shoal.data.seeding import PrivateGenerators
@@ -33,25 +34,23 @@ class Files:
 
     def __post_init__(self) -> None:
         if isinstance(self.paths, (str, bytes, PathLike)):
-            raise UsageError(f"Files was given one path, {self.paths!r}; give a list of paths")
+            raise UsageError(texts.one_path(self.paths))
         if not callable(self.read):
-            raise UsageError(
-                f"Files was given {self.read!r} to read with; give a function that yields a file's samples"
-            )
+            raise UsageError(texts.no_reader(self.read))
         object.__setattr__(self, "paths", tuple(self.paths))
         if not self.paths:
-            raise DataError("Files was given no paths; there is nothing to train on")
+            raise DataError(texts.NO_PATHS)
         for path in self.paths:
-            # What looks like a URL is for `read` to find.
+            # Only `read` can find what a URL names.
             if "://" not in fspath(path) and not Path(path).exists():
-                raise DataError(f"the data file {fspath(path)} does not exist; check the paths given to Files")
+                raise DataError(texts.file_missing(fspath(path)))
 
 
 class SampleStream(ABC):
     """Samples in a fixed order per epoch."""
 
     source: Any  # the user's object
-    is_one_shot: bool = False  # can be read once in its life
+    is_one_shot: bool = False  # can be read only once
     order: str = "as they come"  # for people
 
     @abstractmethod
@@ -60,7 +59,7 @@ class SampleStream(ABC):
 
 
 class IterableStream(SampleStream):
-    """Anything with `__iter__`; shuffling is its own affair."""
+    """Anything with `__iter__`; if samples are to be shuffled, it has to do that itself."""
 
     def __init__(self, source: Iterable[Any]) -> None:
         self.source = source
@@ -92,14 +91,11 @@ class FileStream(SampleStream):
                     yield sample
                     count += 1
             except Exception as error:
-                raise DataError(
-                    f"the data file {fspath(path)} could not be read after {count} samples: {described(error)}; "
-                    "files must stay readable for the whole job"
-                ) from error
+                raise DataError(texts.file_unreadable(fspath(path), count, described(error))) from error
 
 
 class Tape:
-    """A stream being read, with its latest window of samples, so that a step can be read again after a regroup."""
+    """A stream being read, with its latest window of samples, so that a step can be read again after a regrouping."""
 
     def __init__(self, stream: SampleStream, *, seed: int, epoch: int) -> None:
         self.epoch = epoch
@@ -139,10 +135,8 @@ class Tape:
             raise
         except Exception as error:
             self._has_failed = True
-            raise DataError(
-                f"{type(self._stream.source).__name__} failed after {self.position + len(samples)} samples of epoch "
-                f"{self.epoch}: {described(error)}"
-            ) from error
+            source, read = type(self._stream.source).__name__, self.position + len(samples)
+            raise DataError(texts.stream_failed(source, read, self.epoch, described(error))) from error
         self.position += len(samples)
         self.has_ended = len(samples) < count
         return samples

@@ -15,10 +15,10 @@ from dataclasses import replace
 
 from shoal.engines.engine import describe_exit
 from shoal.engines.local import LocalEngine
-from shoal.environment import in_plaintext
 from shoal.errors import AddressUnavailable, Interrupted, Refused, ShoalError, by_name
 from shoal.events import StorageFailed
 from shoal.launching.coordinator_line import Broke, Connected, CoordinatorLine
+from shoal.launching.plaintext import spoken_plaintext
 from shoal.launching.processes.running import Gone, LinesPrinted, Processes, wait_for
 from shoal.launching.processes.specs import Job, worker_name, worker_process
 from shoal.launching.signals import Signals, caught_signals
@@ -44,7 +44,7 @@ def join_job(address: Address, token: str, job_of: Callable[[Welcome], Job]) -> 
         line = CoordinatorLine(lambda: _reconnect(address, token), client)
         stack.callback(line.close)
         job = job_of(client.welcome)
-        stack.enter_context(in_plaintext(job.config.plaintext))
+        stack.enter_context(spoken_plaintext(job.config.plaintext))
         engine = stack.enter_context(contextlib.closing(LocalEngine()))
         return _Joining(job, Processes(engine), line, signals).run()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig
+from shoal.launching import texts
 from shoal.settings.parameter_server_settings import PARAMETER_SERVER
 
 # Settings that only one strategy has. A job that goes on with another strategy leaves its recorded ones behind.
@@ -39,8 +40,5 @@ def check(config: JobConfig) -> JobConfig:
     config.check_together()
     if config.schedule != "auto" or config.carrier != "shoal":
         unused = f"--schedule {config.schedule}" if config.schedule != "auto" else f"--carrier {config.carrier}"
-        raise UsageError(
-            f"{unused} does not go with --strategy parameter-server, where workers exchange nothing with each other; "
-            "leave it out, or take --strategy all-reduce"
-        )
+        raise UsageError(texts.not_with_servers(unused))
     return config

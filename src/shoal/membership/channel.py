@@ -1,6 +1,6 @@
 """A client's end of a connection to the coordinator: connecting, being welcomed, cutting bytes into messages.
 
-With deadlines. Not here: what is said (`client`), the coordinator's own end (`connections`), the handshake
+All waits have deadlines. Not here: what is said (`client`), the coordinator's own end (`connections`), the handshake
 (`transport.connection`).
 """
 
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import socket
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from shoal.errors import AddressUnavailable, Refused, WireError
+from shoal.membership import texts
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.handshake import ConnectorHandshake, Distrust, Key, Untrusted
 from shoal.transport.connection.introduction import Introduction
@@ -29,45 +30,49 @@ from shoal.wire.messages import (
 )
 
 PURPOSE = b"control"
-RETRY_PAUSE = 0.05  # seconds before another try when the coordinator had no room for one more stranger
-REACH_SECONDS = 2.0  # one attempt to reach its machine, which cannot be given up meanwhile
-LOOK_SECONDS = 0.2  # between two looks whether the attempt is still wanted
-UNACKNOWLEDGED_MS = 30_000  # a connection whose bytes nobody acknowledged for so long is dead
+RETRY_PAUSE = 0.05  # seconds before another attempt when the coordinator had no room for one more stranger
+REACH_SECONDS = 2.0  # limit of one attempt to reach the coordinator's machine; an attempt cannot be cancelled
+LOOK_SECONDS = 0.2  # between two checks whether the connection is still wanted
+PREFIX_BYTES = 4  # before each message, with the length of its body
+UNACKNOWLEDGED_MS = 30_000  # a connection whose bytes were not acknowledged for so long is dead
+
+
+AnyMessage = TypeVar("AnyMessage")
 
 
 class _TurnedOff(Exception):
-    """The coordinator closed the connection before it answered; another try may do better."""
+    """The coordinator closed the connection before it answered; another attempt may succeed."""
 
 
-class MessageBuffer:
+class MessageBuffer(Generic[AnyMessage]):
     """Bytes in, messages out."""
 
-    def __init__(self) -> None:
+    def __init__(self, decode: Callable[[bytes], AnyMessage]) -> None:
+        self._decode = decode
         self._bytes = bytearray()
-        self._messages: deque[CoordinatorMessage] = deque()
 
     def feed(self, data: bytes) -> None:
         self._bytes += data
-        start = 0
-        while len(self._bytes) - start >= 4:
-            end = start + 4 + body_length(bytes(self._bytes[start : start + 4]))
-            if len(self._bytes) < end:
-                break
-            self._messages.append(decode_coordinator(bytes(self._bytes[start + 4 : end])))
-            start = end
-        del self._bytes[:start]
 
-    def take(self) -> CoordinatorMessage | None:
-        return self._messages.popleft() if self._messages else None
+    def take(self) -> AnyMessage | None:
+        """The next message that is whole, if there is one."""
+        if len(self._bytes) < PREFIX_BYTES:
+            return None
+        end = PREFIX_BYTES + body_length(bytes(self._bytes[:PREFIX_BYTES]))
+        if len(self._bytes) < end:
+            return None
+        body = bytes(self._bytes[PREFIX_BYTES:end])
+        del self._bytes[:end]
+        return self._decode(body)
 
 
 @dataclass
 class _Patience:
     deadline: float  # by time.monotonic
-    is_over: Callable[[], bool]  # asked several times a second: nobody wants the connection any more
+    is_over: Callable[[], bool]  # whether the connection is no longer wanted; called several times a second
 
     def slice(self, longest: float) -> float:
-        """Seconds of the next wait; a little even when time is over, so that what is there already can be read."""
+        """Seconds of the next wait; never 0, so that bytes which are there already can be read after the deadline."""
         return max(0.001, min(longest, self.deadline - time.monotonic()))
 
     @property
@@ -77,23 +82,21 @@ class _Patience:
 
 def connect(
     address: Address, token: str, first: Message, *, timeout: float, is_over: Callable[[], bool] = lambda: False
-) -> tuple[Endpoint, MessageBuffer, Welcome]:
-    """A connection that has been welcomed, with whatever else has arrived on it already. It does not block."""
+) -> tuple[Endpoint, MessageBuffer[CoordinatorMessage], Welcome]:
+    """A welcomed connection that does not block, with a buffer of whatever else has arrived on it already."""
     patience = _Patience(time.monotonic() + timeout, is_over)
     while True:
         met = Introduction(_reach(address, patience), ConnectorHandshake(Key(PURPOSE, token)))
         try:
             _prove(met, address, patience)
             met.endpoint.sendall(encode(first))
-            buffer = MessageBuffer()
+            buffer = MessageBuffer(decode_coordinator)
             while (welcome := _await_welcome(met.endpoint, buffer, address, patience)) is None:
                 patience.deadline = time.monotonic() + timeout
         except _TurnedOff:
             met.endpoint.close()
             if patience.slice(RETRY_PAUSE) < RETRY_PAUSE or is_over():
-                raise AddressUnavailable(
-                    f"the coordinator at {address} closes new connections; is it busy or over?"
-                ) from None
+                raise AddressUnavailable(texts.closes_connections(address)) from None
             time.sleep(RETRY_PAUSE)
         except OSError as error:
             met.endpoint.close()
@@ -108,8 +111,8 @@ def connect(
 
 def _no_answer(address: Address, timeout: float, error: OSError) -> AddressUnavailable:
     if isinstance(error, TimeoutError):
-        return AddressUnavailable(f"the coordinator at {address} did not answer within {timeout:g} s")
-    return AddressUnavailable(f"the connection to the coordinator at {address} broke: {error.strerror or error}")
+        return AddressUnavailable(texts.no_answer(address, timeout))
+    return AddressUnavailable(texts.connection_broke(address, error.strerror or error))
 
 
 def _reach(address: Address, patience: _Patience) -> socket.socket:
@@ -122,10 +125,7 @@ def _reach(address: Address, patience: _Patience) -> socket.socket:
                 if patience.is_out:
                     raise
     except OSError as error:
-        raise AddressUnavailable(
-            f"no coordinator can be reached at {address}: {error.strerror or error}; is the job still running?"
-        ) from None
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raise AddressUnavailable(texts.no_coordinator(address, error.strerror or error)) from None
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
     return connection
 
@@ -147,22 +147,20 @@ def _prove(met: Introduction, address: Address, patience: _Patience) -> None:
 
 def _distrusted(untrusted: Untrusted, address: Address) -> Refused:
     if untrusted.distrust is Distrust.REFUSED:
-        return Refused(
-            f"the coordinator at {address} refused this process: wrong token; use the token file of this job"
-        )
+        return Refused(texts.wrong_token(address))
     if untrusted.distrust is Distrust.UNPROVEN:
-        return Refused(f"whoever listens at {address} does not hold this job's token; is the address right?")
-    return Refused(f"the coordinator at {address}: {untrusted}")
+        return Refused(texts.foreign_listener(address))
+    return Refused(texts.untrusted(address, untrusted))
 
 
 def _await_welcome(
-    connection: Endpoint, buffer: MessageBuffer, address: Address, patience: _Patience
+    connection: Endpoint, buffer: MessageBuffer[CoordinatorMessage], address: Address, patience: _Patience
 ) -> Welcome | None:
-    """None: the coordinator is there, and holds its answer back until it can write its decisions down."""
+    """None: the coordinator is there, but holds its answer back until it can write its decisions down."""
     while (message := buffer.take()) is None:
         buffer.feed(_receive_some(connection, 65536, patience))
     if isinstance(message, Turned):
-        raise Refused(f"the coordinator at {address} turned this process away: {message.reason}")
+        raise Refused(texts.turned_away(address, message.reason))
     if isinstance(message, Beat):
         return None
     if not isinstance(message, Welcome):

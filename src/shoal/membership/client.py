@@ -1,8 +1,8 @@
-"""A worker's client of the coordinator: what it says, what it has heard, and waiting for that.
+"""A worker's client of the coordinator: sends the worker's messages, keeps what was heard, and waits for news.
 
-`CoordinatorClient` keeps a worker in the job while its training thread computes, also through times in which the
-coordinator is away. Not here: the thread and the connection (`line`), what follows from messages (`heard`), the
-launcher's client (`watcher`).
+`CoordinatorClient` keeps a worker in the job while its training thread computes, even while the coordinator is away.
+Not here: the thread and the connection (`line`), what follows from messages (`heard`), the launcher's client
+(`watcher`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from shoal.errors import AddressUnavailable, WireError, by_name
 from shoal.events import AnyEvent
 from shoal.job_config import JobConfig, from_toml
-from shoal.membership import channel
+from shoal.membership import channel, texts
 from shoal.membership.core import reasons
 from shoal.membership.line import Line, LineConfig
 from shoal.membership.member.call_book import CallBook
@@ -50,8 +50,8 @@ from shoal.wire.messages import (
 )
 
 LAST_WORD_SECONDS = 30.0  # how long a last word (Leave, Failed) waits for a coordinator that is away
-LOOK_SECONDS = 0.5  # between two looks, of a worker that is done, whether it should go before the others
-AWAY_SECONDS = 600.0  # beyond the lease; a coordinator that has been away for so long is lost
+LOOK_SECONDS = 0.5  # how often a worker that is done checks whether it should go before the others
+AWAY_SECONDS = 600.0  # beyond the lease; after that a coordinator that is away is lost
 
 
 class CoordinatorClient:
@@ -59,17 +59,17 @@ class CoordinatorClient:
 
     def __init__(self, settings: JobConfig, welcome: Welcome, join: Join) -> None:
         """Use `connect`."""
-        self.welcome = welcome  # the first one
+        self.welcome = welcome  # from the first connection
         self.settings = settings
-        self.on_interrupt: Callable[[str, int | None], None] | None = None  # reason, and below which generation
-        self.on_fault: Callable[[Inject], None] | None = None  # a link is to be cut or slowed down
+        self.on_interrupt: Callable[[str, int | None], None] | None = None  # gets the `Interruption`'s two fields
+        self.on_fault: Callable[[Inject], None] | None = None  # cuts a link or slows it down
         self.stalled: Callable[[], float] = lambda: 0.0  # seconds that this worker has been blocked in a collective
-        self.disk_full_until = 0.0  # by time.monotonic: a fault on purpose
+        self.disk_full_until = 0.0  # by time.monotonic: an injected fault
         self._join = join
-        self._news = threading.Condition()  # guards what was heard, and when
+        self._news = threading.Condition()  # guards `_heard` and `_heard_at`
         self._heard = Heard(join.worker)
         self._heard_at = time.monotonic()
-        self._answered: Expelled | None = None  # the expulsion that this worker's newest notice came after
+        self._answered: Expelled | None = None  # the expulsion that this worker's newest notice answers
         self._position = (0, "start-up")
         self._book = CallBook(join.worker)
         self._point = 0  # the last meeting outside loops that the script has come to
@@ -77,7 +77,7 @@ class CoordinatorClient:
 
     @classmethod
     def connect(cls, address: Address, token: str, join: Join, *, timeout: float) -> Self:
-        """Join the job. AddressUnavailable when nobody listens, Refused for a wrong token or when turned away."""
+        """Join the job. AddressUnavailable if nobody listens, Refused if the token is wrong or the job says no."""
         connection, buffer, welcome = channel.connect(address, token, join, timeout=timeout)
         try:
             settings = from_toml(welcome.config, origin="the coordinator's configuration")
@@ -117,12 +117,12 @@ class CoordinatorClient:
 
     @property
     def is_over(self) -> bool:
-        """The job has ended or the coordinator is lost: nothing more will be heard from it."""
+        """The job has ended or the coordinator is lost: no more messages will come."""
         return self._heard.ended is not None or self._heard.lost is not None
 
     @property
     def left_out_by(self) -> Generation | None:
-        """The newest generation, where this worker is not in it or not any more."""
+        """The newest generation, if this worker is not in it."""
         with self._news:
             return None if self._heard.is_member else self._heard.generation
 
@@ -137,7 +137,7 @@ class CoordinatorClient:
                 self._news.wait()
 
     def wait_for_word(self, after: int) -> Generation | Expelled | Briefing:
-        """The same, but an expulsion that came since the last notice ends the wait too, and so does a briefing."""
+        """The same, but a briefing, or an expulsion since the last notice, also ends the wait."""
         with self._news:
             while (word := self._word(after)) is None:
                 if (briefing := self._heard.briefing) is not None:
@@ -147,7 +147,7 @@ class CoordinatorClient:
             return word
 
     def _await_word(self, after: int, timeout: float) -> Generation | Expelled | None:
-        """The same; None when this worker is released, or nothing comes for so long."""
+        """The same without briefings; None if this worker is released, or nothing comes within `timeout` seconds."""
         with self._news:
             limit = time.monotonic() + timeout
             while not self._heard.is_released and (word := self._word(after)) is None:
@@ -163,7 +163,7 @@ class CoordinatorClient:
         return expulsion if expulsion is not self._answered else None
 
     def wait_for_news(self, of: Generation, timeout: float) -> bool:
-        """Whether, within so many seconds, the job ended, a newer generation formed, a briefing or a release came."""
+        """Whether within `timeout` seconds the job ended, a newer generation formed, or a briefing or release came."""
 
         def is_there() -> bool:
             heard = self._heard
@@ -173,22 +173,22 @@ class CoordinatorClient:
             return self._news.wait_for(is_there, timeout)
 
     def wait_heard(self, within: float) -> None:
-        """Block until something was heard within so many seconds before now. Raises the job's error as above."""
+        """Block until the coordinator was heard within the last `within` seconds. Raises the job's error as above."""
         with self._news:
             while time.monotonic() - self._heard_at > within:
                 self._raise_if_over()
                 self._news.wait()
 
     def interruption(self, generation: int) -> str | None:
-        """Why work in this generation is of no more use; None while it is.
+        """Why work in this generation has become useless; None while it has not.
 
-        To be asked after `on_interrupt` has something to act on: news from before that moment is not repeated.
+        Ask this once `on_interrupt` can act on an interruption: earlier ones are not repeated.
         """
         with self._news:
             return self._heard.interruption(generation)
 
     def wait_settled(self, checkpoint: str, timeout: float) -> bool | None:
-        """Block until that is known, for `timeout` seconds at most. None also, and at once, when the job is over."""
+        """Whether a checkpoint was published. Blocks until that is known; None after `timeout` s or the job's end."""
         with self._news:
             self._news.wait_for(lambda: checkpoint in self._heard.settled or self.is_over, timeout)
             return self._heard.settled.get(checkpoint)
@@ -206,7 +206,7 @@ class CoordinatorClient:
         self._position = (step, operation)
 
     def reach(self, point: int) -> None:
-        """How far the script has got outside loops: said at once, since it counts if this process is killed now."""
+        """How far the script has got outside loops. Sent at once: it matters if this process is killed next."""
         self._point = point
         self._line.send(self.beat())
 
@@ -215,11 +215,11 @@ class CoordinatorClient:
             self._line.send(Report(events=events))
 
     def unanswered(self, generation: int, peer: int) -> None:
-        """A worker's machine does not answer, and a collective of this generation fails because of it."""
+        """The machine of `peer` does not answer, so that a collective of this generation fails."""
         self._line.send(Unanswered(generation=generation, peer=peer))
 
     def tell(self, notice: Notice) -> None:
-        """This worker waits for a generation, or is done. Said again on every new connection until there is one."""
+        """This worker waits for a generation, or is done. Repeated on every new connection until one has formed."""
         if isinstance(notice, ExchangeBroken):
             notice = msgspec.structs.replace(notice, reason=reasons.shortened(notice.reason))
         with self._news:
@@ -227,8 +227,8 @@ class CoordinatorClient:
         self._line.send(notice)
 
     def call_made(self, index: int, made: Made) -> None:
-        """This worker's script has made a call, or the call gave its result. Told where this worker was asked to."""
-        with self._news:  # what is told later must be newer
+        """The script has made a call, or the call has returned its result. Sent if this worker is the teller."""
+        with self._news:  # calls must be sent in order
             self._tell_calls(self._book.made(index, made))
 
     def _tell_calls(self, messages: Iterable[Calls]) -> None:
@@ -250,10 +250,10 @@ class CoordinatorClient:
     def finish(
         self, notice: Done, leave_wish: Callable[[], str | None], wait_outside: Callable[[Ready], None]
     ) -> Generation | None:
-        """This worker's script is done: wait until it may go, or until there is a generation that needs it again.
+        """This worker's script is done: wait for its release, or for a generation that needs this worker again.
 
-        Raises the job's error as above. `leave_wish`: why it should go before the others, once it should.
-        `wait_outside`: say that this worker, which was put out, waits to be let in.
+        Raises the job's error as above. `leave_wish` returns why this worker should go before the others, or None.
+        `wait_outside` says `Ready` for this worker after it was put out.
         """
         self.tell(notice)
         is_out = False
@@ -261,7 +261,7 @@ class CoordinatorClient:
             try:
                 word = self._await_word(notice.generation, LOOK_SECONDS)
             except AddressUnavailable:
-                if notice.is_through:  # nobody is there to want more of it, and it has nothing left to do
+                if notice.is_through:  # the coordinator is gone, and nothing is left to run
                     return None
                 raise
             if isinstance(word, Generation):
@@ -278,11 +278,11 @@ class CoordinatorClient:
         return None
 
     def leave(self, *, step: int, reason: str, is_handover: bool = False) -> None:
-        """This worker's script has come to its last line, or it hands its place over."""
+        """This worker's script has come to its last line, or this worker hands its place over."""
         self._say_last(Leave(step=step, reason=reason, is_handover=is_handover))
 
     def _say_last(self, word: Leave | Failed) -> None:
-        """Returns when the coordinator has it: a word that is lost with a connection is said again on the next one."""
+        """Wait until the coordinator has the message; it is sent again if the connection breaks."""
         self._line.send(word)
         with self._news:
             self._news.wait_for(lambda: self._heard.is_noted or self.is_over, LAST_WORD_SECONDS)
@@ -325,7 +325,7 @@ class CoordinatorClient:
         self._interrupt(interruption)
 
     def all_heard(self) -> None:
-        """Only now, so that after a long sleep of this process old words do not pass for news."""
+        """Only now renew `_heard_at`: after a long sleep of this process, earlier messages may be old."""
         with self._news:
             self._heard_at = time.monotonic()
             self._news.notify_all()
@@ -350,7 +350,7 @@ class CoordinatorClient:
 
     def lost(self, reason: str) -> None:
         with self._news:
-            self._heard.lost = f"the coordinator at {self._line.address} is gone: {reason}"
+            self._heard.lost = texts.coordinator_gone(self._line.address, reason)
             self._news.notify_all()
         self._interrupt(Interruption(self._heard.lost))
 

@@ -1,7 +1,7 @@
 """The coordinator's end of connections: messages in and out, limits on strangers and on slow readers.
 
-Works on bytes as they come, in asyncio's loop and without a task per connection: thousands of members send a heartbeat
-each second. Not here: what messages mean (`core`), the client's end (`channel`), the handshake and encryption
+Handles bytes as they come, in asyncio's event loop and without a task per connection: thousands of members send a
+heartbeat each second. Not here: what messages mean (`core`), the client's end (`channel`), the handshake and encryption
 (`transport.connection`).
 """
 
@@ -13,40 +13,41 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.errors import WireError
-from shoal.membership.channel import PURPOSE, UNACKNOWLEDGED_MS
+from shoal.membership.channel import PURPOSE, UNACKNOWLEDGED_MS, MessageBuffer
 from shoal.transport.connection.door import Door
 from shoal.transport.connection.handshake import ListenerHandshake
 from shoal.transport.connection.introduction import Introduction
 from shoal.transport.connection.sending import SendQueue
-from shoal.wire.messages import ClientMessage, body_length, decode_client
+from shoal.wire.messages import ClientMessage, decode_client
 
 MAX_UNREAD = 8 * 1024 * 1024  # bytes waiting for a client that does not read
-READ_BYTES = 256 * 1024  # of one client before the others have their turn
+READ_BYTES = 256 * 1024  # read from one client before the others have their turn
 SEND_BYTES = 1024 * 1024  # handed to the kernel at once
-GOODBYE_SECONDS = 1.0  # for what clients are told at the end to get out
+GOODBYE_SECONDS = 1.0  # at the end, for sending the last messages
 LINGER_SECONDS = 0.2  # after that, for clients to close from their side
 
 
 @dataclass(frozen=True)
 class Hearers:
-    """Whom a connection tells what happens on it. Clients are numbered in the order of their first messages."""
+    """Callbacks for what happens on a connection. Clients are numbered in the order of their first messages."""
 
     arrived: Callable[[int, ClientMessage], None]
-    closed: Callable[[int, str], None]  # with the reason if this side closed it; not after `Connections.close`
+    closed: Callable[[int, str], None]  # gets the reason if this side closed it; not called after `Connections.close`
+    intercepted: Callable[[str], None]  # gets the host of whoever decrypts connections; once for each
 
 
 class Connections:
     """All connections to the coordinator."""
 
     def __init__(self, listener: socket.socket, token: str, hearers: Hearers) -> None:
-        """`listener` is bound and listening, and belongs to the connections from now on."""
+        """`listener` is bound and listening; this object owns it from now on."""
         self.token = token
         self.hearers = hearers
         self._door: Door[Connection] = Door(listener, self._take_in, Connection.abort)
         self._clients: dict[int, Connection] = {}
         self._open: set[Connection] = set()
         self._count = 0
-        self._timer: asyncio.TimerHandle | None = None  # for what is due at the door
+        self._timer: asyncio.TimerHandle | None = None  # for the next deadline of the door
 
     # The door
 
@@ -65,7 +66,7 @@ class Connections:
             self._door.close()
 
     def _attend(self) -> None:
-        """Wait for whoever comes, and for what is due."""
+        """Wait for the next stranger and for the door's next deadline."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -95,11 +96,15 @@ class Connections:
     # From connections
 
     def greeted(self, connection: Connection) -> int:
-        """Its first message is there: it gets a number."""
+        """The connection's first message has come: give it a number."""
         self._door.settle(connection)
         self._count += 1
         self._clients[self._count] = connection
         return self._count
+
+    def refused(self, met: Introduction) -> None:
+        if self._door.is_news(met.interceptor):
+            self.hearers.intercepted(met.interceptor)
 
     def lost(self, connection: Connection, reason: str) -> None:
         self._open.discard(connection)
@@ -111,7 +116,7 @@ class Connections:
     # From the coordinator
 
     def send(self, client: int, data: bytes) -> None:
-        """To a client that does not read, or is gone, nothing is sent."""
+        """Nothing is sent to a client that is gone; one that does not read is cut off."""
         connection = self._clients.get(client)
         if connection is None or connection.is_closing:
             return
@@ -123,17 +128,17 @@ class Connections:
         connection.write(data)
 
     def reads_well(self, client: int) -> bool:
-        """It can be shown what it may miss."""
+        """The client reads fast enough to be sent messages that it could do without."""
         connection = self._clients.get(client)
         return connection is not None and connection.unread <= MAX_UNREAD // 2
 
     def close(self, client: int) -> None:
-        """Once what was sent to it is out. Nothing more is heard of it."""
+        """Close the connection once everything is sent. No callback follows."""
         if (connection := self._clients.pop(client, None)) is not None:
             connection.close()
 
     async def say_goodbye(self) -> None:
-        """Let what was sent get out and clients close first: closing on unread bytes could destroy what we sent."""
+        """Send everything and let clients close first: closing with unread bytes could destroy what we sent."""
         time = self._loop.time
         for connection in self._clients.values():
             connection.write_eof()
@@ -151,9 +156,8 @@ class Connection:
     """One connection: a proof that the other side holds the token, a first message, then a client."""
 
     def __init__(self, connections: Connections, endpoint: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
-        """`OSError`: it is gone already."""
+        """Raises OSError if the connection is gone already."""
         endpoint.setblocking(False)
-        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
         self.client: int | None = None  # its number, once its first message is there
         self.is_closing = False
@@ -162,9 +166,9 @@ class Connection:
         self._met = Introduction(endpoint, ListenerHandshake({PURPOSE: connections.token}.get))
         self._is_proved = False
         self._is_gone = False
-        self._ends = False  # this side has said its last word
-        self._queue = SendQueue()
-        self._bytes = bytearray()
+        self._ends = False  # nothing more will be written
+        self._queue: SendQueue[None] = SendQueue()
+        self._buffer = MessageBuffer(decode_client)
         self._reason = ""  # why this side closed it
         self._met.open()
         loop.add_reader(self._descriptor, self._readable)
@@ -190,50 +194,42 @@ class Connection:
             self.close()
 
     def _prove(self) -> bool:
-        """Whether it has proved that it holds the token."""
+        """Whether the client has proved that it holds the token."""
         self._is_proved = self._met.advance()
         if self._is_proved:
             self._met.welcome()
         elif self._met.was_refused:
+            self._connections.refused(self._met)
             self.close()
         return self._is_proved
 
     def _take_in(self) -> None:
-        """What has come, as far as it is this client's turn."""
+        """Read what has come, up to this client's share of the time."""
         taken = 0
         while taken < READ_BYTES:
             data = self._met.endpoint.recv(READ_BYTES)
             if not data:
-                self.close()  # it says nothing more, and may still hear what was said to it
+                self.close()  # the client will send nothing more, but may still read
                 return
             taken += len(data)
-            self._bytes += data
+            self._buffer.feed(data)
             self._read()
             if self.is_closing or not self._met.endpoint.has_more():
-                return  # if the kernel has more, it says so
+                return  # if the kernel has more, the event loop calls again
         self._loop.call_soon(self._readable)
 
     def _read(self) -> None:
-        """Hand over every message that is whole."""
-        start, there = 0, len(self._bytes)
-        try:
-            while there - start >= 4 and not self.is_closing:
-                end = start + 4 + body_length(bytes(self._bytes[start : start + 4]))
-                if there < end:
-                    break
-                message = decode_client(bytes(self._bytes[start + 4 : end]))
-                start = end
-                if self.client is None:
-                    self.client = self._connections.greeted(self)
-                self._connections.hearers.arrived(self.client, message)
-        finally:
-            del self._bytes[:start]
+        """Hand over every complete message."""
+        while not self.is_closing and (message := self._buffer.take()) is not None:
+            if self.client is None:
+                self.client = self._connections.greeted(self)
+            self._connections.hearers.arrived(self.client, message)
 
     # Bytes out
 
     @property
     def unread(self) -> int:
-        """Bytes that the other side has not taken."""
+        """Bytes that the kernel has not taken yet."""
         return self._queue.size
 
     def write(self, data: bytes) -> None:
@@ -243,13 +239,13 @@ class Connection:
             self._push()
 
     def write_eof(self) -> None:
-        """Say nothing more, once all that was said is out."""
+        """End the stream once everything is sent."""
         self._ends = True
         if not self._queue:
             self._push()
 
     def _push(self) -> None:
-        """Send what the kernel takes; the rest when it takes more."""
+        """Send what the kernel takes now, and the rest when it takes more."""
         try:
             while self._queue:
                 if not self._queue.push(self._met.endpoint, SEND_BYTES):
@@ -265,10 +261,10 @@ class Connection:
         if self.is_closing:
             self._loop.call_soon(self.abort)
 
-    # Its end
+    # The end of the connection
 
     def close(self) -> None:
-        """Once what was sent is out. Nothing more is read."""
+        """Close once everything is sent. Nothing more is read."""
         if self.is_closing:
             return
         self.is_closing = True

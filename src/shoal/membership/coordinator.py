@@ -1,7 +1,7 @@
 """The coordinator's process: connections, time and the job's record around the pure core.
 
-Covers listening, and carrying out the core's instructions, none before the decisions that it rests on are on disk.
-Decides nothing about the job itself: that is `core`. Bytes and strangers are in `connections`.
+Listens, and carries out the core's instructions once the decisions that they depend on are on disk. Not here: decisions
+about the job (`core`), bytes and strangers (`connections`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from shoal.errors import AddressUnavailable, UsageError, WireError
 from shoal.events import JobStarted, Record, StorageFailed, StorageRestored
 from shoal.job_config import JobConfig
+from shoal.membership import texts
 from shoal.membership.connections import Connections, Hearers
 from shoal.membership.core.admission import OWN_EVENTS
 from shoal.membership.core.core import TICK, MembershipCore
@@ -37,6 +38,7 @@ from shoal.membership.core.protocol import (
     Instruction,
     Interrupt,
     Note,
+    Noticed,
     Program,
     Publish,
     Published,
@@ -54,13 +56,14 @@ from shoal.membership.record.ledger import Ledger
 from shoal.membership.record.storage import StorageNews, Trouble
 from shoal.membership.record.worker_clocks import own_clock
 from shoal.transport.connection import listening
+from shoal.transport.connection.door import interception
 from shoal.values import Address
 from shoal.wire.messages import Beat, ClientMessage, Happened, Welcome, encode
 
 BACKLOG = 1024  # connections that may wait to be accepted: all workers of a job start at once
-DISCARD_SECONDS = 5.0  # at the end, for the files of lost checkpoints to be removed
+DISCARD_SECONDS = 5.0  # at the end of the job, for removing the files of lost checkpoints
 CLOCK_STEP = 1e-5  # seconds between two events, at least
-LEDGER_SECONDS = 10.0  # that the end of a job waits for a disk on which it cannot be written down
+LEDGER_SECONDS = 10.0  # that the end of a job waits for a disk that cannot be written
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,11 @@ class CoordinatorSettings:
     run_dir: Path | None  # None: no record is kept
     started: JobStarted  # the record's first event
     publisher: Publisher | None = None  # None: checkpoints are all lost
-    after_generation: int = 0  # the first one is the next; above every generation of a job that goes on
-    shares: tuple[int, ...] = ()  # recorded ones, by rank; used where the number of workers is the same
+    after_generation: int = 0  # generations count on from here: the highest of the job's checkpoints
+    shares: tuple[int, ...] = ()  # recorded shares by rank; used where the number of workers is the same
     servers: str = ""  # HOST:PORT of the keeper of the job's parameter servers, for workers
-    space: str = ""  # the job's name there
-    launcher: int = 0  # process that started this one and sees to the job's processes; 0: none
+    space: str = ""  # the job's name on those servers
+    launcher: int = 0  # id of the launcher's process, which started this one; 0: none
     joins: bool = False  # the script's workers are expected to join
 
 
@@ -90,15 +93,13 @@ def open_listener(address: Address, token: str) -> socket.socket:
 
 def refuse_without_token(address: Address, token: str) -> None:
     if not token and not address.is_loopback:
-        raise UsageError(
-            f"listening on {address} without a token would let anybody in; give a token or listen on 127.0.0.1"
-        )
+        raise UsageError(texts.no_token(address))
 
 
 def _cannot_listen(address: Address, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"cannot listen on {address}: the port is in use; choose another with --address, or 0 for any free one"
-    return f"cannot listen on {address}: {error.strerror or error}; choose another with --address"
+        return texts.port_in_use(address)
+    return texts.cannot_listen(address, error.strerror or error)
 
 
 def serve(settings: CoordinatorSettings) -> int:
@@ -113,15 +114,16 @@ class _Coordinator:
         self._ledger = Ledger(settings.run_dir)
         self._inputs: deque[Input] = deque()
         self._handling = False
-        self._todo: deque[Instruction] = deque()  # not carried out yet: decisions before them are not on disk
-        self._is_scheduled = False  # they will be, at the end of this round of the loop
+        self._todo: deque[Instruction] = deque()  # instructions whose decisions are not on disk yet
+        self._is_scheduled = False  # they will be carried out at the end of this round of the event loop
         self._is_blocked = False  # decisions wait for a disk that cannot be written
-        self._end_due: float | None = None  # while blocked: when the end of the job waits no longer
+        self._end_due: float | None = None  # while blocked: until when the end of the job waits
         self._storage = StorageNews()
-        # What makes this process's clock the time since 1970, but not before what is written.
+        # Added to this process's clock: gives the time since 1970, but never before the last record on disk.
         self._base = max(time.time(), self._journal.last_time) - own_clock()
         self._noted = 0.0  # time of the last event
-        self._connections = Connections(settings.listener, settings.token, Hearers(self._arrived, self._closed))
+        hearers = Hearers(self._arrived, self._closed, self._intercepted)
+        self._connections = Connections(settings.listener, settings.token, hearers)
 
     async def run(self) -> int:
         self._loop = asyncio.get_running_loop()
@@ -144,7 +146,7 @@ class _Coordinator:
         return self._over.result()
 
     def _start_core(self) -> MembershipCore:
-        """A job that has begun goes on with what its last coordinator had decided."""
+        """A job that has begun goes on with the decisions of its last coordinator."""
         settings, started = self._settings, self._settings.started
         remembered = self._ledger.read()
         if remembered == Remembered():
@@ -164,7 +166,7 @@ class _Coordinator:
         while not self._over.done():
             await asyncio.wait({self._over}, timeout=TICK)
             self._feed(Tick())
-            self._journal.flush()  # what could not be written before
+            self._journal.flush()  # retry lines that could not be written before
             if self._is_blocked:
                 self._carry_out_all()
             self._look_at_storage()
@@ -177,7 +179,7 @@ class _Coordinator:
             self._loop.add_signal_handler(number, self._interrupted, number)
 
     def _interrupted(self, number: signal.Signals) -> None:
-        """The kernel sends SIGTERM too when the launcher has died."""
+        """Handle a signal. The kernel also sends SIGTERM when the launcher has died."""
         launcher = self._settings.launcher
         if launcher and os.getppid() != launcher:
             self._feed(Interrupt("the launcher is gone", is_final=True))
@@ -192,9 +194,12 @@ class _Coordinator:
     def _closed(self, client: int, reason: str) -> None:
         self._feed(Closed(client, reason))
 
+    def _intercepted(self, source: str) -> None:
+        self._feed(Noticed(interception("the coordinator", source)))
+
     def _answered(self, answer: Published | PublishFailed) -> None:
-        """In the publisher's thread."""
-        with contextlib.suppress(RuntimeError):  # it took so long that the loop is closed
+        """Called in the publisher's thread."""
+        with contextlib.suppress(RuntimeError):  # the answer took so long that the event loop is closed
             self._loop.call_soon_threadsafe(self._feed, answer)
 
     def _feed(self, happened: Input) -> None:
@@ -212,7 +217,7 @@ class _Coordinator:
             self._handling = False
 
     def _note_down(self, instructions: tuple[Instruction, ...]) -> None:
-        """They are carried out soon, with those of everything else that has come in meanwhile: one write for all."""
+        """Queue instructions. Those of all inputs that come in together need only one write to disk."""
         for instruction in instructions:
             if isinstance(instruction, WriteDown):
                 self._ledger.add(instruction.decision)
@@ -220,19 +225,19 @@ class _Coordinator:
                 self._todo.append(instruction)
             else:
                 self._carry_out(instruction)
-                if isinstance(instruction, CatchUp):  # once more for what is held back now
+                if isinstance(instruction, CatchUp):  # again later, for events that are held back now
                     self._todo.append(instruction)
         if self._todo and not self._is_scheduled and not self._is_blocked:
             self._is_scheduled = True
             self._loop.call_soon(self._carry_out_all)
 
     def _carry_out_all(self) -> None:
-        """In order, and none before the decisions among them are on disk: nobody hears of what could be forgotten."""
+        """Carry out instructions in order, once all decisions are on disk: nobody hears of what could be forgotten."""
         self._is_scheduled = False
         try:
             if not self._ledger.flush() and not self._gives_up():
                 return  # the next tick tries again
-            # What follows may lose a client, and so bring decisions that are not on disk yet: those wait.
+            # Carrying these out may lose a client and so cause new decisions, which are not on disk yet: those wait.
             ready, self._todo = self._todo, deque()
             self._look_at_storage()
             self._is_blocked = False
@@ -243,12 +248,12 @@ class _Coordinator:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """A mistake of ours must end the coordinator, not leave it half working."""
+        """A bug must end the coordinator, not leave it half working."""
         if not self._over.done():
             self._over.set_exception(error)
 
     def _gives_up(self) -> bool:
-        """Decisions cannot be written, which is said at once. A job that is to end does not wait for that for ever."""
+        """Decisions cannot be written: announce that. Whether a job that is to end has waited for the disk enough."""
         self._is_blocked = True
         self._look_at_storage()
         now = self._loop.time()
@@ -257,7 +262,7 @@ class _Coordinator:
         return self._end_due is not None and now >= self._end_due
 
     def _look_at_storage(self) -> None:
-        """Say which files cannot be written, and which can be again."""
+        """Announce which files cannot be written, and which can be written again."""
         ledger = self._ledger.trouble
         troubles = [*([] if ledger is None else [ledger]), *self._journal.troubles]
         if not troubles and self._storage.is_quiet:
@@ -268,7 +273,7 @@ class _Coordinator:
 
     def _carry_out(self, instruction: Instruction) -> None:
         if isinstance(instruction, Send):
-            self._journal.flush()  # nobody hears of what is not in the record
+            self._journal.flush()  # nobody hears of anything that is not in the record
             data = encode(instruction.message)
             for client in instruction.clients:
                 self._connections.send(client, data)
@@ -285,21 +290,21 @@ class _Coordinator:
             self._over.set_result(instruction.exit_code)
 
     def _write(self, note: Note) -> None:
-        # Times only go on, whatever is done to the time of day, and no two events have the same.
+        # Times never go back, even if the time of day is changed, and no two events have the same time.
         self._noted = max(self._base + own_clock(), self._noted + CLOCK_STEP)
         for record in self._journal.write(Record(time=self._noted, event=note.event)):
             for client in note.watchers:
                 self._show(client, record)
 
     def _show(self, client: int, record: Record) -> None:
-        """A watcher that reads slowly misses events rather than the job's end; the file has them all."""
+        """A watcher that reads slowly misses events, but not the job's end; the file has all events."""
         if self._connections.reads_well(client):
-            with contextlib.suppress(WireError):  # an event so long that it cannot be passed on
+            with contextlib.suppress(WireError):  # the event is too long for a message
                 self._connections.send(client, encode(Happened(time=record.time, event=record.event)))
 
 
 def _rests_on_nothing(instruction: Instruction) -> bool:
-    """Whether it may be carried out before decisions that came earlier: it tells nothing that could be forgotten."""
+    """Whether an instruction may be carried out before earlier decisions are on disk, since it reveals none of them."""
     match instruction:
         case Send(message=Beat()) | Send(message=Welcome(generation=None)) | CatchUp():
             return True

@@ -1,7 +1,7 @@
-"""A worker's line to the coordinator: a thread that sends and receives, and connects again when the line broke.
+"""A worker's line to the coordinator: a thread that sends, receives, and connects again when the connection broke.
 
-What is said and what is heard goes through an `Ear`; here are only bytes, time and the connection. Not here: connecting
-once and the handshake (`channel`), the order of what is on its way (`outbox`), what it means (`client`).
+Handles bytes, time and the connection; messages pass through an `Ear`. Not here: connecting once and the handshake
+(`channel`), the order of messages to send (`outbox`), what messages mean (`client`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from shoal.transport.connection.endpoint import Endpoint
 from shoal.values import Address
 from shoal.wire.messages import CoordinatorMessage, Heartbeat, Join, Message, Welcome
 
-FLUSH_SECONDS = 1.0  # how long closing waits for what was said to get out
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between tries to reach a coordinator that is away
-HELD_UP = 1.0  # seconds beyond what was asked for that a wait took, from which on this process was stopped
-ANSWER_SECONDS = 10.0  # that one such try may take
+FLUSH_SECONDS = 1.0  # how long closing waits for queued messages to be sent
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between attempts to reach a coordinator that is away
+HELD_UP = 1.0  # seconds; if a wait took this much longer than asked, the process was stopped
+ANSWER_SECONDS = 10.0  # limit of one attempt to connect again
 CLOSED = "it closed the connection"
 
 
@@ -42,35 +42,37 @@ class LineConfig:
 
 
 class Ear(Protocol):
-    """Whoever is at this end. All calls come from the line's thread."""
+    """The user of a line. All calls come from the line's thread."""
 
     @property
     def is_over(self) -> bool:
-        """The job is: a connection that closes now is the end, and not to be made again."""
+        """The job is over: do not connect again when the connection closes."""
 
     def beat(self) -> Heartbeat: ...
 
     def take_in(self, message: CoordinatorMessage) -> None:
-        """May raise a ShoalError: then the line ends."""
+        """A ShoalError ends the line."""
 
     def all_heard(self) -> None:
-        """Everything that had come was taken in."""
+        """Everything that had arrived was taken in."""
 
     def first_words(self) -> Join:
-        """For the next connection."""
+        """The first message of the next connection."""
 
     def back(self, welcome: Welcome) -> None:
         """There is a new connection."""
 
     def lost(self, reason: str) -> None:
-        """The line has ended, and not from this side."""
+        """The line has ended, and was not closed from this side."""
 
 
 class Line:
     """`send`, `flush` and `close` may be called from any thread."""
 
-    def __init__(self, connection: Endpoint, buffer: channel.MessageBuffer, config: LineConfig, ear: Ear) -> None:
-        """`connection` has been welcomed, and belongs to the line from now on. `start` starts the thread."""
+    def __init__(
+        self, connection: Endpoint, buffer: channel.MessageBuffer[CoordinatorMessage], config: LineConfig, ear: Ear
+    ) -> None:
+        """`connection` has been welcomed; the line owns it from now on. `start` starts the thread."""
         self.address = config.address
         self.outbox = Outbox()
         self.sending = threading.Condition()  # guards the outbox and the writing side of the socket
@@ -88,7 +90,7 @@ class Line:
     def start(self) -> None:
         self._thread.start()
 
-    # From any thread: as far as the socket takes it at once, the rest from the line's own
+    # From any thread: send what the socket takes at once; the line's thread sends the rest
 
     def send(self, message: Message) -> None:
         with self.sending:
@@ -101,7 +103,7 @@ class Line:
             self._wake()
 
     def flush(self, while_away: float = FLUSH_SECONDS) -> None:
-        """Wait until all that was said is out; longer where the coordinator is away and may come back."""
+        """Wait until all messages are sent; `while_away`: seconds to wait for a coordinator that is away."""
         with self.sending:
             self.sending.wait_for(lambda: not self.outbox, FLUSH_SECONDS)
             if self._connection is None:
@@ -121,15 +123,15 @@ class Line:
             self._connection.close()
 
     def _push(self) -> None:
-        """Hand the socket what it takes. Errors are left for the reading side to find."""
-        with contextlib.suppress(OSError):  # BlockingIOError too: it is full
+        """Send what the socket takes. The reading side will find any error."""
+        with contextlib.suppress(OSError):  # a BlockingIOError too: the socket is full
             while self.outbox and self._connection is not None:
                 self.outbox.taken(self._connection.send(self.outbox.next_bytes()))
         if not self.outbox:
             self.sending.notify_all()
 
     def _wake(self) -> None:
-        with self.sending, contextlib.suppress(BlockingIOError):  # full: it is awake already
+        with self.sending, contextlib.suppress(BlockingIOError):  # a full pipe wakes the thread anyway
             if self._wake_writer is not None:
                 os.write(self._wake_writer, b"!")
 
@@ -140,7 +142,7 @@ class Line:
             reason = self._stay()
         except (OSError, ShoalError) as error:
             reason = f"{error}"
-        except Exception as error:  # whatever it is, whoever waits for this thread must not wait for ever
+        except Exception as error:  # even after an unexpected error, nobody may wait for this thread for ever
             reason = f"its client failed: {error!r}"
         finally:
             self._release()
@@ -160,7 +162,7 @@ class Line:
             self.sending.notify_all()
 
     def _stay(self) -> str:
-        """In touch with the coordinator until closed from this side, or until it is gone for good; says why."""
+        """Keep in touch until the line is closed from this side or the coordinator is gone for good; returns why."""
         while True:
             try:
                 reason = self._converse()
@@ -179,7 +181,7 @@ class Line:
                 return reason
 
     def _come_back(self, reason: str) -> None:
-        """Connect again. Raises where that is of no use any more; returns without a connection when closed."""
+        """Connect again. Raises when it has to give up; returns without a connection if the line is closed."""
         away_since, pause = time.monotonic(), FIRST_PAUSE
         while not self._closing:
             try:
@@ -197,7 +199,7 @@ class Line:
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
             self._ear.back(welcome)
-            with self.sending:  # at once: nobody may send the rest of a message that the old connection cut in two
+            with self.sending:  # in one go: no thread may send the rest of a message that the old connection cut in two
                 self._use(connection)
                 self.outbox.start_over(own_clock())
                 self._push()
@@ -215,12 +217,12 @@ class Line:
             os.read(self._wake_reader, 4096)
 
     def _converse(self) -> str:
-        """Read, write and send heartbeats until closed from this side or the other; says why it ended."""
+        """Read, write and send heartbeats until either side closes the connection; returns why."""
         connection = self._connection
         assert connection is not None
         poll = select.poll()
         poll.register(self._wake_reader, select.POLLIN)
-        is_open = self._read(connection)  # some of it may have come with the welcome
+        is_open = self._read(connection)  # messages may have arrived together with the welcome
         self._take_in_all()
         if not is_open:
             return CLOSED
@@ -233,7 +235,7 @@ class Line:
                 poll.register(connection, select.POLLIN | (select.POLLOUT if self.outbox else 0))
             patience = max(0.0, next_beat - now)
             ready = dict(poll.poll(patience * 1000))
-            # After a long sleep of this process, what lies in the socket may be as old as that.
+            # After a long sleep of this process, messages in the socket may be as old as the sleep.
             was_asleep = time.monotonic() - now - patience > HELD_UP
             if self._wake_reader in ready:
                 os.read(self._wake_reader, 4096)
@@ -251,7 +253,7 @@ class Line:
         return ""
 
     def _read(self, connection: Endpoint) -> bool:
-        """Everything that is there. False at the end of the stream."""
+        """Read everything that is there. False at the end of the stream."""
         try:
             while data := connection.recv(65536):
                 self._buffer.feed(data)
@@ -264,7 +266,7 @@ class Line:
             self._ear.take_in(message)
 
     def _part(self) -> None:
-        """Close in good order: closing on unread bytes would reset the connection, and our last words with it."""
+        """Close in good order: closing with unread bytes would reset the connection and lose our last messages."""
         connection = self._connection
         assert connection is not None
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """The thread in which a publisher works, one request after the other, while the coordinator goes on.
 
-Covers order, answers and an end that does not wait for ever. Stores may be slow or dead: the thread is a daemon, so a
-coordinator that has given up on one can still end. Not here: when to publish (`publishing`).
+Keeps requests in order, answers each, and ends within a limited time. Stores may be slow or dead: the thread is a
+daemon, so that a coordinator that has given up on a store can still end. Not here: when to publish (`publishing`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 
+from shoal.membership import texts
 from shoal.membership.core.protocol import Discard, Publish, Published, PublishFailed
 from shoal.membership.publisher import Publisher
 
@@ -33,7 +34,7 @@ class PublisherThread:
         self._asked.put(instruction)
 
     def join(self, timeout: float) -> None:
-        """Nothing more will be asked: let it finish, for so many seconds at most."""
+        """No more requests will come: let the thread finish, within `timeout` seconds."""
         if self._thread is not None:
             self._asked.put(None)
             self._thread.join(timeout)
@@ -48,10 +49,10 @@ class PublisherThread:
     def _publish(self, instruction: Publish) -> Published | PublishFailed:
         name = instruction.request.checkpoint
         if self._publisher is None:
-            return PublishFailed(name, "this coordinator keeps no checkpoints; see --checkpoint-every and --run-dir")
+            return PublishFailed(name, texts.NO_CHECKPOINTS)
         try:
             return Published(name, self._publisher.publish(instruction.request))
-        except Exception as error:  # whatever a store comes up with costs a checkpoint, not the job
+        except Exception as error:  # an unexpected error of a store costs a checkpoint, not the job
             return PublishFailed(name, str(error) or repr(error))
 
     def _discard(self, instruction: Discard) -> None:

@@ -1,4 +1,4 @@
-"""The launcher's client of the coordinator, which is polled: it receives events and reports ended processes.
+"""The launcher's client of the coordinator: receives events when polled, and reports ended processes.
 
 Not here: connecting and the handshake (`channel`), a worker's client (`client`).
 """
@@ -12,12 +12,13 @@ from typing import Self
 
 from shoal.errors import AddressUnavailable, ShoalError
 from shoal.events import AnyEvent
-from shoal.membership import channel
+from shoal.membership import channel, texts
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.sending import send_all
 from shoal.values import Address
 from shoal.wire.messages import (
     PROTOCOL_VERSION,
+    CoordinatorMessage,
     Ended,
     Enlist,
     Enlisted,
@@ -38,7 +39,13 @@ from shoal.wire.messages import (
 class WatcherClient:
     """The launcher's connection. One thread receives; requests may come from others, but not from signal handlers."""
 
-    def __init__(self, connection: Endpoint, buffer: channel.MessageBuffer, welcome: Welcome, address: Address) -> None:
+    def __init__(
+        self,
+        connection: Endpoint,
+        buffer: channel.MessageBuffer[CoordinatorMessage],
+        welcome: Welcome,
+        address: Address,
+    ) -> None:
         """Use `connect`."""
         self.welcome = welcome
         self._connection = connection
@@ -48,12 +55,12 @@ class WatcherClient:
 
     @classmethod
     def connect(cls, address: Address, token: str, *, timeout: float, is_launcher: bool = True) -> Self:
-        """Watch the job. AddressUnavailable when nobody listens, Refused for a wrong token or when turned away."""
+        """Watch the job. AddressUnavailable if nobody listens, Refused if the token is wrong or the job says no."""
         first = Watch(version=PROTOCOL_VERSION, is_launcher=is_launcher)
         return cls(*channel.connect(address, token, first, timeout=timeout), address)
 
     def receive(self, timeout: float) -> Happened | Enlisted | Ended | None:
-        """The next message, None when none came in time. AddressUnavailable when the coordinator is gone."""
+        """The next message; None if none came in time. AddressUnavailable if the coordinator is gone."""
         deadline = time.monotonic() + timeout
         while True:
             while (message := self._buffer.take()) is not None:
@@ -85,11 +92,11 @@ class WatcherClient:
         self._send(Enlist())
 
     def report(self, event: AnyEvent) -> None:
-        """For the job's record: one of `admission.REPORTED`, about processes here."""
+        """Add an event about processes of this machine to the job's record: one of `admission.REPORTED`."""
         self._send(Report(events=(event,)))
 
     def inject(self, fault: Inject) -> None:
-        """Have a worker suffer a fault on purpose."""
+        """Inject a fault into a worker."""
         self._send(fault)
 
     def process_exited(self, worker: int, code: int, reason: str) -> None:
@@ -121,4 +128,4 @@ class WatcherClient:
                 raise self._gone(error.strerror or str(error)) from None
 
     def _gone(self, reason: str) -> ShoalError:
-        return AddressUnavailable(f"the coordinator at {self._address} is gone: {reason}")
+        return AddressUnavailable(texts.coordinator_gone(self._address, reason))

@@ -78,6 +78,12 @@ class SpaceFailed(Note, frozen=True, tag="space-failed"):
     end: SpaceEnd
 
 
+class Intercepted(Note, frozen=True, tag="intercepted"):
+    """The sender has refused a connection that somebody in between decrypts."""
+
+    source: Name  # host that it came from
+
+
 class ServerFigures(msgspec.Struct, frozen=True):
     """Running totals of one server since it started."""
 

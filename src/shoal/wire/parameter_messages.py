@@ -31,6 +31,7 @@ from shoal.wire.keeper_messages import (
     Filled,
     GroupNews,
     GroupStatus,
+    Intercepted,
     Lost,
     OpenSpace,
     ServerBeat,
@@ -309,6 +310,6 @@ AnyNote = (
     | Relay | RelayJoin | RelayLost
     | Defined | StageDone | Released | Answered | Part | Held | Moved
     | Record | Recorded | ViewState | LedgerCopy | Fetch | Fetched | PartialNorm | TotalNorm
-    | ServerJoin | GroupNews | WatchGroup | Filled | Lost | SpaceFailed | ServerBeat
+    | ServerJoin | GroupNews | WatchGroup | Filled | Lost | SpaceFailed | Intercepted | ServerBeat
     | OpenSpace | CloseSpace | ChangeServers | StopGroup | Agreed | GroupStatus
 )  # fmt: skip  # one line per kind would fill a page

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from shoal.bench import texts
 from shoal.bench.checkpoint.figures import ASYNC, bounds, pairs, text
 from shoal.bench.verdict import Bound
 from shoal.errors import UsageError
@@ -39,7 +40,7 @@ def test_a_slower_first_half_shows() -> None:
 
 
 def test_a_step_longer_than_a_window_is_said() -> None:
-    with pytest.raises(UsageError, match="--window is 1, but a step takes longer"):
+    with pytest.raises(UsageError, match=texts.window_too_short(1)):
         pairs([3.0, 6.0, 9.0], [1, 2, 3], 1.0)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.bench import texts
 from shoal.bench.links import command
 from shoal.cli.main import main
 from shoal.errors import ScriptFailed
@@ -38,7 +39,7 @@ def test_from_is_down_and_to_is_across() -> None:
 @pytest.mark.parametrize("workers", ["0", "1", "1000"])
 def test_links_need_two_processes(workers: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "links", "-n", workers]) == 2
-    assert f"--workers is {workers}; links need from 2 to 256 processes" in capsys.readouterr().err
+    assert texts.bad_workers(int(workers), 256) in capsys.readouterr().err
 
 
 def test_a_process_that_fails_ends_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

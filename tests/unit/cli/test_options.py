@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from shoal.cli.jobs.run import parser
+from shoal.cli import texts as cli_texts
+from shoal.cli.jobs.run import USAGE, parser
 from shoal.cli.main import COMMANDS, main
 from shoal.cli.options import GROUPS, config_from, settings
 from shoal.errors import UsageError
@@ -121,14 +122,14 @@ def test_values_arrive_typed(arguments: tuple[str, ...], name: str, value: objec
         (("--worker", "2", "train.py"), "did you mean '--workers'?"),
         (("--work=2", "train.py"), "there is no option --work;"),
         (("--rundir", "x", "train.py"), "did you mean '--run-dir'?"),
-        (("-n", "2", "--workers", "3", "train.py"), "--workers is given as 2 and as 3"),
-        (("--seed", "1", "--seed", "2", "train.py"), "--seed is given as 1 and as 2"),
-        (("--sync-batchnorm", "--no-sync-batchnorm", "train.py"), "switched on and off"),
+        (("-n", "2", "--workers", "3", "train.py"), cli_texts.given_twice("workers", 2, 3)),
+        (("--seed", "1", "--seed", "2", "train.py"), cli_texts.given_twice("seed", 1, 2)),
+        (("--sync-batchnorm", "--no-sync-batchnorm", "train.py"), cli_texts.switched_on_and_off("sync-batchnorm")),
         (("-n", "two", "train.py"), "--workers is 'two'; it should be a number, or MIN:MAX such as 2:8"),
         (("-n", "8:2", "train.py"), "--min-workers is 8 of 2 workers"),
         (("-n", "2:8", "--min-workers", "3", "train.py"), texts.two_minimums("the command line", "2:8")),
-        (("--spares", "few", "train.py"), "--spares is 'few'; it should be a whole number"),
-        (("--bucket-mb", "x", "train.py"), "--bucket-mb is 'x'; it should be a number"),
+        (("--spares", "few", "train.py"), cli_texts.wrong_kind("spares", "few", "a whole number")),
+        (("--bucket-mb", "x", "train.py"), cli_texts.wrong_kind("bucket-mb", "x", "a number")),
         (("-n", "0", "train.py"), "--workers is 0; a job needs at least 1"),
         (("-n", "-1", "train.py"), "--workers is -1; a job needs at least 1"),
         (("--schedule", "rings", "train.py"), "did you mean 'ring'?"),
@@ -144,10 +145,10 @@ def test_values_arrive_typed(arguments: tuple[str, ...], name: str, value: objec
         (("--servers", "2", "train.py"), "--servers 2 is for --strategy parameter-server"),
         (("--strategy", "parameter-server", "--servers=2", "--staleness=-1", "train.py"), "--staleness is '-1'"),
         (("-n",), "-n/--workers"),
-        ((), "no script given"),
-        (("-n", "2"), "no script given"),
-        (("missing.py",), "the script missing.py does not exist"),
-        (("/",), "is not a file"),
+        ((), cli_texts.no_script(USAGE)),
+        (("-n", "2"), cli_texts.no_script(USAGE)),
+        (("missing.py",), texts.script_missing("missing.py")),
+        (("/",), texts.script_is_no_file("/")),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(
@@ -162,7 +163,12 @@ def test_mistakes_are_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"), [(("rnu",), "did you mean 'run'?"), ((), "no command given"), (("bench", "x"), "training")]
+    ("arguments", "words"),
+    [
+        (("rnu",), "did you mean 'run'?"),
+        ((), cli_texts.no_command_given(COMMANDS, "shoal")),
+        (("bench", "x"), "training"),
+    ],
 )
 def test_unknown_commands(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from shoal.collectives import texts
 from shoal.collectives.carriers.carrier import CarrierFailed
 from shoal.collectives.carriers.gloo import TIME_IS_OVER, GlooCarrier
 from shoal.collectives.carriers.making import make_engine
@@ -76,6 +77,6 @@ def test_forty_groups_one_after_the_other_leave_no_descriptor_and_no_thread() ->
 
 def test_an_unknown_carrier_is_refused_and_the_mesh_closed() -> None:
     meshes = in_process_meshes(2)
-    with pytest.raises(UsageError, match="no carrier 'pigeons'"):
+    with pytest.raises(UsageError, match=texts.no_carrier("pigeons")):
         make_engine("pigeons", meshes[0], 1, "127.0.0.1")
     meshes[1].close()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.data import texts
 from shoal.data.dealing import BatchPart, Dealing, count_steps, deal, deal_step, piece_bounds, whole_batches
 from shoal.errors import ShoalError, UsageError
 from support.data import equal_dealings
@@ -128,7 +129,7 @@ def test_whole_batches_leave_no_incomplete_one(dealings: list[Dealing], samples:
 
 
 @pytest.mark.parametrize(
-    ("values", "named"), [((0, (1,), 0, 1), "batch_size is 0"), ((0, (1,), 1, 0), "accumulate is 0")]
+    ("values", "named"), [((0, (1,), 0, 1), texts.bad_batch_size(0)), ((0, (1,), 1, 0), texts.bad_accumulate(0))]
 )
 def test_impossible_dealings_name_the_argument(values: tuple[int, tuple[int, ...], int, int], named: str) -> None:
     with pytest.raises(UsageError, match=named):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from shoal.data import texts
+from shoal.data.loading import described
 from shoal.data.sources import FeedOptions, feed_for
 from shoal.data.streams import Files
 from shoal.errors import DataError, UsageError
@@ -54,7 +57,7 @@ def test_without_shuffle_files_come_as_given(paths: list[Path]) -> None:
 
 
 def test_a_missing_file_is_named(paths: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=f"the data file {tmp_path / 'absent'} does not exist"):
+    with pytest.raises(DataError, match=re.escape(texts.file_missing(str(tmp_path / "absent")))):
         Files([*paths, tmp_path / "absent"], read_lines)
 
 
@@ -62,7 +65,8 @@ def test_a_missing_file_is_named(paths: list[Path], tmp_path: Path) -> None:
 def test_a_file_that_vanishes_later_is_named(paths: list[Path], loaders: int) -> None:
     feed = feed_for(Files(paths, read_lines), files_options(shuffle=False, loaders=loaders))
     paths[3].unlink()
-    with pytest.raises(DataError, match=f"the data file {paths[3]} could not be read after 0 samples: FileNotFound"):
+    why = described(FileNotFoundError(2, "No such file or directory", str(paths[3])))
+    with pytest.raises(DataError, match=re.escape(texts.file_unreadable(str(paths[3]), 0, why))):
         batches_of(feed, equal_dealings(1, 2)[0])
 
 
@@ -73,9 +77,8 @@ def test_a_file_that_cannot_be_read_is_named_with_the_cause(paths: list[Path]) -
             raise ValueError("bad checksum")
 
     feed = feed_for(Files(paths, picky), files_options(shuffle=False))
-    with pytest.raises(
-        DataError, match=f"{paths[2]} could not be read after 3 samples: ValueError: bad checksum"
-    ) as got:
+    said = texts.file_unreadable(str(paths[2]), 3, "ValueError: bad checksum")
+    with pytest.raises(DataError, match=re.escape(said)) as got:
         batches_of(feed, equal_dealings(1, 2)[0])
     assert isinstance(got.value.__cause__, ValueError)
 
@@ -86,9 +89,9 @@ def test_urls_are_left_to_the_reader() -> None:
 
 
 def test_what_cannot_be_a_list_of_files_is_refused(paths: list[Path]) -> None:
-    with pytest.raises(UsageError, match=r"one path, 'a\.txt'; give a list"):
+    with pytest.raises(UsageError, match=re.escape(texts.one_path("a.txt"))):
         Files("a.txt", read_lines)
-    with pytest.raises(UsageError, match="give a function"):
+    with pytest.raises(UsageError, match=re.escape(texts.no_reader(None))):
         Files(paths, None)  # type: ignore[arg-type]  what a user might do
-    with pytest.raises(DataError, match="no paths"):
+    with pytest.raises(DataError, match=texts.NO_PATHS):
         Files([], read_lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from shoal.data import texts
 from shoal.data.sources import FeedOptions, feed_for
 from shoal.errors import DataError
 from shoal.values import Cursor
@@ -127,7 +129,9 @@ def test_a_worker_init_fn_that_raises_is_told() -> None:
         raise ValueError("no licence")
 
     loader = DataLoader(Whereabouts(), batch_size=2, num_workers=1, worker_init_fn=broken)
-    with pytest.raises(DataError, match="loading with 1 background processes failed: ValueError") as caught:
+    with pytest.raises(
+        DataError, match=re.escape(texts.loading_failed(1, "WHY")).replace("WHY", "ValueError.*")
+    ) as caught:
         batches_of(feed_for(loader, FeedOptions()), ALONE)
     assert "no licence" in str(caught.value.__cause__)
 
@@ -196,7 +200,9 @@ def test_a_lost_loader_process_is_a_one_line_error(deed: str, told: str, monkeyp
     with (
         tempfile.TemporaryDirectory() as sockets,  # which a killed process cannot remove
         monkeypatch.context() as patch,
-        pytest.raises(DataError, match="loading with 1 background processes failed: RuntimeError") as caught,
+        pytest.raises(
+            DataError, match=re.escape(texts.loading_failed(1, "WHY")).replace("WHY", "RuntimeError.*")
+        ) as caught,
     ):
         patch.setattr(tempfile, "tempdir", sockets)
         batches_of(feed_for(loader, FeedOptions()), ALONE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 from itertools import islice
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from torch.utils.data import DataLoader, Dataset
 
+from shoal.data import texts
 from shoal.data.feed import Batch, Feed
 from shoal.data.loading import Assembler
 from shoal.data.pipeline import _Numbered
@@ -195,7 +197,8 @@ def test_a_sample_that_fails_is_reported_when_it_is_its_turn_and_ends_the_proces
     assert len(taken(feed, (0, 14, 20))) == 3
     batches = feed.batches(Cursor(0, 8), ALONE, 12)
     next(batches)
-    with pytest.raises(DataError, match="sample 10 of Failing could not be loaded: ValueError: this one is broken"):
+    said = texts.sample_failed(10, "Failing", "ValueError: this one is broken")
+    with pytest.raises(DataError, match=re.escape(said)):
         next(batches)
     assert set(psutil.Process().children()) <= before
     assert [batch.data[0][0] for batch in taken(feed, (0, 20, 24))] == [20, 22]  # it can be used again

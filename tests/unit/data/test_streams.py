@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
 
+from shoal.data import texts
 from shoal.data.feed import Feed
 from shoal.data.sources import FeedOptions, feed_for
 from shoal.errors import DataError, UsageError
@@ -93,12 +95,12 @@ def test_a_one_shot_iterator_survives_a_regroup_but_not_a_second_epoch() -> None
     next(first)
     first.close()
     assert [batch.data[0] for batch in batches_of(feed, dealing)] == [0, 4, 8, 12, 16]
-    with pytest.raises(DataError, match=r"generator is an iterator that was already read .* of epoch 1; give"):
+    with pytest.raises(DataError, match=texts.read_already("generator", 0, 1)):
         batches_of(feed, dealing, Cursor(epoch=1))
 
 
 def test_a_one_shot_iterator_cannot_be_read_in_several_processes() -> None:
-    with pytest.raises(UsageError, match=r"can be read only once, but loaders=2.*loaders=0"):
+    with pytest.raises(UsageError, match=texts.read_only_once("list_iterator", 2)):
         stream_feed(iter([1, 2]), 1, loaders=2)
 
 
@@ -112,7 +114,7 @@ def test_an_iterable_that_does_not_start_anew_is_noticed() -> None:
 
     feed = stream_feed(Spent(), 2)
     batches_of(feed, equal_dealings(1, 2)[0])
-    with pytest.raises(DataError, match="Spent gave no sample in epoch 1"):
+    with pytest.raises(DataError, match=texts.does_not_start_anew("Spent", 1)):
         batches_of(feed, equal_dealings(1, 2)[0], Cursor(epoch=1))
 
 
@@ -120,13 +122,13 @@ def test_an_iterable_that_does_not_start_anew_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("size", "position", "text"),
     [
-        (0, 0, "the data set is empty"),
-        (2, 0, r"2 samples for 3 workers.*-n 2"),
-        (9, 12, "used 12 samples of epoch 0, but Counting ended after 9"),
+        (0, 0, texts.NO_SAMPLES),
+        (2, 0, texts.too_few_samples(2, 3)),
+        (9, 12, texts.stream_shorter(Cursor(position=12), "Counting", 9)),
     ],
 )
 def test_too_short_streams_are_refused(size: int, position: int, text: str, loaders: int) -> None:
-    with pytest.raises(DataError, match=text):
+    with pytest.raises(DataError, match=re.escape(text)):
         batches_of(stream_feed(Counting(size), 2, loaders=loaders), equal_dealings(3, 2)[0], Cursor(position=position))
 
 
@@ -143,15 +145,14 @@ class Failing(IterableDataset[int]):
 @pytest.mark.parametrize("loaders", [0, 2])
 def test_a_stream_that_fails_is_never_taken_for_a_short_one(loaders: int) -> None:
     feed = stream_feed(Failing(), 2, loaders=loaders)
+    said = texts.stream_failed("Failing", 6, 0, "OSError: disk on fire")
     for _ in range(2):  # also when asked again
         batches = feed.batches(Cursor(), equal_dealings(1, 2)[0])
         assert [next(batches).data for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
-        with pytest.raises(
-            DataError, match="Failing failed after 6 samples of epoch 0: OSError: disk on fire"
-        ) as caught:
+        with pytest.raises(DataError, match=said) as caught:
             next(batches)
         assert "disk on fire" in str(caught.value.__cause__)
-    with pytest.raises(DataError, match="failed after 6 samples"):
+    with pytest.raises(DataError, match=said):
         batches_of(feed, equal_dealings(1, 2)[0], Cursor(position=6))
 
 
@@ -169,7 +170,7 @@ def test_drop_last_leaves_an_incomplete_batch_out(loaders: int) -> None:
     loader = DataLoader(Counting(20), batch_size=3, drop_last=True, collate_fn=as_list, num_workers=loaders)
     feed = feed_for(loader, FeedOptions())
     assert epoch_of(feed, equal_dealings(2, 3)) == list(range(18))
-    with pytest.raises(DataError, match=r"drop_last leaves nothing of 20 samples: .* 8 workers times 3"):
+    with pytest.raises(DataError, match=texts.nothing_left(20, workers=8, batch_size=3)):
         batches_of(feed, equal_dealings(8, 3)[0])
 
 

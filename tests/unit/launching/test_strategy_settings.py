@@ -9,6 +9,7 @@ import pytest
 
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig, field_names
+from shoal.launching import texts
 from shoal.launching.settings import merge
 from shoal.launching.strategy_settings import OWN
 from support.codecs import offer
@@ -34,8 +35,8 @@ def merged(options: dict[str, Any], **more: Any) -> JobConfig:
         (SERVERS | {"staleness": 3, "consistency": "synchronous"}, "--staleness 3 does not go with --consistency"),
         (SERVERS | {"noise": 0.5}, "take --consistency asynchronous"),
         (SERVERS | {"normalize": True}, "--normalize is for asynchronous pushes"),
-        (SERVERS | {"schedule": "ring"}, "--schedule ring does not go with --strategy parameter-server"),
-        (SERVERS | {"carrier": "gloo"}, "--carrier gloo does not go with --strategy parameter-server"),
+        (SERVERS | {"schedule": "ring"}, texts.not_with_servers("--schedule ring")),
+        (SERVERS | {"carrier": "gloo"}, texts.not_with_servers("--carrier gloo")),
         (SERVERS | {"servers_token": "t"}, "--servers-token t is for a group that runs"),
         (SERVERS | {"server_quota": "2GB"}, "--server-quota 2GB is for a group that runs"),
         (GROUP | {"servers_token": ""}, "--servers rack:7100 needs --servers-token FILE"),

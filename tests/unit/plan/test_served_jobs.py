@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from shoal.parameters.client.lineage import Lineage
 from shoal.parameters.ledger import ledger as ledger_module
 from shoal.parameters.ledger import sequencer as sequencer_module
 from shoal.parameters.ledger.clocks import Clocks
@@ -19,6 +20,7 @@ from shoal.plan.members.invariants import Violation
 from shoal.plan.served.simulation import simulate_served
 
 ENOUGH = 150  # seeds in which a broken variant must be noticed
+FIRST, BLOCK = 1000, 100  # of the long runs: their first seed, and how many seeds a test has
 
 
 @pytest.mark.parametrize("block", range(10))
@@ -33,6 +35,21 @@ def test_a_job_whose_servers_all_die_ends_with_the_reason_or_was_done_before(blo
     stopped = [reason for reason in reasons if reason]
     assert len(stopped) > len(reasons) / 2
     assert all("all servers were lost" in reason for reason in stopped)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(20))
+def test_thousands_of_jobs_finish_with_every_sample_used_once(block: int) -> None:
+    for seed in range(FIRST + BLOCK * block, FIRST + BLOCK * (block + 1)):
+        assert not simulate_served(seed).end_reason, f"seed {seed}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(20))
+def test_thousands_of_jobs_whose_servers_all_die_end_with_the_reason(block: int) -> None:
+    for seed in range(FIRST + BLOCK * block, FIRST + BLOCK * (block + 1)):
+        reason = simulate_served(seed, kills_all=True).end_reason
+        assert not reason or "all servers were lost" in reason, f"seed {seed}"
 
 
 def test_the_same_seed_gives_the_same_job() -> None:
@@ -96,3 +113,11 @@ def test_a_broken_variant_is_noticed(
     with pytest.raises((Violation, AssertionError)):
         for seed in range(ENOUGH):
             simulate_served(seed)
+
+
+def test_a_loss_that_nobody_waited_for_is_noticed_if_it_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker asks the next ledger for what only the lost one had, and waits for ever."""
+    monkeypatch.setattr(Lineage, "is_lost", property(lambda _: False, lambda *_: None), raising=False)
+    with pytest.raises(Violation, match="not over"):
+        for seed in range(2 * ENOUGH):
+            simulate_served(seed, kills_all=True)

@@ -246,7 +246,7 @@ def test_any_order_of_events_gives_sensible_figures(happened: list[tuple[events.
 
 
 def test_waiting_is_over_when_training_goes_on_with_the_same_members() -> None:
-    waits = events.Waiting(workers=0, needed=2, reason="no member of the generation was heard of for 7.0 s")
+    waits = events.Waiting(workers=0, needed=2, reason="no member of the generation was heard from for 7.0 s")
     resumed = events.ProgressResumed(
         generation=1, step=21, time=30.0, seconds=12.0, redone=0, samples_redone=0, reason="nobody was heard of"
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.bench import verdict
+from shoal.bench import texts, verdict
 from shoal.bench.checkpoint import figures
 from shoal.bench.harness import check_above_zero, machine, worker_of
 from shoal.bench.jobs import results, run_job
@@ -36,7 +36,7 @@ class SavingJobs:
     size_mb: float
 
     def run(self, name: str, *arguments: str, **settings: Any) -> tuple[dict[str, Any], list[AnyEvent]]:
-        """What the script found, and the job's events. `name` is a job of the worker's, and a number after a hyphen."""
+        """What the script found, and the job's events. `name`: a job of `worker.py`, and perhaps a number."""
         place = self.folder / name
         place.mkdir()
         size = ("--size-mb", str(self.size_mb), "--batch", str(BATCH))
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         place.mkdir(parents=True, exist_ok=True)
         temporary = tempfile.TemporaryDirectory(prefix=".shoal-bench-", dir=place)
     except OSError as error:
-        raise UsageError(f"--to is {options.to!r}, which cannot be written: {error.strerror}") from None
+        raise UsageError(texts.folder_not_written(options.to, error.strerror)) from None
     with temporary as folder:
         found = _measure(SavingJobs(Path(folder).resolve(), options.size_mb), options)
     print(figures.text(found), flush=True)
@@ -70,7 +70,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=10, help="saves with each method; medians are over these (10)")
     parser.add_argument("--pairs", type=int, default=10, help="pairs of windows, with and without a checkpoint (10)")
     parser.add_argument("--window", type=float, default=10, help="seconds of such a window (10)")
-    parser.add_argument("--only", choices=PARTS, action="append", help="measure this alone; may be given again")
+    parser.add_argument("--only", choices=PARTS, action="append", help="measure only this part; may be given again")
     parser.add_argument("--to", default=".", help="folder to save in; what is saved is removed again (.)")
     parser.add_argument("--json", help="write every measurement to this file")
     options = parser.parse_all(arguments)
@@ -100,7 +100,7 @@ def _measure(jobs: SavingJobs, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _throughput(ends: list[float], events: list[AnyEvent], options: argparse.Namespace) -> dict[str, Any]:
-    """Checkpoints begin two windows apart: the first half of the time between two has one, the second half none."""
+    """Checkpoints begin two windows apart: one is written in the first window, none in the second."""
     begun = [event.step for event in events if isinstance(event, CheckpointStarted)][1 : options.pairs + UNCOUNTED]
     published = [event for event in events if isinstance(event, CheckpointPublished) and event.step in begun[:-1]]
     return {
@@ -120,7 +120,7 @@ def _machine(folder: Path) -> str:
 
 
 def _file_system(folder: Path) -> str:
-    """Its kind: that of the longest mount point above it."""
+    """The kind of file system that the folder is on: the longest mount point above it decides."""
     kinds = {}
     for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
         _, point, kind, *_ = line.split()

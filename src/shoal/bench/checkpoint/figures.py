@@ -1,6 +1,6 @@
 """What the measurements of `shoal bench checkpoint` mean: medians, ratios and bounds. Pure.
 
-Of `saves`, `memory` and `throughput`, any may be missing: what was not measured is not judged.
+Each of `saves`, `memory` and `throughput` may be missing: a part that was not measured is not judged.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shoal.bench import texts
 from shoal.bench.verdict import Bound, table
 from shoal.errors import UsageError
 
-# Bounds; times and rates as parts of another's.
+# Bounds; times and rates are parts of the baseline's.
 BLOCKED = 1 / 20
 EXTRA_COPIES = 1.0
 SLACK = 0.05  # of the state: memory of a process varies by some megabytes without any save
@@ -35,9 +36,7 @@ def pairs(ends: Sequence[float], begun: Sequence[int], window: float) -> list[di
         start, end = ends[first - 1], ends[following - 1]
         middle = bisect.bisect_left(ends, start + window) + 1  # the step that ends the first window
         if middle >= following:
-            raise UsageError(
-                f"--window is {window:g}, but a step takes longer; make windows longer or the state smaller"
-            )
+            raise UsageError(texts.window_too_short(window))
         rates = {
             "with": (middle - first) / (ends[middle - 1] - start),
             "without": (following - middle) / (end - ends[middle - 1]),
@@ -59,7 +58,7 @@ def bounds(found: Mapping[str, Any]) -> list[Bound]:
         judged += _bounds_of_saves(quantity_medians(found["saves"]["saves"]))
     if "memory" in found:
         copies = _copies(found["memory"], "shoal", "growth")
-        remark = f"of these {SLACK:g} for what a process varies by itself"
+        remark = f"{SLACK:g} of this because a process varies without saving"
         judged.append(Bound("extra copies of the state", copies, "at most", EXTRA_COPIES + SLACK, remark))
     if "throughput" in found:
         ratio = statistics.median(pair["ratio"] for pair in found["throughput"]["pairs"])
@@ -85,7 +84,9 @@ def text(found: Mapping[str, Any]) -> str:
     if "saves" in found:
         lines += _saves_lines(found["saves"])
     if "memory" in found:
-        lines += ["memory: growth of the peak while a state is saved, in states; of DCP's own process, what it has"]
+        lines += [
+            "memory: growth of the peak while a state is saved, in states; for DCP's own process, all of its memory"
+        ]
         lines += [f"  {name:<20} {_memory(found['memory'], name)}" for name in found["memory"]]
     if "throughput" in found:
         lines.append(_throughput_line(found["throughput"]))
@@ -105,7 +106,7 @@ def _saves_lines(saves: Mapping[str, Any]) -> list[str]:
             for name, values in typical.items()
         ),
         "  blocked: the training thread waits. total: until all is written; only torch.save without fsync does not",
-        "  flush to the disk, and shoal's is published. lost: what the steps until then took longer than others",
+        "  flush to the disk, and shoal's is published. lost: how much longer than others the steps until then took",
     ]
 
 

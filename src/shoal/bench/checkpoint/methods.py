@@ -1,8 +1,8 @@
 """The ways to save a state that `shoal bench checkpoint` compares: Shoal's, torch.save, distributed checkpoint (DCP).
 
-Each is told when a step has ended and asked before the next update of the state. Baselines save what a script would:
-the `state_dict` of model and optimizer. DCP writes through its FileSystemWriter, which flushes to the disk; torch.save
-does not, so it is there twice, with and without.
+Each method is told when a step has ended, and is asked before the next update of the state. Baselines save what a
+script would: the `state_dict` of model and optimizer. DCP writes through its FileSystemWriter, which flushes to the
+disk; torch.save does not flush, so it is measured twice, with an fsync and without.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Method(ABC):
     ended: float | None = None
 
     def announce(self) -> None:  # noqa: B027  most need no warning
-        """Right before `begin`: the state as it is now is to be saved."""
+        """Called right before `begin`: the present state is going to be saved."""
 
     @abstractmethod
     def begin(self) -> None:
-        """Between two steps. On return training may go on, up to its next update."""
+        """Called between two steps. After the return training may go on, up to its next update."""
 
     def hold(self) -> None:  # noqa: B027  most have finished with the state by then
-        """Before the next update: return when the state may change."""
+        """Called before the next update: return when the state may change."""
 
     @abstractmethod
     def clean(self) -> None:
@@ -51,7 +51,7 @@ class Method(ABC):
 
 
 class Shoal(Method):
-    """`run.save()` in the script's loop; the loop itself begins it. Ends when the coordinator has published it."""
+    """`run.save()`: the script's loop begins the checkpoint. It ends when the coordinator has published it."""
 
     def __init__(self, run: shoal.Run) -> None:
         self._run = run
@@ -65,7 +65,7 @@ class Shoal(Method):
         threading.Thread(target=self._await_end, name="bench-end", daemon=True).start()
 
     def begin(self) -> None:
-        self.ended = None  # the loop itself begins it, in the next call of next()
+        self.ended = None  # the loop begins the checkpoint in the next call of next()
 
     def hold(self) -> None:
         if not self._has_begun.is_set():
@@ -80,7 +80,7 @@ class Shoal(Method):
         self.ended = time.perf_counter()
 
     def clean(self) -> None:
-        pass  # the coordinator removes the one before, as it does in every job
+        pass  # the coordinator removes the checkpoint before, as in every job
 
 
 class TorchSave(Method):
@@ -114,7 +114,7 @@ class SynchronousDcp(Method):
 
 
 class AsyncDcp(Method):
-    """As it is out of the box: the state is copied to fresh memory before `async_save` returns."""
+    """DCP with its default settings: the state is copied to fresh memory before `async_save` returns."""
 
     def __init__(self, state: State, path: Path) -> None:
         self._state = state
@@ -135,7 +135,7 @@ class AsyncDcp(Method):
 
 
 class StagedDcp(AsyncDcp):
-    """DCP's strongest: a thread copies to memory that is kept, during the next forward and backward.
+    """DCP at its fastest: a thread copies to memory that is kept, during the next forward and backward.
 
     The state is then written by a thread, or by a process that shares that memory.
     """
@@ -176,7 +176,7 @@ NAMES = ("shoal", "torch.save", "torch.save, fsync", "DCP", "async DCP", "async 
 
 
 def make(name: str, run: shoal.Run, state: State, folder: Path) -> Method:
-    """DCP's own collectives need a process group, of one here."""
+    """DCP's own collectives need a process group; here it has one member."""
     path = folder / name.replace(", ", "-").replace(" ", "-")
     if "DCP" in name and not dist.is_initialized():
         dist.init_process_group("gloo")

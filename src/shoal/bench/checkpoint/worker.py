@@ -25,9 +25,9 @@ from shoal.bench.harness import in_turns
 from shoal.bench.jobs import PROGRESS, leave_results
 
 LAYERS = 3  # few, so that at 400 MB a tensor is above 32 MiB: glibc then gives its memory back at once
-REST = 3  # steps between two saves; the usual length of a step is measured in these
+REST = 3  # steps between two saves, which show how long a step usually takes
 LONGEST = 10_000  # steps that a save may take before something is wrong
-KEPT_COPIES = 3  # of every parameter: itself and Adam's two moments
+KEPT_COPIES = 3  # tensors in the state per parameter: the parameter and Adam's two moments
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Saved:
     blocked: float  # seconds that the training thread waited for it
     total: float  # seconds from its start to its end
     lost: float  # seconds that the steps until its end took longer than usual
-    steps: int  # that ended later than it began and began before it ended
+    steps: int  # that overlapped with it
 
 
 class TimedLoop:
@@ -88,7 +88,7 @@ class TimedLoop:
 
 
 def save_once(loop: TimedLoop, method: methods.Method) -> tuple[Saved, list[TimedStep]]:
-    """Save with one method; training goes on until that has ended, and some steps more."""
+    """Take some usual steps, then save with one method while training goes on."""
     usual = [loop.step() for _ in range(REST + 1)]
     method.announce()
     started = time.perf_counter()
@@ -155,7 +155,7 @@ def _children() -> list[str]:
 
 
 def measure_throughput(loop: TimedLoop, checkpoints: int) -> dict[str, Any]:
-    """When each step ended, until the job itself has begun so many checkpoints."""
+    """When each step ended, until the job has begun that many checkpoints."""
     run, begun, last = loop.run, 0, -1
     ends: list[float] = []
     while True:

@@ -1,7 +1,7 @@
 """`shoal bench collectives`: every collective through gloo and through Shoal, in turns in the same processes.
 
-By default 2 and 4 processes on this machine, 8 bytes to 400 MB, in under ten minutes. Beside them stands the limit
-that memory sets: all processes copy the same bytes at once. `figures` has the bounds.
+By default 2 and 4 processes on this machine, 8 bytes to 400 MB, in under ten minutes. The limit that memory sets
+is measured too: all processes copy the same bytes at once. `figures` has the bounds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from shoal.bench import verdict
+from shoal.bench import texts, verdict
 from shoal.bench.collectives import figures
 from shoal.bench.collectives.figures import FREE, KB, LOCAL, MB, SHAPED, Measurement
 from shoal.bench.collectives.two_machines import HOSTS, INTERFACE, TwoMachines
@@ -36,7 +36,7 @@ SIZES = {
 OTHER_SIZES = (8, 4 * KB, 64 * KB, MB, 4 * MB, 16 * MB, 100 * MB, 400 * MB)
 QUICK_SIZES = (8, 16 * KB, MB, 16 * MB)
 QUICK = 0.4  # of the usual turns
-SECOND_LOOK = 2.0
+SECOND_LOOK = 2.0  # times the usual turns
 FREE_CASES = tuple((name, size) for name in ("all-reduce", "broadcast", "send") for size in (KB, MB, 16 * MB, 100 * MB))
 SHAPED_CASES = (("all-reduce", 16 * MB), ("all-reduce", 64 * MB), ("send", 16 * MB))
 
@@ -85,7 +85,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser(prog="shoal bench collectives")
     parser.add_argument("-n", "--ranks", type=_ranks, default=(2, 4), metavar="N,...", help="processes (2,4)")
     parser.add_argument("--sizes", type=_sizes, metavar="SIZE,...", help="bytes, such as 8,64k,16m; default 8 to 400m")
-    parser.add_argument("--only", choices=COLLECTIVES, action="append", help="this collective; may be given again")
+    parser.add_argument(
+        "--only", choices=COLLECTIVES, action="append", help="measure only this collective; may be given again"
+    )
     parser.add_argument("--quick", action="store_true", help="four sizes and fewer turns: about a minute")
     parser.add_argument(
         "--deepspeed", action="store_true", help="DeepSpeed's all-reduce as well, if there are cores for all"
@@ -94,13 +96,13 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", help="write every measurement to this file")
     options = parser.parse_all(arguments)
     if options.deepspeed and importlib.util.find_spec("deepspeed") is None:
-        raise UsageError("--deepspeed: the package deepspeed is not installed in this environment")
+        raise UsageError(texts.NO_DEEPSPEED)
     return options
 
 
 def _ranks(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d{1,3}(,\d{1,3})*", text) or not all(2 <= int(part) <= 64 for part in text.split(",")):
-        raise UsageError(f"--ranks is {text!r}; it should be numbers from 2 to 64, such as 2,4")
+        raise UsageError(texts.bad_ranks(text))
     return tuple(int(part) for part in text.split(","))
 
 
@@ -109,7 +111,7 @@ def _sizes(text: str) -> tuple[int, ...]:
     parts = [re.fullmatch(r"(\d{1,6})([km]?)", part) for part in text.lower().split(",")]
     found = tuple(int(part[1]) * units[part[2]] for part in parts if part is not None)
     if len(found) < len(parts) or not all(4 <= size <= 1 << 32 for size in found):
-        raise UsageError(f"--sizes is {text!r}; it should be bytes from 4 to 4096m, such as 8,64k,16m")
+        raise UsageError(texts.bad_sizes(text))
     return found
 
 
@@ -144,7 +146,7 @@ def _measure(place: Whereabouts, ranks: int, cases: Cases, options: argparse.Nam
         _order(processes, {"port": processes[0].answer(), **besides})
         scale = QUICK if options.quick else 1.0
         found = [_measured(processes, place, case, scale) for case in cases]
-        # A disturbance of a moment must not decide: both looks count, and the second has more turns.
+        # A short disturbance must not decide: measure again with more turns; both measurements count.
         for number, case in enumerate(cases):
             if figures.is_missed(found[number]):
                 print("  once more:", flush=True)

@@ -1,7 +1,7 @@
 """What the measurements of `shoal bench collectives` mean: medians, ratios and bounds. Pure.
 
-Where a call can be made in several ways, a library's fastest way counts. The promise that nothing is slower compares
-each way of calling by itself.
+Where a collective can be called in several ways, the fastest way of each library counts. Only the promise that nothing
+is slower than gloo compares every way of calling.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ ALL_REDUCE = {2: 4.0, 4: 3.0}  # from 1 MB on, by number of ranks
 SMALL_ALL_REDUCE = 5.0  # from 4 to 64 KB
 DEEPSPEED = 1.0  # DeepSpeed's time over Shoal's, from 1 MB on
 OTHERS = 2.0  # from 1 to 16 MB
-LARGE_OTHERS, LARGE_MEMCPY = 1.5, 0.8  # above; or this part of what copying the same bytes reaches
+LARGE_OTHERS, LARGE_MEMCPY = 1.5, 0.8  # above 16 MB; either is enough, the second against a copy of the same bytes
 NEVER_BELOW = 0.95
-UNSHAPED = 1.0  # between two machines, without a limit
+UNSHAPED = 1.0  # between two machines, without a limit on the link
 SOCKET = 0.95  # of what a plain socket reaches at 1 Gbit
 TRIPS = {"send": 2}  # how often the bytes travel in one call
 
@@ -41,24 +41,24 @@ class Measurement(msgspec.Struct, frozen=True):
         return statistics.median(self.seconds[name])
 
     def best(self, library: str) -> float | None:
-        """The median of its fastest way; None where it was not measured."""
+        """The median of the library's fastest way; None where the library was not measured."""
         ways = [self.median(name) for name in self.seconds if name.split()[0] == library]
         return min(ways) if ways else None
 
     def ratio(self, library: str = "gloo") -> float:
-        """That library's time over Shoal's; infinite where there is none."""
+        """The library's time over Shoal's; infinite where the library was not measured."""
         theirs, ours = self.best(library), self.best("shoal")
         assert ours is not None
         return math.inf if theirs is None else theirs / ours
 
     def worst_ratio(self) -> float:
-        """Of all ways of calling that gloo has."""
+        """The lowest ratio to gloo of all ways of calling that gloo has."""
         ways = [name.partition(" ")[2] for name in self.seconds if name.split()[0] == "gloo"]
         pairs = [(f"gloo {way}".strip(), f"shoal {way}".strip()) for way in ways]
         return min((self.median(theirs) / self.median(ours) for theirs, ours in pairs), default=math.inf)
 
     def joined(self, more: Measurement) -> Measurement:
-        """The turns of both."""
+        """With the turns of both measurements."""
         seconds = {name: turns + more.seconds[name] for name, turns in self.seconds.items()}
         return msgspec.structs.replace(self, seconds=seconds)
 
@@ -70,7 +70,7 @@ class Measurement(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Promise:
-    """What every measurement that it applies to must reach."""
+    """A value that every measurement of some kind must reach."""
 
     what: str
     applies: Callable[[Measurement], bool]
@@ -119,13 +119,13 @@ PROMISES = (
         OTHERS,
     ),
     Promise(
-        "other collectives above: that over 1.5, or of 80% of memcpy",
+        "other collectives above 16 MB: of 1.5 times gloo's speed, or of 80% of memcpy's",
         lambda each: _is_other(each, 16 * MB + 1),
         1.0,
         _of_large,
     ),
     Promise(
-        "anything: gloo's time over Shoal's",
+        "every call: gloo's time over Shoal's",
         lambda each: each.where == LOCAL,
         NEVER_BELOW,
         Measurement.worst_ratio,

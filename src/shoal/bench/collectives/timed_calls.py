@@ -1,7 +1,7 @@
 """The calls that `shoal bench collectives` times: every collective of torch.distributed, in each way it can be called.
 
-Buffers are made once per size and shared by the libraries, so that none has the warmer memory. `size` counts the bytes
-of the largest tensor on a rank: of all parts together where a collective has parts.
+Buffers are made once per size and shared by the libraries, so that no library has warmer memory. `size` is in bytes of
+the largest tensor on a rank, or of all parts together where a collective has parts.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ ITEM = 4  # bytes of a float32
 
 
 class Buffers:
-    """Two tensors per rank. Filled, not merely zero: untouched pages of zeros would all be one page in the cache."""
+    """Two tensors per rank. They are written to: untouched pages of zeros would all be the same page in the cache."""
 
     def __init__(self, size: int, rank: int, ranks: int) -> None:
         self.rank, self.ranks = rank, ranks
-        elements = -(-size // (ITEM * ranks)) * ranks  # the same part for everybody
+        elements = -(-size // (ITEM * ranks)) * ranks  # every rank has a part of the same size
         self.one = torch.empty(elements).fill_(0.0)
         self.other = torch.empty(elements).fill_(0.0)
         self.part = torch.empty(elements // ranks).fill_(0.0)
@@ -36,7 +36,7 @@ Call = Callable[[Buffers, ProcessGroup], object]
 
 
 def _send(buffers: Buffers, group: ProcessGroup) -> None:
-    """There and back, between neighbours; a rank without one has nothing to do."""
+    """There and back between neighbours; a rank without a neighbour does nothing."""
     peer = buffers.rank ^ 1
     if peer >= buffers.ranks:
         return
@@ -81,7 +81,7 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
 
 
 def check(collective: str, way: str, group: ProcessGroup) -> str | None:
-    """Whether a call does what it should, before it is timed. What is wrong, or None."""
+    """Try a call before it is timed. Returns what is wrong with its result, or None."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     buffers = Buffers(ITEM * 64 * ranks, rank, ranks)
     for place, part in enumerate(buffers.parts):

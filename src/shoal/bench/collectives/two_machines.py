@@ -1,6 +1,6 @@
 """Two machines for `shoal bench collectives --namespaces`: network namespaces with a link between them. Needs root.
 
-Processes of different machines also live in different process namespaces, or they would find each other's memory.
+Each machine has a process namespace too, so that its processes do not find the memory of the others.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import subprocess
 from types import TracebackType
 from typing import Self
 
+from shoal.bench import texts
 from shoal.errors import UsageError
 
 HOSTS = ("10.77.1.1", "10.77.1.2")
@@ -42,7 +43,7 @@ class TwoMachines:
         self._remove()
 
     def shape(self) -> None:
-        """From now on what each machine sends leaves at a limited rate."""
+        """Limit the rate at which each machine sends, from now on."""
         for name in self._names:
             limit = ("root", "tbf", "rate", RATE, "burst", "128k", "latency", "50ms")
             _run("tc", "-n", name, "qdisc", "replace", "dev", INTERFACE, *limit)
@@ -54,7 +55,7 @@ class TwoMachines:
 
     def _remove(self) -> None:
         for name in self._names:
-            with contextlib.suppress(UsageError):  # it was never made
+            with contextlib.suppress(UsageError):  # this namespace was never made
                 _run("ip", "netns", "del", name)
 
 
@@ -62,6 +63,6 @@ def _run(*command: str) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise UsageError(f"--namespaces needs the program {command[0]!r}, which is not installed") from None
+        raise UsageError(texts.program_missing(command[0])) from None
     if done.returncode:
-        raise UsageError(f"--namespaces cannot make its machines: {' '.join(command)}: {done.stderr.strip()}")
+        raise UsageError(texts.machines_not_made(command, done.stderr.strip()))

@@ -1,7 +1,8 @@
 """One rank of `shoal bench collectives`: gloo and Shoal in turns, in one process, over the same buffers.
 
-Its first order says what else to measure; each further one names a collective, a size and a scale for the number of
-turns. Rank 0 answers each. A turn is a number of calls that all ranks begin together; the slowest rank's time counts.
+The first order says which other libraries to measure; each further one names a collective, a size and a scale for the
+number of turns. Rank 0 answers each. A turn is a number of calls that all ranks begin together; the slowest
+rank's time counts.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from shoal.bench.harness import OrderLine, in_turns
 from shoal.codecs.identity import memory_of
 
 TIMEOUT = timedelta(seconds=120)
-MEMCPY_FROM = 1 << 20  # bytes; smaller copies are not what limits anything
-# Turns, and calls per turn, up to so many bytes: more where one is short. Few where all took a second.
+MEMCPY_FROM = 1 << 20  # bytes; copies of less limit nothing
+# (bytes, turns, calls per turn) up to that many bytes: short calls are made more often, long ones seldom.
 PACES = ((64 << 10, 11, 30), (1 << 20, 9, 6), (16 << 20, 7, 1), (128 << 20, 5, 1), (1 << 62, 3, 1))
 DEEPSPEED = "deepspeed"
 SOCKET_KEY = "plain socket"
@@ -41,7 +42,7 @@ Others = dict[tuple[str, str], Callable[[Buffers], object]]
 
 class Rank:
     def __init__(self, rank: int, ranks: int, store: TCPStore, others: Others) -> None:
-        """`others`: what is measured besides, by name and collective."""
+        """`others`: calls of other libraries, by library and collective."""
         self.rank, self.ranks = rank, ranks
         dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
         self._groups: dict[str, ProcessGroup] = {
@@ -88,7 +89,7 @@ class Rank:
         return True
 
     def _turn(self, call: Callable[[], object], count: int) -> float:
-        # Shoal's, before each of them: it brings ranks together within microseconds.
+        # Shoal's all-reduce before each turn brings all ranks together within microseconds.
         dist.all_reduce(self._word, group=self._groups["shoal"])
         started = time.perf_counter()
         for _ in range(count):
@@ -120,7 +121,7 @@ class PlainSocket:
         self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def all_reduce(self, buffers: Buffers) -> None:
-        """What the best all-reduce of two moves: as many bytes as the tensor has, both ways at once."""
+        """Move what the best all-reduce of two ranks moves: the size of the tensor, both ways at once."""
         sending = threading.Thread(target=self._send, args=(buffers,))
         sending.start()
         self._receive(buffers)
@@ -160,7 +161,7 @@ def _deepspeed(rank: int, ranks: int) -> Callable[[Buffers], object]:
 
 
 def _forget_shared_memory() -> None:
-    """DeepSpeed leaves its shared memory behind: once all have opened it, nobody needs the names."""
+    """DeepSpeed leaves its shared memory behind: remove the names once all ranks have opened it."""
     dist.barrier()
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")
     for name in set(re.findall(r"\S+/deepspeed_allreduce_buffer\S+", maps)):
@@ -174,7 +175,7 @@ def main() -> None:
 
 
 def _new_store(host: str) -> TCPStore:
-    """On that address alone: by itself torch listens on all interfaces."""
+    """Listens on that address only; by default torch listens on all interfaces."""
     listener = socket.create_server((host, 0))
     return TCPStore(
         host,

@@ -1,7 +1,7 @@
 """`shoal bench links`: latency and bandwidth of the links between every two of N processes on this machine.
 
-Measures as a job does when a generation forms, over the same TCP mesh. Then says which schedule the cost model chooses
-for each size, and why.
+Measures links as a job does when a generation forms, over the same TCP mesh. Then prints which schedule the cost model
+chooses for each size, and why.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from shoal.bench import verdict
+from shoal.bench import texts, verdict
 from shoal.bench.harness import Crew, worker_of
 from shoal.cli.options import Parser
 from shoal.cli.tables import columns
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", help="write every measurement to this file")
     options = parser.parse_all(arguments)
     if not 2 <= options.workers <= MOST_LOCAL:
-        raise UsageError(f"--workers is {options.workers}; links need from 2 to {MOST_LOCAL} processes")
+        raise UsageError(texts.bad_workers(options.workers, MOST_LOCAL))
     matrix = measured(options.workers)
     plan = make_plan(matrix)
     print("\n".join(table(matrix)))

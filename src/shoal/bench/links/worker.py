@@ -1,6 +1,7 @@
 """One process of `shoal bench links`: joins a mesh with the others and measures it once. Imports no torch.
 
-Is told the token, answers its address, is told everybody's addresses and its own rank. Rank 0 answers the link matrix.
+It gets the token, answers its address, and gets the addresses of all processes and its rank. Rank 0 answers the link
+matrix.
 """
 
 from __future__ import annotations

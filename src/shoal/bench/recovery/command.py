@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shoal.bench import verdict
+from shoal.bench import texts, verdict
 from shoal.bench.harness import worker_of
 from shoal.bench.jobs import job_in_background, output_of
 from shoal.bench.recovery import figures
@@ -48,10 +48,10 @@ class KilledJob:
     folder: Path
     process: subprocess.Popen[str]
     victims: set[int] = field(default_factory=set)
-    read: dict[Path, tuple[Diary, int]] = field(default_factory=dict)  # with how many bytes of each file
+    read: dict[Path, tuple[Diary, int]] = field(default_factory=dict)  # and how many bytes of each file are read
 
     def diaries(self) -> dict[int, Diary]:
-        """By worker. Only what is new is read: looking must not disturb those who train."""
+        """By worker. Reads only what is new, so as not to disturb training."""
         for path in (self.folder / "diaries").glob("*.jsonl"):
             diary, offset = self.read.get(path, (Diary(), 0))
             with path.open("rb") as file:
@@ -128,17 +128,17 @@ def main(arguments: Sequence[str]) -> int:
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser(prog="shoal bench recovery")
-    parser.add_argument("--only", action="append", choices=PARTS, help="a part to measure; all where none is named")
+    parser.add_argument("--only", action="append", choices=PARTS, help="measure only this part; may be given again")
     parser.add_argument("--kills", type=int, default=20, help="workers to kill (20)")
     parser.add_argument("--turns", type=int, default=2, help="jobs of each kind for the goodput (2)")
     parser.add_argument("--window", type=float, default=60.0, help="seconds of each such job that count (60)")
     parser.add_argument("--every", type=float, default=15.0, help="seconds between two kills (15)")
-    parser.add_argument("--seed", type=int, default=0, help="of who is killed when (0)")
+    parser.add_argument("--seed", type=int, default=0, help="decides who is killed when (0)")
     parser.add_argument("--json", help="write every measurement to this file")
     options = parser.parse_all(arguments)
     options.only = options.only or list(PARTS)
     if min(options.kills, options.turns) < 1 or not 0 < options.every <= options.window:
-        raise UsageError("--kills and --turns should be 1 or more, and --every at most --window")
+        raise UsageError(texts.BAD_RECOVERY)
     return options
 
 
@@ -255,7 +255,7 @@ def _processes_of(folder: Path) -> list[int]:
 
 
 def _is_alive(pid: int) -> bool:
-    """Also false for a zombie, which has nothing but its number."""
+    """False for a zombie too."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

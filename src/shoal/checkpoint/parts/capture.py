@@ -1,9 +1,9 @@
 """A worker's part of a state, copied aside while training goes on.
 
-What only `optimizer.step()` changes (parameters and optimizer state: nearly all bytes) is copied by a thread during the
-next forward and backward; an update waits until that is done and helps with what is left, so that training is blocked
-for one copy of this worker's part at most, and usually for nothing. Everything else is copied at once, and so is a
-state so small that a thread is not worth it. The copy has the layout of the file.
+A thread copies what only `optimizer.step()` changes (parameters and optimizer state: nearly all bytes) during the next
+forward and backward. An update helps with what is left and waits until the copy is whole, so that training is blocked
+for one copy of this worker's part at most, and usually not at all. Everything else is copied at once, and so is a state
+too small for a thread. The copy has the layout of the file.
 
 Code that changes a parameter in place before the next update, outside `optimizer.step()`, is found by torch's version
 counters: the capture is then `torn` and must not be used.
@@ -34,7 +34,7 @@ class NamedState:
     names: Sequence[str]
     tensors: Sequence[torch.Tensor]
     steady: Collection[str]  # names of tensors that nothing but an optimizer's step changes
-    own: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of this worker alone, which writes them whole
+    own: Mapping[str, torch.Tensor] = field(default_factory=dict)  # tensors of this worker alone; it writes all of each
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ Description = tuple[str, str, tuple[int, ...]]  # of a tensor: name, dtype, shap
 class Layout:
     """What one worker's part consists of, for all states with the same tensors."""
 
-    tensors: list[Description]  # of the whole state, and behind them those of this worker alone
-    shared: int  # how many of them are of the state
+    tensors: list[Description]  # of the whole state, then of this worker alone
+    shared: int  # how many of these are of the whole state
     rank: int
     world_size: int
     pieces: list[CapturedPiece]
@@ -64,7 +64,7 @@ class Layout:
 class CaptureMemory:
     """Memory for one captured part, and its layout, kept from checkpoint to checkpoint.
 
-    Fresh memory costs several times a copy, and laying out thousands of small tensors more than copying them.
+    Fresh memory costs several times as much as a copy; laying thousands of small tensors out, more than copying them.
     """
 
     def __init__(self) -> None:
@@ -96,8 +96,8 @@ class CaptureMemory:
 class Capture:
     """One part of one state. `wait` is for a thread; `settle` is for the thread that is about to change the state.
 
-    Only the latter can tell whether the copy is torn: torch counts a change in place when it is over, not when it
-    begins. Nobody may rely on the copy before it `is_settled`.
+    Only `settle` can tell whether the copy is torn: torch counts a change in place when it is over, not when it begins.
+    Nobody may rely on the copy before it `is_settled`.
     """
 
     def __init__(self, state: NamedState, staging: CaptureMemory, *, rank: int, world_size: int) -> None:
@@ -134,7 +134,7 @@ class Capture:
             try:
                 for piece, begin, end in unit:
                     self._copy(piece, begin, end)
-            except Exception as error:  # or its waiters would wait for ever
+            except Exception as error:  # count the unit all the same: others wait for the last one
                 self.failure = error
             with self._counting:
                 self._left -= 1
@@ -146,7 +146,7 @@ class Capture:
         self._done.wait()
 
     def settle(self) -> None:
-        """In the thread that changes the state: the copy is whole, or torn."""
+        """For the thread that changes the state: wait for the copy, and find out whether it is whole or torn."""
         self.wait()
         for tensor, version in self._versions.items():
             if self._tensors and self._tensors[tensor]._version != version:
@@ -166,7 +166,7 @@ class Capture:
     def _copy(self, piece: CapturedPiece, begin: int, end: int) -> None:
         source = self._source(piece)
         if source.is_contiguous() and source.device.type == "cpu" and not (source.is_conj() or source.is_neg()):
-            # numpy copies in this thread alone and without Python's lock; torch would start threads of its own.
+            # numpy copies in this thread, without Python's lock; torch would start threads of its own.
             target = self.memory[piece.begin + begin : piece.begin + end]
             numpy.copyto(target, source.reshape(-1).view(torch.uint8).numpy()[begin:end])
         elif begin == 0:  # strides, a device or conjugation: copy the whole piece with its first unit
@@ -225,7 +225,7 @@ def _lay_out(state: NamedState, rank: int, world_size: int) -> list[CapturedPiec
 
 
 def _keys(names: Sequence[str]) -> list[str]:
-    """Names in the file: the tensors' own, with a number where two of a state's are alike."""
+    """Names in the file: those of the tensors, with a number where two tensors have the same name."""
     seen: dict[str, int] = {}
     keys = []
     for name in names:

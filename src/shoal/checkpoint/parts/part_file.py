@@ -1,7 +1,7 @@
 """Framing of part files: the safetensors format, read and written without torch.
 
 A file is 8 bytes with the length of a JSON header, the header, and the tensors' bytes, end to end. Any version of the
-safetensors library reads what is written here. Dtypes that some versions lack are stored as one that all have: complex
+safetensors library reads what is written here. A dtype that some versions lack is stored as another one: complex
 numbers as pairs of real ones, with one more dimension at the end, the rest as bytes. The manifest has the true dtype.
 Not here: what the tensors are (`manifest`), and their bytes (`part_writer`, `reader`).
 """
@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from shoal.bounds import MOST_ITEMS, Name, Shape, Size
+from shoal.checkpoint import texts
 from shoal.checkpoint.stores.direct_write import BLOCK
 from shoal.checkpoint.stores.store import Buffer, Store
 from shoal.errors import UsageError, WireError
@@ -104,7 +105,7 @@ _metadata_decoder: msgspec.json.Decoder[dict[str, str]] = msgspec.json.Decoder(_
 def stored_as(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """Dtype and shape that a tensor with torch's `dtype` has in the file."""
     if dtype not in _STORED_AS:
-        raise UsageError(f"a tensor of dtype {dtype} cannot be kept in a checkpoint; convert it to another dtype")
+        raise UsageError(texts.unknown_dtype(dtype))
     name, count = _STORED_AS[dtype]
     return name, shape if count == 1 else (*shape, count)
 
@@ -123,15 +124,12 @@ def encode_header(entries: Sequence[StoredTensor], metadata: Mapping[str, str]) 
     # The tensors' bytes begin on a block boundary, so that they can be written past the page cache.
     text += b" " * (-(LENGTH_BYTES + len(text)) % BLOCK)
     if len(text) > MAX_HEADER_BYTES:
-        raise UsageError(
-            f"a part of the checkpoint needs a header of {len(text)} bytes, {MAX_HEADER_BYTES} are allowed; "
-            "the state has too many tensors"
-        )
+        raise UsageError(texts.header_too_long(len(text), MAX_HEADER_BYTES))
     return len(text).to_bytes(LENGTH_BYTES, "little") + text
 
 
 def header_bytes(start: Buffer) -> int:
-    """How many bytes come before the tensors' own, by a file's first eight."""
+    """How many bytes come before the tensors, according to the first eight bytes of the file."""
     if len(start) < LENGTH_BYTES:
         raise WireError(f"a file of {len(start)} bytes is no safetensors file")
     length = int.from_bytes(start[:LENGTH_BYTES], "little")
@@ -169,7 +167,7 @@ def _entry(key: str, raw: _RawEntry) -> TensorHeader:
 
 
 def read_header(store: Store, name: str) -> Header:
-    """Of a file in a store, without its tensors. WireError where it is none, OSError where it cannot be read."""
+    """Read a file's header, not its tensors. WireError: no such header; OSError: the file cannot be read."""
     start = store.read(name, 0, FIRST_READ)
     if (length := header_bytes(start)) > len(start):
         start = store.read(name, 0, length)

@@ -1,7 +1,7 @@
 """One worker's parts of checkpoints, from the copy to the coordinator's answer, one after the other in one thread.
 
-The thread stays, because starting one costs milliseconds on a busy machine. It tells the coordinator how it went by
-the functions it is given. Whatever goes wrong with a checkpoint stays a matter of that checkpoint: nothing is raised.
+The thread stays, because starting one costs milliseconds on a busy machine. It reports to the coordinator through the
+functions that it is given. A failure costs the checkpoint and nothing else: no error is raised.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PartToWrite:
     reason: str
     mark: str
     capture: Capture
-    about: About | None  # of rank 0
+    about: About | None  # rank 0 has one
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Writing:
     def __init__(self, part: PartToWrite) -> None:
         self.part = part
         self.started = time.perf_counter()
-        self.blocked = 0.0  # seconds that the script was held up; counted by whoever is held up
+        self.blocked = 0.0  # seconds that the script was held up; the held-up thread adds them
         self.over = threading.Event()  # published, lost or given up
         self.is_published = False  # once it is over
 
@@ -69,7 +69,7 @@ class PartThread:
         return writing
 
     def close(self) -> None:
-        """Nobody waits for the coordinator's answer any more. A store that hangs is left to end with the process."""
+        """Stop waiting for the coordinator's answer. A thread in a store that hangs ends with the process."""
         self._given_up.set()
         self._waiting.put(None)
 

@@ -1,8 +1,8 @@
-"""What is in a store: published checkpoints, their manifests and marks, and what may go. No torch.
+"""What is in a store: published checkpoints, their manifests and marks, and what may be removed. No torch.
 
-A checkpoint is published when its manifest is there. Newer is what lies further along the job's one chain of states:
-of a later generation, then of a later step, since a job that had to go back to an older checkpoint goes on from there.
-Marks are small files that hold a checkpoint's name; marked ones are kept. Not here: reading tensors (`reader`).
+A checkpoint is published when its manifest is there. The newer of two checkpoints is the one of the later generation,
+then of the later step: a job that had to go back to an older checkpoint goes on from there in a later generation. Marks
+are small files that hold a checkpoint's name; marked checkpoints are kept. Not here: reading tensors (`reader`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import xxhash
 
+from shoal.checkpoint import texts
 from shoal.checkpoint.parts.part_file import Header, read_header
 from shoal.checkpoint.published.joining import gap_in, misfit_in
 from shoal.checkpoint.published.manifest import (
@@ -47,7 +48,7 @@ class Damage:
     """Something in a published checkpoint that differs from its manifest."""
 
     file: str  # with the checkpoint's name before it
-    tensor: str  # name of the one that is damaged; empty where it is the file as a whole
+    tensor: str  # name of the damaged tensor; empty if the file as a whole is damaged
     text: str
 
 
@@ -81,23 +82,23 @@ def _all(store: Store) -> list[CheckpointEntry]:
 
 
 def load_manifest(store: Store, name: str) -> Manifest:
-    """Checked in itself. Raises CheckpointUnusable, whose text begins with the file; OSError where the store fails."""
+    """Read and check a manifest. CheckpointUnusable: its text begins with the file; OSError: the store fails."""
     file = f"{name}/{MANIFEST}"
     try:
         if (size := store.size(file)) > MAX_MANIFEST_BYTES:
-            raise CheckpointUnusable(f"{file} has {size} bytes; no manifest has more than {MAX_MANIFEST_BYTES}")
+            raise CheckpointUnusable(texts.manifest_too_large(file, size, MAX_MANIFEST_BYTES))
         text = str(store.read(file), "utf-8")
         manifest = decode_manifest(text.encode(), checkpoint=name)
     except FileNotFoundError:
-        raise CheckpointUnusable(f"{file} is missing from {store.place}: {name} is not published") from None
+        raise CheckpointUnusable(texts.not_published(file, store.place, name)) from None
     except (UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointUnusable(f"{file} is damaged: {error}") from None
+        raise CheckpointUnusable(texts.damaged(file, error)) from None
     for entry in manifest.files:
         if not is_plain(entry.name) or entry.size < 0:
-            raise CheckpointUnusable(f"{file} is damaged: no part is called {entry.name!r} with {entry.size} bytes")
+            raise CheckpointUnusable(texts.damaged(file, texts.no_such_part(entry.name, entry.size)))
     for tensor in manifest.tensors:
         if gap := gap_in(tensor):
-            raise CheckpointUnusable(f"{file} is damaged: {gap}")
+            raise CheckpointUnusable(texts.damaged(file, gap))
     return manifest
 
 
@@ -124,10 +125,10 @@ def verify(store: Store, manifest: Manifest) -> list[Damage]:
 def _header_of(store: Store, file: str, size: int) -> Header:
     found = store.size(file)
     if found != size:
-        raise WireError(f"has {found} bytes; it should have {size}")
+        raise WireError(texts.wrong_size(found, size))
     header = read_header(store, file)
     if header.file_size != size:
-        raise WireError(f"has a header for {header.file_size} bytes; the manifest says {size}")
+        raise WireError(texts.header_of_another_size(header.file_size, size))
     return header
 
 
@@ -140,12 +141,12 @@ def _damage(store: Store, file: str, header: Header, piece: StoredSlice) -> str:
             digest.update(store.read(file, start, min(end, start + CHUNK)))
     except OSError as error:
         return _text_of(error)
-    return "" if digest.hexdigest() == piece.checksum else "has another checksum than when it was written"
+    return "" if digest.hexdigest() == piece.checksum else texts.BAD_CHECKSUM
 
 
 def _text_of(error: OSError | WireError) -> str:
     if isinstance(error, FileNotFoundError):
-        return "is missing"
+        return texts.MISSING
     return f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
 
 
@@ -177,12 +178,11 @@ def remove_mark(store: Store, label: str) -> None:
 
 def check_label(label: str) -> None:
     if not _LABEL.fullmatch(label) or parse_name(label) is not None:
-        allowed = "use up to 64 letters, digits, dots, dashes, underscores, and no checkpoint's name"
-        raise UsageError(f"{label!r} cannot mark a checkpoint; {allowed}")
+        raise UsageError(texts.bad_label(label))
 
 
 def to_remove(names: Iterable[str], marked: Collection[str], keep: int) -> list[str]:
-    """Oldest first: all but the newest `keep`, whatever marks those have, and the marked ones. Others' names stay."""
+    """All but the newest `keep` and the marked ones, oldest first. Names that are no checkpoint's are left out."""
     places = ((parse_name(name), name) for name in names)
     known = sorted((place[1], place[0], name) for place, name in places if place is not None)
     return [name for _, _, name in known[: max(0, len(known) - keep)] if name not in marked]
@@ -195,6 +195,6 @@ def age_of(name: str) -> tuple[int, int]:
 
 
 def remove(store: Store, name: str) -> None:
-    """The manifest first: what is left of a checkpoint that is being removed is not published any more."""
+    """Remove the manifest first, so that a checkpoint that is half removed is not published any more."""
     store.remove(f"{name}/{MANIFEST}")
     store.remove(name)

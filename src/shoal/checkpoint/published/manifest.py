@@ -1,9 +1,9 @@
 """The manifest of a checkpoint: what makes a folder of part files one whole state. No torch: the coordinator writes it.
 
-A checkpoint names tensors and slices globally, not by rank, so that any number of workers can read it. What belongs to
-one worker, such as a codec's residual, lies beside the state under the worker's rank. Each worker writes one part, a
-safetensors file whose header carries a `PartIndex`; the coordinator joins the indexes into the manifest and publishes
-the checkpoint by writing it, last.
+A checkpoint names tensors and slices globally, not by rank, so that any number of workers can read it. Tensors of a
+single worker, such as a codec's residual, lie beside the state under the worker's rank. Each worker writes one part, a
+safetensors file whose header carries a `PartIndex`; the coordinator joins the indexes into the manifest, and writing
+the manifest last publishes the checkpoint.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 import xxhash
 
 from shoal.bounds import Count, Items, Members, Name, Ordinal, Shape, Size, Text
+from shoal.checkpoint import texts
 from shoal.errors import CheckpointUnusable
 from shoal.values import Cursor, Generation
 
@@ -37,7 +38,7 @@ class StoredSlice(msgspec.Struct, frozen=True):
 
 
 class TensorEntry(msgspec.Struct, frozen=True):
-    """A tensor of the state. In a `PartIndex` it has this part's pieces only, in a `Manifest` those of all parts."""
+    """A tensor of the state. A `PartIndex` lists the pieces in its part only, a `Manifest` those of all parts."""
 
     name: Name  # its path in the state: models/model 1/fc.weight
     dtype: Name  # torch's name: float32
@@ -61,8 +62,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartIndex(msgspec.Struct, frozen=True, kw_only=True):
-    tensors: Items[TensorEntry]  # every tensor of the state, in order, where this part has no piece of it too
-    own: Items[TensorEntry] = ()  # tensors of the worker that wrote this part alone; all of each is in it
+    tensors: Items[TensorEntry]  # every tensor of the state, in order, also those without a piece in this part
+    own: Items[TensorEntry] = ()  # tensors of this worker alone; the part has all of each
     about: About | None = None  # in the first part only
 
 
@@ -77,7 +78,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     written: float  # seconds since 1970
     about: About
     files: Members[FileEntry]
-    tensors: Items[TensorEntry]  # of the state, and behind them those of single workers, by rank
+    tensors: Items[TensorEntry]  # of the state, then of single workers, by rank
     checksum: Name = ""  # of everything else in the manifest; filled in when it is encoded
 
     @property
@@ -86,7 +87,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def own_prefix(rank: int) -> str:
-    """What the names of tensors begin with that belong to one worker, not to the state."""
+    """The beginning of the names of tensors that belong to one worker, not to the state."""
     return f"{OWN}{rank}/"
 
 
@@ -117,22 +118,21 @@ def _checksum(manifest: Manifest) -> str:
 
 
 def decode_manifest(data: bytes, *, checkpoint: str) -> Manifest:
-    """Checked in types and in what its parts say of each other; `checkpoint` is the name it should have."""
+    """Decode a manifest; check its types, its checksum and that its pieces fit. `checkpoint`: the expected name."""
+    file = f"{checkpoint}/{MANIFEST}"
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointUnusable(f"{checkpoint}/{MANIFEST} is damaged: {error}") from None
+        raise CheckpointUnusable(texts.damaged(file, error)) from None
     if manifest.format != FORMAT:
-        raise CheckpointUnusable(
-            f"{checkpoint}/{MANIFEST} has format {manifest.format}; this version of Shoal reads {FORMAT}"
-        )
+        raise CheckpointUnusable(texts.other_format(file, manifest.format, FORMAT))
     if manifest.checksum != _checksum(manifest):
-        raise CheckpointUnusable(f"{checkpoint}/{MANIFEST} is damaged: its checksum is another one")
+        raise CheckpointUnusable(texts.damaged(file, texts.BAD_MANIFEST_CHECKSUM))
     if manifest.checkpoint != checkpoint:
-        raise CheckpointUnusable(f"{checkpoint}/{MANIFEST} is the manifest of {manifest.checkpoint}")
+        raise CheckpointUnusable(texts.of_another_checkpoint(file, manifest.checkpoint))
     known = {file.name for file in manifest.files}
     for tensor in manifest.tensors:
         for piece in tensor.pieces:
             if piece.file not in known or not len(piece.offset) == len(piece.shape) == len(tensor.shape):
-                raise CheckpointUnusable(f"{checkpoint}/{MANIFEST} is damaged: the pieces of {tensor.name} do not fit")
+                raise CheckpointUnusable(texts.damaged(file, texts.pieces_do_not_fit(tensor.name)))
     return manifest

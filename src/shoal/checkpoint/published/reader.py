@@ -1,6 +1,6 @@
-"""Reads a published checkpoint back as a state: every piece is checked and put in its place, all or none.
+"""Reads a published checkpoint back as a state: every piece is checked and put in its place.
 
-Whatever is wrong is a `CheckpointUnusable` that names the file. Not here: which checkpoint to take (`catalogue`), and
+Anything wrong raises `CheckpointUnusable`, which names the file. Not here: which checkpoint to take (`catalogue`), and
 loading the state into models (`shoal.training`).
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy
 import torch
 
+from shoal.checkpoint import texts
 from shoal.checkpoint.parts.part_file import Header, read_header
 from shoal.checkpoint.parts.part_writer import checksum
 from shoal.checkpoint.published.manifest import OWN, Manifest, StoredSlice, TensorEntry, own_prefix
@@ -34,11 +35,11 @@ def read_state(store: Store, manifest: Manifest, *, wanted: Callable[[str], bool
     try:
         return unflatten_named(bytes(manifest.about.tree), tensors)
     except WireError as error:
-        raise CheckpointUnusable(f"{manifest.checkpoint}: {error}") from None
+        raise CheckpointUnusable(texts.in_checkpoint(manifest.checkpoint, error)) from None
 
 
 def read_own(store: Store, manifest: Manifest, rank: int) -> dict[str, torch.Tensor]:
-    """What belongs to the worker of that rank alone, by name without the rank."""
+    """The tensors that belong to the worker of that rank alone, by name without the rank."""
     prefix = own_prefix(rank)
     entries = [entry for entry in manifest.tensors if entry.name.startswith(prefix)]
     tensors = [_empty(manifest, entry) for entry in entries]
@@ -58,10 +59,10 @@ def _empty(manifest: Manifest, entry: TensorEntry) -> torch.Tensor:
     try:
         dtype = dtype_named(entry.dtype)
     except WireError as error:
-        raise CheckpointUnusable(f"{manifest.checkpoint}: {entry.name}: {error}") from None
+        raise CheckpointUnusable(texts.in_checkpoint(manifest.checkpoint, f"{entry.name}: {error}")) from None
     size = math.prod(entry.shape) * dtype.itemsize
     if min(entry.shape, default=1) < 0 or sum(piece.size for piece in entry.pieces) != size:
-        raise CheckpointUnusable(f"{manifest.checkpoint}: the pieces of {entry.name} are not the whole tensor")
+        raise CheckpointUnusable(texts.in_checkpoint(manifest.checkpoint, texts.not_whole(entry.name)))
     return torch.empty(entry.shape, dtype=dtype)
 
 
@@ -70,7 +71,7 @@ def _read_file(store: Store, name: str, size: int, pieces: list[tuple[torch.Tens
     try:
         found = store.size(name)
         if found != size:
-            raise CheckpointUnusable(f"{where} has {found} bytes; it should have {size}")
+            raise CheckpointUnusable(texts.of_file(where, texts.wrong_size(found, size)))
         header = read_header(store, name)
         for stretch in _stretches(header, pieces, where):
             begin, end = header.data_start + stretch[0].begin, header.data_start + stretch[-1].end
@@ -79,11 +80,11 @@ def _read_file(store: Store, name: str, size: int, pieces: list[tuple[torch.Tens
                 at = header.data_start + one.begin - begin
                 _check_and_place(one, data[at : at + one.piece.size], where)
     except FileNotFoundError:
-        raise CheckpointUnusable(f"{name} is missing from {store.place}") from None
+        raise CheckpointUnusable(texts.missing(name, store.place)) from None
     except OSError as error:
-        raise CheckpointUnusable(f"{where} cannot be read: {error.strerror or error}") from None
+        raise CheckpointUnusable(texts.unreadable(where, error.strerror or error)) from None
     except WireError as error:
-        raise CheckpointUnusable(f"{where} is damaged: {error}") from None
+        raise CheckpointUnusable(texts.damaged(where, error)) from None
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def _stretches(header: Header, pieces: list[tuple[torch.Tensor, StoredSlice]], w
     for tensor, piece in pieces:
         entry = header.entries.get(piece.key)
         if entry is None or entry.end - entry.begin != piece.size:
-            raise CheckpointUnusable(f"{where} is damaged: its header does not have {piece.key} as the manifest does")
+            raise CheckpointUnusable(texts.damaged(where, texts.unlike_header(piece.key)))
         found.append(_Found(tensor, piece, entry.begin, entry.end))
     stretch: list[_Found] = []
     for one in sorted(found, key=lambda one: (one.begin, one.end)):
@@ -116,7 +117,7 @@ def _stretches(header: Header, pieces: list[tuple[torch.Tensor, StoredSlice]], w
 
 def _check_and_place(one: _Found, data: memoryview, where: str) -> None:
     if len(data) != one.piece.size or checksum(data) != one.piece.checksum:
-        raise CheckpointUnusable(f"{where} is damaged: the checksum of {one.piece.key} is another one")
+        raise CheckpointUnusable(texts.damaged(where, texts.bad_checksum(one.piece.key)))
     _place(one.tensor, one.piece, data)
 
 
@@ -124,10 +125,10 @@ def _place(tensor: torch.Tensor, piece: StoredSlice, data: memoryview) -> None:
     where = tuple(slice(start, start + count) for start, count in zip(piece.offset, piece.shape, strict=True))
     target = tensor[where] if where else tensor
     if tuple(target.shape) != piece.shape or len(data) != target.numel() * target.element_size():
-        raise CheckpointUnusable(f"{piece.file}: {piece.key} lies outside its tensor")
+        raise CheckpointUnusable(texts.in_checkpoint(piece.file, texts.outside(piece.key, "its tensor")))
     if not len(data):
         return
-    # Rows of a tensor are one stretch of memory; only cuts in other dimensions need a copy of their own.
+    # Rows of a tensor are contiguous in memory; only pieces cut in other dimensions need a copy.
     part = target if target.is_contiguous() else torch.empty(piece.shape, dtype=tensor.dtype)
     numpy.copyto(part.reshape(-1).view(torch.uint8).numpy(), numpy.frombuffer(data, dtype=numpy.uint8))
     if part is not target:

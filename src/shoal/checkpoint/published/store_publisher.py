@@ -1,8 +1,8 @@
 """Makes one checkpoint of the parts that workers have written, in any store. For the coordinator's process: no torch.
 
-Headers of the parts are read, never their tensors. The manifest, written last, publishes; only then is the mark moved
-and older checkpoints removed. Failing to do either is said on stderr and does not undo the publication: the next one
-removes what this one could not.
+Headers of the parts are read, never their tensors. The manifest, written last, publishes the checkpoint; only then
+is the mark moved and are older checkpoints removed. A failure of either is printed on stderr and does not undo the
+publication: the next publication removes what this one could not.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import sys
 import time
 
+from shoal.checkpoint import texts
 from shoal.checkpoint.parts.part_file import read_header
 from shoal.checkpoint.published import catalogue
 from shoal.checkpoint.published.joining import index_in, join
@@ -23,7 +24,7 @@ from shoal.membership.publisher import Publisher, PublishOutcome, PublishRequest
 class StorePublisher(Publisher):
     def __init__(self, store: Store, keep: int) -> None:
         self._store = store
-        self._keep = keep  # of the newest, besides marked ones; at least 1
+        self._keep = keep  # how many of the newest stay, besides marked ones; at least 1
 
     def publish(self, request: PublishRequest) -> PublishOutcome:
         if request.mark:
@@ -48,9 +49,9 @@ class StorePublisher(Publisher):
             try:
                 header, size = read_header(self._store, path), self._store.size(path)
             except WireError as error:
-                raise CheckpointUnusable(f"{path} is damaged: {error}") from None
+                raise CheckpointUnusable(texts.damaged(path, error)) from None
             if size != header.file_size:
-                raise CheckpointUnusable(f"{path} has {size} bytes; by its header it should have {header.file_size}")
+                raise CheckpointUnusable(texts.shorter_than_its_header(path, size, header.file_size))
             files.append(FileEntry(name=file, size=size))
             indexes.append(index_in(header, file=file))
         about, tensors = join(indexes, checkpoint=request.checkpoint)
@@ -83,7 +84,7 @@ class StorePublisher(Publisher):
         return tuple(removed)
 
     def _clear_leftovers(self, newest: str) -> None:
-        """What could not be removed before: parts of lost checkpoints, and of old ones whose manifest is gone."""
+        """Remove parts that could not be removed before: of lost checkpoints, and of old ones without a manifest."""
         place = catalogue.age_of(newest)
         for name in catalogue.unpublished(self._store):
             if catalogue.age_of(name) < place:

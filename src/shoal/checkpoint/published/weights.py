@@ -1,8 +1,8 @@
 """Model weights alone: out of a checkpoint, into one, and as files that other programs read and write.
 
-A model's weights go by the keys of its `state_dict()`. The file is safetensors, or torch's own format where a user asks
-for it: the one place where Shoal writes that; it is read with `weights_only=True`, which makes nothing but tensors. Not
-here: checkpoints of training (`capture`, `part_writer`, `reader`).
+A model's weights have the keys of its `state_dict()`. The file is safetensors, or torch's own format where a user asks
+for it; nothing else in Shoal writes that format. It is read with `weights_only=True`, which makes nothing but tensors.
+Not here: checkpoints of training (`capture`, `part_writer`, `reader`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
+from shoal.checkpoint import texts
 from shoal.checkpoint.parts.capture import Capture, CaptureMemory, NamedState
 from shoal.checkpoint.parts.part_file import LENGTH_BYTES, MAX_HEADER_BYTES
 from shoal.checkpoint.parts.part_writer import write_part
@@ -47,7 +48,7 @@ def weights_of(store: Store, manifest: Manifest) -> dict[str, Weights]:
             for model, keys in tree["keys"].items()
         }
     except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointUnusable(f"{manifest.checkpoint} does not say which tensors are its models': {error}") from None
+        raise CheckpointUnusable(texts.no_models(manifest.checkpoint, error)) from None
 
 
 def publish_weights(store: Store, weights: Weights, config: str, reason: str) -> str:
@@ -78,17 +79,14 @@ def read_weights(path: Path) -> Weights:
     try:
         loaded = safetensors.torch.load_file(path) if _is_safetensors(path) else _torch_load(path)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise UsageError(texts.unreadable(str(path), error.strerror or error)) from None
     except SafetensorError as error:
-        raise UsageError(f"{path} is a damaged safetensors file: {error}") from None
+        raise UsageError(texts.damaged_safetensors(path, error)) from None
     if not isinstance(loaded, Mapping) or not loaded:
-        raise UsageError(f"{path} holds a {type(loaded).__name__}, not a state_dict with tensors")
+        raise UsageError(texts.no_state_dict(path, type(loaded).__name__))
     for key, value in loaded.items():
         if not isinstance(key, str) or not isinstance(value, torch.Tensor):
-            raise UsageError(
-                f"{path} has {type(value).__name__} under {key!r}; a state_dict has tensors only: save that alone, "
-                "with torch.save(model.state_dict(), FILE)"
-            )
+            raise UsageError(texts.not_only_tensors(path, type(value).__name__, key))
     return {key: value.detach().to("cpu").contiguous() for key, value in loaded.items()}
 
 
@@ -105,10 +103,7 @@ def _torch_load(path: Path) -> Any:
     except OSError:
         raise
     except Exception as error:  # unpickling foreign bytes can raise anything
-        raise UsageError(
-            f"{path} is neither a safetensors file nor a torch file of tensors alone ({type(error).__name__}); nothing "
-            "else is unpickled here: save the weights with torch.save(model.state_dict(), FILE)"
-        ) from None
+        raise UsageError(texts.no_model_file(path, type(error).__name__)) from None
 
 
 def write_weights(path: Path, weights: Weights, file_format: str) -> None:
@@ -124,15 +119,15 @@ def write_weights(path: Path, weights: Weights, file_format: str) -> None:
             os.fsync(file.fileno())
         aside.replace(path)
     except KeyError as dtype:  # how safetensors reports a dtype that it lacks
-        raise UsageError(f"{path}: safetensors files have no tensors of dtype {dtype}; use --format torch") from None
+        raise UsageError(texts.dtype_not_exported(path, dtype)) from None
     except (OSError, SafetensorError, RuntimeError) as error:
-        raise UsageError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+        raise UsageError(texts.not_written(path, getattr(error, "strerror", None) or error)) from None
     finally:
         aside.unlink(missing_ok=True)
 
 
 def _untied(weights: Weights) -> Weights:
-    """safetensors files have every tensor once; each key of a tied one gets a copy, so that all keys can be loaded."""
+    """Copies of tied tensors: a safetensors file has no tensor under two keys, and all keys must be loadable."""
     seen: set[int] = set()
     own: Weights = {}
     for key, value in weights.items():

@@ -1,8 +1,8 @@
 """Writing a file past the page cache, as far as its bytes lie on block boundaries in memory and in the file.
 
-The disk then takes them from where they are: no copy in the kernel, hardly any processor time beside training, and the
-cache keeps the pages that training reads. Whatever lies elsewhere, and every byte where the file system has no direct
-writes, goes through the cache. Neither way is durable by itself: the caller flushes.
+The disk then takes the bytes straight from the memory: no copy in the kernel, hardly any processor time taken from
+training, and the cache keeps the pages that training reads. Bytes off the boundaries, and all bytes where the file
+system has no direct writes, go through the cache. Neither way is durable by itself: the caller flushes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from shoal.checkpoint.stores.store import Buffer
 
-BLOCK = 4096  # bytes; boundaries of this size do for all disks of today
+BLOCK = 4096  # bytes; boundaries of this size are enough for all present disks
 NOT_OFFERED = (errno.EINVAL, errno.EOPNOTSUPP)  # what file systems without direct writes answer
 
 

@@ -1,8 +1,8 @@
 """Checkpoints in a folder of this machine, or of one that all machines have mounted.
 
 A file is written beside its place under a hidden name, flushed to the disk, renamed, and its folder flushed: it is
-there whole or not at all, through loss of power too. What writers that were killed have left is hidden and goes with
-its folder. Files are read, not mapped: a bad sector of a mapped file would kill the process, a read raises OSError.
+there whole or not at all, even after a loss of power. Files that killed writers left are hidden and go with their
+folder. Files are read, not mapped: a bad sector of a mapped file would kill the process, a read raises OSError.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class LocalStore(Store):
                 path.unlink()
             _flush_folder(path.parent)
         except FileNotFoundError:
-            if path.exists():  # another process removes the folder too, and has removed one of its files first
+            if path.exists():  # another process is removing the folder too, and was first with one of its files
                 self.remove(name)
 
     def _path(self, name: str) -> Path:

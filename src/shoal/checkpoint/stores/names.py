@@ -1,4 +1,4 @@
-"""Names of files in a store. They may come from outside, in a manifest or a message, and must not lead out of it."""
+"""Names of files in a store. Names from outside, in a manifest or a message, must not lead out of the store."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def checked_parts(name: str) -> tuple[str, ...]:
 
 
 def is_plain(part: str) -> bool:
-    """Whether it can name a file by itself. Hidden names are the stores' own: files that are being written."""
+    """Whether it can be a file's name. Hidden names are reserved for files that a store is writing."""
     return bool(part) and part[0] != "." and part.isprintable() and not set(part) & {"/", "\\"}

@@ -1,4 +1,4 @@
-"""Which store a setting means: a folder, or any URL that fsspec knows. And a store that fails on purpose."""
+"""Which store a setting means: a folder, or any URL that fsspec knows. Also here: a store that fails on purpose."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOCAL = ("file://", "local://")
 
 
 def open_store(url_or_folder: str) -> Store:
-    """Open a store; a URL that cannot work raises UsageError. Its first use shows whether it can be reached."""
+    """Open a store; a URL that cannot work raises UsageError. Only the first use shows whether it can be reached."""
     for scheme in LOCAL:
         if url_or_folder.startswith(scheme):
             return LocalStore(Path(url_or_folder.removeprefix(scheme)))

@@ -1,9 +1,10 @@
 """Checkpoints at any URL that fsspec knows: s3://bucket/prefix, gs://, hdfs://, sftp:// and so on.
 
 In object stores (fsspec's asynchronous file systems) an object appears when its upload is complete, and an upload that
-fails is aborted. In the others a file is written beside its place under a hidden name and moved. What may pass, such as
-throttling and cut connections, is tried again for about `patience` seconds; every error comes out as OSError with the
-place and the reason. Credentials and endpoints are those of the file system, from its usual variables and files.
+fails is aborted. In the others a file is written beside its place under a hidden name and moved. After a failure that
+may pass, such as throttling or a cut connection, a request is tried again for about `patience` seconds; every error is
+raised as OSError with the place and the reason. Credentials and endpoints are those of the file system, from its usual
+variables and files.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 import fsspec.asyn  # type: ignore[import-untyped]  # fsspec has no types
 import fsspec.core  # type: ignore[import-untyped]  # see above
 
+from shoal.checkpoint import texts
 from shoal.checkpoint.stores.names import checked_parts
 from shoal.checkpoint.stores.store import Buffer, Store
 from shoal.errors import ShoalError, UsageError
@@ -29,7 +31,7 @@ FIRST_PAUSE = 0.2  # seconds before the second try; each further pause is twice 
 LONGEST_PAUSE = 10.0
 ANSWER = 10.0  # seconds that S3 may take to answer one try of a request
 MAY_PASS = (errno.EBUSY, errno.EAGAIN, errno.EIO, errno.EREMOTEIO, errno.EPIPE, errno.ENETUNREACH, errno.EHOSTUNREACH)
-# Errors of the libraries below fsspec, which say the same outside of OSError.
+# Errors of the libraries below fsspec that may pass and are no OSErrors.
 MAY_PASS_BY_NAME = {
     "aiohttp.client_exceptions.ClientError",
     "botocore.exceptions.ConnectionError",
@@ -101,7 +103,7 @@ class RemoteStore(Store):
             return
 
     def _upload(self, name: str, path: str, blocks: Iterator[bytes]) -> None:
-        """Block by block; each request is tried again by the file system itself."""
+        """Upload block by block; the file system itself tries each request again."""
         try:
             file = self._fs.open(path, "wb", block_size=BLOCK)
             try:
@@ -109,7 +111,7 @@ class RemoteStore(Store):
                     file.write(block)
                 file.close()
             except BaseException:
-                file.closed = True  # or the file would complete the upload when it is garbage-collected
+                file.closed = True  # otherwise garbage collection would complete the upload
                 file.discard()
                 raise
         except Exception as error:
@@ -171,11 +173,11 @@ def _open_filesystem(url: str, patience: float) -> tuple[Any, str]:
         filesystem, root = fsspec.core.url_to_fs(url, skip_instance_cache=True, **options)
     except ImportError as error:
         what = "install shoal[s3]" if options else str(error)
-        raise UsageError(f"{scheme}:// needs a package that is not installed: {what}") from None
+        raise UsageError(texts.no_package(scheme, what)) from None
     except Exception as error:
-        raise UsageError(f"checkpoints cannot be kept at {url}: {error}") from None
+        raise UsageError(texts.no_store(url, error)) from None
     if options:
-        filesystem.retries = 1  # s3fs's own, which would multiply those of the client below it
+        filesystem.retries = 1  # s3fs's own retries would multiply those of the client below it
     return filesystem, root
 
 
@@ -195,7 +197,7 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _in_blocks(chunks: Iterable[Buffer]) -> Iterator[bytes]:
-    """The same bytes in blocks of one size; the last one is shorter, and may be empty."""
+    """The same bytes in blocks of equal size; the last block is shorter and may be empty."""
     collected = bytearray()
     for chunk in chunks:
         rest = memoryview(chunk).cast("B")

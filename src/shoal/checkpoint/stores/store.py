@@ -1,7 +1,7 @@
 """Where checkpoints are kept: the interface. Names are relative, with `/` between parts; values are whole files.
 
-A file is there whole or not at all, and stays when `write` has returned, whatever happens to the machine then. Nothing
-is promised about the order in which several writers' files appear: the manifest, written last, makes a checkpoint.
+A file is there whole or not at all, and once `write` has returned it survives a crash of the machine. Files of several
+writers may appear in any order: the manifest, written last, makes a checkpoint.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Store(ABC):
-    """One job's checkpoints. Every method raises OSError where the store fails for good; it retries what may pass."""
+    """One job's checkpoints. Methods retry failures that may pass, and raise OSError if the store fails for good."""
 
     place: str  # for people: a folder or a URL
 
@@ -23,7 +23,7 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, name: str, start: int = 0, end: int | None = None) -> Buffer:
-        """A file's bytes, or those from `start` up to `end`. FileNotFoundError where there is none."""
+        """A file's bytes, or those from `start` up to `end`. FileNotFoundError if there is no such file."""
 
     @abstractmethod
     def size(self, name: str) -> int:

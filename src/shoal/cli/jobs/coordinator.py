@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from shoal.cli import texts
 from shoal.cli.options import Once, Parser, add_settings, config_from
 from shoal.entry.script_kind import imports_shoal
 from shoal.environment import in_plaintext, parse_address
@@ -21,6 +22,7 @@ from shoal.job_config import JobConfig, read_toml
 from shoal.launching.disk import run_directory
 from shoal.launching.disk.checkpoint_place import keeping
 from shoal.launching.disk.job_token import read_token
+from shoal.launching.plaintext import spoken_plaintext
 from shoal.membership.coordinator import CoordinatorSettings, open_listener, refuse_without_token, serve
 from shoal.membership.record.journal import job_start
 from shoal.membership.record.ledger import FILE_NAME as DECISIONS
@@ -28,9 +30,10 @@ from shoal.transport.connection.strangers import raise_descriptor_limit
 from shoal.values import Address
 
 DESCRIPTION = """\
-Decides who is in the job: workers join it, and it gives them ranks and tells them who died. Listening beyond this
-machine needs --token-file. Started again with the --run-dir of a job whose coordinator died, and the same address and
-token, it goes on with that job. SCRIPT and its arguments are for the record, and for workers that join later."""
+Runs the process that decides who is in the job: it lets workers in, gives them ranks and tells them who died.
+Listening beyond this machine needs --token-file. If the coordinator of a job died, start it again with the same
+--run-dir, address and token, and the job goes on. SCRIPT and its arguments are for the record, and for workers that
+join later."""
 
 
 def parser() -> Parser:
@@ -44,7 +47,7 @@ def parser() -> Parser:
         dest="listen-fd",
         type=int,
         metavar="N",
-        help="inherited listening socket, not --address",
+        help="inherited listening socket, in place of --address",
         **shared,
     )
     group.add_argument(
@@ -52,10 +55,10 @@ def parser() -> Parser:
         dest="lock-fd",
         type=int,
         metavar="N",
-        help="inherited lock of the run directory; without it, it is taken",
+        help="inherited lock of the run directory; default: take the lock",
         **shared,
     )
-    for name in ("servers-at", "servers-space"):  # from `shoal run`, which has the group's token
+    for name in ("servers-at", "servers-space"):  # `shoal run` gives these: it has the group's token
         group.add_argument(f"--{name}", dest=name, help=argparse.SUPPRESS, **shared)
     made.add_argument("script", nargs="?", default="", metavar="SCRIPT", help="the job's script, for the record")
     made.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's arguments")
@@ -66,20 +69,17 @@ def main(arguments: Sequence[str]) -> int:
     given = vars(parsed := parser().parse_all(arguments))
     raise_descriptor_limit()
     if "listen-fd" in given and "address" in given:
-        raise UsageError("--listen-fd and --address are both given; the socket is one or the other")
+        raise UsageError(texts.TWO_SOCKETS)
     is_restart = _is_under_way(given.get("run-dir"))
     config = config_from(parsed, _recorded(given["run-dir"])) if is_restart else config_from(parsed)
     if config.strategy == "parameter-server" and not {"servers-at", "servers-space"} <= given.keys():
-        raise UsageError(
-            "--strategy parameter-server needs `shoal run`, which starts the servers or opens a name space in a group; "
-            "add workers from other machines with `shoal join`"
-        )
+        raise UsageError(texts.SERVERS_NEED_RUN)
     token = read_token(Path(given["token-file"])) if "token-file" in given else ""
     run_dir = Path(config.run_dir) if config.run_dir else None
     is_restart = _is_under_way(config.run_dir)
-    # The lock first: who runs the job already has its address too, and "in use" would not say why.
+    # Take the lock first: a running job holds its address too, and "address in use" would not say why.
     with (
-        in_plaintext(config.plaintext),
+        in_plaintext(config.plaintext) if "listen-fd" in given else spoken_plaintext(config.plaintext),
         _held(run_dir, given.get("lock-fd")),
         _inherited(given["listen-fd"], token) if "listen-fd" in given else _listen(config, token) as listener,
     ):
@@ -104,18 +104,18 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _is_under_way(run_dir: str | None) -> bool:
-    """A coordinator has decided things about the job there; this one goes on with them."""
+    """Whether an earlier coordinator has left decisions there, which this one has to go on with."""
     return bool(run_dir) and os.path.lexists(Path(str(run_dir)) / DECISIONS)
 
 
 def _recorded(run_dir: str) -> Mapping[str, Any]:
-    """The settings of a job that goes on, for whoever starts its coordinator by hand."""
+    """The recorded settings of a job whose coordinator is started again by hand."""
     file = Path(run_dir) / run_directory.CONFIG
     return {name.replace("_", "-"): value for name, value in read_toml(file).items()} if os.path.lexists(file) else {}
 
 
 def _record_settings(run_dir: Path | None, config: JobConfig, listener: socket.socket) -> None:
-    """As the launcher does it, so that the job can be shown, and its coordinator started again by its folder alone."""
+    """Write them as the launcher does: to show the job, and to start its coordinator again, its folder is enough."""
     if run_dir is None or os.path.lexists(file := run_dir / run_directory.CONFIG):
         return
     port = listener.getsockname()[1]
@@ -123,17 +123,15 @@ def _record_settings(run_dir: Path | None, config: JobConfig, listener: socket.s
     try:
         file.write_text(msgspec.structs.replace(config, address=str(Address(host, port))).to_toml(), encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"the settings cannot be written to {file}: {error.strerror}") from None
+        raise UsageError(texts.settings_not_written(file, error.strerror)) from None
 
 
 def _started(config: JobConfig, script: str, arguments: Sequence[str]) -> JobStarted:
-    """As the record has it, where the job goes on: the command line need not name the script again."""
+    """Taken from the record where the job goes on, so that the command line need not name the script again."""
     try:
         known = job_start(Path(config.run_dir)) if config.run_dir and not script else None
     except OSError as error:
-        raise UsageError(
-            f"{error.filename}, which names the job's script, cannot be read: {error.strerror}; name the script"
-        ) from None
+        raise UsageError(texts.record_unreadable(error.filename, error.strerror)) from None
     if known is not None:
         return known
     return JobStarted(
@@ -153,7 +151,7 @@ def _held(run_dir: Path | None, inherited: int | None) -> contextlib.AbstractCon
         try:
             return os.fdopen(inherited, "ab", buffering=0)
         except OSError as error:
-            raise UsageError(f"--lock-fd is {inherited}, which is no open file: {error.strerror}") from None
+            raise UsageError(texts.no_open_file(inherited, error.strerror)) from None
     if run_dir is None:
         return contextlib.nullcontext()
     with contextlib.suppress(FileExistsError):
@@ -171,7 +169,7 @@ def _inherited(descriptor: int, token: str) -> socket.socket:
         listener = socket.socket(fileno=descriptor)
         host, port = listener.getsockname()[:2]
     except (OSError, ValueError) as error:
-        raise UsageError(f"--listen-fd is {descriptor}, which is no listening socket: {error}") from None
+        raise UsageError(texts.no_listening_socket(descriptor, error)) from None
     refuse_without_token(Address(host, port), token)
     return listener
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from shoal.cli import texts
 from shoal.cli.options import Parser
 from shoal.environment import likely_typos, parse_address
 from shoal.errors import UsageError
@@ -41,12 +42,10 @@ def parser() -> Parser:
 def main(arguments: Sequence[str]) -> int:
     parsed = parser().parse_all(_options_first(arguments))
     if parsed.threads < 0:
-        raise UsageError(f"--threads is {parsed.threads}; it should be 0 (as the job has it) or more")
+        raise UsageError(texts.too_few_threads(parsed.threads))
     address = parse_address(parsed.address, named="ADDRESS")
     if not address.port:
-        raise UsageError(
-            f"ADDRESS is {parsed.address!r}, without a port; it should be HOST:PORT, as `shoal show RUN` names it"
-        )
+        raise UsageError(texts.no_port(parsed.address))
     token_file = Path(parsed.token_file).absolute()
     token = read_token(token_file)
     for doubt in likely_typos():
@@ -55,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options_first(arguments: Sequence[str]) -> list[str]:
-    """With ADDRESS after the options: argparse would take what follows it for the script and its arguments."""
+    """Move ADDRESS behind the options: argparse takes what follows ADDRESS for the script and its arguments."""
     end = 1
     while end < len(arguments) and arguments[end].startswith("-") and not arguments[0].startswith("-"):
         end += 1 if "=" in arguments[end] or arguments[end] in ("-h", "--help") else 2
@@ -68,7 +67,7 @@ def _job(welcome: Welcome, parsed: argparse.Namespace, address: Address, token_f
     if script is None:
         script, rest = welcome.script, welcome.arguments
         if not script:
-            raise UsageError(f"the job at {address} names no script; use `{USAGE}`")
+            raise UsageError(texts.job_has_no_script(address, USAGE))
     check_script(script)
     config = from_toml(welcome.config, origin="the coordinator's configuration")
     return Job(

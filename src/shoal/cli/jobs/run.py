@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from shoal.cli import texts
 from shoal.cli.options import Parser, add_settings, config_from
 from shoal.errors import UsageError
 from shoal.launching.disk.resuming import recorded_job, resumed_settings
@@ -21,8 +22,6 @@ torch.distributed script, which finds torchrun's variables. Everything after SCR
 Settings may also stand in a TOML file (--config) under the same names; the command line beats the file.
 With --resume RUN_DIR a job goes on from its newest checkpoint, with its recorded settings, script and arguments where
 none are given."""
-
-
 USAGE = "shoal run [options] SCRIPT [its arguments]"
 USAGE_RESUME = "shoal run --resume RUN_DIR [options] [SCRIPT [its arguments]]"
 
@@ -44,5 +43,5 @@ def main(arguments: Sequence[str]) -> int:
         if script is None:
             script, rest = recorded_job(Path(config.run_dir))
     if script is None:
-        raise UsageError(f"no script given; use `{USAGE}`")
+        raise UsageError(texts.no_script(USAGE))
     return run_job(config, script, rest)

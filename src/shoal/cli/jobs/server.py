@@ -1,7 +1,7 @@
 """`shoal server`: one parameter server of a group, as `shoal run --servers` and `shoal servers start` start it.
 
-It joins the keeper of its group and serves until the keeper lets it go, SIGTERM or Ctrl-C. With `--crash-at POINT:N` it
-kills itself when it passes that point for the Nth time: chaos on purpose, for trying what the others make of it.
+It joins the keeper of its group and serves until the keeper lets it go, or until SIGTERM or Ctrl-C. With
+`--crash-at POINT:N` it kills itself when it passes that point for the Nth time, to try how the group recovers.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from shoal.cli import texts
 from shoal.cli.options import Parser
 from shoal.environment import TOKEN_FILE, parse_address, token_file
 from shoal.errors import UsageError
 from shoal.launching.disk.job_token import read_token
-from shoal.settings.setting_checks import nearest
 from shoal.transport.connection.strangers import raise_descriptor_limit
 
 DESCRIPTION = """\
 Runs one parameter server of a group. It is started by `shoal run --servers N` and by `shoal servers start`, which keep
-the group; by hand it joins the keeper that listens at --keeper, under a number that was not used there before."""
-# Where it may be made to crash: entries of the ledger on their way, blocks while they change or move.
+the group. Started by hand, it joins the keeper that listens at --keeper, under a number that was never used there."""
+# Where --crash-at may kill the server: on an entry's way through the ledger, and while blocks change or move.
 POINTS = ("record", "recorded", "answer", "unit", "applied", "begun", "fetch", "fetched")
 
 
@@ -36,9 +36,11 @@ def parser() -> Parser:
         metavar="FILE",
         help=f"file with the group's token; default what {TOKEN_FILE} names",
     )
-    made.add_argument("--number", type=int, required=True, metavar="N", help="the server's own, never used before")
+    made.add_argument(
+        "--number", type=int, required=True, metavar="N", help="the server's own number, never used before"
+    )
     made.add_argument("--listen", default="127.0.0.1", metavar="HOST", help="default 127.0.0.1, for this machine alone")
-    made.add_argument("--memory", type=int, default=0, metavar="BYTES", help="what it may hold; default no limit")
+    made.add_argument("--memory", type=int, default=0, metavar="BYTES", help="most that it may hold; default no limit")
     made.add_argument(
         "--crash-at",
         dest="crash_at",
@@ -52,11 +54,9 @@ def main(arguments: Sequence[str]) -> int:
     parsed = parser().parse_all(arguments)
     keeper = parse_address(parsed.keeper, named="--keeper")
     if parsed.number < 0 or parsed.memory < 0 or not keeper.port:
-        raise UsageError(
-            f"--number {parsed.number}, --memory {parsed.memory}, --keeper {keeper}: numbers from 0 on, and a port"
-        )
+        raise UsageError(texts.bad_server_options(parsed.number, parsed.memory, keeper))
     if (file := parsed.token_file or token_file()) is None:
-        raise UsageError(f"no token: give --token-file FILE, or name the file in {TOKEN_FILE}")
+        raise UsageError(texts.NO_TOKEN)
     token = read_token(Path(file))
     raise_descriptor_limit()
     crash_at = _crash(parsed.crash_at) if parsed.crash_at else _no_crash
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     torch.set_num_threads(1)
     spare_compiler()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each worker has two connections, of each job
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every worker of every job has two connections
     server = Server(
         ServerConfig(
             keeper=keeper,
@@ -92,7 +92,7 @@ def _no_crash(_point: str) -> None:
 def _crash(text: str) -> Callable[[str], None]:
     name, _, count = text.partition(":")
     if name not in POINTS or not count.isascii() or not count.isdigit() or int(count) < 1:
-        raise UsageError(f"--crash-at is {text!r}; it should be POINT:N with {nearest(name, POINTS)}, and N from 1 on")
+        raise UsageError(texts.bad_crash_point(text, name, POINTS))
     passed: Counter[str] = Counter()
 
     def crash_at(point: str) -> None:

@@ -1,6 +1,6 @@
 """`shoal servers`: a group of parameter servers that many jobs may use, one after the other or at once.
 
-`start` runs one (`servers_start`). The others ask its keeper for something and print the answer.
+`start` runs such a group (`servers_start`). The other commands send one request to its keeper and print the answer.
 """
 
 from __future__ import annotations
@@ -8,21 +8,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from shoal.cli import texts
 from shoal.cli.options import Parser
 from shoal.cli.tables import columns
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.launching.disk.job_token import read_group_token
 from shoal.parameters.keeper.keeper_client import KeeperClient
-from shoal.settings.setting_checks import nearest
 from shoal.watch.wording import amount, span
 from shoal.wire.keeper_messages import GroupStatus, ServerFigures
 
+PROGRAM = "shoal servers"
 COMMANDS = {
     "start": "run a group in the foreground until Ctrl-C",
-    "status": "show its servers, what they do and the jobs that use it",
-    "add": "start more servers; about their share of the parameters moves to them",
-    "remove": "take one out: what it holds moves to the others first",
+    "status": "show the group's servers, what they do, and the jobs that use them",
+    "add": "start more servers; their share of the parameters moves to them",
+    "remove": "take one server out; first, what it holds moves to the others",
     "stop": "end the group",
 }
 USAGE = {
@@ -36,14 +37,14 @@ ANSWER_SECONDS = 10.0  # for the keeper to answer
 
 def main(arguments: Sequence[str]) -> int:
     if not arguments:
-        raise UsageError(f"no command given; there is {', '.join(COMMANDS)} (see `shoal servers --help`)")
+        raise UsageError(texts.no_command_given(COMMANDS, PROGRAM))
     name, *rest = arguments
     if name in ("-h", "--help"):
         lines = "\n".join(f"  {command:<8} {line}" for command, line in COMMANDS.items())
-        print(f"usage: shoal servers COMMAND [options]\n\n{lines}")
+        print(f"usage: {PROGRAM} COMMAND [options]\n\n{lines}")
         return 0
     if name not in COMMANDS:
-        raise UsageError(f"there is no command {name!r}; {nearest(name, tuple(COMMANDS))} (see `shoal servers --help`)")
+        raise UsageError(texts.no_such_command(name, COMMANDS, PROGRAM))
     if name == "start":
         from shoal.cli.jobs import servers_start
 
@@ -52,8 +53,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _ask(name: str, arguments: Sequence[str]) -> int:
-    made = Parser(prog=f"shoal servers {name}", description=f"{COMMANDS[name].capitalize()}.", usage=USAGE[name])
-    made.add_argument("--token-file", dest="token_file", required=True, metavar="FILE", help="file with its token")
+    made = Parser(prog=f"{PROGRAM} {name}", description=f"{COMMANDS[name].capitalize()}.", usage=USAGE[name])
+    made.add_argument(
+        "--token-file", dest="token_file", required=True, metavar="FILE", help="file with the group's token"
+    )
     if name in ("add", "remove"):
         made.add_argument("number", type=int, metavar="N" if name == "add" else "NUMBER")
     made.add_argument("address", metavar="ADDRESS", help="HOST:PORT of the group, as `shoal servers start` prints it")
@@ -61,7 +64,7 @@ def _ask(name: str, arguments: Sequence[str]) -> int:
     address = parse_address(parsed.address, named="ADDRESS")
     token = read_group_token(Path(parsed.token_file), named="--token-file")
     if name == "add" and parsed.number < 1:
-        raise UsageError(f"N is {parsed.number}; it should be a number of servers to add, 1 or more")
+        raise UsageError(texts.too_few_to_add(parsed.number))
     with KeeperClient(address, token, ANSWER_SECONDS) as client:
         if name == "status":
             print("\n".join(describe(client.status())))

@@ -1,7 +1,7 @@
 """`shoal servers start`: a group of parameter servers in the foreground, for jobs that come and go.
 
-Prints where it is and which file holds its token; Ctrl-C, SIGTERM or `shoal servers stop` end it. Servers that die are
-replaced. Not here: the servers (`server`), their keeper, and what jobs do with them.
+Prints the group's address and the file that holds its token; Ctrl-C, SIGTERM or `shoal servers stop` end the group.
+Servers that die are replaced. Not here: the servers (`server`), their keeper, and what jobs do with them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from shoal.cli import texts
 from shoal.cli.options import Parser
 from shoal.engines.local import LocalEngine
 from shoal.environment import parse_address
@@ -31,12 +32,12 @@ from shoal.transport.connection.strangers import raise_descriptor_limit
 from shoal.watch.server_words import notice
 from shoal.wire.token_file import new_token
 
-LOOK_SECONDS = 1.0  # between two looks, when nothing happens
+LOOK_SECONDS = 1.0  # between two looks at the servers when nothing happens
 SOFT_STOP = 2.0  # seconds between SIGTERM and SIGKILL
 DESCRIPTION = """\
 Runs parameter servers for jobs: `shoal run --strategy parameter-server --servers ADDRESS --servers-token FILE`. Each
 job has a name space, a quota and a key of its own there. FILE is made where it is missing; without --token-file the
-token is in a private file that is gone when the group is. Ctrl-C ends the group."""
+token is in a private file, which is removed with the group. Ctrl-C ends the group."""
 
 
 def parser() -> Parser:
@@ -54,7 +55,10 @@ def parser() -> Parser:
         "--replicas", type=int, default=1, metavar="N", help="servers that hold each parameter (default: 1)"
     )
     made.add_argument(
-        "--memory", default="", metavar="SIZE", help="what each may hold, such as 2GB; default 90%% of free"
+        "--memory",
+        default="",
+        metavar="SIZE",
+        help="most that each may hold, such as 2GB; default 90%% of what is free",
     )
     made.add_argument(
         "--server-limit",
@@ -64,18 +68,16 @@ def parser() -> Parser:
         metavar="SECONDS",
         help="of silence after which a server counts as lost (default: 1.5)",
     )
-    made.add_argument("--logs", default="", metavar="FOLDER", help="where what servers print is kept; default nowhere")
+    made.add_argument("--logs", default="", metavar="FOLDER", help="where to keep what servers print; default nowhere")
     return made
 
 
 def main(arguments: Sequence[str]) -> int:
     parsed = parser().parse_all(arguments)
     if not 1 <= parsed.count <= MOST_LOCAL:
-        raise UsageError(f"-n is {parsed.count}; one machine starts from 1 to {MOST_LOCAL} servers")
+        raise UsageError(texts.bad_server_count(parsed.count, MOST_LOCAL))
     if not 1 <= parsed.replicas <= parsed.count:
-        raise UsageError(
-            f"--replicas is {parsed.replicas} of {parsed.count} servers; it should be from 1 to {parsed.count}"
-        )
+        raise UsageError(texts.bad_replicas(parsed.replicas, parsed.count))
     if parsed.memory:
         size_of(parsed.memory, named="--memory")
     JobConfig(server_limit=parsed.server_limit).validate()
@@ -98,15 +100,15 @@ def main(arguments: Sequence[str]) -> int:
         servers = OwnServers(OwnServersConfig(keeper, file, logs, memory=parsed.memory), processes)
         stack.callback(servers.close)
         print(f"server group at {public(servers.keeper.address)}, token in {file}", flush=True)
-        _see_to(servers, processes, signals)
+        _supervise(servers, processes, signals)
         servers.cease()
         processes.stop(grace=SOFT_STOP)
     print("the server group has ended", flush=True)
     return 0
 
 
-def _see_to(servers: OwnServers, processes: Processes, signals: Signals) -> None:
-    """Returns when the group is to end."""
+def _supervise(servers: OwnServers, processes: Processes, signals: Signals) -> None:
+    """Replace servers that die and print news, until the group is to end."""
     while not servers.is_stop_wanted:
         now = time.monotonic()
         due = servers.next_due
@@ -140,13 +142,13 @@ def _folder(name: str) -> Path | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"--logs {name} cannot be made: {error.strerror}") from None
+        raise UsageError(texts.not_made("logs", name, error.strerror)) from None
     return folder
 
 
 @contextlib.contextmanager
 def _token(named: str) -> Iterator[Path]:
-    """The token's file: the one that is named, made where it is missing, or a private one for as long as this runs."""
+    """The file with the token: `named`, made where it is missing, or a private one that is removed at the end."""
     if not named:
         with token_file(new_token()) as path:
             yield path
@@ -159,5 +161,5 @@ def _token(named: str) -> Iterator[Path]:
         except FileExistsError:
             raise
         except OSError as error:
-            raise UsageError(f"--token-file {path} cannot be made: {error.strerror}") from None
+            raise UsageError(texts.not_made("token-file", path, error.strerror)) from None
     yield path

@@ -11,11 +11,11 @@ from shoal.checkpoint.published import catalogue
 from shoal.checkpoint.published.catalogue import Damage
 from shoal.checkpoint.published.manifest import Manifest, parse_name
 from shoal.checkpoint.stores.store import Store
+from shoal.cli import texts
 from shoal.cli.options import Parser
 from shoal.cli.records.run_store import chosen, run_store
 from shoal.cli.tables import columns
 from shoal.errors import CheckpointUnusable, UsageError, printable
-from shoal.settings.setting_checks import nearest
 from shoal.values import Cursor
 from shoal.watch.wording import amount
 
@@ -26,7 +26,7 @@ or `last`. Marked checkpoints are never removed to make room for newer ones."""
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint as `--json` has it. What only the manifest says is None where that cannot be read."""
+    """A checkpoint as `--json` shows it. Fields that only the manifest has are None if the manifest cannot be read."""
 
     name: str
     step: int
@@ -36,10 +36,10 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     position: int | None = None  # samples into the epoch
     written: float | None = None  # seconds since 1970
     size: int | None = None  # bytes
-    workers: int | None = None  # that wrote it
+    workers: int | None = None  # how many wrote it
     marks: tuple[str, ...] = ()
     reason: str | None = None
-    problems: tuple[str, ...] | None = None  # None: not looked for
+    problems: tuple[str, ...] | None = None  # None: not verified
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -52,7 +52,9 @@ def parser() -> Parser:
     made = Parser(prog="shoal checkpoints", description=DESCRIPTION, usage="shoal checkpoints [options] RUN")
     made.add_argument("run", metavar="RUN", help="run directory, name under runs/, or last")
     made.add_argument("--verify", action="store_true", help="read every byte; exit code 9 where one is damaged")
-    made.add_argument("--mark", metavar="NAME=LABEL", help="keep this checkpoint; a label moves from another one")
+    made.add_argument(
+        "--mark", metavar="NAME=LABEL", help="keep this checkpoint; a label that marks another one moves here"
+    )
     made.add_argument("--unmark", metavar="LABEL", help="take a label away")
     made.add_argument("--json", action="store_true", help="as JSON")
     return made
@@ -78,17 +80,15 @@ def main(arguments: Sequence[str]) -> int:
 def _mark(store: Store, text: str) -> None:
     name, equals, label = text.partition("=")
     if not equals:
-        raise UsageError(f"--mark is {text!r}; it should be NAME=LABEL, such as step-00000200-g1=best")
+        raise UsageError(texts.no_mark(text))
     catalogue.check_label(label)
     catalogue.set_mark(store, label, chosen(store, name))
 
 
 def _unmark(store: Store, label: str) -> None:
-    there = tuple(catalogue.marks(store))
-    if label not in there:
-        raise UsageError(
-            f"--unmark is {label!r}, which marks nothing; {nearest(label, there) if there else 'no mark does'}"
-        )
+    labels = tuple(catalogue.marks(store))
+    if label not in labels:
+        raise UsageError(texts.marks_nothing(label, labels))
     catalogue.remove_mark(store, label)
 
 
@@ -104,7 +104,7 @@ def look(store: Store, *, verify: bool) -> Listing:
 
 def _shown(store: Store, name: str, marks: tuple[str, ...], verify: bool) -> Shown:
     place = parse_name(name)
-    assert place is not None, "the catalogue lists nothing else"
+    assert place is not None, "the catalogue lists only checkpoints by their names"
     try:
         manifest = catalogue.load_manifest(store, name)
     except CheckpointUnusable as error:
@@ -137,7 +137,7 @@ def _said(problem: Damage) -> str:
 
 
 def lines(listing: Listing, now: float) -> list[str]:
-    """The table, then what is wrong."""
+    """The table, then damage, then folders that are not published."""
     if not listing.checkpoints:
         said = [f"no published checkpoint in {listing.place}"]
     else:
@@ -177,9 +177,5 @@ def _complain(listing: Listing) -> None:
     damaged = [shown.name for shown in listing.checkpoints if shown.problems]
     if not damaged:
         return
-    good = [shown.name for shown in listing.checkpoints if not shown.problems]
-    after = f"a resumed job uses {good[0]}" if good else "none is left to resume from"
-    raise CheckpointUnusable(
-        f"{len(damaged)} of {len(listing.checkpoints)} checkpoints in {listing.place} cannot be used: "
-        f"{', '.join(damaged)}; {after}; put the damaged files back from a copy, or remove those folders"
-    )
+    usable = next((shown.name for shown in listing.checkpoints if not shown.problems), None)
+    raise CheckpointUnusable(texts.damaged(damaged, len(listing.checkpoints), listing.place, usable=usable))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from shoal.checkpoint.published.weights import publish_weights, read_weights
 from shoal.checkpoint.stores.opening import store_for
+from shoal.cli import texts
 from shoal.cli.options import Parser
 from shoal.errors import UsageError, printable
 from shoal.job_config import JobConfig
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         except BaseException as error:
             shutil.rmtree(made.path, ignore_errors=True)
             if isinstance(error, OSError):
-                raise UsageError(f"{made.path} cannot be written: {error.strerror or error}") from None
+                raise UsageError(texts.run_not_written(made.path, error.strerror or error)) from None
             raise
     print(f"{made.path}: {name} with {len(weights)} tensors; start with `shoal run --resume {made.path} SCRIPT`")
     return 0

@@ -20,7 +20,9 @@ it under runs/, or `last`. A run may still be going on."""
 def parser() -> Parser:
     made = Parser(prog="shoal report", description=DESCRIPTION, usage="shoal report [options] RUN [RUN...]")
     made.add_argument("runs", nargs="+", metavar="RUN", help="what to report on")
-    made.add_argument("--to", metavar="FILE", help="default: report.html in the run directory, of several runs here")
+    made.add_argument(
+        "--to", metavar="FILE", help="default: report.html in the run directory; for several runs, in this folder"
+    )
     made.add_argument("--open", action="store_true", help="open the page in a browser")
     return made
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from shoal.cli import texts
 from shoal.cli.options import Parser
 from shoal.cli.tables import columns
 from shoal.errors import UsageError, printable
@@ -21,7 +22,7 @@ HEADINGS = ("run", "state", "progress", "result", "started", "took", "workers", 
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as `--json` has it."""
+    """A run as `--json` shows it."""
 
     name: str
     path: str
@@ -33,11 +34,11 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     scores: dict[str, float | None]  # last held-out ones
     values: dict[str, float | None]  # last logged ones
     started: float | None  # seconds since 1970
-    seconds: float  # that it has run, without pauses before a resume
+    seconds: float  # spent running, without pauses before a resume
     workers: int
     script: str
     arguments: tuple[str, ...]
-    problems: tuple[str, ...]  # what of its record could not be read
+    problems: tuple[str, ...]  # about parts of its record that could not be read
 
 
 def parser() -> Parser:
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     parsed = parser().parse_all(arguments)
     folder = Path(parsed.folder)
     if not folder.is_dir() and folder != PARENT:
-        raise UsageError(f"the folder {folder} does not exist; name one that holds run directories")
+        raise UsageError(texts.no_folder_of_runs(folder))
     records = [read_record(path) for path in runs_under(folder)]
     if parsed.json:
         text = msgspec.json.format(msgspec.json.encode([listed(record) for record in records])).decode()
@@ -86,7 +87,7 @@ def listed(record: RunRecord) -> Listed:
 
 
 def row(record: RunRecord, now: float) -> tuple[str, ...]:
-    """Under `HEADINGS`."""
+    """The cells under `HEADINGS`."""
     story = record.story
     began = story.spans[0].start if story.spans else None
     return (

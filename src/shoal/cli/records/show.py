@@ -21,12 +21,12 @@ from shoal.watch.report.sections import OWN
 from shoal.watch.report.worker_section import KINDS, sent_cells, sent_headings
 from shoal.watch.wording import amount, duration, first_line, named_values, rate, span
 
-MOST_EVENTS = 15  # the newest that are worth telling
+MOST_EVENTS = 15  # the newest ones are shown
 MOST_CHECKPOINTS = 8
 LONGEST_JOIN = 1 << 14  # bytes of the command that adds a worker
-MOST_INCIDENTS = 10  # the newest
-ERROR_LINES = 30  # of a traceback, its end
-DULL = ("epochs", "checkpoints")  # what is told above, but for problems
+MOST_INCIDENTS = 10
+ERROR_LINES = 30  # the last ones of a traceback
+DULL = ("epochs", "checkpoints")  # shown in sections of their own, except for problems
 DESCRIPTION = """\
 Sums up one job: state, progress, results, speed, time per worker, checkpoints, what went wrong and what it cost, what
 happened and why. RUN is a run directory, its name or the beginning of it under runs/, or `last`."""
@@ -164,7 +164,7 @@ def _event(record: RunRecord, entry: TimelineEntry) -> str:
 
 
 def _error(record: RunRecord) -> list[str]:
-    """Of a failed job, in full but for the beginning of a long traceback."""
+    """Why a job failed; only the last lines of a long traceback."""
     story = record.story
     if story.ended is None or story.ended.exit_code == 0 or not story.ended.reason:
         return []

@@ -1,6 +1,6 @@
-"""A carrier for tensors of GPUs, beside the engine that a group has for memory.
+"""A carrier for GPU tensors, beside the group's engine for host memory.
 
-That engine compares what ranks are about to do, and notices who is gone. All ranks of the group are on one machine.
+The engine for host memory compares the ranks' operations and notices lost ranks. All ranks are on one machine.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed
 
+from shoal.collectives import texts
 from shoal.collectives.carriers.carried_engine import Carried
 from shoal.collectives.carriers.carrier import Carrier, CarrierFailed
 from shoal.collectives.carriers.nccl import NcclCarrier
@@ -23,7 +24,7 @@ LOOPBACK = "127.0.0.1"  # ranks that share memory are in one network namespace
 
 
 def nccl_beside(engine: Engine, device: torch.device) -> BesideEngine | None:
-    """Called by all ranks, each with its GPU. None: some of them share one, or cannot use NCCL."""
+    """All ranks call it, each with its GPU. None: some ranks share a GPU, or cannot use NCCL."""
     is_possible = nccl_is_wanted() and torch.distributed.is_nccl_available()
     uuid = str(torch.cuda.get_device_properties(device).uuid) if is_possible else ""
     exchange = exchange_by(engine)
@@ -33,22 +34,19 @@ def nccl_beside(engine: Engine, device: torch.device) -> BesideEngine | None:
         with torch.cuda.device(device):
             return BesideEngine(NcclCarrier(exchange, engine.rank, engine.size, LOOPBACK), engine)
     except CarrierFailed as failure:
-        engine.check()  # if somebody is gone, that is why
-        raise UsageError(
-            f"NCCL does not work between the GPUs of {engine.size} ranks: {failure}; with SHOAL_NCCL=0 their tensors "
-            "go through host memory"
-        ) from None
+        engine.check()  # if a rank is gone, that is the cause
+        raise UsageError(texts.nccl_fails(engine.size, failure)) from None
 
 
 def have_one_each(gpus: Sequence[bytes]) -> bool:
-    """By rank, its GPU, or nothing where it cannot use NCCL. Pure."""
+    """Whether no two ranks share a GPU. `gpus`: by rank; empty if the rank cannot use NCCL. Pure."""
     return all(gpus) and len(set(gpus)) == len(gpus)
 
 
 class BesideEngine(Carried):
-    """The carrier belongs to it, the engine does not."""
+    """Owns the carrier, but not the engine."""
 
-    idle_seconds = 0.0  # ranks wait for each other in the engine, which counts it
+    idle_seconds = 0.0  # ranks wait for each other in the engine, which counts that time
 
     def __init__(self, carrier: Carrier, engine: Engine) -> None:
         super().__init__(carrier, engine.rank, engine.size)
@@ -71,7 +69,7 @@ class BesideEngine(Carried):
         try:
             self._compare(operation, counts)
         except WorkersDisagree as error:
-            self._engine.abort(str(error))  # ranks that see no difference would wait for this one
+            self._engine.abort(str(error))  # ranks that see no difference would wait for this rank
             raise
 
     def _compare(self, operation: Operation, counts: Sequence[int]) -> None:
@@ -90,7 +88,10 @@ class BesideEngine(Carried):
 
 
 def _fits(kind: Kind, ours: tuple[int, Sequence[int]], theirs: tuple[int, Sequence[int]]) -> bool:
-    """Each with its rank. In all-to-all counts are those that go to each rank, then those that come from each."""
+    """Whether two ranks' counts agree; each side is a rank and its counts.
+
+    In all-to-all, the first half of the counts goes to each rank, the second half comes from each.
+    """
     (rank, own), (peer, other) = ours, theirs
     if kind is not Kind.ALL_TO_ALL:
         return list(own) == list(other)
@@ -99,7 +100,7 @@ def _fits(kind: Kind, ours: tuple[int, Sequence[int]], theirs: tuple[int, Sequen
 
 
 def exchange_by(engine: Engine) -> Exchange:
-    """Every rank's bytes to every rank, by an engine's all-gather."""
+    """An exchange of bytes among all ranks, made from an engine's all-gather."""
 
     def gather(own: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
         told = [torch.empty(size, dtype=torch.uint8) for size in sizes]

@@ -1,9 +1,9 @@
-"""An engine whose bytes are moved by another library, with the agreement and the failures of our own engines.
+"""An engine whose bytes another library moves, with the agreement and the failures of our own engines.
 
-Before each operation all ranks compare what they are about to do, over the group's own mesh: they run the schedule of
-that operation with headers alone. So ranks that do different things are told, and a library is only ever asked for
-what all agree on. While the library works, the mesh is looked at: whoever dies is named, and the library is stopped.
-Sends and receives go over the mesh. Not here: the libraries (`gloo`, `nccl`, `mpi`).
+Before each operation all ranks compare what they are about to do: they run the operation's schedule over the group's
+own mesh, with headers alone. So ranks in different operations get an error, and the library only ever runs operations
+that all ranks agree on. While the library works, the engine watches the mesh: it names a rank that dies, and stops the
+library. Sends and receives go over the mesh. Not here: the libraries (`gloo`, `nccl`, `mpi`).
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from shoal.errors import ExchangeFailed, PeerLost
 from shoal.transport.mesh.mesh import Mesh
 from shoal.wire.frames import Kind
 
-LOOK_SECONDS = 0.01  # between two looks at the mesh while the library works
-BLAME_SECONDS = 2.0  # for the mesh to tell who died, after the library has said that something did
+LOOK_SECONDS = 0.01  # between two checks of the mesh while the library works
+BLAME_SECONDS = 2.0  # for the mesh to notice who died, after the library has failed
 END_SECONDS = 5.0  # for an operation to end after the library was stopped
 
 
 class Announced(Segment):
-    """A run of elements that is compared but not sent: the library moves it."""
+    """A run of elements that ranks compare but do not send: the library moves it."""
 
     def __init__(self, elements: int) -> None:
         self.tensors, self.pieces, self.elements = [], [], elements
 
 
 class Carried(Engine):
-    """The operations. Subclasses say how ranks compare what they do, and how they notice who is gone."""
+    """The operations. Subclasses say how ranks compare their operations, and how they notice a lost rank."""
 
     def __init__(self, carrier: Carrier, rank: int, size: int) -> None:
-        """The carrier belongs to the engine from now on."""
+        """The engine owns the carrier from now on."""
         self.rank, self.size = rank, size
         self.takes_gpu = carrier.takes_gpu
         self._carrier = carrier
@@ -53,7 +53,7 @@ class Carried(Engine):
     def _agree(self, operation: Operation, counts: Sequence[int]) -> None:
         """Return when all ranks are in this operation. `counts`: elements by rank, the same on all ranks.
 
-        In all-to-all: what goes to each rank, then what comes from each.
+        In all-to-all: elements that go to each rank, then elements that come from each.
         """
 
     def all_reduce(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> None:
@@ -113,14 +113,14 @@ class Carried(Engine):
             self._await(self._carrier.broadcast(tensor.view(torch.uint8), source))
 
     def _reduce(self, operation: Operation, whole: torch.Tensor) -> None:
-        """All-reduce in place, by the library where it can, else from everybody's values in order of ranks."""
+        """All-reduce in place, by the library if it can, else by gathering all values and adding in order of ranks."""
         dtype, reduction = _as_real(operation)
         if not operation.elements:
             return
         if self._can_reduce(dtype, reduction):
             self._await(self._carrier.all_reduce(whole.view(dtype), reduction))
             if dtype.is_floating_point and not self._carrier.adds_once:
-                unify_nans(dtype, memory_of(whole))  # which of several NaNs is left differs from rank to rank
+                unify_nans(dtype, memory_of(whole))  # which of several NaNs remains differs from rank to rank
             return
         everybody = torch.empty(self.size * len(whole), dtype=whole.dtype, device=whole.device)
         counts = [whole.nbytes] * self.size
@@ -132,12 +132,12 @@ class Carried(Engine):
         whole.copy_(first)
 
     def _can_reduce(self, dtype: torch.dtype, reduction: Reduction) -> bool:
-        # Libraries compare to find the maximum, so that NaN may vanish; torch keeps it.
+        # Libraries find a maximum by comparing, so that NaN may vanish; torch keeps NaN.
         is_order = reduction in (Reduction.MAX, Reduction.MIN)
         return self._carrier.reduces(dtype, reduction) and not (dtype.is_floating_point and is_order)
 
     def _await(self, work: Work) -> None:
-        """Until it is whole. Whatever is raised instead, the library does not touch the memory any more."""
+        """Wait until the work is complete. If this raises, the library does not touch the memory any more."""
         try:
             while not work.wait(LOOK_SECONDS):
                 self.check()
@@ -153,14 +153,14 @@ class Carried(Engine):
         try:
             work.wait(END_SECONDS)
         except CarrierFailed:
-            return  # as it should
+            return  # expected
 
 
 class CarriedEngine(Carried, PointToPoint):
-    """Over a mesh, which compares, watches, and carries sends and receives."""
+    """Uses a mesh to compare operations, to watch the ranks, and for sends and receives."""
 
     def __init__(self, carrier: Carrier, mesh: Mesh, generation: int) -> None:
-        """Carrier and mesh belong to the engine from now on."""
+        """The engine owns carrier and mesh from now on."""
         super().__init__(carrier, mesh.rank, mesh.size)
         self._mesh = mesh
         self._chooser = Chooser("tree", mesh.size, mesh.rank)
@@ -204,11 +204,11 @@ class CarriedEngine(Carried, PointToPoint):
             return self._chooser.reduce_scatter()
         if kind is Kind.ALL_TO_ALL:
             return self._chooser.all_to_all()
-        return self._chooser.all_gather()  # for broadcasts too: the source would go on before anybody has compared
+        return self._chooser.all_gather()  # for broadcasts too: otherwise the source would not wait for the others
 
 
 def blame(check: Callable[[], None], name: str, failure: CarrierFailed) -> NoReturn:
-    """A library has failed: `check` soon raises who died, if somebody did."""
+    """A library has failed: wait a moment for `check` to raise which rank died, if one did."""
     limit = time.monotonic() + BLAME_SECONDS
     while time.monotonic() < limit:
         check()
@@ -217,7 +217,7 @@ def blame(check: Callable[[], None], name: str, failure: CarrierFailed) -> NoRet
 
 
 def _as_real(operation: Operation) -> tuple[torch.dtype, Reduction]:
-    """Complex numbers add as twice as many real ones."""
+    """A sum of complex numbers is a sum of twice as many real ones."""
     assert operation.reduction is not None
     if operation.reduction is Reduction.SUM and operation.dtype in REAL:
         return REAL[operation.dtype], Reduction.SUM

@@ -1,9 +1,9 @@
 """The interface of a carrier: another library that moves the bytes of a group's collectives.
 
-A carrier starts one operation at a time, on flat contiguous tensors, and gives a `Work` to wait for. That all ranks are
-in the same operation with the same sizes was made sure before (`carried_engine`), so what a carrier waits for comes,
-unless somebody dies. Tensors that are moved and not reduced come as bytes. Not here: sends and receives, which stay
-with the group's own mesh, and reductions that a library lacks.
+A carrier starts one operation at a time, on flat contiguous tensors, and returns a `Work` to wait for. The caller has
+made sure that all ranks are in the same operation with the same sizes (`carried_engine`), so an operation finishes
+unless a rank dies. Tensors that are moved and not reduced come as bytes. Not here: sends and receives, which use the
+group's own mesh, and reductions that a library lacks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shoal.collectives.group import Reduction
 
 
 class CarrierFailed(Exception):
-    """What a library says of an operation that did not work, in its own words. Not: who is to blame."""
+    """A library's own message about a failed operation. It does not say which rank is to blame."""
 
 
 class Work(ABC):
@@ -25,19 +25,19 @@ class Work(ABC):
 
     @abstractmethod
     def wait(self, seconds: float) -> bool:
-        """True when the results are whole; False when the time is over first. `CarrierFailed` when it has failed."""
+        """True if the results are complete, False if they are not in time. Raises `CarrierFailed`."""
 
 
 class Carrier(ABC):
     """Counts are elements by rank; `whole` tensors hold every rank's part, in order of ranks, without gaps."""
 
     name: str
-    takes_gpu = False  # also tensors of GPUs
+    takes_gpu = False  # takes GPU tensors too
     adds_once = True  # every element of an all-reduce is summed on one rank and copied to the others
 
     @abstractmethod
     def reduces(self, dtype: torch.dtype, reduction: Reduction) -> bool:
-        """Whether the library can do this, with the result that torch gives."""
+        """Whether the library can do this, with the same result as torch."""
 
     @abstractmethod
     def all_reduce(self, tensor: torch.Tensor, reduction: Reduction) -> Work:
@@ -47,7 +47,7 @@ class Carrier(ABC):
     def reduce_scatter(
         self, output: torch.Tensor, whole: torch.Tensor, counts: Sequence[int], reduction: Reduction
     ) -> Work:
-        """`output` becomes the reduction of this rank's part of every `whole`, which may hold anything afterwards."""
+        """`output` becomes the reduction of this rank's part of every `whole`; `whole` is undefined afterwards."""
 
     @abstractmethod
     def all_gather(self, whole: torch.Tensor, counts: Sequence[int], tensor: torch.Tensor) -> Work:
@@ -65,9 +65,9 @@ class Carrier(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """From any thread: nothing is started any more, and what is under way ends soon if the library can be woken.
+        """From any thread: start nothing more. An operation under way ends soon if the library can be woken.
 
-        A `Work` that was given up after it never touches the memory that it was given.
+        After `abort`, a `Work` that was given up never touches the memory that it was given.
         """
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """gloo as a carrier: torch's CPU library, over TCP connections of its own.
 
-torch's `abort` does not wake an operation of gloo's that waits for a peer, so its connections are shut down under it:
-both ends of each see that at once. gloo's connections carry no token: use it in a network that you trust.
+torch's `abort` does not wake a gloo operation that waits for a peer, so this carrier shuts gloo's connections down:
+both ends see that at once. gloo's connections carry no token: use it in a network that you trust.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from shoal.collectives.group import Reduction
 from shoal.transport.memory.neighbours import Exchange
 
 OPERATION_SECONDS = 86_400.0  # deaths are noticed from the mesh; slowness is no failure
-TIME_IS_OVER = "Operation timed out!"  # what torch says of a wait, not of an operation
+TIME_IS_OVER = "Operation timed out!"  # how torch reports the end of a wait, not of an operation
 THREADS = 1  # one operation at a time
-_TYPES = (  # those that it adds as torch does
+_TYPES = (  # types that gloo adds as torch does
     *(torch.uint8, torch.int8, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
 )
 
 Address = tuple[str, int]
 
-_making_devices = threading.Lock()  # so that what is new is known
+_making_devices = threading.Lock()  # one at a time, so that a new listening socket belongs to the new device
 
 
 class GlooCarrier(TorchCarrier):
@@ -65,7 +65,7 @@ class GlooCarrier(TorchCarrier):
         try:
             work.wait(timedelta(seconds=seconds))
         except RuntimeError as error:
-            # `is_completed` would not help: it may have become true meanwhile, and some works never say so.
+            # `is_completed` would not help: it may have become true meanwhile, and for some works it never does.
             if str(error).startswith(TIME_IS_OVER):
                 return False
             raise CarrierFailed(str(error)) from None
@@ -80,7 +80,7 @@ class GlooCarrier(TorchCarrier):
 
 
 def _listen(host: str) -> tuple[ProcessGroupGloo.Device, Address]:
-    """A device of gloo's and where it listens, which it does not tell: the place that is new."""
+    """A gloo device and the address it listens on. gloo does not tell: find the new listening socket."""
     with _making_devices:
         while True:
             before = _listening()
@@ -95,7 +95,7 @@ def _listening() -> set[Address]:
 
 
 def _own_sockets() -> Iterator[socket.socket]:
-    """This process's internet sockets, one after the other, through descriptors that are closed again."""
+    """This process's internet sockets, one after the other, each through a duplicate that is closed again."""
     for path in Path("/proc/self/fd").iterdir():
         try:
             descriptor = os.dup(int(path.name))
@@ -115,5 +115,5 @@ def _peer_of(connection: socket.socket) -> Address | None:
     try:
         host, port = connection.getpeername()[:2]
     except OSError:
-        return None  # not connected; gloo ends the process when the one that it listens on is shut down
+        return None  # not connected; never shut down gloo's listening socket: gloo would end the process
     return host, port

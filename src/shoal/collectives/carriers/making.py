@@ -1,7 +1,8 @@
-"""From a carrier's name to an engine over it."""
+"""Making an engine from a carrier's name."""
 
 from __future__ import annotations
 
+from shoal.collectives import texts
 from shoal.collectives.carriers.carried_engine import CarriedEngine, blame
 from shoal.collectives.carriers.carrier import Carrier, CarrierFailed
 from shoal.collectives.carriers.gloo import GlooCarrier
@@ -13,9 +14,9 @@ from shoal.transport.mesh.mesh_exchange import exchange_over
 
 
 def make_engine(name: str, mesh: Mesh, generation: int, host: str) -> CarriedEngine:
-    """Called by all ranks of a mesh, which belongs to the engine from now on, and is closed if this fails.
+    """All ranks of a mesh call it. The engine owns the mesh from now on; the mesh is closed if this fails.
 
-    `host` is an address of this rank that the others can reach. `PeerLost` where somebody is gone meanwhile.
+    `host` is an address of this rank that the others can reach. Raises `PeerLost` if a rank is gone.
     """
     try:
         try:
@@ -37,4 +38,4 @@ def _carrier(name: str, mesh: Mesh, generation: int, host: str) -> Carrier:
         return NcclCarrier(exchange, mesh.rank, mesh.size, host)
     if name == "mpi":
         return MpiCarrier(exchange, mesh.rank, mesh.size, mesh.check)
-    raise UsageError(f"there is no carrier {name!r}; there is gloo, nccl and mpi")
+    raise UsageError(texts.no_carrier(name))

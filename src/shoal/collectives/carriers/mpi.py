@@ -1,8 +1,8 @@
 """MPI as a carrier, through mpi4py: every process is an MPI world of its own, and a generation connects its worlds.
 
 So members may come and go, although MPI's own worlds are fixed. An MPI operation that waits for a dead process can be
-neither woken nor cancelled: it is given up. It therefore works on copies, since what is given up may still be written
-to while later operations run. Not here: how MPI starts (`mpi_world`).
+neither woken nor cancelled, only given up. MPI may still write to its memory while later operations run, so operations
+work on copies. Not here: how MPI starts (`mpi_world`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from shoal.collectives.carriers.mpi_world import CONNECT_SECONDS, give_up, mpi
 from shoal.collectives.group import Reduction
 from shoal.transport.memory.neighbours import Exchange
 
-LOOK_SECONDS = 0.01  # between two looks whether somebody is gone, while worlds connect
-POLL_SECONDS = 20e-6  # MPI moves bytes only while it is asked
+LOOK_SECONDS = 0.01  # between two checks for lost ranks while worlds connect
+POLL_SECONDS = 20e-6  # MPI moves bytes only while it is polled
 _TYPES = {
     torch.uint8: "UINT8_T",
     torch.int8: "INT8_T",
@@ -43,10 +43,10 @@ _OPERATIONS = {
 
 class MpiCarrier(Carrier):
     name = "MPI"
-    adds_once = False  # recursive doubling: both of a pair add, each with its own value first
+    adds_once = False  # recursive doubling: both ranks of a pair add, each with its own value first
 
     def __init__(self, exchange: Exchange, rank: int, size: int, check: Callable[[], None]) -> None:
-        """Called by all ranks. `check` raises when somebody is gone."""
+        """All ranks call it. `check` raises if a rank is gone."""
         self._mpi = mpi()
         self._check = check
         self.is_aborted = False
@@ -96,13 +96,13 @@ class MpiCarrier(Carrier):
         return self._start(lambda: self._communicator.Ibcast(self._place(copy), source), (tensor, copy))
 
     def abort(self) -> None:
-        self.is_aborted = True  # MPI cannot be woken: its operations work on copies, and are given up
+        self.is_aborted = True  # MPI cannot be woken: give its operations up, which work on copies
 
     def close(self) -> None:
-        """Freeing a communicator is a collective in MPI: it stays until the process ends."""
+        """Keep the communicator until the process ends: freeing it would be a collective operation."""
 
     def _connect(self, exchange: Exchange, rank: int, size: int) -> Any:
-        """One world after the other is connected to rank 0's, in order of ranks."""
+        """Connect one world after the other to rank 0's, in order of ranks."""
         mpi = self._mpi
         try:
             port = exchange(mpi.Open_port().encode() if rank == 0 else b"")[0].decode()
@@ -118,7 +118,7 @@ class MpiCarrier(Carrier):
         return joined
 
     def _join(self, joined: Any, port: str, *, is_new: bool) -> Any:
-        """With one world more. In a thread of its own: nothing wakes MPI when the other side does not come."""
+        """Connect one more world, in a thread of its own: nothing wakes MPI if the other side does not come."""
         found: list[Any] = []
 
         def join() -> None:
@@ -145,7 +145,7 @@ class MpiCarrier(Carrier):
         return found[0]
 
     def _meet(self, size: int) -> None:
-        """Every pair of ranks has met before the first operation: one may be gone soon after its last."""
+        """Connect every pair of ranks before the first operation: a rank may be gone right after its last one."""
         sent, received = torch.zeros(size, dtype=torch.uint8), torch.zeros(size, dtype=torch.uint8)
         if not self.all_to_all(received, [1] * size, sent, [1] * size).wait(CONNECT_SECONDS):
             raise CarrierFailed(f"not all of {size} ranks have met within {CONNECT_SECONDS} seconds")
@@ -159,7 +159,7 @@ class MpiCarrier(Carrier):
             raise CarrierFailed(str(error)) from None
 
     def is_whole(self, request: Any) -> bool:
-        """Also moves bytes, of this operation and of others."""
+        """Whether a request is complete. Also makes MPI move bytes, of this operation and of others."""
         try:
             return bool(request.Test())
         except self._mpi.Exception as error:
@@ -177,7 +177,7 @@ class MpiCarrier(Carrier):
         return getattr(self._mpi, _OPERATIONS[reduction])
 
 
-_unfinished: set[Work] = set()  # MPI may still use their memory, also of those that were given up
+_unfinished: set[Work] = set()  # kept alive, even if given up: MPI may still use their memory
 
 
 class _Request(Work):
@@ -188,7 +188,7 @@ class _Request(Work):
         result: tuple[torch.Tensor, torch.Tensor],
         kept: Sequence[torch.Tensor],
     ) -> None:
-        """`result`: what is to be filled, and the copy it is filled from when all is whole."""
+        """`result`: the tensor to fill, and the copy that it is filled from once the request is complete."""
         self._request = request
         self._carrier = carrier
         self._target, self._copy = result
@@ -199,7 +199,7 @@ class _Request(Work):
         limit = time.monotonic() + seconds
         while not self._carrier.is_whole(self._request):
             if self._carrier.is_aborted:
-                self._target = self._copy  # only that stays in memory
+                self._target = self._copy  # keep only the copy alive
                 raise CarrierFailed("it was stopped")
             if time.monotonic() >= limit:
                 return False

@@ -1,9 +1,9 @@
 """MPI in a process that no mpiexec started: a world of one, which can be connected to others later.
 
-MPICH asks a process manager for the name of its world, over a descriptor, in a line protocol (PMI-1). A process that
-has none gets a name that all such processes share, and MPICH refuses to connect worlds of one name. So this module
-answers as a process manager would, for as long as MPI starts, with a name that nobody else has. Only for the MPICH
-family (MPICH, and what has its ABI); Open MPI speaks another protocol.
+MPICH asks a process manager for the name of its world, over a descriptor, in a line protocol (PMI-1). All processes
+without a process manager get the same name, and MPICH refuses to connect worlds of the same name. So while MPI starts,
+this module answers as a process manager would, with a unique name. Only for the MPICH family (MPICH, and libraries with
+its ABI); Open MPI speaks another protocol.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
+from shoal.collectives import texts
 from shoal.errors import ShoalError, UsageError
 
 THREAD_SERIALIZED = 2  # MPI's number: several threads, one at a time
 CONNECT_SECONDS = 20  # for another world to connect
-SETTINGS = {  # of MPICH, for this one start; what the user has set stays
+SETTINGS = {  # of MPICH, for this one start; the user's own settings take precedence
     "MPIR_CVAR_CH4_NETMOD": "ucx",  # the other one, OFI, hung with three worlds on one machine (MPICH 5.0.2)
     "MPIR_CVAR_CH4_COMM_CONNECT_TIMEOUT": str(CONNECT_SECONDS),
     "UCX_LOG_LEVEL": "fatal",  # a peer that died is reported by Shoal, not by every layer below
@@ -46,14 +47,14 @@ _is_given_up = False
 
 
 def give_up() -> None:
-    """A thread of this process is in MPI and will not come back: nobody else may enter."""
+    """A thread of this process is stuck in MPI: no other thread may enter."""
     global _is_given_up  # noqa: PLW0603  MPI is there once per process
     _is_given_up = True
 
 
 def mpi() -> ModuleType:
     """mpi4py's MPI, started. It is never finalized: that would wait for worlds whose processes are gone."""
-    global _mpi  # noqa: PLW0603  MPI starts once per process, whatever comes
+    global _mpi  # noqa: PLW0603  MPI starts once per process
     if _is_given_up:
         raise ShoalError("MPI waits in this process for a worker that was lost while a generation formed, without end")
     with _starting:
@@ -63,7 +64,7 @@ def mpi() -> ModuleType:
 
 
 def answer(line: str, world: str) -> str:
-    """What a process manager says to a process that is alone in its world. Pure."""
+    """A process manager's answer to a process that is alone in its world. Pure."""
     command = dict(word.split("=", 1) for word in line.split() if "=" in word).get("cmd", "")
     if command == "get_my_kvsname":
         return f"cmd=my_kvsname rc=0 kvsname={world}"
@@ -74,7 +75,7 @@ def _start() -> ModuleType:
     try:
         import mpi4py  # noqa: PLC0415  only where this carrier is chosen
     except ImportError:
-        raise UsageError("--carrier mpi needs mpi4py and MPICH: pip install 'shoal[mpi]'") from None
+        raise UsageError(texts.NO_MPI4PY) from None
     mpi4py.rc.initialize = mpi4py.rc.finalize = False
     ours, theirs = socket.socketpair()
     settings = {name: os.environ.get(name, value) for name, value in SETTINGS.items()}
@@ -82,20 +83,20 @@ def _start() -> ModuleType:
         try:
             from mpi4py import MPI  # noqa: PLC0415  after the settings
         except (ImportError, RuntimeError) as error:
-            raise UsageError(f"mpi4py finds no MPI library ({error}); pip install 'shoal[mpi]'") from None
+            raise UsageError(texts.no_mpi_library(error)) from None
         if MPI.Is_initialized():
-            raise UsageError("MPI was started before Shoal's carrier; --carrier mpi has to start it itself")
+            raise UsageError(texts.MPI_STARTED_BEFORE)
         if not MPI.Get_library_version().startswith("MPICH"):
-            raise UsageError(f"--carrier mpi needs MPICH, not {MPI.Get_library_version().split(',')[0]}")
+            raise UsageError(texts.no_mpich(MPI.Get_library_version().split(",")[0]))
         manager = threading.Thread(target=_manage, args=(ours, f"shoal_{uuid.uuid4().hex}"), daemon=True)
         manager.start()
         given = ctypes.c_int()
-        # By ctypes, which lets other threads run meanwhile: one of them has to answer. mpi4py would not.
+        # Through ctypes, which releases Python's lock, unlike mpi4py: the manager's thread has to answer meanwhile.
         failed = ctypes.CDLL(MPI.__file__).MPI_Init_thread(None, None, THREAD_SERIALIZED, ctypes.byref(given))
         ours.shutdown(socket.SHUT_RDWR)
         manager.join()
     if failed or given.value < THREAD_SERIALIZED:
-        raise UsageError(f"MPI did not start: code {failed}, thread level {given.value}")
+        raise UsageError(texts.mpi_did_not_start(failed, given.value))
     for communicator in (MPI.COMM_SELF, MPI.COMM_WORLD):
         communicator.Set_errhandler(MPI.ERRORS_RETURN)
     _unlink_shared_memory()
@@ -110,7 +111,7 @@ def _manage(connection: socket.socket, world: str) -> None:
 
 
 def _unlink_shared_memory() -> None:
-    """Nobody else opens this world's shared memory by name: without the name it ends with the process."""
+    """No other process opens this world's shared memory by name; without a name it is freed with the process."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")
     for name in set(re.findall(r"\S+/mpich_shm_\S+", maps)):
         Path(name).unlink(missing_ok=True)
@@ -118,7 +119,7 @@ def _unlink_shared_memory() -> None:
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """C libraries read these while MPI starts; no child process should."""
+    """Set variables for C libraries while MPI starts, and hide them from later child processes."""
     kept = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

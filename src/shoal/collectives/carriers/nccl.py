@@ -1,6 +1,6 @@
 """NCCL as a carrier: torch's library between GPUs. Every rank has a GPU of its own.
 
-Tensors that are on the CPU go to the GPU and back. Not tried: this carrier needs several GPUs, see docs/carriers.md.
+CPU tensors go to the GPU and back. Untested: this carrier needs several GPUs, see docs/carriers.md.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 import torch.distributed
 from torch.distributed import Work as TorchWork
 
+from shoal.collectives import texts
 from shoal.collectives.carriers.carrier import CarrierFailed, Work
 from shoal.collectives.carriers.torch_carrier import FORM_SECONDS, MeetingPoint, TorchCarrier
 from shoal.collectives.group import Reduction
@@ -91,7 +92,7 @@ class NcclCarrier(TorchCarrier):
 
 
 class _Fetched(Work):
-    """Results that are fetched from the GPU when they are whole."""
+    """Fetches the results from the GPU once they are complete."""
 
     def __init__(self, work: Work, tensor: torch.Tensor, there: torch.Tensor) -> None:
         self._work = work
@@ -107,16 +108,14 @@ class _Fetched(Work):
 
 
 def _check_gpus(exchange: Exchange) -> None:
-    """All ranks raise the same, so that nobody waits for somebody who has no GPU."""
+    """All ranks raise the same error, so that none waits for a rank without a GPU."""
     own = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if torch.cuda.is_available() else ""
     found = exchange(own.encode())
     without = [rank for rank, uuid in enumerate(found) if not uuid]
     if without or not torch.distributed.is_nccl_available():
-        raise UsageError(f"--carrier nccl needs a GPU per worker; ranks {without} have none: use --carrier shoal")
+        raise UsageError(texts.ranks_without_gpu(without))
     if len(set(found)) < len(found):
-        raise UsageError(
-            f"--carrier nccl needs a GPU per worker; {len(found)} ranks share {len(set(found))}: use --carrier shoal"
-        )
+        raise UsageError(texts.shared_gpus(len(found), len(set(found))))
 
 
 def _process_group(meeting: MeetingPoint, rank: int, size: int) -> Any:

@@ -1,6 +1,6 @@
-"""What the gloo and NCCL carriers share: a process group of torch's, used one operation at a time.
+"""What the gloo and NCCL carriers share: a torch process group, used one operation at a time.
 
-Not here: how the process group comes about and how it is woken (`gloo`, `nccl`).
+Not here: how the process group is made and how it is woken (`gloo`, `nccl`).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class TorchCarrier(Carrier):
 
     @abstractmethod
     def _is_done(self, work: TorchWork, seconds: float) -> bool:
-        """Wait so long. `CarrierFailed` when it has failed."""
+        """Wait up to `seconds`. Raises `CarrierFailed` if the work has failed."""
 
     def _works(self, works: Sequence[TorchWork], copy: tuple[torch.Tensor, torch.Tensor] | None = None) -> Work:
         return _Works(works, self._is_done, copy)
@@ -111,12 +111,12 @@ class TorchCarrier(Carrier):
 
 
 class _Works(Work):
-    """Whole when all of torch's are."""
+    """Complete when all of torch's works are."""
 
     def __init__(
         self, works: Sequence[TorchWork], is_done: IsDone, copy: tuple[torch.Tensor, torch.Tensor] | None
     ) -> None:
-        """`copy`: a target and a source, to be copied when all is whole."""
+        """`copy`: a target and a source, copied once all works are complete."""
         self._works = deque(works)
         self._is_done = is_done
         self._copy = copy

@@ -1,8 +1,8 @@
-"""An engine for tensors of a GPU on top of one for memory: through pinned host memory, with copies that overlap.
+"""An engine for GPU tensors on top of one for host memory: through pinned memory, with copies that overlap.
 
-An operation is cut into turns (`gpu_cuts`). While one turn is reduced by the engine below, the next one is on its way
-down and the one before on its way up. All ranks compare the whole operation before the first of several turns, so that
-ranks whose sizes differ find out at once. Not here: the copies themselves (`gpu_copies`).
+An operation is cut into turns (`gpu_cuts`). While the engine below reduces one turn, the next turn is copied down to
+the host and the previous one back up to the GPU. If there are several turns, all ranks compare the whole operation
+before the first one, so that ranks whose sizes differ find out at once. Not here: the copies themselves (`gpu_copies`).
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from shoal.collectives.engine import Engine, Operation
 from shoal.collectives.gpu.gpu_copies import Copies, Mark
 from shoal.collectives.gpu.gpu_cuts import Piece, cut_parts, cut_run, turn_elements
 
-BUFFERS = 3  # pieces of host memory: one goes down, one is reduced, one goes up
+BUFFERS = 3  # of host memory: one turn is copied down, one is reduced, one is copied up
 
 Flats = Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True)
 class _Turn:
-    reads: Flats  # of the GPU: what the engine below needs
-    fills: Flats  # of the GPU: what it makes
-    is_in_place: bool  # what it makes is in the memory of what it needs
-    carry: Callable[[torch.Tensor, torch.Tensor], None]  # given both in host memory, one run of elements each
+    reads: Flats  # on the GPU: the operands
+    fills: Flats  # on the GPU: where the results go
+    is_in_place: bool  # results take the place of the operands
+    carry: Callable[[torch.Tensor, torch.Tensor], None]  # reduces operands into results, both flat in host memory
 
 
 class Ferry(Engine):
-    """Tensors are flat, contiguous and on the GPU of the copies. One operation after the other."""
+    """Tensors are flat, contiguous and on the GPU of the copies. Runs one operation after the other."""
 
     def __init__(self, engine: Engine, copies: Copies) -> None:
-        """Neither belongs to it."""
+        """The ferry owns neither of them."""
         self.rank, self.size = engine.rank, engine.size
         self._engine = engine
         self._copies = copies
@@ -50,7 +50,7 @@ class Ferry(Engine):
     def all_reduce(self, operation: Operation, tensors: Flats) -> None:
         def turn(pieces: Sequence[Piece]) -> _Turn:
             part, flats = _part(operation, pieces), _pieces(tensors, pieces)
-            if part.key:  # turns are cut by sizes alone: the same in every step
+            if part.key:  # turns depend on sizes alone, so a turn has the same key in every step
                 part = msgspec.structs.replace(part, key=f"{part.key}, {pieces[0].tensor} from {pieces[0].start}")
             return _Turn(flats, flats, True, lambda sums, _: self._engine.all_reduce(part, [sums]))
 
@@ -79,7 +79,7 @@ class Ferry(Engine):
         self._run(operation, [turn(pieces) for pieces in cut_parts([len(each) for each in outputs], _most(operation))])
 
     def all_to_all(self, operation: Operation, outputs: Flats, inputs: Flats) -> None:
-        """In one turn: no rank knows the sizes of all."""
+        """Runs in one turn, since no rank knows the sizes of all tensors."""
 
         def carry(given: torch.Tensor, filled: torch.Tensor) -> None:
             self._engine.all_to_all(operation, _split(filled, outputs), _split(given, inputs))
@@ -106,7 +106,7 @@ class Ferry(Engine):
         self._engine.abort(reason, blamed=blamed)
 
     def close(self) -> None:
-        """The engine below is its owner's to close."""
+        """Nothing to do: the owner of the engine below closes it."""
 
     def _run(self, operation: Operation, turns: Sequence[_Turn]) -> None:
         if len(turns) > 1:
@@ -125,7 +125,7 @@ class Ferry(Engine):
 
 
 class _Round:
-    """One turn on its way."""
+    """One turn, from its copy down to its copy up."""
 
     def __init__(self, turn: _Turn, dtype: torch.dtype, copies: Copies) -> None:
         self._turn = turn
@@ -136,14 +136,14 @@ class _Round:
         self.size = (self._reads + self._fills) * dtype.itemsize
 
     def go_down(self, memory: torch.Tensor, after: Mark | None) -> None:
-        """`after`: when the memory is free."""
+        """`after`: the mark at which the memory is free."""
         host = memory[: self.size].view(self._dtype)
         self._below = host[: self._reads]
         self._above = self._below if self._turn.is_in_place else host[self._reads :]
         self._mark = self._copies.down(self._below, self._turn.reads, after)
 
     def come_up(self) -> Mark:
-        """Reduce what came down, in this thread, and send it up."""
+        """Reduce the operands in this thread, and start copying the results up."""
         self._copies.wait(self._mark)
         self._turn.carry(self._below, self._above)
         return self._copies.up(self._turn.fills, self._above)

@@ -1,8 +1,8 @@
 """Copies between a GPU and host memory that go on while this thread does something else.
 
-Down (to the host) and up are two queues: CUDA streams of our own, so that both directions are busy at once and the
-caller's stream is not held up. A mark is a place in a queue that the host, or the other queue, can wait for. Not here:
-what is copied in which order (`ferry`).
+Down (to the host) and up are two queues. Each is a CUDA stream of our own, so that both directions are busy at once and
+the caller's stream is not held up. A mark is a place in a queue that the host, or the other queue, can wait for. Not
+here: what is copied in which order (`ferry`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
+from shoal.collectives import texts
 from shoal.collectives.gpu.pinned_memory import pool
 from shoal.errors import UsageError
 
-Mark = Any  # of the copies that made it
+Mark = Any  # valid for the `Copies` that made it
 
 
 class Copies(ABC):
@@ -27,39 +28,39 @@ class Copies(ABC):
 
     @abstractmethod
     def memory(self, size: int) -> torch.Tensor:
-        """So many bytes of the host, with any values. They are free when the tensor is gone."""
+        """`size` bytes of host memory, uninitialized. They are free when the tensor is gone."""
 
     @abstractmethod
     def down(self, target: torch.Tensor, sources: Sequence[torch.Tensor], after: Mark | None) -> Mark:
-        """Copy flat tensors of the GPU, one after the other, into one of the host, once `after` is reached."""
+        """Copy flat GPU tensors, one behind the other, into one host tensor, once `after` is reached."""
 
     @abstractmethod
     def up(self, targets: Sequence[torch.Tensor], source: torch.Tensor) -> Mark:
-        """Copy one flat tensor of the host into several of the GPU."""
+        """Copy one flat host tensor into several GPU tensors."""
 
     @abstractmethod
     def wait(self, mark: Mark) -> None:
-        """Until that place in its queue is reached."""
+        """Block until the mark is reached."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What a stream of a GPU had been given to do when somebody called."""
+    """The point in a GPU stream at which a caller started an operation: everything before it must be done first."""
 
     device: torch.device
     event: torch.cuda.Event
 
 
 def moment_of(tensors: Sequence[torch.Tensor], label: str) -> Moment | None:
-    """Now, in the caller's thread and on its stream. None: the tensors are not on a GPU."""
+    """The present moment of the caller's stream. None: the tensors are not on a GPU."""
     if not any(tensor.is_cuda for tensor in tensors):
         return None
     devices = {tensor.device for tensor in tensors}
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))
-        raise UsageError(f"{label!r}: the tensors of one call are on {names}; they should be on one device")
+        raise UsageError(texts.several_devices(label, names))
     if torch.cuda.is_current_stream_capturing():
-        raise UsageError(f"{label!r}: collectives cannot be captured in a CUDA graph; call them outside of the capture")
+        raise UsageError(texts.in_cuda_graph(label))
     (device,) = devices
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(device))
@@ -75,13 +76,13 @@ class GpuCopies(Copies):
 
     @contextmanager
     def entered(self, moment: Moment) -> Iterator[None]:
-        """Inside, this thread works on a stream of ours, after that moment. At the end nothing is under way."""
+        """Inside, this thread works on a stream of ours, after `moment`. At the end no copy is under way."""
         with torch.cuda.stream(self._down):
             try:
                 self._down.wait_event(moment.event)
                 yield
             finally:
-                # Whatever happened: nothing of ours may touch memory that its owner is about to use again.
+                # Even after an error, no copy of ours may touch memory that its owner is about to use again.
                 self._up.synchronize()
                 self._down.synchronize()
 
@@ -118,7 +119,7 @@ _idle: dict[torch.device, list[GpuCopies]] = defaultdict(list)
 
 @contextmanager
 def copies_after(moment: Moment) -> Iterator[GpuCopies]:
-    """Copies of that GPU that nobody else uses meanwhile."""
+    """Copies for that GPU that no other thread uses meanwhile."""
     idle = _idle[moment.device]
     try:
         copies = idle.pop()

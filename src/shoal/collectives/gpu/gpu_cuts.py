@@ -1,7 +1,7 @@
-"""How an operation on tensors of a GPU is cut into turns, so that copying and reducing overlap. Pure: sizes alone.
+"""How an operation on GPU tensors is cut into turns, so that copying and reducing overlap. Pure: sizes alone.
 
-All ranks must cut alike, so a cut depends on what all ranks have in common: the sizes and the element's size. Every
-operation has at least one turn, also one without any element: ranks compare what they do in it.
+All ranks must cut alike, so a cut depends only on what all ranks have in common: the tensors' sizes and the element's
+size. Every operation has at least one turn, even without any element, because ranks compare their operations in it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Bytes of a turn, as measured (benchmarks/gpu.md): shorter ones cost more in calls than they hide, longer ones leave
-# more of the first way down and the last way up uncovered.
+# Bytes of a turn, as measured (benchmarks/gpu.md): shorter turns cost more in calls than they hide, and with longer
+# ones more of the first copy down and the last copy up overlaps with nothing.
 LEAST_BYTES = 4 * 1024 * 1024
 MOST_BYTES = 8 * 1024 * 1024
-TURNS = 4  # that a middling operation is cut into
+TURNS = 4  # of an operation of medium size
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def turn_elements(elements: int, itemsize: int) -> int:
 
 
 def cut_run(counts: Sequence[int], most: int) -> list[list[Piece]]:
-    """Tensors of so many elements each, taken as one run, in turns of `most` elements; the last may have fewer."""
+    """Cut tensors of `counts` elements, taken as one run, into turns of `most` elements; the last may have fewer."""
     turns: list[list[Piece]] = [[]]
     room = most
     for tensor, count in enumerate(counts):
@@ -49,9 +49,9 @@ def cut_run(counts: Sequence[int], most: int) -> list[list[Piece]]:
 
 
 def cut_parts(counts: Sequence[int], most: int) -> list[list[Piece]]:
-    """One part per rank, of so many elements each: every turn has a piece of every part, empty where one has ended.
+    """Cut one part per rank, of `counts` elements. Every turn has a piece of every part, empty once the part has ended.
 
-    A turn has `most` elements of all parts together, at most, and one of each at least.
+    A turn has at most `most` elements of all parts together, but at least one of each.
     """
     each = max(1, most // max(1, len(counts)))
     turns = max(1, -(-max(counts, default=0) // each))

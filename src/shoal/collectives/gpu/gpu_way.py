@@ -1,9 +1,9 @@
-"""Which way the tensors of GPUs take in one group: NCCL where every rank has a GPU of one machine to itself, else
-through pinned host memory.
+"""Which way GPU tensors take in one group: NCCL if all ranks are on one machine and each has a GPU of its own, else
+pinned host memory.
 
-Decided in the first collective on a GPU: all ranks are in it together, and a job that uses no GPU pays nothing.
-Whichever way, an operation starts after what the caller's stream had been given before the call, and when it is done
-no stream has to wait for it any more.
+The first collective on a GPU decides: all ranks are in it together, and a job that uses no GPU pays nothing. Either
+way, an operation starts after the work that the caller's stream had been given before the call, and once it is done no
+stream has to wait for it.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ class GpuWay:
     """One per group. `abort` may come from any thread."""
 
     def __init__(self, engine: Engine) -> None:
-        """The engine, for tensors in memory, is its owner's."""
+        """`engine` is for tensors in host memory, and stays its owner's."""
         self._engine = engine
         self._is_decided = False
         self._nccl: BesideEngine | None = None
 
     @property
     def bytes_sent(self) -> int:
-        """Beside those that the engine counts."""
+        """Without the bytes that the engine counts."""
         return 0 if self._nccl is None else self._nccl.bytes_sent
 
     def send_or_receive(self, moment: Moment, work: Work, engine: Engine) -> None:
-        """Do work that stages its tensor by itself. The other rank's may be in memory, and it decides nothing."""
+        """Do work that stages its tensor by itself. It must not decide the way: the peer's tensor may be on a CPU."""
         with copies_after(moment):
             work(engine)
 
     def run(self, moment: Moment, work: Work, engine: Engine) -> None:
-        """Do a collective's work on an engine that takes tensors of that moment's GPU. All ranks have theirs on one."""
+        """Do a collective's work on an engine that takes tensors of that GPU. All ranks' tensors are on GPUs."""
         with copies_after(moment) as copies:
             if not self._is_decided:
                 self._decide(engine, moment)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import select
 import socket
-from collections import deque
 from collections.abc import Mapping, Sequence
 
 from shoal.collectives.mailbox.delivery import Delivery
@@ -19,6 +18,7 @@ from shoal.collectives.mailbox.letters import LETTER_BYTES, Kind, Letter, pack, 
 from shoal.errors import WireError
 from shoal.transport.connection import near_link, silence
 from shoal.transport.connection.endpoint import Endpoint
+from shoal.transport.connection.sending import SendQueue
 from shoal.transport.memory.arena import address_of
 from shoal.transport.mesh.ending import CUT_OFF, SILENT, Ending, pack_ending, unpack_ending
 from shoal.transport.tcp.tcp_stream import UNREACHABLE
@@ -39,8 +39,7 @@ class _Stream:
         self.peer = peer
         self.endpoint = endpoint
         self.mask = select.EPOLLIN
-        # Bytes in order, the first perhaps partly sent; with the last bytes of a send comes the send.
-        self.outgoing: deque[tuple[memoryview, Delivery | None]] = deque()
+        self.outgoing: SendQueue[Delivery] = SendQueue()  # the last bytes of a send are marked with it
         self.is_deaf = False  # it takes nothing more; what it sent before may still say why
         self.has_ended = False
         self.buffer = bytearray(BUFFER_BYTES)
@@ -52,30 +51,12 @@ class _Stream:
 
     def push(self) -> list[Delivery]:
         """Hand some of what is queued to the kernel; the sends that have left with it."""
-        batch, size = [], 0
-        for piece, _ in self.outgoing:
-            batch.append(piece[: SEND_BYTES - size])
-            size += len(batch[-1])
-            if size >= SEND_BYTES or len(batch) == 16:
-                break
         try:
-            sent = self.endpoint.sendmsg(batch)
-        except BlockingIOError:
-            return []
+            self.outgoing.push(self.endpoint, SEND_BYTES)
         except OSError:
             self.is_deaf = True
             self.outgoing.clear()
-            return []
-        gone = []
-        while self.outgoing and sent >= len(self.outgoing[0][0]):
-            piece, delivery = self.outgoing.popleft()
-            sent -= len(piece)
-            if delivery is not None:
-                gone.append(delivery)
-        if sent:
-            piece, delivery = self.outgoing[0]
-            self.outgoing[0] = (piece[sent:], delivery)
-        return gone
+        return self.outgoing.take_gone()
 
     def receive(self) -> tuple[int, bool]:
         """Some bytes, into the buffer or where they belong, and whether there may be more now.
@@ -152,7 +133,6 @@ class TcpLane(Lane):
         self._eager: list[_Stream] = []
         for stream in self._streams.values():
             stream.endpoint.setblocking(False)
-            stream.endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             near_link.keep_in_cache(stream.endpoint)
             silence.watch(stream.endpoint, silence_limit)
 
@@ -163,10 +143,10 @@ class TcpLane(Lane):
         was_empty = not stream.outgoing
         token = None if letter.kind == Kind.OFFER else delivery  # an offer that has left is not done
         if delivery is None or not letter.length:
-            stream.outgoing.append((memoryview(pack(letter)), token))
+            stream.outgoing.add(pack(letter), token)
         else:
-            stream.outgoing.append((memoryview(pack(letter)), None))
-            stream.outgoing.append((delivery.rest[: letter.length], token))
+            stream.outgoing.add(pack(letter))
+            stream.outgoing.add(delivery.rest[: letter.length], token)
         if not was_empty:
             return False
         stream.push()

@@ -1,8 +1,8 @@
-"""An engine for ranks of one machine: small tensors through shared slots, large ones read where they lie.
+"""An engine for ranks of one machine: small tensors pass through shared slots, large ones are read where they lie.
 
-All ranks say what they do and where their tensors are, and compare; then each takes what it needs from the others.
-Nobody writes into another's memory. Sums are made in the order of the ranks, whichever way the bytes take. The loops
-are in C (`native`) where that was built and has the type, else in Python (`memory_loops`).
+All ranks write down their operation and where their tensors are, and compare; then each rank takes what it needs from
+the others. No rank writes into another's memory. Sums are made in the order of the ranks, whichever way the bytes take.
+The loops are in C (`native`) if that was built and has the type, else in Python (`memory_loops`).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from shoal.transport.native import native
 from shoal.transport.native_layout import DISAGREE, DONE, GARBLED, LATE, LINE, STOPPED
 from shoal.wire.frames import unpack
 
-# Seconds of looking at a word before sleeping on it, where every rank has a core. Waking up takes 50 us and more on a
-# virtual machine. A thread that works beside the script's would take that time from it.
+# Seconds of spinning on a word before sleeping, if every rank has a core: waking up takes 50 us, and more on a virtual
+# machine. A thread that works beside the script's thread spins less, because it takes that time from the script.
 SPIN = 200e-6
 SPIN_BESIDE = 20e-6
 _SCALED_TYPES = (torch.float32, torch.float64)
@@ -46,7 +46,7 @@ class MemoryEngine(Engine):
     needs_a_core = True
 
     def __init__(self, team: Team, ways: MemoryWays, generation: int, ranks: Sequence[int] | None = None) -> None:
-        """The team belongs to the engine from now on. `ranks`: the group's, by place in the team; for errors."""
+        """The engine owns the team from now on. `ranks`: ranks in the group, by place in the team; for errors."""
         self.rank, self.size = team.rank, team.size
         self.bytes_sent = 0
         self._team = team
@@ -139,7 +139,7 @@ class MemoryEngine(Engine):
         outputs: Sequence[tuple[int, int, torch.Tensor]],
         source: int = 0,
     ) -> None:
-        """`outputs`: a peer, the number of its entry, and where that goes."""
+        """`outputs`: a peer, the number of one of its tensors, and where to copy it."""
         self.bytes_sent += sum(output.nbytes for peer, _, output in outputs if peer != self.rank)
         if self._native is None:
             self._in_python(operation, partial(self._loops.exchange, inputs, outputs), source)
@@ -182,7 +182,7 @@ class MemoryEngine(Engine):
             raise self._unreadable(operation, found.peer, found.error) from None
 
     def _check(self, ended: int, operation: Operation, source: int = 0) -> None:
-        """Raise what a C loop ended with."""
+        """Raise the error that a C loop ended with."""
         if ended == DONE:
             return
         assert self._native is not None
@@ -213,7 +213,7 @@ class MemoryEngine(Engine):
         return WireError(f"{operation.words}: {self._place(peer)} wrote what no rank may: {why}")
 
     def _disagreement(self, operation: Operation, source: int, peer: int, entry: int) -> ShoalError:
-        """`entry`: number of the tensor whose size differs, or less than 0 where the operations do."""
+        """`entry`: number of the tensor whose size differs; negative if the operations differ."""
         ours = unpack(self._statement(operation, source), generation=self._generation)
         try:
             said = self._loops.said_by(peer)

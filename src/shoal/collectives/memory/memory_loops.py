@@ -1,8 +1,8 @@
-"""The operations of a team in Python: for types and reductions that the C loops lack, and where those were not built.
+"""The operations of a team in Python: for types and reductions that the C loops lack, and for installs without them.
 
-They use the same notices, phases and slots as the C loops (`native/operations.h`), so that one team may use both. Sums
-are made in the order of the ranks. A rank that does something else is `Differs`, one whose notice cannot be `Garbled`,
-one whose memory cannot be read where its notice says `Unreadable`.
+The loops use the same notices, phases and slots as the C loops (`native/operations.h`), so that one team may use both.
+Sums are made in the order of the ranks. `Differs` means that a rank is in another operation, `Garbled` that its notice
+is impossible, `Unreadable` that its memory cannot be read at the address in its notice.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from shoal.transport.memory.team import NOTICE_BYTES, NOTICES, OPERATIONS, ROUND
 from shoal.transport.native_layout import LINE
 from shoal.wire.frames import COUNTS, FrameHeader, Kind, pack, pack_counts
 
-Loop = Callable[[bytes], None]  # given the statement
-Output = tuple[int, int, torch.Tensor]  # a peer, the number of its entry, where that goes
+Loop = Callable[[bytes], None]  # takes the statement
+Output = tuple[int, int, torch.Tensor]  # a peer, the number of one of its tensors, and where to copy it
 
 BLOCK_BYTES = 512 * 1024  # read and reduced at a time
 
 
 class Differs(Exception):
-    """A rank of the team does something else than this one."""
+    """A rank of the team is in another operation than this one."""
 
     def __init__(self, peer: int, entry: int = -1) -> None:
-        """`entry`: number of the tensor whose size differs; -1: the operations do."""
+        """`entry`: number of the tensor whose size differs; -1: the operations differ."""
         super().__init__(peer, entry)
         self.peer, self.entry = peer, entry
 
 
 class Garbled(Exception):
-    """What a rank of the team wrote cannot be: `args` has the words for it."""
+    """A rank of the team wrote an impossible notice; `args` says what is wrong with it."""
 
     def __init__(self, peer: int, why: str) -> None:
         super().__init__(why)
@@ -51,10 +51,10 @@ class Garbled(Exception):
 
 
 class Unreadable(Exception):
-    """The memory of a rank of the team, that its notice names, cannot be read."""
+    """The memory that a rank's notice names cannot be read."""
 
     def __init__(self, peer: int, error: int) -> None:
-        """`error`: the system's number."""
+        """`error`: the `errno`."""
         super().__init__(peer, error)
         self.peer, self.error = peer, error
 
@@ -64,20 +64,20 @@ class MemoryWays:
     """Which way bytes take, the same on all ranks of a team."""
 
     reads_memory: bool  # large tensors are read where they lie; otherwise they pass through slots
-    is_native: bool
-    reads_to_reduce: bool = False  # so in all-reduce too, where slots would be another way
-    small: int = 128 * 1024  # bytes; up to here through slots in one phase
+    is_native: bool  # use the C loops
+    reads_to_reduce: bool = False  # read large tensors in all-reduce too, instead of using slots
+    small: int = 128 * 1024  # bytes; tensors up to this size pass through slots in one phase
     piece: int = 512 * 1024  # bytes of a rank's part of a chunk, at most
     block: int = 32 * 1024  # bytes that are read and added at a time: within a core's cache
 
 
 def small_for(size: int) -> int:
-    """Up to how many bytes every rank of such a team adds everything up: one phase, but n times the work."""
+    """Up to how many bytes every rank of a team adds up everything: that takes one phase, but n times the work."""
     return min(SLOT_BYTES, max(64 * 1024, 2 * 1024 * 1024 // size**2 // LINE * LINE))
 
 
 def statement_of(operation: Operation, generation: int, source: int) -> bytes:
-    """What every rank says about an operation, as a frame's header: all say the same."""
+    """What every rank says about an operation, as a frame's header; ranks that agree have the same bytes."""
     before, after = _around_counts(operation.kind, operation.reduction, operation.dtype, operation.label)
     return before + pack_counts(generation, operation.sequence, source, operation.elements, 0) + after
 
@@ -105,12 +105,12 @@ class MemoryLoops:
     def __init__(self, team: Team, ways: MemoryWays) -> None:
         self._team = team
         self._ways = ways
-        # torch aligns memory: where all ranks compute the same, they do so at the same distance from the start of a
-        # line, since libraries compute the elements before the first line and behind the last one in another way.
+        # Allocated by torch, which aligns memory: libraries treat elements before the first and behind the last whole
+        # cache line differently, so all ranks must compute at the same distance from the start of a line.
         self._block, self._total = (memory_of(torch.empty(BLOCK_BYTES, dtype=torch.uint8)) for _ in range(2))
 
     def said_by(self, rank: int) -> Said:
-        """In the operation that runs, or that has just failed."""
+        """A rank's notice of the operation that runs, or has just failed."""
         start = self._notice_at()
         copy = bytes(self._team.arena(rank)[start : start + NOTICE_BYTES])
         try:
@@ -140,7 +140,7 @@ class MemoryLoops:
         self._team.count(OPERATIONS)
 
     def _reduce_slots(self, pieces: Sequence[memoryview], size: int, reduce: Combine) -> None:
-        """One phase for each slot full: everybody sums everything."""
+        """One phase for each full slot: every rank sums everything."""
         for start in range(0, max(size, 1), SLOT_BYTES):
             if start:
                 self._fill_slot(_cut(pieces, start, start + SLOT_BYTES))
@@ -160,7 +160,7 @@ class MemoryLoops:
                 self._team.count(ROUNDS)
 
     def _reduce_reading(self, pieces: Sequence[memoryview], said: Sequence[Said], reduce: Combine) -> None:
-        """Every rank owns a part of each tensor: it reads that part from the others, adds, and they read the sum."""
+        """Every rank owns a part of each tensor: it reads that part from the others and adds; they read the sum."""
         for number, piece in enumerate(pieces):
             start, stop = self._part(piece.nbytes, self._team.rank)
             for at in range(start, stop, BLOCK_BYTES):
@@ -237,7 +237,7 @@ class MemoryLoops:
         self._finish(all_said)
 
     def _take(self, inputs: Sequence[torch.Tensor], wanted: Output, said: Said, number: int) -> None:
-        """What comes in one round."""
+        """Take the bytes of one round."""
         peer, index, output = wanted
         to, at = memory_of(output), number * said.share
         if said.is_staged and peer != self._team.rank:
@@ -252,7 +252,7 @@ class MemoryLoops:
     # Notices, slots and rounds
 
     def _meet(self, said: bytes, tensors: Sequence[torch.Tensor], is_staged: bool) -> list[Said]:
-        """Say what this rank does, wait until all have, and compare: what all have said, each copied once."""
+        """Write this rank's notice, wait for all others, and compare. Returns all notices, each copied once."""
         arena, start = self._team.arena(self._team.rank), self._notice_at()
         entries = [(tensor.data_ptr(), tensor.nbytes) for tensor in tensors]
         pack_notice(arena[start : start + NOTICE_BYTES], said, entries, is_staged=is_staged)
@@ -285,7 +285,7 @@ class MemoryLoops:
         self._team.count(OPERATIONS)
 
     def _end_reading(self) -> None:
-        self._team.look()  # what was read was still there
+        self._team.look()  # raises if an owner was gone while its memory was read
         self._synchronize()
 
     def _stage(self, entries: Sequence[torch.Tensor], share: int, number: int) -> None:
@@ -312,7 +312,7 @@ class MemoryLoops:
         return self._team.arena(rank)[start : start + SLOT_BYTES]
 
     def _part(self, size: int, rank: int) -> tuple[int, int]:
-        """What a rank owns of a tensor of so many bytes."""
+        """Start and stop of the part that a rank owns of a tensor of `size` bytes."""
         part = -(-size // self._team.size // LINE) * LINE + LINE
         return min(size, part * rank), min(size, part * (rank + 1))
 
@@ -330,7 +330,7 @@ class MemoryLoops:
 
 
 def _rounds(all_said: Sequence[Said]) -> int:
-    """How many slots full it takes; 1 where nothing goes through slots."""
+    """How many times slots are filled; 1 if nothing passes through slots."""
     return max(-(-max(said.sizes, default=0) // said.share) if said.is_staged else 1 for said in all_said) or 1
 
 

@@ -1,8 +1,8 @@
-"""What a rank says about an operation in memory that all ranks of its machine see: packed, copied once, checked. Pure.
+"""A rank's notice of an operation, in memory that all ranks of its machine see: packed, copied once, checked. Pure.
 
-A notice is the statement (what this rank does, compared with everybody else's), how many pieces of memory its tensors
-lie in, whether those are in its slot, and address and size of each. The peer that wrote it may be broken and may write
-again at any time: what is used is a copy, made once, of which every number has been checked.
+A notice holds the statement (the rank's operation, which all ranks compare), the number of pieces of memory that hold
+its tensors, whether these are in its slot, and address and size of each. The peer that wrote it may be broken and may
+write again at any time: readers make one copy, check every number in it, and use only the copy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shoal.transport.native_layout import (
 )
 from shoal.wire.frames import HEADER_BYTES
 
-# Statement, count of entries, whether they are in the slot, scale, which one is left out of it.
+# Statement, count of entries, whether they are in the slot, scale, which entry is left out of the slot.
 _HEAD = struct.Struct(f"={STATEMENT_BYTES}sIIdI{NOTICE_ENTRIES - NOTICE_APART - 4}x")
 _ENTRY = struct.Struct("=QQ")  # address, bytes
 assert (NOTICE_COUNT, NOTICE_STAGED, NOTICE_SCALE, NOTICE_APART) == (
@@ -60,14 +60,14 @@ def share_of(entries: int) -> int:
 
 
 def pack_notice(memory: memoryview, said: bytes, entries: Sequence[tuple[int, int]], *, is_staged: bool) -> None:
-    """`entries`: address and bytes of each. In these loops every contribution counts once and none is left out."""
+    """`entries`: address and bytes of each. These loops use no scale and leave no entry out."""
     _HEAD.pack_into(memory, 0, said, len(entries), is_staged, 1.0, 0)
     for number, entry in enumerate(entries):
         _ENTRY.pack_into(memory, NOTICE_ENTRIES + ENTRY_BYTES * number, *entry)
 
 
 def parse_notice(data: bytes) -> Said:
-    """From a copy of the memory. `WireError`: no rank that works says so."""
+    """From a copy of the memory. Raises `WireError` for a notice that no working rank writes."""
     assert len(data) == NOTICE_BYTES
     statement, count, staged, _, _ = _HEAD.unpack_from(data)
     if count > MOST_ENTRIES or staged > 1:

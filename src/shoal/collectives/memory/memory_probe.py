@@ -1,7 +1,7 @@
-"""Which way large tensors take between ranks of one machine: measured when a team forms, the same answer on all ranks.
+"""Which way large tensors take between ranks of one machine: measured when a team forms, with the same answer on all.
 
-To all-reduce them, ranks either read each other's memory where it lies or pass it through shared slots. The sums have
-the same bits either way. A process remembers what it found for a number of ranks, so that only the first of many groups
+To all-reduce large tensors, ranks either read each other's memory or pass the bytes through shared slots. The sums have
+the same bits either way. A process remembers the result for each number of ranks, so that only the first of many groups
 measures.
 """
 
@@ -20,14 +20,14 @@ from shoal.collectives.memory.memory_loops import MemoryWays
 from shoal.transport.memory.team import Team
 from shoal.wire.frames import Kind
 
-PROBE_BYTES = 16 * 1024 * 1024  # more than a core's cache: what fits there is fast either way
+PROBE_BYTES = 16 * 1024 * 1024  # more than a core's cache: smaller tensors are fast either way
 TURNS = 5
-LEAST_GAIN = 0.8  # slots are taken unless reading needs less than this part: a busy machine makes short trials uneven
+LEAST_GAIN = 0.8  # reading must take less than this part of the slots' time: on a busy machine short trials are uneven
 
 
 @dataclass(frozen=True)
 class Found:
-    """Seconds for `PROBE_BYTES`, the mean over the ranks of each one's fastest turn."""
+    """Seconds for `PROBE_BYTES`: the mean over all ranks of each rank's fastest turn."""
 
     slots: float
     reading: float
@@ -45,9 +45,9 @@ _remembered: dict[tuple[int, bool], Found] = {}  # by ranks on this machine, and
 
 
 def best_ways(team: Team, ways: MemoryWays, ranks: Sequence[int]) -> tuple[MemoryWays, str]:
-    """The given ways with the faster one for all-reduce, and why. Called by all ranks of the team.
+    """The given ways with the faster one for all-reduce, and why. All ranks of the team call it.
 
-    `ranks`: the group's, by place in the team; for errors.
+    `ranks`: ranks in the group, by place in the team; for errors.
     """
     if not ways.reads_memory:
         return ways, "its ranks may not read each other's memory: all goes through shared slots"
@@ -55,10 +55,10 @@ def best_ways(team: Team, ways: MemoryWays, ranks: Sequence[int]) -> tuple[Memor
     known = _remembered.get(key)
     engine = MemoryEngine(team, ways, 0, ranks)
     answers = _sum(engine, [float(known is not None), known.slots if known else 0.0, known.reading if known else 0.0])
-    if answers[0] == team.size:  # everybody knows; what each knows may differ, their sum does not
+    if answers[0] == team.size:  # all ranks remember a result; these may differ, but their sum is the same for all
         found = Found(answers[1] / team.size, answers[2] / team.size)
     else:
-        tensor = torch.ones(PROBE_BYTES // 4)  # not zeros: those are no memory before they are written
+        tensor = torch.ones(PROBE_BYTES // 4)  # not zeros: the kernel maps those to memory only when they are written
         other = MemoryEngine(team, replace(ways, reads_to_reduce=True), 0, ranks)
         times = [_fastest(engine, tensor), _fastest(other, tensor)]
         slots, reading = _sum(engine, times)

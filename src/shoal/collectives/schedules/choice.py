@@ -1,13 +1,14 @@
 """Which program an operation runs: the schedule's name and the tensor's size decide, the same on every rank. Pure.
 
-`auto` follows the plan that was made from the measured links, or a fixed table where there is none. The plan also says
-how ranks sit around a ring, and which of them share a host.
+`auto` follows the plan that was made from the measured links, or a fixed table where there is no plan. The plan also
+gives the order of ranks around a ring, and which ranks share a host.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
+from shoal.collectives import texts
 from shoal.collectives.schedules import ring, tree
 from shoal.collectives.schedules.double_tree import double_tree_all_reduce
 from shoal.collectives.schedules.halving import doubling_all_gather, halving_all_reduce, halving_reduce_scatter
@@ -24,9 +25,9 @@ class Chooser:
     """One rank's programs under one schedule name."""
 
     def __init__(self, schedule: str, size: int, rank: int, plan: LinkPlan | None = None) -> None:
-        """No plan: nothing is known of the links, and `auto` follows a fixed table."""
+        """Without a plan nothing is known of the links, and `auto` follows a fixed table."""
         if schedule not in SCHEDULES:
-            raise UsageError(f"there is no schedule {schedule!r}; known are {', '.join(SCHEDULES)}")
+            raise UsageError(texts.no_schedule(schedule, SCHEDULES))
         self._schedule = schedule
         self._size = size
         self._rank = rank
@@ -38,14 +39,14 @@ class Chooser:
         pieces = pieces_of(size)
         if schedule != "hierarchical":
             return _flat_all_reduce(schedule, pieces, self._size, self._rank, self._plan.order)
-        # Where no hosts are known every rank has its own, and what is left is the schedule between hosts.
+        # Where hosts are not known, every rank counts as a host, and only the schedule between hosts remains.
         hosts = self._plan.hosts or tuple((rank,) for rank in range(self._size))
         between = self._plan.between or FIXED
         return _hierarchical_all_reduce(hosts, self._rank, between.all_reduce.at(size), between.order, pieces)
 
     def broadcast(self, size: int, source: int) -> Program:
         schedule = self._plan.broadcast.at(size) if self._schedule == "auto" else self._schedule
-        segments = pieces_of(size) if self._size > 2 else 1  # between two nobody passes anything on
+        segments = pieces_of(size) if self._size > 2 else 1  # of two ranks, none passes anything on
         if schedule == "ring":
             order = self._plan.order
             return ring.ring_broadcast(self._size, self._rank, source=source, segments=segments, order=order)
@@ -64,7 +65,7 @@ class Chooser:
         return ring.ring_all_gather(self._size, self._rank, order=self._plan.order)
 
     def all_to_all(self) -> Program:
-        """Segments 0..size-1 are what this rank gives to each rank, the next `size` what it gets from each."""
+        """Segments 0..size-1 go to each rank, the next `size` segments come from each rank."""
         others = [(self._rank + step) % self._size for step in range(1, self._size)]
         sends = tuple(Transfer(Action.SEND, peer, peer, 0) for peer in others)
         receives = tuple(Transfer(Action.COPY, self._size + peer, peer, 0) for peer in reversed(others))
@@ -78,7 +79,7 @@ class Chooser:
 
 
 def _flat_all_reduce(schedule: str, pieces: int, size: int, rank: int, order: tuple[int, ...]) -> Program:
-    """Of a schedule that knows nothing of hosts. `pieces`: that a tensor is cut into to follow each other in a tree."""
+    """For schedules that ignore hosts. `pieces`: how many pieces of a tensor follow each other through a tree."""
     if schedule == "ring":
         return ring.ring_all_reduce(size, rank, order=order)
     if schedule == "halving-doubling":

@@ -1,8 +1,9 @@
 """Double binary tree: two trees, each for one half of the tensor, in which no rank passes data on in both.
 
-A rank that has children in the first tree is a leaf in the second: nobody sends more than twice the tensor, where the
-inner ranks of one tree send three times as much, and the rounds stay as few. The second tree is the first with the
-ranks counted from the other end: inner ranks are the lower half of them in one and the upper half in the other. Pure.
+A rank that has children in the first tree is a leaf in the second. So no rank sends more than twice the tensor, while
+inner ranks of a single tree send it three times, and there are as few rounds. The second tree is the first one with the
+ranks counted from the other end: the lower half of the ranks are inner ranks of the first, the upper half of the second
+tree. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def places(size: int, rank: int) -> tuple[Place, Place]:
 
 @lru_cache(maxsize=256)
 def double_tree_all_reduce(size: int, rank: int, *, segments: int) -> Program:
-    """`segments`: that each half is cut into."""
+    """`segments`: how many segments each half is cut into."""
     timetable = Timetable(lanes=4)
     deepest = place_of(size, size - 1, root=0).depth
     for half, place in enumerate(places(size, rank)):

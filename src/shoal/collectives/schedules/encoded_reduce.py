@@ -1,12 +1,12 @@
-"""All-reduce of tensors that a codec encodes: each rank adds up one part of them, and everybody decodes the same bytes.
+"""All-reduce of tensors that a codec encodes: each rank adds up one part of them, and all decode the same bytes.
 
     every rank      encodes its piece of each part for the rank that owns the part
     the owner       adds up the decoded pieces and its own, in the order of the ranks, and encodes the sum
     every rank      decodes each sum, the owner its own too
 
-So an element is encoded twice, however many ranks there are, replicas stay equal bit for bit, and a piece's residual
-belongs to elements of this rank's tensors whatever the schedule. The bytes of a piece may have any length up to the
-codec's bound. Not here: what is encoded at all (`scheduled_engine`).
+So an element is encoded twice, however many ranks there are, and replicas stay equal bit for bit. A piece's residual
+belongs to the same elements of this rank's tensors under every schedule. The bytes of a piece may have any length up to
+the codec's bound. Not here: which operations are encoded (`scheduled_engine`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class EncodedReduce:
         self._codec = codec
 
     def run(self, operation: Operation, tensors: Sequence[torch.Tensor]) -> None:
-        """The tensors, taken as one run of elements, become the sum over all ranks, as decoded."""
+        """The tensors, taken as one run of elements, become the decoded sum over all ranks."""
         self._executor.take_turn()
         rank, size = self._mesh.rank, self._mesh.size
         bounds = boundaries(operation.elements, size)
@@ -63,7 +63,7 @@ class EncodedReduce:
         self._mesh.drain()
 
     def _summed(self, operation: Operation, own: Segment, key: TensorKey) -> torch.Tensor:
-        """Everybody's pieces of the part that this rank owns. What does not travel is not encoded."""
+        """The sum of all ranks' pieces of the part that this rank owns. Its own piece is not encoded."""
         assert operation.reduction is not None
         combined = combine(operation.dtype, operation.reduction)
         pieces = (
@@ -98,7 +98,7 @@ class EncodedReduce:
         except WireError as error:
             raise WireError(f"from rank {peer}: {error}") from None
 
-    # The communication thread is in inference mode. What a codec keeps is used by other threads too.
+    # The communication thread is in inference mode, but other threads too use the tensors that a codec keeps.
 
     def _encoded(self, key: TensorKey, tensor: torch.Tensor) -> memoryview:
         with torch.inference_mode(mode=False), torch.no_grad():

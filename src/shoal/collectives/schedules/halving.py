@@ -1,13 +1,13 @@
 """Recursive halving and doubling: as few bytes as a ring and about as few rounds as a tree, for any number of ranks.
 
-Scatter-reduce halves what a rank is still concerned with: with s blocks left it sends those from the middle on to the
-rank that lies half of s further, and gets from the rank as far behind it that one's part of the blocks it keeps.
-All-gather goes the same way back. That is ceil(log2 n) rounds each way, and every rank sends and receives n-1 of the n
-blocks each way, also where n is no power of two: no rank is folded onto another. (The partners are those of a circulant
-graph; Träff, "Optimal, non-pipelined reduce-scatter and allreduce algorithms", 2024.)
+Scatter-reduce halves the blocks that a rank still handles. With s blocks left, a rank sends the second half of them to
+the rank s/2 places ahead, and receives from the rank s/2 places behind its values for the first half. All-gather goes
+the same way back. That takes ceil(log2 n) rounds each way, and every rank sends and receives n-1 of the n blocks each
+way, even if n is no power of two: no rank is folded onto another. (The partners are those of a circulant graph; Träff,
+"Optimal, non-pipelined reduce-scatter and allreduce algorithms", 2024.)
 
-A block's sum is made on one rank and then copied: one order of summing for all. Neighbouring blocks travel in one
-frame, which all-reduce can do because its blocks lie side by side in one tensor. Pure.
+A block's sum is made on one rank and then copied, so all ranks have one order of summing. In all-reduce the blocks lie
+side by side in one tensor, so neighbouring blocks travel in one frame. Pure.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def doubling_all_gather(size: int, rank: int) -> Program:
 
 
 def halvings(size: int) -> list[tuple[int, int]]:
-    """How many blocks a rank is concerned with before and after each round, until it is one."""
+    """How many blocks a rank handles before and after each round, until one is left."""
     found = []
     while size > 1:
         half = (size + 1) // 2
@@ -53,7 +53,7 @@ def halvings(size: int) -> list[tuple[int, int]]:
 
 
 def _halve(builder: ProgramBuilder, size: int, rank: int, *, joins: bool) -> None:
-    # Blocks are counted from the rank's own on, which it keeps to the end.
+    # Blocks are counted from the rank's own block, which the rank keeps to the end.
     for step, (blocks, half) in enumerate(halvings(size)):
         for part, run in enumerate(_runs(size, rank + half, blocks - half, joins=joins)):
             builder.send(run if joins else run.start, (rank + half) % size, step * size + part)
@@ -71,7 +71,7 @@ def _double(builder: ProgramBuilder, size: int, rank: int, *, joins: bool) -> No
 
 
 def _runs(size: int, first: int, count: int, *, joins: bool) -> Iterator[range]:
-    """So many blocks from `first` on, around the end, as runs of neighbours, or each by itself."""
+    """`count` blocks from `first` on, wrapping around, as runs of neighbours (`joins`) or one by one."""
     first %= size
     if not joins:
         yield from (range(block % size, block % size + 1) for block in range(first, first + count))

@@ -1,8 +1,8 @@
 """Hierarchical schedules: inside each host a tree to its first rank, between hosts one flow per host. Pure.
 
 All-reduce sums inside every host, runs another schedule among the first ranks of the hosts, and copies inside every
-host. `hosts` are the ranks of each host, all ranks once; the first of a host speaks for it. For hosts whose ranks do
-not share memory: where they do, `two_level_engine` does the inside without sending anything.
+host. `hosts` are the ranks of each host, each rank once; the first rank of a host represents it. For hosts whose ranks
+do not share memory: where they do, `two_level_engine` works inside hosts without sending anything.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from shoal.links.matrix import Hosts
 
 
 def hierarchical_all_reduce(hosts: Hosts, rank: int, *, between: Program, pieces: int) -> Program:
-    """`between`: the program of this rank's host among hosts, by their numbers. `pieces`: that each of its blocks
-    is cut into inside hosts, so that they follow each other through the tree."""
+    """`between`: the program of this rank's host among the hosts, which it names by number. `pieces`: how many pieces
+    of each of its blocks follow each other through the tree inside a host."""
     outside = refined(between, pieces)
     inside = _inside(hosts, rank)
     stages = [tree.up(inside, outside.segments), tree.down(inside, outside.segments)]
@@ -28,7 +28,7 @@ def hierarchical_all_reduce(hosts: Hosts, rank: int, *, between: Program, pieces
 
 @lru_cache(maxsize=256)
 def hierarchical_broadcast(hosts: Hosts, rank: int, *, source: int, segments: int) -> Program:
-    """The source speaks for its host. Other hosts get the data once, in a tree of hosts."""
+    """The source represents its host. Other hosts get the data once, in a tree of hosts."""
     led = tuple((source, *(each for each in host if each != source)) if source in host else host for host in hosts)
     number, inside = host_of(led, rank), _inside(led, rank)
     if inside.parent is not None:

@@ -1,8 +1,8 @@
-"""Ring schedules: every rank sends to its right neighbour only. For tensors whose bytes matter more than the rounds.
+"""Ring schedules: every rank sends to its right neighbour only. For large tensors: bytes matter more than rounds.
 
 All-reduce is scatter-reduce, then all-gather: 2(n-1) rounds, in which a rank sends every segment but one, twice. A
-segment's sum is made along one path around the ring and then copied: one order of summing for all. `order` are the
-ranks as they sit around the ring; empty stands for 0, 1, 2, ... Pure.
+segment's sum is made along one path around the ring and then copied, so all ranks have one order of summing. `order`
+has the ranks in their order around the ring; empty means 0, 1, 2, ... Pure.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def ring_broadcast(size: int, rank: int, *, source: int, segments: int, order: t
     if order:
         return placed(ring_broadcast(size, order.index(rank), source=order.index(source), segments=segments), order)
     builder = ProgramBuilder()
-    behind = (rank - source) % size  # how many ranks the data pass before this one
+    behind = (rank - source) % size  # how many ranks the data passes before this one
     for segment in range(segments):
         if behind > 0:
             builder.receive(Action.COPY, segment, (rank - 1) % size, segment)

@@ -1,8 +1,8 @@
 """What a schedule is: who sends which segment to whom in which round, as plain data. Pure.
 
-A program is one rank's part. In every round it posts its sends, then takes its receives in order; posting never blocks,
-so a schedule is free of deadlock when every receive is met by a send of the same or an earlier round of its peer's
-progress (the tests replay all ranks and prove it). The builders are in `ring`, `tree`, `double_tree`, `halving` and
+A program is one rank's part. In every round the rank posts its sends, then takes its receives in order. Posting never
+blocks, so a schedule is free of deadlock if every receive has a send that its peer posts without waiting for this rank
+(the tests replay all ranks and prove it). The builders are in `ring`, `tree`, `double_tree`, `halving` and
 `hierarchical`; `choice` picks one; `executor` runs it.
 """
 
@@ -23,8 +23,8 @@ class Action(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Transfer:
     action: Action
-    segment: int  # a block of the data, or one of the program's runs of blocks where it has any
-    peer: int  # rank it goes to or comes from
+    segment: int  # number of a block of the data, or of a run of blocks if the program has runs
+    peer: int  # rank that the segment goes to or comes from
     number: int  # the same at both ends; increases along every stream
 
 
@@ -38,10 +38,10 @@ class Round:
 class Program:
     """What one rank does."""
 
-    segments: int  # how many blocks the data are cut into; the same on every rank
+    segments: int  # how many blocks the data is cut into; the same on every rank
     rounds: tuple[Round, ...]
-    # What transfers name: the first of some neighbouring blocks and the one after the last. One frame carries them all.
-    # Empty: they name single blocks. Ranks number their runs as they like.
+    # Runs of neighbouring blocks that transfers name: first block, and the block after the last. One frame carries a
+    # run. Empty: transfers name single blocks. The numbers of runs may differ between ranks.
     runs: tuple[tuple[int, int], ...] = ()
 
     def blocks(self, segment: int) -> range:
@@ -58,7 +58,7 @@ class Program:
 
 
 def boundaries(elements: int, segments: int) -> list[tuple[int, int]]:
-    """Start and stop of every block. Short ones lie apart, so that no rank sends all the long ones."""
+    """Start and stop of every block. Short blocks are spread out, so that no rank sends all the long ones."""
     return list(pairwise(_cut(index, elements, segments) for index in range(segments + 1)))
 
 
@@ -67,9 +67,9 @@ def _cut(index: int, elements: int, segments: int) -> int:
 
 
 def placed(program: Program, ranks: Sequence[int], segments: Sequence[int] = ()) -> Program:
-    """The program of a position, for the rank that has it: its peers are `ranks[position]`.
+    """A program for positions, turned into one for ranks: position p is rank `ranks[p]`.
 
-    `segments`: where blocks belong to positions, the block of each. Only for programs without runs.
+    `segments`: by position, its block, where blocks belong to positions. Only for programs without runs.
     """
     assert not (segments and program.runs), "a run of blocks does not stay one when blocks change their places"
 
@@ -83,13 +83,13 @@ def placed(program: Program, ranks: Sequence[int], segments: Sequence[int] = ())
 
 
 def refined(program: Program, pieces: int) -> Program:
-    """The same transfers over data that are cut `pieces` times as finely."""
+    """The same transfers over data that is cut `pieces` times as finely."""
     runs = program.runs or tuple((block, block + 1) for block in range(program.segments))
     return Program(program.segments * pieces, program.rounds, tuple((a * pieces, b * pieces) for a, b in runs))
 
 
 def joined(*programs: Program) -> Program:
-    """One after the other, over data that all of them cut alike. No stream between two ranks serves several of them."""
+    """One program after the other. All cut the data alike, and no two of them use the same stream between two ranks."""
     builder = ProgramBuilder()
     for program in programs:
         assert program.segments == programs[0].segments
@@ -102,15 +102,15 @@ def joined(*programs: Program) -> Program:
 
 
 class ProgramBuilder:
-    """Collects a rank's receives and sends in the order it does them, and groups them into rounds.
+    """Collects a rank's receives and sends in order, and groups them into rounds.
 
-    All segments are given as numbers of blocks, or all as ranges of neighbouring blocks.
+    Segments are either all numbers of blocks or all ranges of neighbouring blocks.
     """
 
     def __init__(self) -> None:
         self._rounds: list[Round] = []
         self._sends: list[Transfer] = []
-        self._runs: dict[tuple[int, int], int] = {}  # with their numbers
+        self._runs: dict[tuple[int, int], int] = {}  # numbers of runs
 
     def send(self, segment: int | range, peer: int, number: int) -> None:
         self._sends.append(Transfer(Action.SEND, self._named(segment), peer, number))
@@ -132,11 +132,11 @@ class ProgramBuilder:
 
 
 class Timetable:
-    """Transfers of one rank by moments that all ranks count alike: what is sent at one is received at the next.
+    """Transfers of one rank by moments that all ranks count alike: a segment sent at one moment arrives at the next.
 
-    A rank does what it has in the order of moments, at each moment lane by lane, and in a lane receives before it
-    sends. So whatever is put together in lanes of its own is free of deadlock: at any moment all ranks have sent
-    what the next one needs. In one lane a rank sends and receives one segment per moment and peer.
+    A rank works through the moments in order, at each moment lane by lane, and in a lane receives before it sends. So
+    schedules that use separate lanes can be combined without deadlock: at every moment all ranks have sent what the
+    next moment needs. In one lane a rank sends and receives one segment per moment and peer.
     """
 
     def __init__(self, lanes: int) -> None:
@@ -147,12 +147,12 @@ class Timetable:
         self._entries.append((moment, lane, Transfer(Action.SEND, segment, peer, moment * self._lanes + lane)))
 
     def hurry(self, lane: int) -> None:
-        """Send what is in a lane before anything else. The lane must have nothing to receive, and its streams to
-        itself: a receiver takes what a stream brings in the order of moments."""
+        """Move all sends of a lane to the beginning. The lane must have no receives, and no other lane may use its
+        streams: a receiver takes the frames of a stream in the order of moments."""
         self._entries = [(-1 if entry[1] == lane else entry[0], *entry[1:]) for entry in self._entries]
 
     def receive(self, moment: int, lane: int, transfer: tuple[Action, int, int]) -> None:
-        """`transfer`: what is done, segment, peer."""
+        """`transfer`: action, segment, peer."""
         number = (moment - 1) * self._lanes + lane
         self._entries.append((moment, lane, Transfer(*transfer, number)))
 

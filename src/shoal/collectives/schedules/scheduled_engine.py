@@ -1,4 +1,4 @@
-"""An engine that runs schedules over a mesh: the general one, for any transport and any number of machines."""
+"""An engine that runs schedules over a mesh: the general engine, for any transport and any number of machines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shoal.transport.mesh.mesh import Mesh
 
 class ScheduledEngine(Engine, PointToPoint):
     def __init__(self, mesh: Mesh, chooser: Chooser, codec: Codec, generation: int) -> None:
-        """`mesh` belongs to the engine from now on. `codec` encodes what has a key; all else travels as it is."""
+        """The engine owns `mesh` from now on. `codec` encodes operations with a key; others travel as they are."""
         self.rank, self.size = mesh.rank, mesh.size
         self._mesh = mesh
         self._chooser = chooser
@@ -44,7 +44,7 @@ class ScheduledEngine(Engine, PointToPoint):
         self._executor.run(operation, program, segments_of(tensors, bounds))
 
     def reduce_scatter(self, operation: Operation, output: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
-        # Partial sums pass through every rank's memory: copies keep the parts as they are.
+        # Partial sums pass through every rank's memory: work on copies, so that the parts stay unchanged.
         copies = [staging.copy_of(part) for part in parts]
         if operation.scale != 1.0:
             for copy in copies:
@@ -53,7 +53,7 @@ class ScheduledEngine(Engine, PointToPoint):
         output.copy_(copies[self.rank])
 
     def reduce_scatter_in_place(self, operation: Operation, parts: Sequence[Sequence[torch.Tensor]]) -> None:
-        """`parts[rank]` becomes the reduction of every rank's; the others hold anything afterwards."""
+        """`parts[rank]` becomes the reduction over all ranks; the other parts are undefined afterwards."""
         self._executor.run(operation, self._chooser.reduce_scatter(), [Segment(part) for part in parts])
 
     def all_gather(self, operation: Operation, outputs: Sequence[torch.Tensor], tensor: torch.Tensor) -> None:
@@ -61,7 +61,7 @@ class ScheduledEngine(Engine, PointToPoint):
         self.all_gather_in_place(operation, [[output] for output in outputs])
 
     def all_gather_in_place(self, operation: Operation, parts: Sequence[Sequence[torch.Tensor]]) -> None:
-        """`parts[r]` becomes rank r's."""
+        """`parts[r]` becomes rank r's part."""
         self._executor.run(operation, self._chooser.all_gather(), [Segment(part) for part in parts])
 
     def all_to_all(self, operation: Operation, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:

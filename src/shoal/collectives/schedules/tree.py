@@ -1,4 +1,4 @@
-"""Tree schedules: a binary tree of ranks, for tensors whose rounds matter more than their bytes.
+"""Tree schedules: a binary tree of ranks, for tensors so small that rounds matter more than bytes.
 
 All-reduce sums from the leaves to the root (own value, then first child, then second) and copies back down; broadcast
 is the way down alone. Large tensors are cut into segments that follow each other through the tree. Pure.
@@ -50,7 +50,7 @@ def tree_broadcast(size: int, rank: int, *, source: int, segments: int) -> Progr
 
 
 def add_all_reduce(timetable: Timetable, lane: int, place: Place, deepest: int, segments: Sequence[int]) -> None:
-    """A tree's way up in `lane` and its way down in the next. `deepest`: steps from the root to the farthest rank.
+    """A tree's way up in `lane` and its way down in the next lane. `deepest`: depth of the deepest rank.
 
     A segment comes back down 2*depth moments after it went up; in between, later segments go up.
     """

@@ -1,8 +1,8 @@
-"""The ways in which torch lets a process group be called: with options, with an operator or a root, or with neither.
-Our errors in torch's terms, since programs written for torch.distributed catch `RuntimeError` and its kin.
+"""The forms in which torch calls a process group: with options, with an operator or a root, or with neither.
 
-Our methods take lists of tensors and an options object; these functions bring the short forms into that one. Calls
-without options are asynchronous, as torch's are.
+Our methods take lists of tensors and an options object; these functions turn the short forms into that form. Calls
+without options are asynchronous, as torch's are. Also here: our errors as torch's, since programs written for
+torch.distributed catch `RuntimeError` and its subclasses.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import torch
 from torch.distributed import DistBackendError, DistError, ReduceOp
 
+from shoal.collectives import texts
 from shoal.errors import ShoalError, UsageError
 
 Options = TypeVar("Options")
@@ -27,7 +28,7 @@ class WrongCall(DistError, ValueError):
 
 
 def in_torch_terms(error: BaseException) -> BaseException:
-    """The same words. What the caller did wrong is a `WrongCall`; what happened to the group a `DistBackendError`."""
+    """The same text as torch's error: a `WrongCall` if the caller is to blame, else a `DistBackendError`."""
     if isinstance(error, UsageError):
         return WrongCall(str(error))
     if isinstance(error, ShoalError):
@@ -38,7 +39,7 @@ def in_torch_terms(error: BaseException) -> BaseException:
 def in_torch_errors(
     method: Callable[Concatenate[Self, Given], Result],
 ) -> Callable[Concatenate[Self, Given], Result]:
-    """What goes wrong inside is raised in torch's terms."""
+    """Raise our errors as torch's."""
 
     @functools.wraps(method)
     def call(self: Self, /, *given: Given.args, **named: Given.kwargs) -> Result:
@@ -69,5 +70,5 @@ def options(given: Any, kind: type[Options], operator: Any = None) -> Options:
     if isinstance(given, ReduceOp | ReduceOp.RedOpType):
         made.reduceOp = given  # type: ignore[attr-defined]  # only kinds with an operator are called so
     elif given is not None:
-        raise WrongCall(f"{kind.__name__} were expected, not {given!r}")
+        raise WrongCall(texts.wrong_options(kind.__name__, given))
     return made

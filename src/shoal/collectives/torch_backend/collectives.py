@@ -1,8 +1,8 @@
 """torch's collectives on a Shoal group: every call of `torch.distributed.ProcessGroup` in terms of our five.
 
-Synchronous calls work in the caller's thread, the others in the group's. Operations of a group run in the order of the
-calls, so where one call makes several, the last stands for all. Not here: sends and receives, and the group's
-life (`process_group`).
+Synchronous calls run in the caller's thread, others in the group's. Operations of a group run in the order of the
+calls, so if one call makes several operations, waiting for the last is enough. Not here: sends and receives, and making
+and closing the group (`process_group`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Collectives:
     """The calls. Results of a call are the tensors it fills, in the shape in which they were given."""
 
     _group: Group  # for asynchronous calls
-    _here: Group  # the same for synchronous ones
+    _here: Group  # the same group, for synchronous calls
     _place: int  # this rank
     _count: int  # of ranks
     _coalesced: list[ShoalWork] | None = None  # what was started since `_start_coalescing`
@@ -178,7 +178,7 @@ class Collectives:
     def barrier(self, opts: Any = None) -> ShoalWork:
         settings = options(opts, BarrierOptions)
         limit = settings.timeout.total_seconds()
-        is_limited = limit > 0  # torch's "none given" is below zero
+        is_limited = limit > 0  # torch passes a negative time for "none given"
         run = self._group if settings.asyncOp or is_limited else self._here
         pending = run.all_reduce(nothing_much(), label="barrier")
         if is_limited and not pending.wait(limit):
@@ -195,7 +195,7 @@ class Collectives:
 
     @abstractmethod
     def _run_out(self, what: str, limit: float) -> None:
-        """Time is over for the operation that runs: the group is of no more use."""
+        """The running operation took too long: the group becomes unusable."""
 
     def _gather_whole(self, run: Group, output: torch.Tensor, given: torch.Tensor) -> Pending:
         return run.all_gather(equal_parts(output, self._count, given.numel()), given, label=label_of(given))

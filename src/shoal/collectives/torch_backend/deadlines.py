@@ -1,8 +1,8 @@
-"""Operations that take too long, and ranks that are stopped: one thread per process looks after all its groups.
+"""Operations that take too long, and ranks that are stopped: one thread per process watches all its groups.
 
-An operation whose time is over is ended here, and its group with it. Where some ranks are on other machines and an
-operation hangs, they are asked whether they are still at work (`vigil`). The thread sleeps until the earliest moment at
-which any operation could be due: for ranks of one machine it wakes about once per limit. It lives as long as there is a
+The thread ends an operation whose time is over, and its group. If an operation hangs and some ranks are on other
+machines, the thread asks those whether they are still at work (`vigil`). It sleeps until the earliest moment at which
+any operation could be due: for ranks of one machine it wakes about once per limit. It lives as long as there is a
 group.
 """
 
@@ -17,15 +17,15 @@ from typing import Protocol
 from shoal.collectives.torch_backend.vigil import INTERVAL, Vigil
 
 LONGEST = 86_400.0  # seconds of sleep; Python's locks take no more than some years
-GRACE = 0.02  # seconds: who waits with the same limit may say it first
+GRACE = 0.02  # seconds: a caller that waits with the same limit may report it first
 
 
 class Timed(Protocol):
-    """A group, as seen from here."""
+    """A group, as far as deadlines need it."""
 
     @property
     def stalled(self) -> float:
-        """Seconds since the operation that is being run began; 0 between operations."""
+        """Seconds since the running operation began; 0 between operations."""
 
 
 @dataclass(eq=False)
@@ -33,22 +33,22 @@ class Deadline:
     """How long one group's operations may take."""
 
     group: Timed
-    limit: float  # seconds; may be changed, then `Deadlines.look` again
-    run_out: Callable[[str, float], None]  # ends a group whose operation took longer: its name or nothing, the limit
-    lose: Callable[[int, float], None]  # ends a group one of whose ranks has been silent: which, for so many seconds
-    vigil: Vigil | None = None  # where some ranks are on other machines
-    receiving: dict[int, float] = field(default_factory=dict)  # by thread, since when it waits for a send or receive
+    limit: float  # seconds; call `Deadlines.look` after changing it
+    run_out: Callable[[str, float], None]  # ends a group whose operation took too long: operation or "", limit
+    lose: Callable[[int, float], None]  # ends a group with a silent rank: the rank, and how long the operation hung
+    vigil: Vigil | None = None  # if some ranks are on other machines
+    receiving: dict[int, float] = field(default_factory=dict)  # by thread: since when it waits for a send or receive
 
     @property
     def hung(self) -> float:
-        """Seconds for which something has hung that remote ranks could be to blame for."""
+        """Seconds for which an operation has hung that remote ranks may be to blame for."""
         since = min(self.receiving.copy().values(), default=None)
         return max(self.group.stalled, 0.0 if since is None else time.monotonic() - since)
 
 
 class Deadlines:
     def __init__(self) -> None:
-        self._change = threading.Condition()  # guards what follows
+        self._change = threading.Condition()  # guards the attributes below
         self._watched: list[Deadline] = []
         self._thread: threading.Thread | None = None
 
@@ -66,7 +66,7 @@ class Deadlines:
             self._change.notify()
 
     def remove(self, deadline: Deadline) -> None:
-        """The last one ends the thread. Safe to call twice."""
+        """Removing the last one ends the thread. Safe to call twice."""
         with self._change:
             if deadline in self._watched:
                 self._watched.remove(deadline)
@@ -78,7 +78,7 @@ class Deadlines:
             thread.join()
 
     def forget(self) -> None:
-        """In a forked child: thread and groups are the parent's."""
+        """In a forked child: thread and groups belong to the parent."""
         self._change = threading.Condition()
         self._watched.clear()
         self._thread = None
@@ -90,28 +90,28 @@ class Deadlines:
                     self._drop(deadline)
 
     def _sleep(self) -> list[Deadline] | None:
-        """Until somebody could be due; then whom to look at. None: this thread is not needed any more."""
+        """Sleep until an operation could be due, then return what to look at. None: this thread is no longer needed."""
         with self._change:
             if self._thread is threading.current_thread() and self._watched:
                 self._change.wait(min(map(_time_left, self._watched)))
             return list(self._watched) if self._thread is threading.current_thread() else None
 
     def _drop(self, deadline: Deadline) -> None:
-        """It is told once. The thread stays for the others, or until the group is closed."""
+        """End each group only once. The thread stays for the others, or until the group is closed."""
         with self._change:
             if deadline in self._watched:
                 deadline.limit, deadline.vigil = LONGEST, None
 
 
 def _time_left(deadline: Deadline) -> float:
-    """An operation that begins later is due later than this."""
+    """Seconds until an operation could be due. An operation that begins later is due later."""
     if deadline.vigil is not None:
         return INTERVAL
     return max(0.0, min(LONGEST, deadline.limit + GRACE - deadline.group.stalled))
 
 
 def _has_ended(deadline: Deadline) -> bool:
-    """True when its group was ended."""
+    """Whether the group was ended now."""
     if deadline.group.stalled > deadline.limit:
         deadline.run_out("", deadline.limit)
         return True

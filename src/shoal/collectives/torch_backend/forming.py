@@ -1,7 +1,7 @@
-"""From a meeting of ranks to a working group: who they are, which of them share a machine, and what connects the rest.
+"""From a meeting of ranks to a working group: which ranks share a machine, and what connects the rest.
 
-Ranks of one machine need no socket. Only where there are several machines does each rank listen, on its address on the
-way to torch's store, and only the group's token opens a connection.
+Ranks of one machine need no socket. If there are several machines, each rank listens on the address from which it
+reaches torch's store, and only the group's token opens a connection.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ COLLECTIVES, POST = 1, 2  # numbers of the two sets of connections
 class Formed:
     group: ThreadedGroup
     mailbox: Mailbox | None  # None in a group of one
-    vigil: Vigil | None = None  # where some ranks are on other machines
+    vigil: Vigil | None = None  # if some ranks are on other machines
 
 
 class _Forming:
-    """One rank's way from the meeting to the group. What it has made so far is released if the rest fails."""
+    """One rank's way from the meeting to the group. If it fails, everything that it has made is released."""
 
     def __init__(self, meeting: Meeting, host: str, timeout: float) -> None:
         self._meeting = meeting
@@ -72,7 +72,7 @@ class _Forming:
         self._made.append(mesh)
         connections = connect_all(listener, _generation(POST, members), rank, listener.token, self._timeout)
         self._made += connections.values()
-        self._meeting.exchange(b"")  # whoever is still connecting would take a closed connection for a lost rank
+        self._meeting.exchange(b"")  # a rank that still connects would take a closed connection for a lost rank
         for neighbour in set(hood.host_of(rank)) - {rank}:
             connections.pop(neighbour).close()
         vigil = Vigil(listener, {peer: members[peer].address for peer in connections})
@@ -102,7 +102,7 @@ def _generation(number: int, members: tuple[Member, ...]) -> Generation:
 
 
 def host_towards(store: Store) -> str:
-    """The address of this machine on the way to whoever holds the store: where the other ranks reach it too."""
+    """This machine's address on the route to the store's process: the other ranks can reach it there too."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     try:

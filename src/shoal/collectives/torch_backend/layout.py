@@ -1,4 +1,4 @@
-"""How torch lays several ranks' parts into one tensor, and what a tensor is called in an error. Pure."""
+"""How torch lays several ranks' parts into one tensor, and how errors name a tensor. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 import torch
 
+from shoal.collectives import texts
 from shoal.errors import UsageError
 
-MOST_LABELS = 4096  # shapes whose name is remembered; programs with more of them start over
+MOST_LABELS = 4096  # shapes whose labels are remembered; beyond, the memory is cleared
 
 _labels: dict[torch.Size, str] = {}
 
 
 def label_of(tensor: torch.Tensor) -> str:
-    """Ranks whose tensors differ in shape find out by it. Dimensions of one element do not count."""
+    """A label by which ranks notice that their shapes differ. Dimensions of one element do not count."""
     shape = tensor.shape
     label = _labels.get(shape)
     if label is None:
@@ -26,23 +27,20 @@ def label_of(tensor: torch.Tensor) -> str:
 
 
 def nothing_much() -> torch.Tensor:
-    """For meetings without a message. Not on the program's default device, nor of its default type."""
+    """A tensor for barriers, independent of the program's default device and type."""
     return torch.zeros(1, dtype=torch.float32, device="cpu")
 
 
 def equal_parts(whole: torch.Tensor, count: int, elements: int) -> list[torch.Tensor]:
-    """The parts of `elements` each that lie one after the other in a tensor."""
+    """The parts, of `elements` each, that lie one after the other in a tensor."""
     if whole.numel() != count * elements:
-        raise UsageError(
-            f"a tensor of {tuple(whole.shape)} does not hold {count} parts of {elements} elements; "
-            f"it needs {count * elements} elements, one part per rank"
-        )
+        raise UsageError(texts.wrong_whole(whole.shape, count, elements))
     if elements == 0:
         return [whole.data.view(-1)] * count if whole.is_contiguous() else [whole.data.new_empty(0)] * count
     if whole.is_contiguous():
         return list(whole.data.view(-1).split(elements))
     if whole.shape[0] % count:
-        raise UsageError(f"a tensor of {tuple(whole.shape)} that is not contiguous cannot be cut into {count} parts")
+        raise UsageError(texts.not_contiguous(whole.shape, count))
     return list(whole.data.chunk(count))
 
 
@@ -50,11 +48,8 @@ def split_parts(whole: torch.Tensor, sizes: Sequence[int], count: int, what: str
     """Parts along the first dimension, of the given sizes or all equal where none are given."""
     if not sizes:
         if whole.shape[0] % count:
-            raise UsageError(f"the {what}'s first dimension, {whole.shape[0]}, is not a multiple of {count} ranks")
+            raise UsageError(texts.no_multiple(what, whole.shape[0], count))
         sizes = [whole.shape[0] // count] * count
     if len(sizes) != count or sum(sizes) != whole.shape[0]:
-        raise UsageError(
-            f"the {what}'s split sizes {list(sizes)} do not fit: {count} of them have to add up to the first "
-            f"dimension, {whole.shape[0]}"
-        )
+        raise UsageError(texts.wrong_splits(what, sizes, count, whole.shape[0]))
     return list(whole.data.split(list(sizes)))

@@ -1,7 +1,7 @@
-"""torch's `monitored_barrier` through the store: rank 0 learns who did not come, and the group stays usable.
+"""torch's `monitored_barrier` through the store: rank 0 learns which ranks did not come, and the group stays usable.
 
-torch offers the function for gloo only and asks for the backend by name. `offer` puts ours in front of it, for our
-groups; every other group gets torch's own. The words of the errors are those that torch's users know.
+torch offers the function for gloo only and checks the backend's name. `offer` puts ours in front of it, for our groups;
+every other group gets torch's own. The errors have the wording that torch's users know.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import distributed
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistBackendError, distributed_c10d
 
-PAUSE = 0.005  # seconds between two looks into the store
+PAUSE = 0.005  # seconds between two checks of the store
 
 
 class MonitoredBarrier:
@@ -28,7 +28,7 @@ class MonitoredBarrier:
         self._passed = 0  # how often this rank has been here
 
     def wait(self, seconds: float, *, for_all: bool) -> None:
-        """`for_all`: rank 0 names everybody who is missing, not only the first."""
+        """`for_all`: rank 0 names all missing ranks, not only the first."""
         name = f"monitored/{self._passed}"
         self._passed += 1
         started = time.monotonic()
@@ -84,6 +84,6 @@ def offer(kind: type) -> None:
         limit = timedelta(seconds=timeout) if isinstance(timeout, int | float) else timeout
         chosen.monitored_barrier(limit, wait_all_ranks)  # type: ignore[attr-defined]  # our kind has it
 
-    monitored_barrier.offers = kind  # type: ignore[attr-defined]  # so that it is done once
+    monitored_barrier.offers = kind  # type: ignore[attr-defined]  # so that `offer` replaces it only once
     distributed_c10d.monitored_barrier = monitored_barrier
     distributed.monitored_barrier = monitored_barrier

@@ -1,7 +1,7 @@
-"""The process group that torch gets for the backend `shoal`: how it comes about, what it is called, and its end.
+"""The process group that torch gets for the backend `shoal`: how it is made, what torch asks of it, and its end.
 
-One object per group and process. It owns a group of ours with its thread and memory, a mailbox, and a place among the
-deadlines. Not here: the collectives (`collectives`).
+One object per group and process. It owns a Shoal group with its thread and memory, a mailbox, and a deadline. Not here:
+the collectives (`collectives`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NoReturn, cast
 import torch
 from torch._C._distributed_c10d import ProcessGroup, Store
 
+from shoal.collectives import texts
 from shoal.collectives.group import Group
 from shoal.collectives.mailbox.delivery import Delivery
 from shoal.collectives.mailbox.mailbox import Mailbox
@@ -64,12 +65,12 @@ class PointToPoint:
 
     def _post(self) -> Mailbox:
         if self._mailbox is None:
-            raise UsageError("a group of one rank has nobody to exchange tensors with")
+            raise UsageError(texts.ONE_RANK)
         return self._mailbox
 
 
 class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):  # type: ignore[misc]  # ours take every form of a call
-    # What torch asks a backend before it takes one of these ways.
+    # torch asks a backend for these capabilities.
     supports_splitting = False
     supports_coalescing = False
     supports_time_estimate = False
@@ -108,7 +109,7 @@ class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):  # type: ignor
         meeting.close()
         monitored_barrier.offer(ShoalProcessGroup)
 
-    # What torch asks about it.
+    # What torch asks.
 
     def get_group_store(self) -> Store:
         return self._store
@@ -119,7 +120,7 @@ class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):  # type: ignor
     def getBackendName(self) -> str:  # noqa: N802  torch's name
         return NAME
 
-    # torch keeps these two with its own backends, of which this group has none.
+    # torch keeps name and description in its own backends, which this group does not have.
 
     def getGroupName(self) -> str:  # noqa: N802  torch's name
         return self._name
@@ -140,7 +141,7 @@ class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):  # type: ignor
         return False
 
     def _set_sequence_number_for_group(self) -> None:
-        """Ours are counted from the start, the same on all ranks."""
+        """Nothing to do: our operations are numbered from the start, alike on all ranks."""
 
     def _get_sequence_number_for_group(self) -> int:
         return self._threaded.collectives_started
@@ -198,7 +199,7 @@ class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):  # type: ignor
     # The end.
 
     def shutdown(self) -> None:
-        """Let what was started finish, then release everything."""
+        """Let started operations finish, then release everything."""
         if self._is_open:
             self._is_open = False
             self._threaded.close()
@@ -214,7 +215,7 @@ class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):  # type: ignor
             self.shutdown()
 
     def leave(self) -> None:
-        """The interpreter ends: nothing is waited for, and ranks that do not need this one are not disturbed."""
+        """The interpreter ends: wait for nothing, and do not disturb ranks that do not need this one."""
         if self._is_open:
             self._is_open = False
             self._threaded.leave("the process ends")
@@ -240,14 +241,14 @@ def _leave_all() -> None:
 
 
 class _Absent:
-    """Stands for a group in a forked child: whoever calls it is told so."""
+    """Stands for a group in a forked child, and refuses every call."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise Aborted(f"{name}: a forked child takes no part in its parent's exchanges; let it make a group of its own")
 
 
 def _forget_all() -> None:
-    """In a forked child: threads, memory and connections are the parent's."""
+    """In a forked child: threads, memory and connections belong to the parent."""
     deadlines.forget()
     for group in tuple(_open_groups):
         group._is_open = False

@@ -1,7 +1,7 @@
-"""torch's reductions as ours: which one, and what each rank's contribution is multiplied by. Sums of sparse tensors.
+"""torch's reductions as ours: the reduction, and the factor for each rank's contribution. Also sums of sparse tensors.
 
-The sizes of sparse tensors are only known on the way, so they are summed in the caller's thread, for asynchronous calls
-too. DDP sums them for embeddings with `sparse=True`.
+Ranks first have to exchange the sizes of sparse tensors, so these are summed in the caller's thread, in asynchronous
+calls too. DDP sums them for embeddings with `sparse=True`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch.distributed import ReduceOp
 
+from shoal.collectives import texts
 from shoal.collectives.group import Group, Reduction
 from shoal.collectives.mean import divide
 from shoal.errors import UsageError
@@ -35,17 +36,17 @@ def name_of(operator: ReduceOp) -> str:
 
 
 def reduction_of(operator: ReduceOp, dtype: torch.dtype, size: int) -> tuple[Reduction, float]:
-    """`size`: of the group."""
+    """`size`: number of ranks in the group."""
     number = hash(operator)
     if number == _SUM:
         return Reduction.SUM, 1.0
     if number not in _REDUCTIONS:
-        raise UsageError(f"the backend shoal has no reduction {name_of(operator)}")
+        raise UsageError(texts.no_reduction(name_of(operator)))
     if number == _AVERAGE:
         if dtype.is_floating_point:
             return Reduction.SUM, 1.0 / size
         if dtype is torch.bool:
-            raise UsageError("ReduceOp.AVG has no meaning for booleans; use ReduceOp.MAX or MIN, or convert the tensor")
+            raise UsageError(texts.AVERAGE_OF_BOOLEANS)
         return Reduction.MEAN, 1.0
     if number == _SCALED:
         return Reduction.SUM, float(operator.factor)
@@ -53,13 +54,13 @@ def reduction_of(operator: ReduceOp, dtype: torch.dtype, size: int) -> tuple[Red
 
 
 def sum_sparse(group: Group, tensors: list[torch.Tensor], operator: ReduceOp) -> None:
-    """Each tensor becomes the sum over all ranks, coalesced. `group` is one whose calls return when they are done."""
+    """Each tensor becomes the sum over all ranks, coalesced. The calls of `group` must return when they are done."""
     for tensor in tensors:
         reduction, scale = reduction_of(operator, tensor.dtype, group.size)
         if reduction not in (Reduction.SUM, Reduction.MEAN):
-            raise UsageError(f"sparse tensors can only be summed, not reduced by {name_of(operator)}")
+            raise UsageError(texts.sparse_reduction(name_of(operator)))
         if tensor.layout is not torch.sparse_coo:
-            raise UsageError(f"only sparse tensors of layout torch.sparse_coo can be summed, not {tensor.layout}")
+            raise UsageError(texts.sparse_layout(tensor.layout))
         total = _sum(group, tensor.detach().coalesce())
         if reduction is Reduction.MEAN:
             divide([total.values()], group.size)

@@ -1,9 +1,9 @@
-"""How the ranks of a torch process group find each other through torch's store, before anything of ours connects them.
+"""How the ranks of a torch process group find each other through torch's store, before they are connected.
 
-A store may hold keys of an earlier attempt: a group that was destroyed, or processes that died while they met. So rank
-0 opens each meeting under a new random name, and a rank takes part only in a meeting whose list of members holds the
-very nonce that it has just made up. Afterwards the ranks exchange bytes under that name. Not here: what they tell each
-other (`forming`), who may put something into the store (`seal`), and the connections.
+A store may hold keys of an earlier attempt: of a group that was destroyed, or of processes that died while they met. So
+rank 0 opens each meeting under a new random name, and a rank takes part only in a meeting whose list of members holds
+the nonce that the rank has just made. Afterwards the ranks exchange bytes under that name. Not here: what they exchange
+(`forming`), who may put something into the store (`seal`), and the connections.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from shoal.bounds import MOST_MEMBERS, Name, Ordinal
 from shoal.collectives.torch_backend.seal import new_token, own_seal
 from shoal.errors import WireError
 
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.05  # seconds between two looks whether the meeting was opened
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.05  # seconds between two checks whether the meeting was opened
 LEADER = "leader"
 
 Said = TypeVar("Said")
 
 
 class Attendant(msgspec.Struct, frozen=True):
-    """A rank, as it comes to a meeting."""
+    """A rank that comes to a meeting."""
 
-    nonce: Name  # made up for this attempt
+    nonce: Name  # random, new for this attempt
     host: Name  # for people: the machine's name
     process: Ordinal  # on that machine
 
@@ -44,23 +44,23 @@ class Attendant(msgspec.Struct, frozen=True):
 
 
 class _Opening(msgspec.Struct, frozen=True):
-    """What rank 0 says when all are there."""
+    """What rank 0 says when all ranks are there."""
 
     attendants: Annotated[list[Attendant], Meta(max_length=MOST_MEMBERS)]  # by rank
-    token: Name  # proves membership on every connection of the group; empty where ranks have it from elsewhere
+    token: Name  # proves membership on every connection of the group; empty if ranks derive it from a file
 
 
 class Meeting:
     """One rank's part in one meeting of a group."""
 
     def __init__(self, store: Store, rank: int, size: int, timeout: float) -> None:
-        """Returns when all ranks are there. `timeout` in seconds is for everything until `close`."""
+        """Returns when all ranks are there. `timeout`: seconds for everything until `close`."""
         self.rank, self.size = rank, size
         self._store = store
         self._timeout = timeout
         self._deadline = time.monotonic() + timeout
         self._round = 0  # of the next exchange
-        self._keys: list[str] = []  # that this rank has set and that are still there
+        self._keys: list[str] = []  # keys that this rank has set and not deleted
         self._name = ""
         self._seal = own_seal()
         self._own = Attendant(secrets.token_hex(8), socket.gethostname(), os.getpid())
@@ -76,8 +76,8 @@ class Meeting:
         return self._get_all(keys)
 
     def close(self) -> None:
-        """Once it is known that all ranks have read everything: nothing of this meeting stays in the store."""
-        with contextlib.suppress(RuntimeError):  # some stores cannot delete, and a few bytes stay
+        """Remove this meeting from the store, once all ranks are known to have read everything."""
+        with contextlib.suppress(RuntimeError):  # some stores cannot delete: a few bytes stay
             for key in self._keys:
                 self._store.delete_key(key)
         self._keys.clear()
@@ -98,7 +98,7 @@ class Meeting:
             if name != self._name:
                 self._name = name
                 self._set(f"{name}/{self.rank}", msgspec.msgpack.encode(self._own))
-            # Looked at again and again, not waited for: rank 0 may open another meeting instead.
+            # Poll instead of waiting: rank 0 may open another meeting instead.
             if self._store.check([f"{name}/all"]):
                 opening = _decode(self._get_all([f"{name}/all"])[0], _Opening)
                 if len(opening.attendants) == self.size and opening.attendants[self.rank] == self._own:
@@ -114,7 +114,7 @@ class Meeting:
             self._keys.append(key)
 
     def _get_all(self, keys: list[str]) -> list[bytes]:
-        """What others set, as soon as all have. Keys end with the rank that sets them."""
+        """The values of keys, as soon as all are set. Keys end with the rank that sets them."""
         if not keys:
             return []
         left = timedelta(seconds=max(0.001, self._deadline - time.monotonic()))
@@ -132,7 +132,7 @@ class Meeting:
 
     def _too_late(self, keys: list[str]) -> DistBackendError:
         names = self._not_there(keys)
-        if not names and self._name:  # a look at what is there came too late: those who never came made it so
+        if not names and self._name:  # all keys are there by now, but too late: blame the ranks that never came
             names = self._not_there([f"{self._name}/{rank}" for rank in range(1, self.size)])
         missing = ", ".join(names).replace(LEADER, "0") or "0"
         return DistBackendError(
@@ -141,7 +141,7 @@ class Meeting:
         )
 
     def _not_there(self, keys: list[str]) -> list[str]:
-        """Which ranks have not set theirs."""
+        """The ranks that have not set their keys."""
         return [key.rpartition("/")[2] for key in keys if not self._store.check([key])]
 
 
@@ -153,5 +153,5 @@ def _decode(data: bytes, kind: type[Said]) -> Said:
 
 
 def prefixed(store: Store) -> Store:
-    """The part of a store that belongs to this backend alone."""
+    """The part of a store that only this backend uses."""
     return PrefixStore("shoal", store)

@@ -1,8 +1,8 @@
-"""Ranks on other machines that say nothing any more: is their process still at work, or stopped, or cut off?
+"""Whether silent ranks on other machines are at work, stopped or cut off.
 
-A machine that vanishes is noticed from its connections, a process that ends too. A stopped process is not: its machine
-still answers for it. So while an operation hangs, the listeners of the remote ranks are asked; each is served by a
-thread of its process, which answers whatever else that process does, unless it holds Python's lock all the time.
+Connections show that a machine vanished or a process ended, but not that a process is stopped: its machine still
+answers for it. So while an operation hangs, this module asks the listeners of the remote ranks. A thread of each
+process answers, whatever else the process does, unless the process holds Python's lock all the time.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Silences:
     """Since when ranks have not answered. Pure."""
 
     limit: float
-    since: dict[int, float] = field(default_factory=dict)  # by rank, of those that did not answer the last question
+    since: dict[int, float] = field(default_factory=dict)  # by rank, for ranks that did not answer the last question
 
     def note(self, asked: Mapping[int, object], answered: set[int], when: tuple[float, float]) -> int | None:
-        """A rank that has been silent for too long, if any. `when` the question was asked, and was given up."""
+        """A rank that has been silent for too long, if any. `when`: when the question was asked and when it ended."""
         self.since = {rank: self.since.get(rank, when[0]) for rank in asked if rank not in answered}
         silent = [rank for rank, start in self.since.items() if when[1] - start >= self.limit]
         return min(silent, key=self.since.__getitem__) if silent else None
@@ -38,16 +38,16 @@ class Silences:
 
 
 class Vigil:
-    """One group's look at its remote ranks. Its listener lets them do the same."""
+    """One group's watch over its remote ranks. Its listener lets them watch this rank."""
 
     def __init__(self, listener: PeerListener, addresses: Mapping[int, Address]) -> None:
-        """The listener belongs to the vigil from now on. `addresses` of the others' by rank."""
+        """The vigil owns the listener from now on. `addresses`: of the remote ranks' listeners, by rank."""
         self._listener = listener
         self._addresses = dict(addresses)
         self._silences = Silences(LIMIT)
 
     def lost(self, stalled: float) -> int | None:
-        """The rank that has not answered for too long. `stalled`: for how many seconds an operation has hung."""
+        """A rank that has not answered for too long. `stalled`: seconds for which an operation has hung."""
         if stalled < INTERVAL:
             self._silences.forget()
             return None

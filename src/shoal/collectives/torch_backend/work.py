@@ -1,8 +1,8 @@
 """What torch gets back from a call: a `Work` around one of our pending operations, with a future on demand.
 
-torch runs the callbacks of a future in the thread that completes it, here the communication thread. An error must
-reach C++ as a failed future, which only an exception raised inside `Future.then` makes; a future given an exception
-counts as successful there.
+torch runs the callbacks of a future in the thread that completes it, here the communication thread. An error must reach
+C++ as a failed future. Only an exception that is raised inside `Future.then` makes one; C++ takes a future that was
+given an exception for a successful one.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Clock(Protocol):
 
     @property
     def run_out(self) -> Callable[[str, float], None]:
-        """To be told what took longer than so many seconds: everything of the group fails."""
+        """Called with the name of what took too long, and the limit in seconds: everything in the group fails."""
 
 
 class ShoalWork(Work):
-    """An operation that was started, or is done. `result` is what the future holds: the tensors that were filled."""
+    """An operation that was started, or is done. `result` is the future's value: the tensors that were filled."""
 
     def __init__(self, pending: Pending | None, result: Any) -> None:
-        """`pending` None: it is done."""
+        """`pending` is None if the operation is done."""
         super().__init__()
         self._pending = pending
         self._result = result
@@ -46,7 +46,7 @@ class ShoalWork(Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         if self._pending is not None:
-            # torch's default is "no time given", as zero.
+            # torch passes zero for "no time given".
             self._wait(timeout.total_seconds() if timeout else None)
         return True
 
@@ -117,7 +117,7 @@ class JoinedWork(ShoalWork):
 
 
 class DeliveryWork(ShoalWork):
-    """A send or a receive. Nobody else watches the clock for it."""
+    """A send or a receive. It watches its own time limit, since no deadline does."""
 
     def __init__(self, delivery: Delivery, result: Any, clock: Clock) -> None:
         super().__init__(delivery, result)
@@ -150,13 +150,13 @@ class DeliveryWork(ShoalWork):
 
 
 def _gpus(result: Any) -> list[int | str | torch.device]:
-    """torch's futures have to know on which GPUs the tensors are that they will hold."""
+    """The GPUs of the result's tensors: torch's futures must be told beforehand."""
     if isinstance(result, torch.Tensor):
         return [result.device] if result.is_cuda else []
     return list({device: None for one in result for device in _gpus(one)}) if isinstance(result, list | tuple) else []
 
 
 def _complete(start: Future[None]) -> None:
-    # What a callback makes is the user's and may take part in autograd, unlike what the communication thread makes.
+    # Tensors that a user's callback makes may take part in autograd, unlike those of the communication thread.
     with torch.inference_mode(False):
         start.set_result(None)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoal.errors import UsageError
+from shoal.launching import texts
 from shoal.settings.setting_checks import nearest
 
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -98,10 +99,7 @@ class _Reader:
             self._part(name, found)
         times = [key for key in ("every", "at", "step") if key in found]
         if len(times) != 1:
-            raise UsageError(
-                f"--chaos: {self._text!r} says {'nothing' if not times else 'more than once'} about when; "
-                "it should have one of `every 15s`, `at 30s` and `at step 100`"
-            )
+            raise UsageError(texts.when_is_unclear(self._text, times=len(times)))
         return Clause(
             text=self._text,
             verb=name,
@@ -175,13 +173,12 @@ class _Reader:
 
     def _take(self, expected: str) -> str:
         if self._place == len(self._words):
-            said = f"{self._text!r} ends too early" if self._text else "a clause is empty"
-            raise UsageError(f"--chaos: {said}: there should be {expected}")
+            raise UsageError(texts.ends_too_early(self._text, expected))
         self._place += 1
         return self._words[self._place - 1]
 
     def _wrong(self, word: str, instead: str) -> UsageError:
-        return UsageError(f"--chaos: {word!r} in {self._text!r}: {instead}")
+        return UsageError(texts.wrong_word(word, self._text, instead))
 
 
 def _either(nouns: dict[str, str], end: str = "") -> str:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from shoal.environment import runtime_folder
 from shoal.errors import UsageError
+from shoal.launching import texts
 from shoal.wire import token_file as wire
 
 TOKEN = "token"  # noqa: S105  a file's name
@@ -47,9 +48,7 @@ def token_file(token: str) -> Iterator[Path]:
             folder = made.rename(parent / f"{_prefix()}{secrets.token_hex(8)}")
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         except OSError as error:
-            raise UsageError(
-                f"the job's token cannot be written in {parent}: {error.strerror}; set XDG_RUNTIME_DIR to another one"
-            ) from None
+            raise UsageError(texts.token_not_written(parent, error.strerror)) from None
         yield (folder / TOKEN).absolute()
 
 
@@ -112,5 +111,5 @@ def _read(path: Path, named: str, advice: str) -> str:
     try:
         return wire.read_token(path)
     except wire.TokenFileError as error:
-        then = f"; {advice}" if isinstance(error, wire.NoTokenFile) else ""
-        raise UsageError(f"{named} {path} {error}{then}") from None
+        then = advice if isinstance(error, wire.NoTokenFile) else ""
+        raise UsageError(texts.token_unreadable(named, path, error, then)) from None

@@ -16,6 +16,7 @@ from shoal.events import (
 )
 from shoal.parameters.keeper import group_events
 from shoal.parameters.keeper.server_group import TAKEN_OUT
+from shoal.transport.connection.door import interception
 from shoal.values import Departure, Server, ServerLoad, ServerMap
 from shoal.wire.keeper_messages import GroupStatus
 
@@ -33,6 +34,8 @@ def event_of(news: group_events.GroupEvent, space: str) -> AnyEvent | None:
             return ServerLeft(server=number, reason=TAKEN_OUT)
         case group_events.MapMade():
             return _changed(news.map, news.seconds, news.size)
+        case group_events.InterceptionSeen(source=source, number=number):
+            return interception("the servers' keeper" if number is None else f"server {number}", source)
         case group_events.BlocksLost() if news.job == space:
             reason = "all servers that held them are lost"
             return ParametersGone(

@@ -1,1 +1,1 @@
-"""Who is in the job: the state machine and what it takes in and gives out. Pure."""
+"""Who is in the job: the state machine, its inputs and its instructions. Pure."""

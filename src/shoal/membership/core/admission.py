@@ -1,6 +1,6 @@
 """Whether a newcomer may join or watch the job, and why not; what workers and watchers may report. Pure.
 
-Holding the job's token has been proved before this is asked (`coordinator`).
+The newcomer has already proved that it holds the job's token (`connections`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from shoal.membership.core.protocol import Program
 from shoal.membership.core.roster import Fate, Worker
 from shoal.wire.messages import PROTOCOL_VERSION, ClientMessage, Join, Watch, Welcome
 
-# What only the coordinator may say happened.
+# Events that only the coordinator may report.
 OWN_EVENTS = (
     events.JobStarted,
     events.WorkerJoined,
@@ -33,9 +33,9 @@ OWN_EVENTS = (
     events.CheckpointLost,
     events.JobEnded,
 )
-REPORTED = (  # what a watcher may
+REPORTED = (  # events that a watcher may report
     *(events.WorkerStarted, events.FaultInjected, events.ServerJoined, events.ServerLost, events.ServerLeft),
-    *(events.ServersChanged, events.ParametersGone, events.ServersMeasured),
+    *(events.ServersChanged, events.ParametersGone, events.ServersMeasured, events.ConnectionIntercepted),
 )
 
 
@@ -66,7 +66,7 @@ def objection_to_worker(join: Join, highest: int, joined: Mapping[int, Worker], 
 
 
 def unlike(join: Join, others: Iterable[Worker]) -> str:
-    """What a worker runs that is not what the job's workers run; empty where it is the same, or nobody says."""
+    """How a worker's versions differ from those of the job's workers; empty where none is known to differ."""
     own = _versions(join)
     for worker in others:
         for name, version in _versions(worker.join).items():
@@ -76,7 +76,7 @@ def unlike(join: Join, others: Iterable[Worker]) -> str:
 
 
 def _versions(join: Join) -> dict[str, str]:
-    """Those that it says."""
+    """The versions that the worker named."""
     return {name: version for name, version in (("shoal", join.shoal), ("torch", join.torch)) if version}
 
 
@@ -85,7 +85,7 @@ def is_same_process(one: Join, other: Join) -> bool:
 
 
 def greeting(config: JobConfig, program: Program, *, heartbeat: float) -> Welcome:
-    """What everybody who is let in is told; workers are told of the generation too."""
+    """What every accepted client is told; workers are told of the generation too."""
     return Welcome(
         config=config.to_toml(),
         heartbeat=heartbeat,

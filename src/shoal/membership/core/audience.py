@@ -1,6 +1,6 @@
-"""Who is connected to the coordinator, and the instructions that are on their way to them.
+"""Who is connected to the coordinator, and the instructions that the core has given so far.
 
-Keeps the promise that nothing is sent to a closed client. Decides nothing: that is `core`.
+Guarantees that nothing is sent to a closed client. Not here: decisions (`core`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Audience:
     """Connected clients by number, each a worker or a watcher."""
 
     def __init__(self) -> None:
-        self.launcher: int | None = None  # the first that said it is the launcher; kept when it has gone
+        self.launcher: int | None = None  # the first client that said it is the launcher; kept after it has gone
         self._workers: dict[int, int] = {}  # numbers of workers by client
         self._watchers: dict[int, None] = {}  # in order of arrival
         self._gone: set[int] = set()  # clients whose connection is closed
@@ -45,7 +45,7 @@ class Audience:
 
     @property
     def has_watchers(self) -> bool:
-        """Somebody may start processes, and sees them end."""
+        """A watcher may start processes, and sees them end."""
         return bool(self._watchers)
 
     def add_worker(self, client: int, number: int) -> None:
@@ -74,7 +74,7 @@ class Audience:
             self._out.append(Send(clients, message))
 
     def journal(self, decision: Decision) -> None:
-        """What is told from here on rests on it."""
+        """Instructions from here on depend on this decision."""
         self._out.append(Journal(decision))
 
     def note(self, event: AnyEvent) -> None:

@@ -1,10 +1,10 @@
 """What newcomers are told of the job's calls before they are let in. Pure.
 
-A newcomer runs the script from the top and compares each of its calls with the members' (`shoal.terms`). So that it
-can, one member tells its script's calls (`call_book`), and a newcomer that says it is ready is sent those that it has
-not seen: it is briefed, compares, goes through what is over, and says again that it is ready. Nobody regroups for its
-sake before that. Not here: the comparison, which is the newcomer's (`training.script.script_calls`), and who is let in
-(`forming`).
+A newcomer runs the script from the top and compares each of its calls with the members' calls (`shoal.terms`). For
+this, one member reports its script's calls (`call_book`). A newcomer that says it is ready is sent the calls that it
+has not seen (a briefing); it compares them, passes those that are over, and says again that it is ready. The members do
+not regroup for a newcomer before that. Not here: the comparison, which the newcomer makes
+(`training.script.script_calls`), and who is let in (`forming`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from shoal.terms import MOST_CALLS, Made, chunk
 from shoal.values import Generation
 from shoal.wire.messages import Briefing, Calls, Ready
 
-MOST_BYTES = 16 * 1024 * 1024  # of calls that are kept; a newcomer goes through later ones when it is let in
-# Times that a newcomer is briefed: members whose loops take milliseconds make calls as fast as it can be told of them.
+MOST_BYTES = 16 * 1024 * 1024  # of calls that are kept; a newcomer compares later ones once it is let in
+# Per newcomer. Members whose loops take milliseconds make new calls as fast as a newcomer can be told of them.
 MOST_BRIEFINGS = 32
 
 
@@ -27,14 +27,14 @@ class Briefings:
         self._generations = generations
         self._audience = audience
         self._calls: list[Made] = []
-        self._size = 0  # bytes of these, about
-        self._generation: Generation | None = None  # whose calls these are
-        self._teller = -1  # number of the member that tells them
+        self._size = 0  # approximate bytes of the calls
+        self._generation: Generation | None = None  # the generation that made the calls
+        self._teller = -1  # number of the member that reports the calls
 
     # From members
 
     def follow(self) -> None:
-        """Called after anything that happened. Where nobody brings the state to a generation all scripts start anew."""
+        """Call after every input. In a generation without carriers all scripts start again: old calls are void."""
         generation = self._generations.current
         if generation is None or generation is self._generation:
             return
@@ -62,10 +62,10 @@ class Briefings:
     # To newcomers
 
     def answer(self, worker: Worker, ready: Ready) -> bool:
-        """Whether there was something to tell it; then it is not ready yet.
+        """Whether the newcomer was briefed; then it is not ready yet.
 
-        Where no member is left all start together from a checkpoint. A guest is compared even then, so that one that
-        runs another script does not end the job for all.
+        Where no member is left, all workers start together from a checkpoint without briefings. A guest is briefed even
+        then: a guest with another script must not end the job for all.
         """
         worker.seen, worker.is_ahead = ready.seen, False
         is_start = self._generation is None or not (self._generations.members or worker.is_guest)
@@ -84,6 +84,6 @@ class Briefings:
         worker.is_ready = False
         worker.briefings += 1
         if worker.client is not None and worker.seen is not None and self._generation is not None:
-            first = max(0, worker.seen - 1)  # the last call that it has seen may have given its result since
+            first = max(0, worker.seen - 1)  # the last call that the newcomer has seen may have a result by now
             message = Briefing(generation=self._generation, first=first, calls=chunk(self._calls, first))
             self._audience.send((worker.client,), message)

@@ -1,8 +1,8 @@
 """Who is in the job: a pure state machine with messages, closed connections and ticks in, instructions out.
 
-Covers clients and what they say; leaves who is in which generation to `generations`, failures and the end of the job to
-`verdicts`, checkpoints to `publishing`. Every decision carries its reason (`reasons`), and is journalled before
-anybody hears of it. No clock, socket or thread: the caller says what time it is.
+This module handles clients and their messages. `generations` decides who is in which generation, `verdicts` judges
+failures and the end of the job, `publishing` follows checkpoints. Every decision carries its reason (`reasons`) and is
+journalled before anybody hears of it. No clock, socket or thread: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from shoal.membership.core.protocol import (
     Input,
     Instruction,
     Interrupt,
+    Noticed,
     Program,
     Published,
     PublishFailed,
@@ -65,7 +66,7 @@ from shoal.wire.messages import (
 )
 
 TICK = 0.1  # seconds between ticks
-STALL = 1.0  # seconds between two ticks from which on the coordinator itself was held up, and silence proves nothing
+STALL = 1.0  # seconds; after a longer gap between two ticks the coordinator itself was held up: silence proves nothing
 
 
 class MembershipCore:
@@ -80,16 +81,16 @@ class MembershipCore:
         remembered: Remembered | None = None,
         program: Program | None = None,
     ) -> None:
-        """`past` is for a job that goes on from a checkpoint, `remembered` for a coordinator that is started again."""
+        """`past`: for a job that resumes from a checkpoint. `remembered`: for a coordinator that is started again."""
         self._config = config
         self._clock = JobClock()
         self._now = self._ticked = now  # by the job's clock
-        self._beaten = now  # by the caller's
+        self._beaten = now  # when heartbeats were last sent, by the caller's clock
         self._audience = Audience()
         self._stop = Stopping()
         past = past or Past()
         known = remembered or Remembered()
-        after = past.generation if known.generation is None else 0  # checkpoints of this run are no past
+        after = past.generation if known.generation is None else 0  # checkpoints of this run do not count as past
         self._publishing = Publishing(self._audience, after_generation=after, settled=known.settled)
         self._ending = Ending(self._audience, self._publishing, self._clock, now=now)
         self._generations = Generations(config, self._audience, self._publishing, past, now)
@@ -100,7 +101,7 @@ class MembershipCore:
         self._verdicts = Verdicts(config, self._audience, self._finishing, self._ending, self._stop)
         self._verdicts.expects_workers = program is not None and program.joins
         self._is_resumed = past.generation > 0
-        self._highest = max(config.workers - 1, known.highest_worker)  # number given to a worker
+        self._highest = max(config.workers - 1, known.highest_worker)  # highest number given to a worker
         self._guests = set(known.guests)  # numbers that were given to workers beyond those that the launcher starts
         if known.end is not None:
             self._ending.remember(known.end)
@@ -122,7 +123,7 @@ class MembershipCore:
             self._audience.note(events.CoordinatorReturned(generation=number, reason=reason, workers=workers))
 
     def handle(self, happened: Input, now: float) -> tuple[Instruction, ...]:
-        """Take in what happened at `now` (seconds, any origin, never going back) and say what to do about it."""
+        """Take in what happened at `now` (seconds, any origin, never decreasing) and return what to do about it."""
         self._now = self._clock.at(now)
         if isinstance(happened, Arrived):
             if isinstance(happened.message, Heartbeat) and self._heartbeat(happened.client, happened.message):
@@ -136,6 +137,8 @@ class MembershipCore:
             self._publishing.published(happened.checkpoint, happened.outcome, self._now)
         elif isinstance(happened, PublishFailed):
             self._publishing.not_published(happened.checkpoint, happened.reason)
+        elif isinstance(happened, Noticed):
+            self._audience.note(happened.event)
         elif isinstance(happened, Stored):
             self._audience.note(happened.event)
             self._clock.heed(happened.event, now)
@@ -145,7 +148,7 @@ class MembershipCore:
             self._settle(is_tick=isinstance(happened, Tick))
             self._briefings.follow()
         if self._ending.ended is not None:
-            self._clock.go_on(now)  # the end waits for a disk only so long
+            self._clock.go_on(now)  # the end of a job waits for a full disk for a limited time only
         return self._audience.take()
 
     # Clients come and go
@@ -190,17 +193,17 @@ class MembershipCore:
             if self._verdicts.was_known(join.worker) and join.was_member:
                 worker.put_out_before()
             self._generations.last_join = self._now
-        elif worker.client is not None:  # its old connection is dead, and this side has not noticed yet
+        elif worker.client is not None:  # the worker's old connection is dead, and this side has not noticed yet
             self._audience.remove(worker.client)
             self._audience.close(worker.client)
         is_return = self._generations.is_member(worker)
         is_new = worker.join is join or worker.fate is Fate.DEAD
-        worker.join = join  # the ledger does not know what it runs
+        worker.join = join  # the ledger does not record the versions that a worker runs
         self._generations.back(worker, client, self._now)
         self._audience.add_worker(client, join.worker)
         current = self._generations.current
         if self._ending.ended is not None:
-            pass  # the record is complete but for the end
+            pass  # only the end itself is still missing from the record
         elif is_return and current is not None:
             self._audience.note(events.WorkerReturned(worker=join.worker, generation=current.number))
         elif is_new:
@@ -217,7 +220,7 @@ class MembershipCore:
         self._finishing.tell_released(worker)
 
     def _welcome(self, client: int, *, is_member: bool = False) -> None:
-        """A watcher needs no generation, and so can be welcomed while decisions wait for a disk."""
+        """A watcher gets no generation, and can therefore be welcomed while decisions wait for a disk."""
         current = None if self._audience.worker_of(client) is None else self._generations.current
         self._audience.send((client,), replace(self._greeting, generation=current, is_member=is_member))
 
@@ -248,7 +251,7 @@ class MembershipCore:
             if (busy := self._workers.get(message.worker)) is not None:
                 busy.heard = self._now
         elif isinstance(message, Enlist):
-            if self._ending.ended is None:  # else nobody needs another worker
+            if self._ending.ended is None:  # a job that has ended needs no more workers
                 self._enlist(client)
         elif isinstance(message, Inject):
             if (victim := self._workers.get(message.worker)) is not None and victim.client is not None:
@@ -268,7 +271,7 @@ class MembershipCore:
         self._audience.send((client,), Enlisted(worker=self._highest))
 
     def _heartbeat(self, client: int, beat: Heartbeat) -> bool:
-        """The commonest message by far, from which nothing follows at once. False where it is not a worker's."""
+        """Heartbeats are by far the most frequent message and call for no decision. False: not from a worker."""
         number = self._audience.worker_of(client)
         if number is None:
             return False
@@ -314,7 +317,7 @@ class MembershipCore:
         self._audience.send((client,), Noted())
 
     def _progress(self, step: int, *, is_applied: bool = False) -> None:
-        """Of a job that goes on from a checkpoint, a step above 0 alone proves nothing."""
+        """In a job that resumed from a checkpoint, a step above 0 alone proves no progress."""
         if step > 0 and (is_applied or not self._is_resumed):
             self._verdicts.progressed(step, is_applied=is_applied)
 
@@ -326,13 +329,13 @@ class MembershipCore:
             if isinstance(event, events.StopAgreed) and self._stop.agreed is None:
                 self._stop.agreed = event.reason
             if isinstance(event, events.CheckpointStarted) and self._publishing.is_lost(event.checkpoint):
-                continue  # another worker was faster to say that it is lost: that is the last word on it
+                continue  # another worker has already reported this checkpoint as lost: that is final
             if isinstance(event, events.StepsApplied):
                 if not self._generations.is_member(worker) and not self._config.manners.updates_elsewhere:
-                    # It was on its way when the worker was put out: the others may have redone the step. What servers
-                    # have taken in counts, whoever sent it.
+                    # The report was on its way when the worker was put out: the others may have redone the step.
+                    # Updates that parameter servers have applied count even then.
                     continue
-                # Whoever has entered a generation reports too, and that alone is no progress.
+                # Workers also report when they enter a generation, which alone is no progress.
                 self._progress(event.step, is_applied=event.samples > worker.samples)
                 worker.samples = event.samples
                 self._generations.losses.stepped(
@@ -357,7 +360,7 @@ class MembershipCore:
             self._stop.ask(worker, request, self._audience)
 
     def _interrupt(self, interrupt: Interrupt) -> None:
-        """Whoever signals all processes of a job wants it to stop in good order; whoever insists wants the end."""
+        """The first signal asks for a stop in good order, a second one ends the job."""
         self._stop.interrupts += 1
         if (
             not interrupt.is_final
@@ -379,7 +382,7 @@ class MembershipCore:
         self._generations.tick(self._now, held_up=held_up)
 
     def _heard_of(self) -> tuple[int, ...]:
-        """Clients of workers that are not silent: whoever cannot reach this process must not take it for near."""
+        """Clients of workers that are heard from: a worker whose messages are lost must not think that they arrive."""
         oldest = self._now - self._config.heartbeat_limit
         near = (worker.client for worker in self._workers.values() if worker.heard >= oldest)
         return tuple(client for client in near if client is not None)

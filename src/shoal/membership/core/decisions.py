@@ -1,7 +1,7 @@
-"""What the coordinator must not forget when its process dies: decisions as values. Pure; the file is in `ledger`.
+"""What the coordinator must not forget when its process dies: decisions as values. Pure; `ledger` writes the file.
 
-A decision is written down before anybody hears of it, so a coordinator that starts again knows at least as much as
-anybody else. Not here: the job's record of events (`journal`), which may lose its last lines.
+A decision is written down before anybody hears of it, so a restarted coordinator knows at least as much as any of its
+clients. Not here: the job's record of events (`journal`), which may lose its last lines.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from shoal.values import Generation, Member
 
 
 class NumberGiven(msgspec.Struct, frozen=True, tag="number-given"):
-    worker: Ordinal  # up to this one, numbers are in use
-    is_guest: bool = False  # somebody adds this worker to those that the launcher starts
+    worker: Ordinal  # all numbers up to this one are in use
+    is_guest: bool = False  # the worker was added by hand, beside those that the launcher starts
 
 
 class GenerationDecided(msgspec.Struct, frozen=True, tag="generation-decided"):
@@ -25,14 +25,14 @@ class GenerationDecided(msgspec.Struct, frozen=True, tag="generation-decided"):
 
 
 class CheckpointDecided(msgspec.Struct, frozen=True, tag="checkpoint-decided"):
-    """It is published, or lost for good."""
+    """The checkpoint is published, or lost for good."""
 
     checkpoint: Name
     is_published: bool
 
 
 class FailureCounted(msgspec.Struct, frozen=True, tag="failure-counted"):
-    """A script failed, with a text by which another failure is known to be the same."""
+    """A script failed. Failures with the same text count as the same failure."""
 
     text: Text
 
@@ -41,15 +41,14 @@ class MemberLeft(msgspec.Struct, frozen=True, tag="member-left"):
     """A member of the current generation said goodbye. If its script is done, the job has a result."""
 
     worker: Ordinal
-    is_handover: bool  # its script is not done
-    runs_on: bool = False  # its function has returned, and its script runs on to its last line
+    is_handover: bool  # the worker's script is not done
+    runs_on: bool = False  # the worker's function has returned, and its script still runs to its last line
 
 
 class MembersReleased(msgspec.Struct, frozen=True, tag="members-released"):
-    """All members of the current generation are done: nobody waits for anybody any more, and none is formed again."""
+    """All members of the current generation are done and no longer wait for each other. No generation follows."""
 
-    # Workers of which nothing is left to run; the others' scripts run on to their last lines.
-    finished: Members[Ordinal]
+    finished: Members[Ordinal]  # workers with nothing left to run; the other scripts still run to their last lines
 
 
 class StopDecided(msgspec.Struct, frozen=True, tag="stop-decided"):
@@ -78,7 +77,7 @@ Decision = (
 
 
 def may_wait(decision: Decision) -> bool:
-    """Whether it may be told before it is on disk: a lost checkpoint is lost, and forgetting that does no harm."""
+    """Whether the decision may be announced before it is on disk: forgetting that a checkpoint is lost does no harm."""
     return isinstance(decision, CheckpointDecided) and not decision.is_published
 
 
@@ -92,7 +91,7 @@ class Remembered:
     settled: tuple[tuple[str, bool], ...] = ()  # checkpoints and whether they were published, oldest first
     failures: tuple[str, ...] = ()
     left: tuple[tuple[int, bool], ...] = ()  # members of the generation that left, and whether they handed over
-    running_on: tuple[Member, ...] = ()  # they were released before the others, and their last lines are still to run
+    running_on: tuple[Member, ...] = ()  # released before the others; their scripts have not come to their last lines
     has_result: bool = False  # a member's script is done
     is_released: bool = False  # all members of the generation were done
     stop: StopDecided | None = None
@@ -125,7 +124,7 @@ def add_up(decisions: Iterable[Decision]) -> Remembered:
 
 
 def _left(known: Remembered, decision: MemberLeft) -> Remembered:
-    """Whoever was released before the others may come to its last line in a later generation, without it."""
+    """A worker that was released early may come to its last line during a later generation that it is not in."""
     members = () if known.generation is None else known.generation.members
     is_in = any(member.worker == decision.worker for member in members)
     running_on = tuple(member for member in known.running_on if member.worker != decision.worker)

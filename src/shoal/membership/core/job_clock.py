@@ -1,7 +1,7 @@
-"""Time as the membership core counts it: it stands still while nobody can hear what is decided. Pure.
+"""Time as the membership core counts it: the clock stands still while decisions cannot be announced. Pure.
 
-While a full disk holds decisions back, members do not answer what they have not heard. A clock that went on would make
-them late, silent or hung.
+While a full disk holds decisions back, members cannot answer what they have not heard. A running clock would make them
+look late, silent or hung.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from shoal.membership.record.storage import StorageEvent
 
 class JobClock:
     def __init__(self) -> None:
-        self._held_at: float | None = None  # the caller's time since which the clock stands still
-        self.stood_still = 0.0  # seconds, in sum, until it last went on
+        self._held_at: float | None = None  # since when the clock stands still, by the caller's clock
+        self.stood_still = 0.0  # seconds in total, without the present standstill
 
     def at(self, now: float) -> float:
         """The core's time when the caller's is `now`."""
         return (now if self._held_at is None else self._held_at) - self.stood_still
 
     def heed(self, event: StorageEvent, now: float) -> None:
-        """Stand still from a failure that holds decisions up until the file can be written again."""
+        """Stop the clock at a failure that holds decisions up; start it when the file can be written again."""
         if event.holds_up and isinstance(event, StorageFailed):
             self._held_at = now if self._held_at is None else self._held_at
         elif event.holds_up:

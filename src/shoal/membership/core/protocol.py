@@ -1,14 +1,14 @@
 """What goes into the membership core and what comes out of it: frozen inputs and instructions.
 
-Clients are named by a number that whoever drives the core gives each connection and never reuses. Not here: the bytes
-of messages (`wire.messages`) and what is decided (`core`).
+The driver of the core gives each connection a number, which it never reuses; clients are named by that number. Not
+here: the bytes of messages (`wire.messages`) and decisions (`core`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.events import AnyEvent
+from shoal.events import AnyEvent, ConnectionIntercepted
 from shoal.membership.core.decisions import Decision
 from shoal.membership.publisher import PublishOutcome, PublishRequest
 from shoal.membership.record.storage import StorageEvent
@@ -25,10 +25,10 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A client's connection ended, after everything that came through it has been handed over."""
+    """A client's connection ended; everything that came through it has been handed over before."""
 
     client: int
-    reason: str = ""  # why this side cut it off; empty when the other side closed it
+    reason: str = ""  # why this side closed the connection; empty when the other side did
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Interrupt:
     """The coordinator itself was told to stop."""
 
     reason: str
-    exit_code: int = 143  # of a job that stops because of it
-    is_final: bool = False  # nobody is left who could see to a stop in good order
+    exit_code: int = 143  # of a job that stops because of this interrupt
+    is_final: bool = False  # the launcher is gone, so that a stop in good order is not possible
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +64,30 @@ class PublishFailed:
 @dataclass(frozen=True, slots=True)
 class Stored:
     """News of the files that the coordinator writes. Between `StorageFailed` and `StorageRestored` of a file that
-    holds decisions up, nobody hears what the core decides, so no time passes for it."""
+    holds decisions up, nobody hears what the core decides, so the core's clock stands still."""
 
     event: StorageEvent
 
 
-Input = Arrived | Closed | Tick | Interrupt | Published | PublishFailed | Stored
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """Something for the record and the watchers that nothing follows from."""
+
+    event: ConnectionIntercepted
+
+
+Input = Arrived | Closed | Tick | Interrupt | Published | PublishFailed | Stored | Noticed
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    clients: tuple[int, ...]  # all of them connected
+    clients: tuple[int, ...]  # all are connected
     message: CoordinatorMessage
 
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """Write a decision down durably before anything that comes after it is done."""
+    """Write a decision to disk before any later instruction is carried out."""
 
     decision: Decision
 
@@ -95,35 +102,35 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """Show a new watcher what was noted before it came."""
+    """Show a new watcher the events before its arrival."""
 
     client: int
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close a connection once what was sent to it is out. Nothing from this client is listened to any more."""
+    """Close a connection once everything that was sent to it is out. Ignore whatever this client still sends."""
 
     client: int
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The job is over and everybody has been told. The last instruction but for turning newcomers away."""
+    """The job is over and all clients have been told. Later instructions only turn newcomers away."""
 
     exit_code: int
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """All parts are written: make a checkpoint of them. Takes as long as it takes and is answered by an input."""
+    """All parts are written: make a checkpoint of them. An input answers, whenever that is done."""
 
     request: PublishRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Remove what was written of a checkpoint that will not be one. After everything that was asked for before."""
+    """Remove the files of a lost checkpoint, after earlier requests to the publisher."""
 
     checkpoint: str
 
@@ -133,10 +140,10 @@ Instruction = Send | Journal | Note | CatchUp | Close | End | Publish | Discard
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What the job runs, for whoever starts one more worker of it."""
+    """What the job runs; a process that starts one more worker needs to know it."""
 
     script: str = ""
     arguments: tuple[str, ...] = ()
     servers: str = ""  # HOST:PORT of the keeper of its parameter servers
-    space: str = ""  # its name there
-    joins: bool = False  # its workers are expected to join, as far as its source tells; False: nobody knows
+    space: str = ""  # the job's name on those servers
+    joins: bool = False  # the script's source imports shoal, so its workers should join; False: not known

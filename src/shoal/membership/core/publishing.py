@@ -1,8 +1,8 @@
 """Checkpoints on their way: from the first part that a worker has written to publication or loss. Pure.
 
-A checkpoint belongs to one generation. Once every member has written its part it goes to the publisher; the first part
-that cannot be had makes it lost, which is said at once, and its files go when no member writes any more. Not here: what
-a checkpoint is made of, and where it lies (`shoal.checkpoint`).
+A checkpoint belongs to one generation. Once every member has written its part, the publisher gets the checkpoint. The
+first part that fails makes the checkpoint lost, which is announced at once; its files are removed when no member is
+writing any more. Not here: what a checkpoint contains and where it is kept (`shoal.checkpoint`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from shoal.values import Generation
 from shoal.wire.messages import CheckpointSettled, PartFailed, PartWritten
 
 MOST_OPEN = 16  # checkpoints at a time; workers make the next one when the last is settled
-REMEMBERED = 64  # lost checkpoints of which late parts are not called lost again
-MOST_STEPS = 10**15  # what a name has room for
+REMEMBERED = 64  # lost checkpoints that are not announced as lost again when a late part comes
+MOST_STEPS = 10**15  # the highest step that a checkpoint's name has room for
 MEMBERS_CHANGED = "the members changed before all parts were written"
 JOB_ENDED = "the job ended before all parts were written"
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")  # what may become a file's name
@@ -46,7 +46,7 @@ class _Open:
         return [worker for worker in members if worker not in self.written and worker not in self.failed]
 
     def parts(self) -> list[PartWritten]:
-        """By rank; all of them are there."""
+        """By rank; no part may be missing."""
         return [self.written[member.worker] for member in self.generation.members]
 
 
@@ -56,9 +56,9 @@ class Publishing:
     def __init__(
         self, audience: Audience, *, after_generation: int, settled: Collection[tuple[str, bool]] = ()
     ) -> None:
-        """`settled` are checkpoints of which an earlier coordinator knew the end, and whether they were published."""
+        """`settled`: checkpoints that an earlier coordinator settled, each with whether it was published."""
         self._audience = audience
-        self._after_generation = after_generation  # checkpoints up to this one are of earlier runs of the job
+        self._after_generation = after_generation  # checkpoints up to this generation belong to earlier runs of the job
         self._open: dict[str, _Open] = {}
         self._last: dict[int, tuple[int, int]] = {}  # by worker: generation and step of its newest part
         self._gone: dict[int, str] = {}  # members of the current generation whose parts will not come, and why
@@ -70,13 +70,13 @@ class Publishing:
         return any(checkpoint.handed_over is not None for checkpoint in self._open.values())
 
     def is_lost(self, name: str) -> bool:
-        """Also while a member may still be writing its part."""
+        """True also while a member may still be writing its part of the lost checkpoint."""
         return name in self._lost
 
     def objection(self, part: PartWritten | PartFailed, generation: Generation | None, *, was_member: bool) -> str:
-        """Why this part is nothing that a worker may send; empty when there is nothing wrong with it.
+        """Why a worker may not send this part; empty when nothing is wrong with it.
 
-        `was_member`: the sender is in the current generation, or was in an earlier one.
+        `was_member`: the sender is or was in a generation.
         """
         if generation is None or not was_member:
             return "a part of a checkpoint before it was in a generation"
@@ -89,7 +89,7 @@ class Publishing:
         return _wrong_with_part(part) if isinstance(part, PartWritten) else ""
 
     def answer(self, name: str, client: int) -> bool:
-        """Whether it was settled before. Then only this worker has not heard of it: it was away, or speaks late."""
+        """Whether the checkpoint was settled before. Then tell this worker, which was away or reports late."""
         published = self._settled.get(name)
         if published is None:
             return False
@@ -102,7 +102,7 @@ class Publishing:
         """A member's report, without objection. `generation` is the current one."""
         clock = (part.generation, part.step)
         if clock <= self._last.get(worker, (-1, -1)):
-            return  # said before
+            return  # a repeated report
         self._last[worker] = clock
         if part.generation != generation.number:
             self._late(part)
@@ -121,7 +121,7 @@ class Publishing:
             self._give_up_missing(part.checkpoint, now)
 
     def gone(self, worker: int, why: str, now: float) -> None:
-        """Parts of it that are still missing will not come."""
+        """The worker's missing parts will not come."""
         self._gone[worker] = why
         for name in tuple(self._open):
             self._give_up_missing(name, now)
@@ -138,7 +138,7 @@ class Publishing:
     def published(self, name: str, outcome: PublishOutcome, now: float) -> None:
         checkpoint = self._open.pop(name, None)
         if checkpoint is None or checkpoint.handed_over is None:
-            return  # it took too long and was given up
+            return  # publishing took too long and was given up
         parts = checkpoint.parts()
         self._audience.note(
             events.CheckpointPublished(
@@ -160,7 +160,7 @@ class Publishing:
             self._discard(name)
 
     def abandon(self, reason: str) -> None:
-        """Whatever still waits for parts is lost: the generation is over, or the job."""
+        """Lose every checkpoint that still lacks parts: the generation, or the job, is over."""
         self._gone.clear()
         for name, checkpoint in tuple(self._open.items()):
             if checkpoint.handed_over is None:
@@ -168,15 +168,15 @@ class Publishing:
                 self._discard(name)
 
     def give_up(self, reason: str) -> None:
-        """Whatever the publisher has not finished counts as lost. Its files are left: the publisher is at work."""
+        """Lose every checkpoint that the publisher has not finished. Leave the files: the publisher still uses them."""
         for name in tuple(self._open):
             self._lose(name, None, reason)
             del self._open[name]
 
     def _late(self, part: PartWritten | PartFailed) -> None:
-        """Of an older generation: of no more use, and its file has come after the others were discarded."""
+        """A part of an older generation is of no use. Its file was written after the others were discarded."""
         if part.checkpoint in self._open:
-            return  # it goes its way: with the publisher, or lost and about to be discarded
+            return  # the checkpoint is with the publisher, or lost and about to be discarded
         if part.checkpoint not in self._lost:
             self._note_loss(part.checkpoint, part.step, None, MEMBERS_CHANGED)
             self._settle(part.checkpoint, published=False)
@@ -195,7 +195,7 @@ class Publishing:
             self._audience.publish(PublishRequest(checkpoint=name, files=files, mark=parts[0].mark))
 
     def _lose(self, name: str, worker: int | None, reason: str) -> None:
-        """The first reason is the one that is told."""
+        """Announce the first reason only."""
         checkpoint = self._open[name]
         if not checkpoint.is_lost:
             checkpoint.is_lost = True

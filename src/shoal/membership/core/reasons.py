@@ -59,7 +59,7 @@ def wrong_version(version: int) -> str:
 
 
 def other_version(name: str, job: tuple[int, str], own: tuple[int, str]) -> str:
-    """`job` and `own` are the number of a worker and its version, of one that is in the job and of a newcomer."""
+    """`job` and `own`: number and version of a worker in the job, and of the newcomer."""
     return (
         f"the version of {name} is {job[1]} in the job (on worker {job[0]}) and {own[1]} on worker {own[0]}; "
         f"install the same version of {name} everywhere"
@@ -69,9 +69,9 @@ def other_version(name: str, job: tuple[int, str], own: tuple[int, str]) -> str:
 def broken_exchange(reports: Sequence[tuple[int, ExchangeBroken]], *, members: Sequence[int]) -> str:
     """Why the members form the next generation although nobody died.
 
-    The first report speaks that names workers which do not answer, or else the first that names a peer.
+    Prefer the first report that names unreachable workers, then the first that names a peer.
 
-    `reports` are pairs of the reporting worker's number and its report; `members` have not left.
+    `reports` are pairs of the reporting worker's number and its report; `members` are the workers that have not left.
     """
     worker, report = max(reports, key=lambda pair: (bool(pair[1].unreached.unreachable), pair[1].peer is not None))
     if report.must_restore:
@@ -96,7 +96,7 @@ def joined(count: int, workers: int) -> str:
 
 
 def _named(workers: Sequence[int]) -> str:
-    """Two or three by number, more by how many they are."""
+    """Up to three workers by number, more by their count."""
     if len(workers) > 3:
         return f"{len(workers)} workers"
     text = " and ".join(map(str, workers)) if len(workers) < 3 else f"{workers[0]}, {workers[1]} and {workers[2]}"
@@ -137,7 +137,7 @@ def too_few(count: int, needed: int, why: str) -> str:
 def may_live(worker: int, seconds: float) -> str:
     return (
         f"worker {worker} of the last generation may still be at work; "
-        f"others may start from the newest checkpoint {seconds:g} s after it was last heard"
+        f"others may start from the newest checkpoint {seconds:g} s after it was last heard from"
     )
 
 
@@ -146,7 +146,7 @@ def may_hold_state(workers: Sequence[int]) -> str:
 
 
 def none_heard(seconds: float) -> str:
-    return f"no member of the generation was heard of for {seconds:.1f} s"
+    return f"no member of the generation was heard from for {seconds:.1f} s"
 
 
 def handed_over(worker: int, reason: str) -> str:
@@ -155,15 +155,15 @@ def handed_over(worker: int, reason: str) -> str:
 
 def lost_behind_the_loop(loss: str, times: int) -> str:
     return (
-        f"{loss}; the code behind the last loop was begun {times} times and not once run to its end by all workers, so "
-        "what it does may not be done; once the reason is gone, go on with --resume"
+        f"{loss}; the code behind the last loop was begun {times} times and never run to its end by all workers, so "
+        "its work may be unfinished; once the cause is mended, go on with --resume"
     )
 
 
-def lost_at_the_end(name: str, how: str = "is not heard of any more") -> str:
+def lost_at_the_end(name: str, how: str = "was no longer heard from") -> str:
     return (
-        f"{name} {how} after the training was over and before its script had come to its last line; what stands behind "
-        "shoal.main may not be done: --resume runs the code behind the last loop again"
+        f"{name} {how} after the training was over and before its script had come to its last line; the code behind "
+        "shoal.main may not have run: --resume runs the code behind the last loop again"
     )
 
 
@@ -209,7 +209,7 @@ def left_out(number: int, other: int) -> str:
 
 
 def failure(worker: int, failed: Failed, *, of_script: bool) -> str:
-    """What the user reads when a worker says that it cannot go on. Of a script, the text is its traceback."""
+    """What the user reads when a worker says that it cannot go on. For a script, `failed.text` is its traceback."""
     if of_script:
         return f"the script failed on worker {worker} in step {failed.step}:\n{shortened(failed.text)}"
     return f"worker {worker}: {shortened(failed.text)}"

@@ -1,6 +1,6 @@
-"""One worker as the membership core knows it: what it said last, whether it is in the generation, what became of it.
+"""One worker as the membership core knows it: its last report, its place in the generation, its fate.
 
-Plain state and pure questions about it. Not here: what follows from the answers (`liveness`, `forming`, `core`).
+Plain state and pure questions about that state. Not here: decisions (`liveness`, `forming`, `core`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BARRED_MOST = 600.0
 class Fate(enum.Enum):
     """What became of a worker."""
 
-    HERE = "it takes part, or may"
+    HERE = "it takes part, or may take part"
     RELEASED = "all workers are done, and its script runs on to its last line"
     FINISHED = "its script has come to its last line"
     HANDED_OVER = "it left before its script was done, and the job goes on"
@@ -40,30 +40,30 @@ class Worker:
     fate: Fate = Fate.HERE
     step: int = 0
     operation: str = "start-up"
-    samples: int = 0  # that its process has used in applied steps, as far as it has told
-    stalled: float = 0.0  # seconds that it said it was blocked in a collective
+    samples: int = 0  # used in applied steps, by the worker's last report
+    stalled: float = 0.0  # seconds that the worker has been blocked in a collective, by its last heartbeat
     moved: float = 0.0  # when its step or operation last changed
     advanced: float = -math.inf  # when its step last went up in its generation
-    generation: int = 0  # number of the generation that it is a member of; 0: of none
-    first_generation: int = 0  # the first that it was a member of; 0: it has been in none
-    is_ready: bool = False  # it waits to be let in
-    seen: int | None = None  # of the job's calls, that it has compared with its own; None: it need not
+    generation: int = 0  # number of the generation that the worker is a member of; 0: of none
+    first_generation: int = 0  # number of the first generation that the worker was in; 0: it has been in none
+    is_ready: bool = False  # waits to be let in
+    seen: int | None = None  # how many of the job's calls the worker has compared with its own; None: it need not
     is_ahead: bool = False  # its script waits at a call that the members' scripts have not come to
-    briefings: int = 0  # times that it was told of more of them
-    must_ask: bool = False  # it was put out of a generation: it is let in only after it has said that it is ready
-    is_awaited: bool = False  # this coordinator knows it from the ledger only; it has not come back yet
+    briefings: int = 0  # how often the worker was told of more calls
+    must_ask: bool = False  # was put out of a generation: let it in only after it says that it is ready
+    is_awaited: bool = False  # known from the ledger only; has not come back to this coordinator yet
     cut_off: str = ""  # why this side closed the connection
-    exit_code: int | None = None  # from whoever started it
+    exit_code: int | None = None  # as reported by the process that started the worker
     suspected: float | None = None  # when the first sign of its death was seen
-    barred_until: float = -math.inf  # it could not reach others: not let in before
-    times_left_out: int = 0  # in a row
-    unreachable: tuple[int, ...] = ()  # members that it said it cannot reach, when it last said that it is ready
-    is_placed: bool = True  # False: known from the ledger only, so its first heartbeat just says where it is
-    is_guest: bool = False  # somebody added it to those that the launcher starts
-    point: int = 0  # how far its script is known to have got outside loops, in its generation: see `values.Lost`
-    is_done: bool = False  # its function has returned in its generation, and it waits for the others
-    points: int = 0  # once it is done: meetings outside loops that it has passed
-    why_done: str = "the script is done"  # or why it was stopped
+    barred_until: float = -math.inf  # could not reach others: do not let it in before this time
+    times_left_out: int = 0  # in a row, because it could not reach others
+    unreachable: tuple[int, ...] = ()  # members that the worker cannot reach, by its last `Ready`
+    is_placed: bool = True  # False: known from the ledger only, so a first heartbeat with a higher step is no advance
+    is_guest: bool = False  # was added by hand, beside the workers that the launcher starts
+    point: int = 0  # how far its script has got outside loops in its generation, as far as known: see `values.Lost`
+    is_done: bool = False  # its function has returned in its generation, and the worker waits for the others
+    points: int = 0  # of a worker that is done: meetings outside loops that it has passed
+    why_done: str = "the script is done"  # or why the script was stopped
 
     @property
     def number(self) -> int:
@@ -79,22 +79,22 @@ class Worker:
 
     @property
     def is_connected(self) -> bool:
-        """It takes part, or could: nothing speaks against it but silence."""
+        """The worker takes part, or could, unless it turns out to be silent."""
         return self.client is not None and self.fate is Fate.HERE and self.exit_code is None
 
     @property
     def is_strange(self) -> bool:
-        """Nobody knows whether it runs the job's script: somebody has added it, and its calls were not compared yet."""
+        """A guest whose calls were not compared yet: it may run another script than the job's."""
         return self.is_guest and self.is_ahead
 
     @property
     def is_out_for_sure(self) -> bool:
-        """It can do nothing any more in the last generation that it was in."""
+        """The worker certainly does nothing more in the last generation that it was in."""
         return self.exit_code is not None or self.is_ready or self.fate not in (Fate.HERE, Fate.DEAD)
 
     @property
     def may_speak(self) -> bool:
-        """It may have something to say before the job is closed."""
+        """The worker may still have something to report before the record is closed."""
         is_at_work = self.fate is Fate.RELEASED or (self.fate is Fate.HERE and not self.must_ask)
         return self.client is not None and is_at_work
 
@@ -134,21 +134,21 @@ class Worker:
         self.moved, self.advanced, self.stalled = now, -math.inf, 0.0
 
     def put_out(self) -> None:
-        """It is no member any more. What it holds is not the job's state from now on."""
+        """The worker is a member no longer, and what it holds no longer counts as the job's state."""
         self.generation = 0
         self.is_ready = self.is_done = False
         self.must_ask = True
         self.suspected = None
 
     def bar(self, now: float) -> float:
-        """It could not reach others: it is not let in for so many seconds."""
+        """Do not let the worker in for a while, since it could not reach others. Returns the seconds."""
         seconds: float = min(BARRED_MOST, BARRED_FIRST * 2**self.times_left_out)
         self.times_left_out += 1
         self.barred_until = now + seconds
         return seconds
 
     def put_out_before(self) -> None:
-        """An earlier coordinator knew it, and it is in no generation: it may hold the state of one that it was in."""
+        """An earlier coordinator put this worker out: it may still hold the state of an old generation."""
         self.first_generation = 1
         self.must_ask = True
 
@@ -157,7 +157,7 @@ class Worker:
             self.suspected = now
 
     def how(self, now: float) -> str:
-        """How it died, in the most telling words that are known."""
+        """How the worker died, as precisely as is known."""
         if self.exit_code is not None:
             return reasons.how_it_exited(self.exit_code)
         if self.cut_off:
@@ -175,7 +175,7 @@ class Worker:
         return reasons.hint_for(self.exit_code)
 
     def death(self, step: int, operation: str, now: float) -> WorkerDied:
-        """What happened to it, and in which step and operation."""
+        """How the worker died, and in which step and operation."""
         return WorkerDied(
             worker=self.number,
             host=self.join.host,
@@ -198,7 +198,7 @@ def remembered(member: Member, generation: int, now: float) -> Worker:
     )
     worker = Worker(join=join, client=None, heard=now, is_awaited=True, is_placed=False)
     worker.enter(generation, now)
-    worker.first_generation = 1  # nothing is known of it: it may have been in all of them
+    worker.first_generation = 1  # the ledger does not say; the worker may have been in all generations
     return worker
 
 

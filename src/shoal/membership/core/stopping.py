@@ -1,4 +1,4 @@
-"""What is known of a wish to end the job: the exit code that it comes with, and whether workers have agreed. Pure."""
+"""A request to stop the job: its reason, its exit code, and whether the workers have agreed to it. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from shoal.wire.messages import StopNotice, StopRequest
 @dataclass(slots=True)
 class Stopping:
     reason: str | None = None  # once a stop was asked for
-    exit_code: int = 0  # the job's, if it ends by that stop
+    exit_code: int = 0  # of the job, if this stop ends it
     agreed: str | None = None  # the reason, once the workers agreed on it
     interrupts: int = 0  # times the coordinator itself was told to stop
 
     def remember(self, decided: StopDecided) -> None:
         """An earlier coordinator was asked to stop."""
         self.reason, self.exit_code = decided.reason, decided.exit_code
-        self.agreed = decided.reason  # the workers may have, and will not say so again
+        self.agreed = decided.reason  # the workers may have agreed already, and will not say so again
 
     def ask(self, worker: int | None, request: StopRequest, audience: Audience) -> None:
-        """The first wish to stop, of a worker or, with None, of somebody outside the script: all workers are told."""
+        """Pass the first request to stop on to all workers. `worker` is None where it came from outside the script."""
         self.reason = reasons.shortened(request.reason)
         self.exit_code = request.exit_code if worker is None else 0
         audience.journal(StopDecided(reason=self.reason, exit_code=self.exit_code))
@@ -33,7 +33,7 @@ class Stopping:
 
     @property
     def is_by_signal(self) -> bool:
-        """Somebody outside the script wants the end, and has said with which exit code."""
+        """The request came from outside the script, with an exit code."""
         return self.reason is not None and self.exit_code != 0
 
     @property

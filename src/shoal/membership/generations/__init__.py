@@ -1,1 +1,1 @@
-"""Forming the next generation: who is in it, whom it waits for, who is cut off. Pure."""
+"""Forming the next generation: who is in it, which workers it waits for, which are cut off. Pure."""

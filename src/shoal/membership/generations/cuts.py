@@ -1,8 +1,8 @@
-"""Which workers cannot reach each other, by their own words, and who stays because of it. Pure.
+"""Which workers cannot reach each other, by their own reports, and which of them stay. Pure.
 
-A worker names all members whose machines do not answer it. One side's word is enough: where packets pass in one
-direction only, only one side can tell. A member that answers and did not come is late, which is no cut: it counts until
-it is heard to have come after all. Not here: when there is nothing more to be heard (`forming`), the search (`reach`).
+A worker names all members whose machines do not answer it. One side's report is enough: where packets pass in one
+direction only, only one side notices. A member whose machine answers but that did not connect is late; it counts as
+late until its own report comes. Not here: when to stop waiting for reports (`forming`), the search (`reach`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from shoal.membership.core.roster import Worker
 from shoal.membership.generations.reach import connected_set
 from shoal.wire.messages import ExchangeBroken
 
-Named = dict[int, tuple[int, ...]]  # by worker, those that it names
+Named = dict[int, tuple[int, ...]]  # by worker: the workers that it names
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class LeftOut:
     """A worker that the others go on without."""
 
     worker: Worker
-    unreached: tuple[int, ...]  # of those who go on, the ones that it cannot reach; none: it was late
+    unreached: tuple[int, ...]  # staying workers that this one cannot reach; empty: it was late
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Cuts:
 
     @classmethod
     def told(cls, reports: Mapping[int, ExchangeBroken], newcomers: Collection[Worker]) -> Cuts:
-        """By the members' reports on their last generation, and by those who wait to be let in."""
+        """From the members' reports on their last generation, and from newcomers that wait to be let in."""
         unreachable = {worker: report.unreached.unreachable for worker, report in reports.items()}
         unreachable |= {worker.number: worker.unreachable for worker in newcomers}
         late = {
@@ -46,8 +46,8 @@ class Cuts:
     ) -> frozenset[int]:
         """The largest set of candidates that all reach each other.
 
-        Those who hold the job's state come first: a newcomer never costs the job one of them. Of several such sets, the
-        one stays that has most workers, then most `waiters`: they have reported or are done, and so are known to wait.
+        Prefer the set with most `holders` of the job's state, so that a newcomer never costs the job one of them; then
+        the set with most workers; then the one with most `waiters`, which have reported or are done.
         """
         named = {
             worker: (*self.unreachable.get(worker, ()), *self.late.get(worker, ()))
@@ -56,15 +56,15 @@ class Cuts:
         return connected_set(candidates, named, (holders, candidates, waiters))
 
     def name_any(self, workers: Collection[int]) -> bool:
-        """Whether somebody names one of these."""
+        """Whether any worker names one of these."""
         wanted = frozenset(workers)
         words = (*self.unreachable.values(), *self.late.values())
         return any(not wanted.isdisjoint(others) for others in words)
 
     def left_out(self, candidates: Collection[Worker], staying: Collection[int]) -> tuple[LeftOut, ...]:
-        """Each of the candidates that do not stay, with those whom it cannot reach."""
+        """Each candidate that does not stay, with the staying workers that it cannot reach."""
         stay = frozenset(staying)
-        speakers: dict[tuple[int, ...], set[int]] = {}  # workers of one machine name the same: few different words
+        speakers: dict[tuple[int, ...], set[int]] = {}  # grouped: workers of one machine name the same others
         for speaker, named in self.unreachable.items():
             speakers.setdefault(named, set()).add(speaker)
         words = [(frozenset(who), frozenset(others)) for others, who in speakers.items()]

@@ -1,7 +1,7 @@
 """Who is in the next generation, who brings the job's state, and what is waited for. Pure.
 
-Survivors of the last generation come first, then workers that wait to be let in, lowest numbers first, up to the number
-that the job has. Not here: when the last generation is over (`regrouping`).
+Survivors of the last generation come first, then workers that wait to be let in, lowest numbers first, up to
+`--workers`. Not here: when the last generation is over (`regrouping`).
 """
 
 from __future__ import annotations
@@ -17,62 +17,63 @@ from shoal.membership.generations.cuts import Cuts, LeftOut
 from shoal.membership.generations.regrouping import Breakup
 from shoal.values import Generation, Lost
 
-COMING_WAIT = 2.0  # seconds in which no worker came, after which a start does not wait for the rest
-PAIRS_HOLD = 5.0  # seconds before a job that is too small without a pair that was cut tries again; doubles each time
+COMING_WAIT = 2.0  # seconds without a new worker after which the first generation does not wait for the rest
+# Seconds before a job that is too small without the workers that were cut off tries with them again; doubles each time.
+PAIRS_HOLD = 5.0
 PAIRS_HOLD_MOST = 600.0
 
 
 @dataclass(frozen=True)
 class Past:
-    """What the checkpoints of a job that goes on say about its earlier generations."""
+    """What the checkpoints of a resumed job say about its earlier generations."""
 
-    generation: int = 0  # the highest number that any of them has
-    shares: tuple[int, ...] = ()  # by rank, of the generation that wrote the newest
+    generation: int = 0  # the highest number in any checkpoint
+    shares: tuple[int, ...] = ()  # by rank, in the newest checkpoint
 
 
 @dataclass(frozen=True)
 class Situation:
-    """Everything that the choice rests on."""
+    """Everything that the choice depends on."""
 
     config: JobConfig
     workers: Collection[Worker]  # all that ever joined
     generation: Generation | None  # the last one
     breakup: Breakup
-    is_stopping: bool  # a stop was asked for: nobody is let in who is not needed
-    has_result: bool  # a member has come to its last line, and nobody takes its place
+    is_stopping: bool  # a stop was asked for: let in no newcomer that is not needed
+    has_result: bool  # a member has come to its last line, and needs no replacement
     last_join: float  # when the last worker came
-    despite: int  # generations in a row that were formed although some of their members may not reach each other
+    despite: int  # generations in a row that formed although some members may not reach each other
     now: float
 
 
 @dataclass(frozen=True)
 class Wait:
-    """No generation now."""
+    """No generation forms now."""
 
-    workers: int  # that could be in one
+    workers: int  # that could be in the next generation
     needed: int
     reason: str
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The next generation, but for its number."""
+    """The next generation, without its number."""
 
     workers: tuple[Worker, ...]  # by rank
     carriers: tuple[int, ...]
-    left_out: tuple[LeftOut, ...]  # they cannot reach some of the others, or were late
+    left_out: tuple[LeftOut, ...]  # workers that cannot reach some of the others, or were late
     reason: str
-    is_despite_pairs: bool = False  # some may not reach each other, but without them there are too few
+    is_despite_pairs: bool = False  # some members may not reach each other, but without them there are too few
 
 
 @dataclass(frozen=True)
 class _Choice:
     """Who could be in the next generation."""
 
-    survivors: list[Worker]  # of the last one
-    candidates: list[Worker]  # with newcomers
+    survivors: list[Worker]  # of the last generation
+    candidates: list[Worker]  # survivors and newcomers
     carriers: tuple[int, ...]
-    uncertain: tuple[int, ...]  # they may hold the job's state
+    uncertain: tuple[int, ...]  # survivors that may hold the job's state
     cuts: Cuts
 
     def staying(self, waiters: Collection[int]) -> frozenset[int]:
@@ -100,10 +101,10 @@ def plan(situation: Situation) -> Plan | Wait:
 
 
 def awaits_reports(situation: Situation) -> bool:
-    """Whether who stays may yet change by what living members are about to say about those whom they cannot reach.
+    """Whether reports that are still to come may change which members stay.
 
-    A cut between hosts is noticed by many workers within a moment, and should cost one decision. Who stays is settled
-    when all who would stay have said whom they cannot reach: others' words only ever make other sets smaller.
+    Many workers notice a cut between hosts at about the same time, and it should cost one decision. The choice is final
+    once all who would stay have reported whom they cannot reach: further reports only make the other sets smaller.
     """
     breakup, limit = situation.breakup, situation.config.heartbeat_limit
     age = breakup.age(situation.now)
@@ -118,7 +119,7 @@ def awaits_reports(situation: Situation) -> bool:
 
 
 def _waiters(situation: Situation) -> frozenset[int]:
-    """Members that are known to wait for the others and have nothing more to say: those who are done report nothing."""
+    """Members that have reported, or are done and therefore report nothing."""
     done = {worker.number for worker in situation.workers if worker.is_done}
     return frozenset(done | situation.breakup.reports.keys())
 
@@ -140,7 +141,7 @@ def _choice(situation: Situation) -> _Choice:
 
 
 def _enough(situation: Situation, newcomers: list[Worker], preferred: list[Worker], *, there: int = 0) -> list[Worker]:
-    """The preferred ones, unless the job would have to wait without the others."""
+    """The preferred newcomers if they are enough for the job to go on, otherwise all."""
     return preferred if there + len(preferred) >= _needed(situation) else newcomers
 
 
@@ -149,7 +150,7 @@ def _is_patient(situation: Situation) -> bool:
 
 
 def _staying(situation: Situation, choice: _Choice) -> tuple[frozenset[int], bool]:
-    """Who reaches everybody else; all, where too few do, and the cut may have healed since it was reported."""
+    """The workers that all reach each other. Where these are too few for a while, all: the cut may have healed."""
     staying = choice.staying(_waiters(situation))
     hold = min(PAIRS_HOLD_MOST, PAIRS_HOLD * 2**situation.despite)
     is_old = situation.breakup.age(situation.now) >= hold
@@ -159,7 +160,7 @@ def _staying(situation: Situation, choice: _Choice) -> tuple[frozenset[int], boo
 
 
 def has_state(planned: Plan, situation: Situation) -> bool:
-    """Somebody is known to bring the job's state; else all may have to start from the newest checkpoint."""
+    """Whether a carrier certainly has the job's state; if not, all may have to start from the newest checkpoint."""
     known = {number for number, report in situation.breakup.reports.items() if report.holds}
     known.update(worker.number for worker in planned.workers if worker.advanced > -math.inf or worker.is_done)
     known.update(() if situation.generation is None else situation.generation.carriers)
@@ -167,7 +168,7 @@ def has_state(planned: Plan, situation: Situation) -> bool:
 
 
 def as_generation(number: int, chosen: Plan, config: JobConfig, past: Past, lost: tuple[Lost, ...] = ()) -> Generation:
-    """Recorded shares count where the number of workers is the same."""
+    """Recorded shares are used where the number of workers is the same."""
     size = len(chosen.workers)
     shares = past.shares if len(past.shares) == size else (1,) * size
     return Generation(
@@ -177,12 +178,12 @@ def as_generation(number: int, chosen: Plan, config: JobConfig, past: Past, lost
         codec=config.codec,
         reason=chosen.reason,
         carriers=chosen.carriers,
-        lost=lost if chosen.carriers else (),  # who starts from the top does all of it
+        lost=lost if chosen.carriers else (),  # workers that start from the top run everything anyway
     )
 
 
 def waiting(workers: Collection[Worker], now: float, *, members: Collection[Worker] = ()) -> list[Worker]:
-    """Workers that are in no generation, have said that they are ready, and may be let in: they reach all members."""
+    """Workers in no generation that are ready and may be let in: not barred, and able to reach all members."""
     ready = [
         worker
         for worker in workers
@@ -195,12 +196,12 @@ def waiting(workers: Collection[Worker], now: float, *, members: Collection[Work
 
 
 def compared(newcomers: Collection[Worker]) -> list[Worker]:
-    """Those that have compared all that their scripts have called with what the members' scripts have."""
+    """Newcomers that have compared all calls of their scripts with the members' calls."""
     return [worker for worker in newcomers if not worker.is_ahead]
 
 
 def admitted(newcomers: Collection[Worker], members: Collection[Worker], limit: int) -> list[Worker]:
-    """Lowest numbers first, up to the number that the job has. Guests always: somebody has asked for more."""
+    """Lowest numbers first, up to `limit` workers. Guests come on top: they were added by hand."""
     room = max(0, limit - sum(not worker.is_guest for worker in members))
     ordered = sorted(newcomers, key=lambda worker: worker.number)
     found = [worker for worker in ordered if not worker.is_guest][:room]
@@ -208,7 +209,7 @@ def admitted(newcomers: Collection[Worker], members: Collection[Worker], limit: 
 
 
 def _survivors(situation: Situation) -> list[Worker]:
-    """Members of the last generation that are there."""
+    """Members of the last generation that are still connected."""
     if situation.generation is None:
         return []
     number = situation.generation.number
@@ -216,10 +217,10 @@ def _survivors(situation: Situation) -> list[Worker]:
 
 
 def _carriers(situation: Situation, survivors: Sequence[Worker]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Survivors that hold the state of the last generation, or had it when that was formed; and those that may.
+    """Survivors that hold the state of the last generation or brought it there, and survivors that may hold it.
 
-    A worker that was put out before may still hold an older state, and a newcomer none: of these it must be known that
-    they were in step.
+    A worker that was put out before may hold an older state, and a newcomer may hold none. These carry the state only
+    if they are known to have been in step.
     """
     last, breakup = situation.generation, situation.breakup
     if last is None or breakup.must_restore:
@@ -242,9 +243,9 @@ def _carriers(situation: Situation, survivors: Sequence[Worker]) -> tuple[tuple[
 
 
 def _uncalled(situation: Situation, newcomers: Sequence[Worker]) -> list[Worker]:
-    """At a start nobody has anything to lose: whoever is connected takes part without being asked.
+    """Connected workers that have not said that they are ready: without carriers there is no state to lose.
 
-    A guest of a job that has begun may run another script: it says what it runs first.
+    A guest of a job that has begun is not among them: it may run another script, and is compared first.
     """
     known = {worker.number for worker in newcomers}
     return [
@@ -280,7 +281,7 @@ def _wait(situation: Situation, survivors: Sequence[Worker], chosen: Sequence[Wo
 
 
 def _last_members_may_live(situation: Situation) -> str | None:
-    """A generation without any member of the last one waits until none of them can be at work any more."""
+    """Why a generation without any member of the last one has to wait: one of those may still be at work."""
     if situation.generation is None:
         return None
     members = {member.worker for member in situation.generation.members}
@@ -317,7 +318,7 @@ def _numbers(workers: Sequence[Worker]) -> list[int]:
 
 
 def has_hope(situation: Situation, *, has_watchers: bool) -> bool:
-    """Whether somebody can be started, or may still come by itself."""
+    """Whether a worker can be started, or may still come by itself."""
     grace = situation.config.lease + situation.config.heartbeat_limit
     return (
         has_watchers

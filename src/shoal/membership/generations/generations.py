@@ -1,7 +1,7 @@
-"""The job's generations: who is in the current one, how it ends, and the next. Pure.
+"""The job's generations: who is in the current one, how it ends, and how the next one forms. Pure.
 
-Brings together what is heard of the members (`liveness`), what ends a generation (`regrouping`) and who is in the next
-(`forming`). Not here: clients and their messages, failures of the script and the end of the job (`core`).
+Combines which members are alive (`liveness`), what ends a generation (`regrouping`) and who is in the next one
+(`forming`). Not here: clients and their messages (`core`), failures of the script and the end of the job (`verdicts`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shoal.membership.verdicts import deaths
 from shoal.values import Generation
 from shoal.wire.messages import ExchangeBroken, Expelled, Formed, Ready, Unanswered
 
-RETURN_WAIT = 5.0  # seconds, at least, in which members come back to a coordinator that was started again
+RETURN_WAIT = 5.0  # seconds that a restarted coordinator gives members to come back, at least
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Verdict:
 class Generations:
     def __init__(self, config: JobConfig, audience: Audience, publishing: Publishing, past: Past, now: float) -> None:
         self.workers: dict[int, Worker] = {}  # all that ever joined, by number
-        self.members: dict[int, Worker] = {}  # of the current generation, those that are still in it
+        self.members: dict[int, Worker] = {}  # of the current generation, without those that have left it
         self.current: Generation | None = None
         self.interval = min(1.0, config.heartbeat_limit / 5)  # seconds: five chances for a heartbeat before the limit
         self.last_join = now
@@ -52,19 +52,19 @@ class Generations:
         self._past = past
         self._breakup = Breakup()
         self._futility = Futility()
-        self._despite = 0  # generations in a row that were formed although some members may not reach each other
+        self._despite = 0  # generations in a row that formed although some members may not reach each other
         self._wishes = RegroupWishes(audience)
         self._missing = MissingNotice(now=now)
-        self._absent: set[int] = set()  # members that are away, done or have failed: they will report nothing
-        self._has_news = False  # something that the next generation may depend on
+        self._absent: set[int] = set()  # members that are away, done or have failed: no report will come from them
+        self._has_news = False  # something happened that the next generation may depend on
         self.has_result = False  # a member has come to its last line
         self.losses = Losses()
-        self.loss = ""  # the last loss of a member, for a job that ends by it
+        self.loss = ""  # how the last member was lost, for a job that ends because of it
         self._restarted: float | None = None
         self._now = now
 
     def remember(self, known: Remembered, now: float) -> None:
-        """Go on with a generation that an earlier coordinator formed; its members will come back."""
+        """Go on with a generation that an earlier coordinator formed; wait for its members to come back."""
         generation = self.current = known.generation
         assert generation is not None
         self.losses = Losses(generation.lost)
@@ -90,7 +90,7 @@ class Generations:
 
     @property
     def is_fine(self) -> bool:
-        """The members are at work, as far as anybody knows."""
+        """The members are at work, as far as is known."""
         return self.current is not None and not self._breakup.is_over
 
     @property
@@ -109,7 +109,7 @@ class Generations:
             self._breakup.unanswered(worker.number, silence.peer, now)
 
     def ready(self, worker: Worker, notice: Ready, now: float) -> None:
-        """It is in no group. News from before the current generation is late: it is in that."""
+        """The worker is in no group. A notice from before the current generation, which it is in, comes too late."""
         self._has_news = True
         if self.is_member(worker) and self.current is not None:
             if notice.generation < self.current.number:
@@ -119,7 +119,7 @@ class Generations:
         worker.unreachable = notice.unreachable
 
     def away(self, worker: Worker, cut_off: str, now: float) -> None:
-        """Its connection is closed, which alone is no death: it may come back. `cut_off`: why this side closed it."""
+        """The worker's connection closed. That alone is no death: it may come back. `cut_off`: why this side did it."""
         self._has_news = True
         worker.client, worker.cut_off = None, cut_off
         if self.is_member(worker):
@@ -128,13 +128,13 @@ class Generations:
             self.exited(worker, now)
 
     def back(self, worker: Worker, client: int, now: float) -> None:
-        """It is connected, for the first time or again."""
+        """The worker is connected, for the first time or again."""
         self._has_news = True
         self._absent.discard(worker.number)
         worker.come_back(client, now)
 
     def failed(self, worker: Worker) -> None:
-        """It will say nothing more. Whether the others go on without it is decided elsewhere."""
+        """The worker will say nothing more. `verdicts` decides whether the others go on without it."""
         self._has_news = True
         worker.fate = Fate.FAILED
         if self.is_member(worker):
@@ -147,18 +147,18 @@ class Generations:
             self._breakup.sign(worker.number, now, has_witnesses=True)
 
     def done(self, worker: Worker) -> None:
-        """It waits, with its state, for the others to come to the end of their scripts."""
+        """The worker keeps its state and waits for the others to come to the end of their scripts."""
         self._has_news = worker.is_done = True
         self._absent.add(worker.number)
 
     def lose(self, worker: Worker, why: str, now: float) -> None:
-        """A member is out that has not said that it goes: what it had to do may not be done."""
+        """A member is out without having announced it: its work may be unfinished."""
         if self.current is not None and self.is_member(worker):
             self.losses.add((worker,), self.current.number)
         self.out(worker, why, now)
 
     def out(self, worker: Worker, why: str, now: float) -> None:
-        """A member that is gone, or put out: the others go on without it. Nothing for others than members."""
+        """A member is gone or put out: the others go on without it. Nothing happens for other workers."""
         waits = False
         self._has_news = True
         self._absent.discard(worker.number)
@@ -168,7 +168,7 @@ class Generations:
             waits = self._breakup.reports.pop(worker.number, None) is not None
             self.loss = why
         worker.put_out()
-        worker.is_ready = waits and worker.is_here  # it has said that it is in no group, and will not say so again
+        worker.is_ready = waits and worker.is_here  # its report said that it is in no group, and is not repeated
 
     def finished(self, worker: Worker) -> None:
         self._has_news = True
@@ -178,7 +178,7 @@ class Generations:
         self._breakup.take_back(worker.number)
 
     def expel(self, worker: Worker, why: str, hint: str, now: float) -> None:
-        """It may be alive; it is told, and may come back as a newcomer."""
+        """Put a worker out that may be alive, and tell it. It may come back as a newcomer."""
         self._audience.note(events.WorkerExpelled(worker=worker.number, step=worker.step, reason=why + hint))
         if worker.client is not None and self.current is not None:
             self._audience.send((worker.client,), Expelled(generation=self.current.number, reason=why + hint))
@@ -187,7 +187,7 @@ class Generations:
     # Time
 
     def tick(self, now: float, *, held_up: bool) -> None:
-        """`held_up`: the coordinator itself did not run for a while, and silence proves nothing."""
+        """`held_up`: the coordinator itself did not run for a while, so that silence proves nothing."""
         if held_up:
             for worker in self.workers.values():
                 worker.heard = now if worker.client is not None or worker.is_awaited else worker.heard
@@ -213,10 +213,10 @@ class Generations:
         return liveness.listen(self.members.values(), now, ear)
 
     def _missed(self, hearing: liveness.Hearing, now: float) -> Sequence[Worker]:
-        """Members that the others should go on without.
+        """Silent members that the others should go on without.
 
-        Where no member is heard of there are no such others: whoever is suspended with its whole job loses nothing by
-        it, unless somebody else is there to go on after the time that the contract of a step demands.
+        Where no member is heard from there are no others. A job that is suspended as a whole loses nothing by it,
+        unless newcomers are there that may go on once the lease and the heartbeat limit have passed.
         """
         fresh = [worker for worker in hearing.silent.values() if worker.suspected is None]
         if hearing.has_live or not fresh:
@@ -227,7 +227,7 @@ class Generations:
     # The next generation
 
     def settle(self, now: float, *, is_stopping: bool, is_tick: bool) -> Verdict | None:
-        """Form the next generation if it is time. Says why the job ends where that is of no use."""
+        """Form the next generation if it is time. Returns why the job ends where another generation is of no use."""
         self._now = now
         if not (is_tick or self._has_news):
             return None
@@ -252,11 +252,11 @@ class Generations:
         return self._disagreement() or self._form(is_stopping)
 
     def _may_be_clear(self) -> bool:
-        """Cheap: thousands of reports come at once."""
+        """A cheap test first: thousands of reports come at once."""
         return len(self._breakup.reports) + len(self._absent) >= len(self.members)
 
     def _bury(self, hearing: liveness.Hearing) -> None:
-        """Say who is dead, or put out, now that all is known that will be."""
+        """Announce who is dead or put out, now that nothing more will be learnt."""
         lost = liveness.lost(self.members.values(), hearing)
         lost.sort(key=lambda worker: (worker.suspected or self._now, worker.number))
         seen = deaths.LastSeen(self.members.values(), self._breakup.reports)
@@ -278,7 +278,7 @@ class Generations:
         self._publishing.gone(worker.number, f"worker {worker.number} died before its part was written", now)
 
     def _disagreement(self) -> Verdict | None:
-        """Some had finished their scripts when others were still in a collective with them."""
+        """Some members had finished their scripts while others were still in a collective with them."""
         if self.current is None:
             return None
         known = [self.workers[member.worker] for member in self.current.members if member.worker in self.workers]
@@ -326,7 +326,7 @@ class Generations:
         previous = max(self._past.generation, 0 if self.current is None else self.current.number)
         chosen = {worker.number: worker for worker in planned.workers}
         missing = [worker for number, worker in self.members.items() if number not in chosen]
-        self.losses.add(missing, previous)  # before they are told: those who go on need to know
+        self.losses.add(missing, previous)  # first: the next generation names the losses for those who go on
         generation = forming.as_generation(previous + 1, planned, self._config, self._past, self.losses.open)
         self._audience.journal(GenerationDecided(generation))
         for left_out in planned.left_out:
@@ -352,7 +352,7 @@ class Generations:
                 reason=generation.reason,
             )
         )
-        # Whoever was put out and has not asked to be let in again should know that it is time to.
+        # Workers that were put out and have not asked to be let in again learn from this that it is time to ask.
         outside = [worker for worker in self.workers.values() if worker.must_ask and not worker.is_ready]
         told = tuple(worker.client for worker in outside if worker.is_connected and worker.client is not None)
         self._audience.send(self._clients() + told, Formed(generation=generation))
@@ -364,7 +364,7 @@ class Generations:
             return
         hint = reasons.barred(worker.bar(self._now))
         self.expel(worker, reasons.unreachable(worker.number, unreached), hint, self._now)
-        worker.is_ready = False  # it should see first whether it can reach the others
+        worker.is_ready = False  # it must first find out whether it can reach the others
 
     def _clients(self) -> tuple[int, ...]:
         return tuple(worker.client for worker in self.members.values() if worker.client is not None)
@@ -379,14 +379,14 @@ class Generations:
             self._wishes.wish(newcomers, generation=self.current.number, members=self._clients())
 
     def remind(self, worker: Worker) -> None:
-        """A member is back: it may have missed that somebody waits."""
+        """A member is back and may have missed that newcomers wait."""
         if self.current is not None and self.is_fine and worker.client is not None and self.is_member(worker):
             self._wishes.remind(worker.client, generation=self.current.number)
 
     # No way to go on
 
     def hopeless(self, now: float, *, is_stopping: bool) -> Verdict | None:
-        """Nobody is there, and nobody can be started or may still come back."""
+        """The end of the job where no worker is left, none can be started and none may still come back."""
         situation = self.situation(now, is_stopping=is_stopping)
         if forming.has_hope(situation, has_watchers=self._audience.has_watchers):
             return None

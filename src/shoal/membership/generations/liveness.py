@@ -1,8 +1,8 @@
-"""Who of a generation's members is not heard of, or does not move while others wait for it. Pure.
+"""Which members of a generation are silent, or do not move while others wait for them. Pure.
 
-A member that is not heard of by the coordinator may still be at work: synchronous training needs everybody, so if the
-others' steps go up, it lives and is only cut off from here. Where workers run free nothing proves that. Not here: what
-follows (`core`), and what is said about it (`deaths`).
+A member that is silent towards the coordinator may still be at work. Synchronous training needs all members, so the
+others' progress proves that the silent one is alive and only cut off from the coordinator. Where workers do not wait
+for each other, nothing proves that. Not here: what follows (`generations`), and how it is reported (`deaths`).
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from dataclasses import dataclass, field
 
 from shoal.membership.core.roster import Worker
 
-DOUBT = 2.5  # heartbeats missed in a row from which on a member may be about to be missed for good
+DOUBT = 2.5  # heartbeats; a member that missed more in a row may soon be missed for good
 
 
 @dataclass(frozen=True)
 class Hearing:
-    """What is heard of the members."""
+    """Which members are heard from."""
 
-    # By number: not heard of for longer than the limit, and nothing proves that they live.
+    # By number: silent for longer than the limit, and nothing proves that they are alive.
     silent: dict[int, Worker] = field(default_factory=dict)
-    is_doubtful: bool = False  # some others may turn out to be silent soon
-    is_awaiting: bool = False  # after a new start, some may still be on their way back to this coordinator
-    has_live: bool = False  # somebody is connected and was heard within the limit
-    last: float = -math.inf  # when any of them was last heard
+    is_doubtful: bool = False  # other members may turn out to be silent soon
+    is_awaiting: bool = False  # after a restart, some members may still be on their way back to this coordinator
+    has_live: bool = False  # at least one member is connected and was heard from within the limit
+    last: float = -math.inf  # when any member was last heard from
 
 
 @dataclass(frozen=True)
 class Ear:
     """What silence means in a job."""
 
-    limit: float  # seconds; the longest silence that is fine
+    limit: float  # seconds; the longest silence that is allowed
     interval: float  # seconds between heartbeats
-    needs_everybody: bool = True  # a step takes all members, so that others' steps prove that a silent one lives
+    needs_everybody: bool = True  # a step takes all members, so the others' steps prove that a silent one is alive
 
 
 def listen(members: Collection[Worker], now: float, ear: Ear) -> Hearing:
@@ -57,7 +57,7 @@ def listen(members: Collection[Worker], now: float, ear: Ear) -> Hearing:
 
 
 def _furthest_advances(members: Collection[Worker]) -> tuple[float, float]:
-    """The two latest times at which members' steps went up: nobody is a witness for itself."""
+    """The two latest times at which members' steps went up: a member cannot prove itself alive."""
     first = second = -math.inf
     for worker in members:
         if worker.advanced > first:
@@ -68,7 +68,7 @@ def _furthest_advances(members: Collection[Worker]) -> tuple[float, float]:
 
 
 def heard_again(members: Collection[Worker], hearing: Hearing) -> list[Worker]:
-    """Members that were missed, and are not any more."""
+    """Members that were missed and are heard from again."""
     return [
         worker
         for worker in members
@@ -77,7 +77,7 @@ def heard_again(members: Collection[Worker], hearing: Hearing) -> list[Worker]:
 
 
 def lost(members: Collection[Worker], hearing: Hearing) -> list[Worker]:
-    """Members that the others go on without, once all is known that will be: dead, cut off or silent for too long."""
+    """Members that the others go on without: dead, cut off or silent for too long."""
     silent = {number for number, worker in hearing.silent.items() if worker.suspected is not None}
     return [
         worker

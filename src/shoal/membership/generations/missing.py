@@ -1,4 +1,4 @@
-"""Saying from time to time that the job waits for workers. Pure."""
+"""When to announce that the job waits for workers. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ INTERVAL = 10.0  # seconds between two notices
 
 
 class MissingNotice:
-    """A job that has begun says at once that it waits; one that begins, when that takes long."""
+    """A job that has begun announces at once that it waits, a job that starts only after a while."""
 
     def __init__(self, *, now: float) -> None:
         self._said: str | None = None  # the last reason
-        self._since = now  # when it was last said, or nobody waited
+        self._since = now  # when waiting was last announced, or nobody waited
 
     def is_due(self, wait: Wait, *, at_once: bool, now: float) -> bool:
-        if wait.workers == 0 and not at_once:  # plain scripts, of which nobody joins, are not waited for
+        if wait.workers == 0 and not at_once:  # plain scripts never join: nobody waits for them
             self._since = now
             return False
         is_news = at_once and wait.reason not in ("", self._said)

@@ -1,9 +1,9 @@
-"""Who stays when some workers cannot reach each other: the largest set in which everybody reaches everybody. Pure.
+"""Who stays when some workers cannot reach each other: the largest set in which all workers reach each other. Pure.
 
-Workers that are cut off from the very same others are taken together: with hosts that cannot reach each other there are
-as few such classes as hosts. Classes that no cut connects are decided apart. What is left is searched exactly within a
-budget; beyond it, as in a network of thousands where every link fails by itself, the answer is a set that no single
-worker could be added to or exchanged for others with gain.
+Workers that are cut off from exactly the same others form a class: if hosts cannot reach each other, there are as few
+classes as hosts. Groups of classes without a cut between them are decided separately. Each group is searched exactly
+within a budget. Beyond it, as in a network of thousands where every link fails by itself, the result is a set that no
+single exchange of a class for others improves.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-EXACT_CLASSES = 48  # connected by cuts, up to which the search is tried
+EXACT_CLASSES = 48  # in one group, up to which the exact search is tried
 BUDGET = 20_000  # states that one search may look at: some tenths of a second
-PASSES = 4  # over the classes that are out, for gains by exchange
+PASSES = 4  # over the classes outside the set, looking for an exchange that improves it
 
 
 class _OverBudget(Exception):
@@ -25,9 +25,9 @@ class _OverBudget(Exception):
 class _Graph:
     """Classes of workers and the cuts between them. Sets of classes are the bits of a number."""
 
-    workers: tuple[tuple[int, ...], ...]  # of each class, by place
-    cut: tuple[int, ...]  # of each class, the classes that it cannot reach
-    value: tuple[int, ...]  # of each class; the best set has the highest sum, and no two sets have the same
+    workers: tuple[tuple[int, ...], ...]  # by class: its workers, by place
+    cut: tuple[int, ...]  # by class: the classes that it cannot reach
+    value: tuple[int, ...]  # by class; the best set has the highest sum, and no two sets have the same sum
 
     def of(self, chosen: int) -> int:
         return sum(self.value[at] for at in _bits(chosen))
@@ -36,9 +36,9 @@ class _Graph:
 def connected_set(
     candidates: Collection[int], named: Mapping[int, Collection[int]], preferred: Sequence[Collection[int]] = ()
 ) -> frozenset[int]:
-    """`named` has the workers that each says it cannot reach; one side's word is enough, since a cut may be one-way.
+    """`named`: by worker, the workers that it cannot reach. One side's report is enough, since a cut may be one-way.
 
-    The best set has most of the first of `preferred`, then most of the next and so on, then most workers, then the
+    The best set has most workers of `preferred[0]`, then most of `preferred[1]` and so on, then most workers, then the
     lowest numbers.
     """
     numbers = sorted(candidates)
@@ -56,8 +56,8 @@ def connected_set(
 
 
 def _cuts(places: Mapping[int, int], named: Mapping[int, Collection[int]]) -> dict[int, int]:
-    """Of each worker in a cut, those whom it cannot reach or who cannot reach it. Workers by place in their order."""
-    speakers: dict[tuple[int, ...], list[int]] = {}  # workers of one host say the same: many words, few different ones
+    """By worker in a cut: the workers that it cannot reach or that cannot reach it. Workers are named by place."""
+    speakers: dict[tuple[int, ...], list[int]] = {}  # grouped: workers of one host name the same others
     for worker, others in named.items():
         if worker in places and others:
             speakers.setdefault(tuple(others), []).append(places[worker])
@@ -72,14 +72,14 @@ def _cuts(places: Mapping[int, int], named: Mapping[int, Collection[int]]) -> di
 
 
 def _graph(suspects: Sequence[int], cuts: Mapping[int, int], levels: Sequence[set[int]]) -> _Graph:
-    twins: dict[int, list[int]] = {}  # by whom they cannot reach
+    twins: dict[int, list[int]] = {}  # by the set of workers that they cannot reach
     for at in suspects:
         twins.setdefault(cuts[at], []).append(at)
     classes = {at: number for number, workers in enumerate(twins.values()) for at in workers}
     order = {at: len(suspects) - 1 - number for number, at in enumerate(suspects)}
     values = []
     for workers in twins.values():
-        # One number that compares as the counts on all levels do, in turn, and then as the lowest places do.
+        # One number that compares first by the counts on each level in turn, then by the lowest places.
         total = 0
         for level in levels:
             total = total * (len(suspects) + 1) + sum(at in level for at in workers)
@@ -93,7 +93,7 @@ def _all(graph: _Graph) -> int:
 
 
 def _parts(graph: _Graph) -> Iterable[int]:
-    """Classes that cuts connect, directly or not."""
+    """Groups of classes that cuts connect, directly or indirectly."""
     left = _all(graph)
     while left:
         part = front = left & -left
@@ -117,7 +117,7 @@ def _best(graph: _Graph, part: int) -> int:
 
 
 def _exact(graph: _Graph, left: int, known: dict[int, int]) -> int:
-    """The best set of classes that reach each other. `known` has answers for sets that were looked at before."""
+    """The best set of classes that reach each other. `known` caches the results for sets seen before."""
     if left in known:
         return known[left]
     if len(known) >= BUDGET:
@@ -135,7 +135,7 @@ def _exact(graph: _Graph, left: int, known: dict[int, int]) -> int:
 
 
 def _thinned(graph: _Graph, part: int) -> int:
-    """Let go of the class that costs most, over and over, until all that are left reach each other."""
+    """Remove the class that costs most, again and again, until all remaining classes reach each other."""
     left = part
     queue = [(graph.value[at] - graph.of(graph.cut[at] & part), at) for at in _bits(part)]
     heapq.heapify(queue)
@@ -144,7 +144,7 @@ def _thinned(graph: _Graph, part: int) -> int:
         if not left >> at & 1 or not graph.cut[at] & left:
             continue
         now = graph.value[at] - graph.of(graph.cut[at] & left)
-        if now > gain:  # others have gone since: it costs less
+        if now > gain:  # other classes were removed meanwhile, so this one costs less
             heapq.heappush(queue, (now, at))
         else:
             left &= ~(1 << at)
@@ -152,7 +152,7 @@ def _thinned(graph: _Graph, part: int) -> int:
 
 
 def _improved(graph: _Graph, part: int, chosen: int) -> int:
-    """Take in whatever is worth more than all that has to go for it."""
+    """Add each class that is worth more than all the classes that must leave for it."""
     for _ in range(PASSES):
         before = chosen
         for at in _bits(part & ~chosen):

@@ -1,8 +1,8 @@
-"""The end of a generation: what its members and others say about it, and when enough is known to form the next. Pure.
+"""The end of a generation: reports and other signs of it, and when enough is known to form the next one. Pure.
 
 Members report that a collective failed, processes end, members fall silent or leave. The next generation waits a moment
-for the rest of the news, so that many deaths at once make one generation; when nothing more is to be learnt it waits no
-longer. Not here: who is in the next one (`forming`).
+for more reports, so that many deaths at once cost one generation, but no longer than something can still be learnt. Not
+here: who is in the next generation (`forming`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from shoal.membership.core import reasons
 from shoal.membership.core.roster import Worker
 from shoal.wire.messages import ExchangeBroken
 
-REPORT_WAIT = 0.5  # seconds that a death or a broken exchange waits for what the others know about it
-SETTLE_WAIT = 0.2  # seconds after the last sign of a death in which another may belong to the same blow
-SETTLE_MOST = 2.0  # seconds after the first sign beyond which no more are collected
-FUTILE_GENERATIONS = 10  # generations in a row that broke in the same step, after which another is of no use
-# On the way into a generation (`member.regroup`): what breaks there says nothing about the script.
+REPORT_WAIT = 0.5  # seconds to wait for the other members' reports on a death or a broken exchange
+SETTLE_WAIT = 0.2  # seconds after the last sign of a death; another within this time has the same cause
+SETTLE_MOST = 2.0  # seconds after the first sign; no more signs are collected then
+FUTILE_GENERATIONS = 10  # in a row that broke in the same step; after these, another generation is of no use
+# Operations on the way into a generation (`member.regroup`): a failure there says nothing about the script.
 ENTERING = ("connecting", "comparing where the members are", "copying the state")
 
 
@@ -27,16 +27,16 @@ class Breakup:
 
     def __init__(self) -> None:
         self.reports: dict[int, ExchangeBroken] = {}  # by reporting worker, in order of arrival
-        self.gone: list[str] = []  # why members are no more, in order
-        self.silence: tuple[int, int] | None = None  # the first worker that got no answer, and from whom
-        self._signs: dict[int, float] = {}  # when a worker was seen to be dead, or out; taken back if it was a mistake
+        self.gone: list[str] = []  # why members are gone, in order
+        self.silence: tuple[int, int] | None = None  # the first worker that got no answer, and the peer it asked
+        self._signs: dict[int, float] = {}  # by worker: when it seemed dead, or was put out; may be taken back
         self._waits_for_reports = False
         self._first: float | None = None  # when the first report or sign came
         self._last = 0.0  # when the last sign came
 
     @property
     def is_over(self) -> bool:
-        """The next generation is needed."""
+        """The generation is over: the next one is needed."""
         return self._first is not None
 
     def age(self, now: float) -> float:
@@ -50,14 +50,14 @@ class Breakup:
         self.reports.setdefault(worker, report)
 
     def unanswered(self, worker: int, peer: int, now: float) -> None:
-        """A worker gets no answer from another: its report comes, and others'."""
+        """A worker gets no answer from a peer: reports will follow."""
         if self._first is None:
             self._first = now
         self._waits_for_reports = True
         self.silence = self.silence or (worker, peer)
 
     def sign(self, worker: int, now: float, *, has_witnesses: bool) -> None:
-        """A member is dead, or out. `has_witnesses`: the others' collectives break, and they say where."""
+        """A member is dead, or out. `has_witnesses`: the others' collectives break, and their reports say where."""
         if self._first is None:
             self._first = now
         self._last = now
@@ -65,7 +65,7 @@ class Breakup:
         self._waits_for_reports = self._waits_for_reports or has_witnesses
 
     def take_back(self, worker: int) -> None:
-        """It had only left in good order, or was heard again."""
+        """The worker left in good order, or was heard again."""
         self._signs.pop(worker, None)
         if not self._signs and not self.reports and self.silence is None:
             self._first = None
@@ -90,10 +90,10 @@ class Breakup:
         return any(report.must_restore for report in self.reports.values())
 
     def disagreement(self, finished: Sequence[Worker]) -> str | None:
-        """Why members that are done, or have finished, should not be.
+        """Why members that are done or have finished should not be, by the others' reports.
 
-        Whoever passes a meeting has everybody's part in it, and may come to the end of its script before another, for
-        whom that meeting broke, has met the rest again.
+        A member that passed its last meeting may finish its script although the same meeting broke for another member,
+        which has yet to meet the rest again. That is no disagreement.
         """
         reports = {
             worker: report
@@ -110,7 +110,7 @@ class Breakup:
         return reasons.finished_before(finished[0].number, reporter, report)
 
     def reason(self, members: Sequence[int]) -> str:
-        """Why the next generation forms. `members` are those that are alive."""
+        """Why the next generation forms. `members` are the living members."""
         if self.gone:
             return "; ".join(self.gone[:3]) + (f"; and {len(self.gone) - 3} more" if len(self.gone) > 3 else "")
         if self.is_planned:
@@ -121,16 +121,16 @@ class Breakup:
 
 
 class Futility:
-    """How often generations have broken, or whole jobs gone back to a checkpoint, without getting anywhere."""
+    """How often generations broke, or the whole job went back to a checkpoint, without an applied step."""
 
     def __init__(self) -> None:
         self._step = -1  # in which the last generation broke
-        self._in_a_row = 0  # generations that broke there without a step
-        self._furthest = -1  # step that any worker has got to before the job went back
-        self._lives = 0  # times in a row that it went back without getting further
+        self._in_a_row = 0  # generations that broke in that step
+        self._furthest = -1  # the furthest step of any worker before the job went back
+        self._lives = 0  # times in a row that the job went back without getting further
 
     def is_reached(self, breakup: Breakup, workers: Collection[Worker], *, has_carriers: bool) -> bool:
-        """Whether one more is one too many. Only what breaks again and again counts, not workers that come and go."""
+        """Whether another generation is of no use. Counts generations that break, not workers that come and go."""
         if breakup.is_planned or (breakup.gone and has_carriers):
             return False
         has_advanced = any(worker.advanced > -math.inf for worker in workers)
@@ -145,14 +145,14 @@ class Futility:
 
 
 def is_clear(members: Collection[Worker], breakup: Breakup, *, has_watchers: bool) -> bool:
-    """Nothing more will be learnt: every member has reported, or is known to be dead and how."""
+    """Nothing more will be learnt: every member has reported, or has died in a known way."""
     return all(is_accounted(worker, breakup, has_watchers=has_watchers) for worker in members)
 
 
 def is_accounted(worker: Worker, breakup: Breakup, *, has_watchers: bool) -> bool:
     if not worker.is_here:
         return True
-    # An exit that is reported while the connection is open waits for it to close: a Leave may still be on its way.
+    # If the connection is still open, an exit waits for it to close: a `Leave` may still be on its way.
     if worker.client is None:
         return worker.exit_code is not None or not (worker.is_awaited or has_watchers)
     return (worker.is_done or worker.number in breakup.reports) and worker.exit_code is None

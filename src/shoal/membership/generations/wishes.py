@@ -1,4 +1,4 @@
-"""For whose sake the members of a generation are asked to regroup: newcomers who wait to be let in. Pure.
+"""Asking the members of a generation to regroup because newcomers wait to be let in. Pure.
 
 Not here: who may be let in (`forming`).
 """
@@ -15,17 +15,17 @@ from shoal.wire.messages import RegroupWish
 class RegroupWishes:
     def __init__(self, audience: Audience) -> None:
         self._audience = audience
-        self._newcomers: set[int] = set()  # for whose sake the members were asked
+        self._newcomers: set[int] = set()  # newcomers that the members were told of
 
     def wish(self, newcomers: Iterable[int], *, generation: int, members: tuple[int, ...]) -> None:
-        """These wait. The members, by client, are asked once for each of them."""
+        """Ask the members once for each waiting newcomer. `members` are clients."""
         waiting = set(newcomers)
         if not waiting <= self._newcomers:
             self._newcomers |= waiting
             self._tell(members, generation)
 
     def remind(self, client: int, *, generation: int) -> None:
-        """A member is back, and may have missed it."""
+        """A member is back and may have missed the wish."""
         if self._newcomers:
             self._tell((client,), generation)
 

@@ -1,1 +1,1 @@
-"""A member's own part: into a generation, what it has heard, what it still has to say. Pure."""
+"""A member's own part: its way into a generation, what it has heard, what it still has to send. Pure."""

@@ -1,11 +1,11 @@
 """After a regrouping: which member's state all go on with, and what each of the others has to take from it. Pure.
 
-Members that were in the last generation differ by one applied step or one meeting at most, because both need all of
-them; newcomers and workers that come back may be anywhere. Everybody decides this by itself from the same standings.
+Members of the last generation differ by at most one applied step or one meeting, because both need all of them;
+newcomers and workers that come back may be anywhere. Each member decides this for itself from the same standings.
 
-Behind a loop each worker runs code of its own: the first one may write files there. Where a member was lost before it
-had come to the meeting that the others are at, nobody knows what it had done: all go back to the end of that loop and
-run what lies behind it again, as members of the new generation.
+Behind a loop each worker runs code of its own: the first one may write files there. If a member was lost before it
+came to the meeting that the others are at, nobody knows how much of that code it ran: all members of the new generation
+go back to the end of the loop and run the code behind it again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from shoal.values import Generation, Lost, Standing
 
 
 class Taking(enum.Enum):
-    """What a member does to be where the source is."""
+    """What a member does to get to where the source is."""
 
-    KEEP = "it is there"
+    KEEP = "it is already there"
     LOAD = "it takes the whole state, in the loop that it is in"
     RESULT = "it takes the result of the meeting that the source has passed"
     PAST = "it takes the whole state and goes through its script to where the source is"
@@ -34,26 +34,26 @@ class Taking(enum.Enum):
 @dataclass(frozen=True)
 class Alignment:
     takings: tuple[Taking, ...]  # by rank
-    source: int | None = None  # rank; None: everybody starts
-    keepers: tuple[int, ...] = ()  # ranks whose state is the source's, with the source: each may send a part
-    differing: tuple[int, ...] = ()  # ranks that should have had the source's parameters, and had others
+    source: int | None = None  # rank; None: all start
+    keepers: tuple[int, ...] = ()  # the source, and ranks with the same state: each may send a part
+    differing: tuple[int, ...] = ()  # ranks that should have had the source's parameters, but had others
     is_hopeless: bool = False  # parameters differ and no majority tells which are right
-    missed: tuple[int, ...] = ()  # workers that were lost behind a loop: all go back to its end
+    missed: tuple[int, ...] = ()  # workers that were lost behind a loop, so that all go back to its end
 
     @property
     def needs_copy(self) -> bool:
-        """Whether anybody takes something from the source, which all ranks have a part in."""
+        """Whether any member takes something from the source; then all ranks take part in the copy."""
         return self.source is not None and any(taking is not Taking.KEEP for taking in self.takings)
 
 
 def align(standings: Sequence[Standing], generation: Generation) -> Alignment:
-    """`standings` are by rank. A member that is no carrier is never a source, whatever it says."""
+    """`standings` are by rank. A member that is no carrier is never the source, whatever its standing says."""
     carriers = [member.rank for member in generation.members if member.worker in generation.carriers]
     holders = [rank for rank in carriers if standings[rank].generation > 0]
     if not holders:
         return Alignment(takings=(Taking.START,) * generation.size)
     source = _furthest(standings, holders)
-    if standings[source].loop == 0:  # no loop has begun: nothing is lost by beginning together
+    if standings[source].loop == 0:  # no loop has begun: starting together loses nothing
         return Alignment(takings=(Taking.START,) * generation.size)
     if missed := missed_behind(standings[source], generation.lost):
         standings = [at_loop_end(standing) for standing in standings]
@@ -78,9 +78,9 @@ def align(standings: Sequence[Standing], generation: Generation) -> Alignment:
 
 
 def missed_behind(source: Standing, lost: Sequence[Lost]) -> tuple[int, ...]:
-    """Workers that were lost in code which the source has run, behind a loop, and they may not have.
+    """Workers that were lost behind a loop, in code that the source has run and they may not have.
 
-    Losses from before the generation that the source was last in were settled on the way into that.
+    Earlier losses were settled when the source entered its last generation.
     """
     if source.in_loop:
         return ()
@@ -88,7 +88,7 @@ def missed_behind(source: Standing, lost: Sequence[Lost]) -> tuple[int, ...]:
 
 
 def at_loop_end(standing: Standing) -> Standing:
-    """Where a worker that goes back to the end of its last loop is; the same where it is in a loop."""
+    """The standing of a worker that goes back to the end of its last loop; unchanged inside a loop."""
     if standing.in_loop or standing.loop == 0:
         return standing
     return msgspec.structs.replace(standing, points=standing.end_points, in_loop=True)
@@ -117,7 +117,7 @@ def _taking(standing: Standing, source: Standing, *, is_holder: bool) -> Taking:
         return Taking.PAST
     if source.in_loop and _place(standing) == _place(source):
         return Taking.LOAD
-    # Outside loops a member that was in the last generation can only be one meeting behind, and in that meeting.
+    # Outside loops, a member of the last generation can be at most one meeting behind, and is then in that meeting.
     if is_holder and standing.points + 1 == source.points and standing.step == source.step:
         return Taking.RESULT
     return Taking.RESTART

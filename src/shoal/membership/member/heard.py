@@ -1,6 +1,6 @@
-"""What a worker knows from its coordinator, and which of it ends what the worker is blocked in. Pure.
+"""What a worker knows from its coordinator, and which messages interrupt the worker's current exchange. Pure.
 
-Messages in, interruptions out. Not here: the connection they came through and who waits for them (`client`).
+Messages in, interruptions out. Not here: the connection (`line`), and threads that wait for a message (`client`).
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ SETTLED_KEPT = 64  # checkpoints whose outcome is remembered; a worker asks abou
 
 @dataclass(frozen=True)
 class Interruption:
-    """What is in flight is of no more use."""
+    """Exchanges that are in flight have become useless."""
 
     reason: str
-    below: int | None = None  # in generations with a lower number only; None: in all of them
+    below: int | None = None  # concerns only generations with a lower number; None: all generations
 
 
 class Heard:
     def __init__(self, worker: int) -> None:
-        self.generation: Generation | None = None  # the newest one that was formed with this worker, or left it out
+        self.generation: Generation | None = None  # the newest, whether this worker is in it or was left out
         self.stop_reason: str | None = None
         self.ended: Ended | None = None
-        self.lost: str | None = None  # why nothing more will be heard
-        self.settled: dict[str, bool] = {}  # checkpoints by name, oldest first: were they published?
-        self.expulsion: Expelled | None = None  # since the newest generation
-        self.briefing: Briefing | None = None  # the newest since the newest generation, until somebody takes it
+        self.lost: str | None = None  # why the coordinator will say nothing more
+        self.settled: dict[str, bool] = {}  # whether each checkpoint was published, by name, oldest first
+        self.expulsion: Expelled | None = None  # after the newest generation formed
+        self.briefing: Briefing | None = None  # the newest since the newest generation formed; None once it is taken
         self.was_member = False  # of any generation
-        self.is_noted = False  # this worker's last word is
-        self.is_released = False  # its script is done, and it need not wait for the others any more
+        self.is_noted = False  # the coordinator has this worker's last word
+        self.is_released = False  # the script is done, and the worker need not wait for the others any more
         self._worker = worker
         self._wish: RegroupWish | None = None
 
     @property
     def number(self) -> int:
-        """Of the newest generation that was heard of; 0 for none."""
+        """Number of the newest generation; 0 for none."""
         return 0 if self.generation is None else self.generation.number
 
     @property
     def is_member(self) -> bool:
-        """Of that generation."""
+        """This worker is in the newest generation."""
         is_in = self.generation is not None and self.generation.rank_of(self._worker) is not None
         return is_in and self.expulsion is None
 
@@ -90,7 +90,7 @@ class Heard:
         return None
 
     def welcomed_back(self, welcome: Welcome) -> Interruption | None:
-        """On a new connection. Generations may have formed meanwhile, with this worker or without."""
+        """A new connection was welcomed. Generations may have formed meanwhile, with this worker or without."""
         if welcome.is_member and welcome.generation is not None:
             return self._formed(welcome.generation)
         if self.is_member:
@@ -99,7 +99,7 @@ class Heard:
         return None
 
     def interruption(self, generation: int) -> str | None:
-        """Why work in this generation is of no more use; None while it is."""
+        """Why work in this generation has become useless; None while it has not."""
         if self.ended is not None:
             return self.ended.text
         if self.lost is not None:
@@ -116,11 +116,11 @@ class Heard:
         is_first = self.generation is None
         self.generation, self.expulsion = generation, None
         self.was_member |= self.is_member
-        self.briefing = None  # of calls before this one: a worker that is still outside says so again
+        self.briefing = None  # it is older than this generation: a worker that was left out says `Ready` again
         return None if is_first else Interruption(generation.reason, below=generation.number)
 
     def _expelled(self, message: Expelled) -> Interruption | None:
         if message.generation < self.number:
-            return None  # it has been let in again since
+            return None  # this worker has been let in again since
         self.expulsion = message
         return Interruption(message.reason, below=message.generation + 1)

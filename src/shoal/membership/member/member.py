@@ -1,8 +1,8 @@
 """A worker's way into the next generation: what it says, what it waits for, whose state it takes. No I/O.
 
-`regroup` is a generator: it yields what is to be done; whoever drives it does that and sends back what came of it, and
-throws in an `ExchangeFailed` where the group broke. Training drives it with sockets, the simulator with virtual time.
-A worker whose script is done waits in it too: for its release, or for a generation that needs it again.
+`regroup` is a generator that yields effects. Its driver carries out each effect and sends the result back, or throws in
+an `ExchangeFailed` where the group broke. Training drives it with sockets, the simulator with virtual time. A worker
+whose script is done also waits in `regroup`: for its release, or for a generation that needs the worker again.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from shoal.wire.messages import Done, ExchangeBroken, Ready
 
 @dataclass(frozen=True)
 class Look:
-    """Find out which members of the last group are missed. The answer is an `Unreached` with worker numbers."""
+    """Find out which members of the last group are missing. The answer is an `Unreached` with worker numbers."""
 
 
 @dataclass(frozen=True)
 class Tell:
-    """Tell the coordinator; again if the connection breaks before the next generation is heard of."""
+    """Tell the coordinator, and again if the connection breaks before a newer generation is announced."""
 
     notice: Ready | ExchangeBroken
 
@@ -41,7 +41,7 @@ class Await:
 @dataclass(frozen=True)
 class Finish:
     """Tell the coordinator that this worker is done, and wait. The answer is a generation with a higher number, or None
-    where this worker may go.
+    when this worker is released.
     """
 
     notice: Done
@@ -56,14 +56,14 @@ class Connect:
 
 @dataclass(frozen=True)
 class Compare:
-    """Exchange standings in the new group. The answer has everybody's, by rank. May fail."""
+    """Exchange standings in the new group. The answer has all of them, by rank. May fail."""
 
     standing: Standing
 
 
 @dataclass(frozen=True)
 class Copy:
-    """Take part in copying the source's state to those who need it. May fail."""
+    """Take part in copying the source's state to the members that need it. May fail."""
 
     alignment: Alignment
 
@@ -73,7 +73,7 @@ Effect = Look | Tell | Await | Finish | Connect | Compare | Copy
 
 @dataclass(frozen=True)
 class Entered:
-    """The worker is in a generation whose members all know who goes on from where."""
+    """The worker is in a generation whose members have agreed on the state to go on from."""
 
     generation: Generation
     alignment: Alignment
@@ -82,15 +82,15 @@ class Entered:
 def regroup(
     worker: int, notice: Ready | ExchangeBroken | Done, standing: Standing
 ) -> Generator[Effect, Any, Entered | None]:
-    """`notice` says why this worker is in no group; `standing` is where it is, in none of the last group's steps.
+    """`notice` says why this worker is in no group; `standing` is where it is, outside any step of the last group.
 
-    None where the worker was done, and may go.
+    Returns None if the worker was done and is released.
     """
     while True:
-        if isinstance(notice, Ready):  # in no generation now: what it holds may be of another chain by the next
+        if isinstance(notice, Ready):  # in no generation: the others may have gone on from another state
             standing = msgspec.structs.replace(standing, generation=0)
         elif isinstance(notice, ExchangeBroken) and not notice.is_planned:
-            # Whoever is blamed for the failure may only have been the first to give up: all are looked at.
+            # The peer that is blamed for the failure may only have been the first to give up: look at all peers.
             unreached: Unreached = yield Look()
             notice = msgspec.structs.replace(notice, unreached=unreached)
         generation: Generation | None
@@ -102,7 +102,7 @@ def regroup(
         if generation is None:
             return None
         rank = generation.rank_of(worker)
-        if rank is None:  # left out: it may come in again
+        if rank is None:  # this worker was left out, and asks to be let in again
             notice = again(notice, generation.number)
             continue
         if worker not in generation.carriers:
@@ -127,7 +127,7 @@ def regroup(
 
 
 def again(notice: Ready | ExchangeBroken | Done | None, generation: int) -> Ready:
-    """What a worker says that was left out after this notice. A newcomer has still to compare its script's calls."""
+    """What a worker says when it was left out after this notice. A newcomer must still compare its script's calls."""
     if isinstance(notice, Ready):
         return msgspec.structs.replace(notice, generation=generation, unreachable=())
     return Ready(generation=generation)

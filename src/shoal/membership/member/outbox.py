@@ -1,9 +1,9 @@
 """What a worker has to tell the coordinator, over as many connections as that takes. Pure.
 
-Bytes leave in order. When a connection breaks, the message that was cut in two is sent whole on the next one, and so
-are those whose effect has not been seen yet: the reports of the last steps, for a coordinator that may have died with
-them, then that this worker waits for a generation or is done, parts of checkpoints that are not settled, a last word.
-Other messages that the old connection took are lost if it lost them.
+Bytes leave in order. When a connection breaks, the next one first gets, whole, the message that was cut in two and all
+messages whose effect has not been seen: reports of the last steps (the coordinator may have died with them), the notice
+that this worker waits for a generation or is done, parts of checkpoints that are not settled, a last word. Other
+messages that the old connection had taken may be lost with it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from shoal.wire.messages import (
     encode,
 )
 
-MAX_WAITING = 16 * 1024 * 1024  # bytes; beyond, the oldest reports of events go
-# Reports of steps that are said again, with at most so many rows: the coordinator that had them may have written none
-# of them yet, while it waited for a slower worker. A worker makes four reports in a second.
+MAX_WAITING = 16 * 1024 * 1024  # bytes; beyond, the oldest reports of events are dropped
+# How many reports of steps, and rows in them, are repeated on a new connection: while the coordinator waits for a
+# slower worker it may have written none of them. A worker makes four reports per second.
 RECENT_REPORTS, RECENT_ROWS = 240, 3000
 MAX_PARTS = 64  # parts of checkpoints that are remembered; a worker asks about its last one
 
@@ -41,17 +41,17 @@ Part = PartWritten | PartFailed
 class Outbox:
     def __init__(self) -> None:
         self._waiting: deque[tuple[Message, bytes]] = deque()  # in order, encoded
-        self._kept: list[Message] = []  # in order: to be sent again where a connection broke
-        self._steps: deque[StepsApplied] = deque()  # reports of steps, whether sent or not
-        self._rows = 0  # in those
-        self._begun = 0  # bytes of the first one that the connection has taken
-        self._size = 0  # bytes of all that wait
+        self._kept: list[Message] = []  # in order: sent again when a connection broke
+        self._steps: deque[StepsApplied] = deque()  # recent reports of steps, sent or not
+        self._rows = 0  # in `_steps`
+        self._begun = 0  # bytes of the first waiting message that the connection has taken
+        self._size = 0  # bytes of all waiting messages
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def add(self, message: Message) -> None:
-        if isinstance(message, Notice):  # the newest one says all there is to say
+        if isinstance(message, Notice):  # the newest notice replaces earlier ones
             self._kept = [kept for kept in self._kept if not isinstance(kept, Notice)]
         if isinstance(message, Notice | Part | Leave | Failed):
             self._kept.append(message)
@@ -63,22 +63,22 @@ class Outbox:
         self._append(message)
 
     def generation_heard(self, number: int) -> None:
-        """A notice that this worker waits for a later one than an earlier is answered."""
+        """The generation answers notices from earlier generations."""
         self._kept = [kept for kept in self._kept if not (isinstance(kept, Notice) and kept.generation < number)]
 
     def briefed(self) -> None:
-        """This worker was told of more of the job's calls: it is not ready before it has compared them."""
+        """This worker was told of more calls of the job: it is not ready until it has compared them."""
         self._kept = [kept for kept in self._kept if not isinstance(kept, Ready)]
 
     def settled(self, checkpoint: str) -> None:
         self._kept = [kept for kept in self._kept if not (isinstance(kept, Part) and kept.checkpoint == checkpoint)]
 
     def next_bytes(self) -> memoryview:
-        """What the connection should take next; empty when nothing waits."""
+        """The bytes to send next; empty when nothing waits."""
         return memoryview(self._waiting[0][1])[self._begun :] if self._waiting else memoryview(b"")
 
     def taken(self, count: int) -> None:
-        """The connection took so many of the bytes from `next_bytes`."""
+        """The connection took the first `count` bytes of `next_bytes`."""
         self._begun += count
         if self._begun == len(self._waiting[0][1]):
             self._size -= self._begun
@@ -86,7 +86,7 @@ class Outbox:
             self._waiting.popleft()
 
     def start_over(self, clock: float) -> None:
-        """For a new connection. `clock`: what reports of steps are sent at, by this worker's own."""
+        """Queue everything for a new connection. `clock`: the time now by this worker's clock."""
         self._kept = [_without_links(kept) for kept in self._kept]
         waiting = [_without_links(message) for message, _ in self._waiting if not isinstance(message, Heartbeat)]
         again = [kept for kept in self._kept if not any(kept == message for message in waiting)]
@@ -115,7 +115,7 @@ class Outbox:
         self._waiting.append((message, data))
         self._size += len(data)
         while self._size > MAX_WAITING:
-            first = 1 if self._begun else 0  # what has begun must be finished
+            first = 1 if self._begun else 0  # a message that is partly sent must be finished
             oldest = next((at for at, each in enumerate(self._waiting) if at >= first and _may_go(each[0])), None)
             if oldest is None:
                 return
@@ -124,12 +124,12 @@ class Outbox:
 
 
 def _without_links(message: Message) -> Message:
-    """Who could not be reached when the last connection broke may be reached now: the next generation will show it."""
+    """Peers that were out of reach before the connection broke may be in reach now; the next generation will show."""
     return msgspec.structs.replace(message, unreached=Unreached()) if isinstance(message, ExchangeBroken) else message
 
 
 def _sent_at(message: Message, clock: float) -> Message:
-    """Reports have totals and rows that may come twice: the time at which they are sent is all that changes."""
+    """Totals and rows of a report may arrive twice without harm; only its sending time must be new."""
     if not isinstance(message, Report) or not any(isinstance(event, StepsApplied) for event in message.events):
         return message
     replace = msgspec.structs.replace

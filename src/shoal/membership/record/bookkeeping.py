@@ -1,8 +1,7 @@
-"""What the record gets for each event: lines of events, lines of metrics, and what watchers are shown. Pure.
+"""What is written for each event: lines of events, lines of metrics, and what watchers are shown. Pure.
 
-Puts together which reports are written (`thinning`), the metrics (`metrics`), and what follows from applied steps alone
-(`standstills`). A coordinator that is started again goes on with what the last one had written. Not here: files
-(`journal`).
+Combines which reports are written (`thinning`), the metrics (`metrics`), and the standstills that follow from applied
+steps (`standstills`). A restarted coordinator continues the record of the last one. Not here: files (`journal`).
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from shoal.membership.record.standstills import Standstills
 from shoal.membership.record.thinning import Thinning
 from shoal.steps import MetricLine
 
-INSTANT = 1e-6  # seconds between what follows from an event, and it: no two are noted at the same time
-LATEST = 9  # instants between events, at least
+INSTANT = 1e-6  # seconds between an event and one that follows from it: no two events have the same time
+LATEST = 9  # instants between two events of the core, at least
 
 
 @dataclass
 class Written:
-    """What became of one event, in order."""
+    """What one event adds to the files and to the watchers' display, in order."""
 
     events: list[Record] = field(default_factory=list)
     metrics: list[MetricLine] = field(default_factory=list)
@@ -35,15 +34,15 @@ class Written:
 
 @dataclass(frozen=True)
 class Before:
-    """What an earlier coordinator of this go has written: its newest lines, in order."""
+    """What an earlier coordinator of this run wrote: its newest lines, in order."""
 
-    began: float | None = None  # time of the go's start
+    began: float | None = None  # when the run started
     events: Sequence[Record] = ()
     metrics: Sequence[MetricLine] = ()
 
 
 class Bookkeeping:
-    """Of one go of a job. `take` every event; no two have the same time."""
+    """For one run of a job. `take` every event; no two may have the same time."""
 
     def __init__(self, before: Before | None = None) -> None:
         before = before or Before()
@@ -51,8 +50,8 @@ class Bookkeeping:
         self._thinning = Thinning(began=before.began)
         self._metrics = Metrics(before.metrics[-1] if before.metrics else None)
         self._standstills = Standstills()
-        self._told = 0.0  # time of what was told last beside events
-        self._is_told = False  # a lost set of parameters, in the present generation
+        self._told = 0.0  # time of the last event that was derived here
+        self._is_told = False  # the loss of all parameters was noted in the present generation
         written: list[Sequence[Record | MetricLine]] = [before.events, before.metrics]
         for line in heapq.merge(*written, key=lambda line: line.time):
             if isinstance(line, Record):
@@ -63,7 +62,7 @@ class Bookkeeping:
     def take(self, record: Record) -> Written:
         event, written = record.event, Written()
         if isinstance(event, events.ParametersGone) and event.server is None:
-            if self._is_told:  # by another worker
+            if self._is_told:  # another worker has reported it
                 return written
             self._is_told = True
         if isinstance(event, events.JobStarted):
@@ -78,14 +77,14 @@ class Bookkeeping:
             self._apply(self._metrics.regroup(event.workers), record.time, written)
         elif isinstance(event, events.JobEnded):
             self._apply(self._metrics.finish(), record.time, written)
-            if self._began is not None:  # a coordinator that was started again counts from its own start
+            if self._began is not None:  # the core of a restarted coordinator counts from its own start
                 record = Record(record.time, msgspec.structs.replace(event, seconds=record.time - self._began))
         self._tell(self._standstills.note(record.event, record.time), record.time, written)
         self._put(record, written)
         return written
 
     def rest(self) -> Written:
-        """Everything that is held back: nothing more will come."""
+        """Everything that is held back: no more events will come."""
         written = Written(metrics=self._metrics.finish())
         written.events += self._thinning.rest()
         return written
@@ -95,7 +94,7 @@ class Bookkeeping:
         self._tell([resumed for line in lines for resumed in self._standstills.apply(line)], time, written)
 
     def _tell(self, resumed: list[events.ProgressResumed], time: float, written: Written) -> None:
-        """What follows from an event comes just before it."""
+        """Put derived events just before the event that they follow from."""
         for each in resumed:
             self._told = max(self._told + INSTANT, time - LATEST * INSTANT)
             self._put(Record(self._told, each), written)

@@ -1,7 +1,7 @@
 """The job's record: `events.jsonl`, `metrics.jsonl`, and the recent events in memory for late watchers.
 
-The coordinator is the only writer; a job that is resumed appends. Which lines there are is decided in `bookkeeping`.
-Not here: which events there are (`shoal.events`), and reading the files back.
+The coordinator is the only writer; a resumed job appends. `bookkeeping` decides which lines are written. Not here: the
+kinds of events (`shoal.events`), and reading the files back (`watch`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from shoal.steps import MetricLine
 Line = TypeVar("Line")
 FILE_NAME = "events.jsonl"
 METRICS_NAME = "metrics.jsonl"
-KEPT = 1000  # records that a watcher that comes late is shown
-LAST_LINE = 1024 * 1024  # bytes from the end of the record in which its last line is looked for
+KEPT = 1000  # newest records, which a late watcher is shown
+LAST_LINE = 1024 * 1024  # bytes at the end of the record in which its last line is looked for
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # what decoding foreign bytes can raise
 MOST_WAITING = 16 * 2**20  # bytes of lines that wait for a disk that cannot be written
 
@@ -35,19 +35,19 @@ class Journal:
     def __init__(self, run_dir: Path | None) -> None:
         self.recent: deque[Record] = deque(maxlen=KEPT)
         last = None if run_dir is None else _last_record(run_dir / FILE_NAME)
-        self.last_time = 0.0 if last is None else last.time  # of what was written before
-        # The last coordinator had written the end of the job, and another one only says so again.
+        self.last_time = 0.0 if last is None else last.time  # of the last record that an earlier coordinator wrote
+        # An earlier coordinator wrote the end of the job; this one only tells its clients.
         self._is_closed = last is not None and isinstance(last.event, JobEnded)
         self._books = Bookkeeping()
         self._run_dir = run_dir
         if run_dir is not None:
-            with contextlib.suppress(OSError):  # opening the files will fail too, and is tried again
+            with contextlib.suppress(OSError):  # opening the files will then fail too, which is tried again
                 run_dir.mkdir(parents=True, exist_ok=True)
         self._events_file = _Lines(None if run_dir is None else run_dir / FILE_NAME)
         self._metrics_file = _Lines(None if run_dir is None else run_dir / METRICS_NAME)
 
     def write(self, record: Record) -> list[Record]:
-        """Returns what watchers are shown: the event without rows of steps, and before it what follows from those."""
+        """Returns what watchers are shown: the event without its rows of steps, after events that follow from them."""
         if self._is_closed and isinstance(record.event, JobEnded):
             self.recent.append(record)
             return [record]
@@ -65,11 +65,11 @@ class Journal:
 
     @property
     def troubles(self) -> list[Trouble]:
-        """Files that could not be written at the last try."""
+        """Files that the last attempt could not write."""
         return [each for each in (self._events_file.trouble, self._metrics_file.trouble) if each is not None]
 
     def close(self) -> None:
-        """Also of a job whose end was never written: nothing is held back."""
+        """Write everything that is held back, even if the job's end was never noted."""
         self._append(self._books.rest())
         self._events_file.close()
         self._metrics_file.close()
@@ -84,16 +84,16 @@ class Journal:
 class _Lines:
     """A file that lines of JSON are appended to.
 
-    While it cannot be opened or written, lines wait, and go where the file ends once it can be: a disk that was full
-    for a while costs nothing. Beyond `MOST_WAITING` lines are lost, which `trouble` counts.
+    While the file cannot be opened or written, lines wait and are appended later: a disk that is full for a while costs
+    nothing. Beyond `MOST_WAITING` bytes lines are lost; `trouble` counts them.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._encoder = msgspec.json.Encoder()
         self._unwritten = bytearray()
-        self._error = ""  # of the last try; empty when that went well
-        self._lost = 0  # lines, since the last try that went well
+        self._error = ""  # of the last attempt; empty when it succeeded
+        self._lost = 0  # lines, since the last attempt that succeeded
         self._file: FileIO | None = None
         self.flush()
 
@@ -135,7 +135,7 @@ class _Lines:
 
 
 def job_start(run_dir: Path) -> JobStarted | None:
-    """How the job in a run directory was last started, by its record."""
+    """How the job in a run directory was last started, according to its record."""
     found = _start_record(run_dir)
     return found.event if found is not None and isinstance(found.event, JobStarted) else None
 
@@ -152,7 +152,7 @@ def _start_record(run_dir: Path) -> Record | None:
 
 
 def _written_before(run_dir: Path) -> Before:
-    """By an earlier coordinator of this go, as far as the ends of the files reach."""
+    """What an earlier coordinator of this run wrote, as far as the last megabyte of each file reaches."""
     started = _start_record(run_dir)
     began = 0.0 if started is None else started.time
     records, lines = _last_lines(run_dir / FILE_NAME, Record), _last_lines(run_dir / METRICS_NAME, MetricLine)
@@ -164,7 +164,7 @@ def _written_before(run_dir: Path) -> Before:
 
 
 def _last_lines(path: Path, kind: type[Line]) -> list[Line]:
-    """What a crash has torn is left out, and so is what the last megabyte begins with."""
+    """Without lines that a crash cut short, and without the incomplete line at the start of the last megabyte."""
     found: list[Line] = []
     with contextlib.suppress(OSError):
         for line in tail(path, LAST_LINE).splitlines():
@@ -174,7 +174,7 @@ def _last_lines(path: Path, kind: type[Line]) -> list[Line]:
 
 
 def _last_record(path: Path) -> Record | None:
-    """None also where a crash has torn the last line."""
+    """None also where a crash cut the last line short."""
     try:
         lines = tail(path, LAST_LINE).splitlines()
         return msgspec.json.decode(lines[-1], type=Record) if lines else None
@@ -183,7 +183,7 @@ def _last_record(path: Path) -> Record | None:
 
 
 def _is_torn(path: Path) -> bool:
-    """Whether a crash has cut the last line short, so that the next one must not be joined to it."""
+    """Whether a crash cut the last line short, so that the next line needs a newline before it."""
     try:
         return tail(path, 1) not in (b"", b"\n")
     except OSError:

@@ -1,7 +1,7 @@
 """The coordinator's decisions on disk, in `decisions.sqlite` of the run directory, before anybody hears of them.
 
-Covers writing durably, keeping what a full disk does not take, and reading back what an earlier process decided. Which
-decisions there are is in `decisions`; what is said about a disk is in `storage`.
+Writes decisions durably, keeps in memory what a full disk does not take, and reads back what an earlier process
+decided. Not here: the kinds of decisions (`decisions`), and what to announce about a disk (`storage`).
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from shoal.membership.core.decisions import Decision, Remembered, add_up, may_wa
 from shoal.membership.record.storage import Trouble
 
 FILE_NAME = "decisions.sqlite"
-BUSY_SECONDS = 0.05  # that a writer waits for somebody who reads the file; then it tries again later
-BUSY_PATIENCE = 1.0  # seconds after which a file that somebody else reads all the time is worth a word
+BUSY_SECONDS = 0.05  # that a writer waits while another process reads the file; then it tries again later
+BUSY_PATIENCE = 1.0  # seconds after which a file that is read by another process all the time is announced
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Decision] = msgspec.json.Decoder(Decision)
 
 
 class Ledger:
-    """One writer at a time: the run directory's lock sees to that."""
+    """Has one writer at a time: the run directory's lock guarantees that."""
 
     def __init__(self, run_dir: Path | None) -> None:
-        """Without a run directory nothing is kept, and nothing can be gone on with."""
+        """Without a run directory no decision is kept, and no later coordinator can go on with the job."""
         self._path = None if run_dir is None else run_dir / FILE_NAME
         self._database: sqlite3.Connection | None = None
-        self._was_there = False  # it has been opened: a new one would lack what is decided
-        self._waiting: list[Decision] = []  # that are not on disk yet
-        self._error = ""  # of the last try to write; empty when that went well
-        self._is_busy = False  # the error is that somebody else reads the file
+        self._was_there = False  # the file has been opened: if it is gone, a new one would lack earlier decisions
+        self._waiting: list[Decision] = []  # not on disk yet
+        self._error = ""  # of the last attempt to write; empty when it succeeded
+        self._is_busy = False  # the error is that another process reads the file
 
     @property
     def trouble(self) -> Trouble | None:
-        """The file that could not be written at the last try, if so."""
+        """Why the last attempt to write failed; None where it succeeded."""
         if not self._error:
             return None
         patience = BUSY_PATIENCE if self._is_busy else 0.0
         return Trouble(file=str(self._path), error=self._error, holds_up=not self._may_wait, patience=patience)
 
     def read(self) -> Remembered:
-        """What was decided before this process. A ShoalError where the file cannot be understood."""
+        """What earlier coordinators decided. Raises ShoalError where the file cannot be read."""
         if self._path is None or not os.path.lexists(self._path):
             return Remembered()
         try:
@@ -61,7 +61,7 @@ class Ledger:
             ) from None
 
     def add(self, decision: Decision) -> None:
-        """Nothing is on disk before `flush` has returned True."""
+        """Queue a decision. It is on disk once `flush` has returned True."""
         if self._path is not None:
             self._waiting.append(decision)
 
@@ -77,7 +77,7 @@ class Ledger:
         except (sqlite3.Error, OSError) as error:
             self._error = (error.strerror if isinstance(error, OSError) else None) or str(error)
             self._is_busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
-            self.close()  # a database that was opened on a read-only disk stays read-only
+            self.close()  # a database that was opened on a read-only disk would stay read-only
             return self._may_wait
         self._waiting.clear()
         self._error = ""

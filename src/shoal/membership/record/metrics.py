@@ -1,11 +1,10 @@
-"""Rows of all workers merged into one line per applied step, for `metrics.jsonl`. Pure: the caller says the time.
+"""Rows of all workers merged into one line per applied step, for `metrics.jsonl`. Pure: the caller passes the time.
 
-Lines are in the order of what happened: by generation, and within one by step, since every step is applied in one
-generation and states are ordered so. A step that is done again in a later generation, because nobody had its result
-any more, has a line again. A value is the mean over the workers that logged it, weighted by their samples. A line is
-complete when every member of the present generation has reported that step or a later one. Values logged outside loops
-have lines of their own, with no samples and no seconds, after the line of the step they follow. Not here: the file
-(`journal`).
+Lines are ordered by generation, and within a generation by step. A step that is redone in a later generation, because
+its result was lost, has a second line. A value is the mean over the workers that logged it, weighted by their samples.
+A line is complete when every member of the present generation has reported that step or a later one. Values logged
+outside loops have lines of their own, with no samples and no seconds, after the line of the step they follow. Not here:
+the file (`journal`).
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from shoal.events import StepsApplied
 from shoal.membership.record.worker_clocks import WorkerClocks
 from shoal.steps import MetricLine, SoFar, StepRow
 
-MOST_WAITING = 50_000  # lines that wait for a worker that has fallen silent; beyond, the oldest go as they are
-Key = tuple[int, int]  # generation, and twice the step; one more for values logged outside loops
+MOST_WAITING = 50_000  # lines that wait for a silent worker; beyond, the oldest are written as they are
+Key = tuple[int, int]  # generation, and twice the step, plus one for values logged outside loops
 NOTHING: Key = (-1, -1)
 
 
@@ -30,11 +29,11 @@ class _Waiting:
     __slots__ = ("rows", "time")
 
     def __init__(self) -> None:
-        self.time = math.inf  # the first worker's end of the step
+        self.time = math.inf  # when the first worker ended the step
         self.rows: dict[int, StepRow] = {}
 
     def put(self, worker: int, row: StepRow, time: float) -> None:
-        """A step that a worker reports again replaces what it said; outside loops its values add up."""
+        """A repeated report of a step replaces the earlier one; outside loops, values of both are kept."""
         self.time = min(self.time, time)
         known = self.rows.get(worker)
         if known is not None and row.is_outside:
@@ -46,7 +45,7 @@ class Metrics:
     """Rows in, complete lines out, each applied step once and in order."""
 
     def __init__(self, last: MetricLine | None = None) -> None:
-        """`last` is the last line that an earlier coordinator of the same go has written."""
+        """`last`: the last line that an earlier coordinator of the same run wrote."""
         self._clocks = WorkerClocks()
         self._reported: dict[int, Key] = {}  # by member: how far it has reported
         self._waiting: dict[Key, _Waiting] = {}
@@ -70,7 +69,7 @@ class Metrics:
         return self._complete()
 
     def finish(self) -> list[MetricLine]:
-        """Everything that is left: nothing more will come."""
+        """All remaining lines, complete or not: no more reports will come."""
         return self._lines(sorted(self._waiting))
 
     def _put(self, worker: int, row: StepRow, time: float) -> None:
@@ -96,7 +95,7 @@ class Metrics:
             waiting = self._waiting.pop(key)
             step, is_outside = divmod(key[1], 2)
             if is_outside and step < self._step:
-                continue  # of a script that runs from the top, in the middle of a job: it was logged before
+                continue  # logged before; this script runs again from the top in the middle of the job
             self._written, self._step = key, step
             self._time = max(self._time, waiting.time)
             lines.append(_line(list(waiting.rows.values()), self._time))
@@ -111,7 +110,7 @@ def _line(rows: list[StepRow], time: float) -> MetricLine:
         epoch=max(row.epoch for row in rows),
         generation=rows[0].generation,
         seconds=round(max(row.seconds for row in rows), 6),
-        # A worker that was killed may not have sent its row any more.
+        # A worker that was killed may not have sent its row.
         samples=max(sum(row.samples for row in rows), *(row.total for row in rows)),
         values=values,
         so_far=SoFar(rows[0].base, rows[0].used) if rows[0].used else msgspec.UNSET,
@@ -137,5 +136,5 @@ def _mean(weighted: list[tuple[int, float | None]]) -> float | None:
         total += weight * value
         weights += weight
         differ = differ or value != first
-    mean = total / weights if differ else first  # what all agree on is not rounded
+    mean = total / weights if differ else first  # a value that all workers agree on is not rounded
     return mean if mean is not None and math.isfinite(mean) else None

@@ -1,11 +1,11 @@
 """When training stood still, and what was done again: `ProgressResumed`, from applied steps and their times. Pure.
 
-Between two applied steps training stood still if the later one was applied in another generation, or nobody was heard
-of in between. It stood still from the one to the other, whoever knew of either and however many regroupings there were;
-so standstills never overlap. What was no training is left out: before the first step of a loop it counts from the
-loop's beginning, and outside loops from the first sign (a lost member, a new generation) until the script gets on. A
-silence may be noticed only when it is over: then a long time without a step just before belongs to it. Not here: what
-they are told as (`watch.incidents`).
+Training stood still between two applied steps if the later one was applied in another generation, or if no worker was
+heard from in between. The standstill lasts from the first of the two steps to the second, however many regroupings
+there were, so standstills never overlap. Time without training does not count: before the first step of a loop a
+standstill begins with the loop; outside loops it lasts from the first sign (a lost member, a new generation) until the
+script gets on. A silence may be noticed only after its end: then a long gap without a step just before belongs to it.
+Not here: how standstills are shown (`watch.incidents`).
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ SIGNS = (
     events.Waiting,
     events.GenerationFormed,
 )
-SILENCES = (events.WorkerExpelled, events.Waiting)  # signs that may come when what they are about is over
-MARKS = (*SIGNS, events.LoopStarted, events.LoopEnded, events.Evaluated, events.WorkerLeft)  # whose times count
-LATE = 10.0  # seconds by which a silence may be noticed after its end
-LONG, TIMES = 1.0, 10  # seconds between two steps, and times what is usual, that are a silence if a sign says so
-SLACK = 0.25  # seconds by which two measures of one time may differ
+SILENCES = (events.WorkerExpelled, events.Waiting)  # signs that may come after the end of the silence they report
+MARKS = (*SIGNS, events.LoopStarted, events.LoopEnded, events.Evaluated, events.WorkerLeft)  # events whose times matter
+LATE = 10.0  # seconds after its end within which a silence may be noticed
+LONG, TIMES = 1.0, 10  # a gap between steps of so many seconds, and so many times the usual gap, may be a silence
+SLACK = 0.25  # seconds by which two measurements of the same time may differ
 MOST_MARKS = 10_000  # since the last step
 MOST_VOID = 10_000  # tries that are remembered one by one
 REGROUPED = "the members regrouped"
 Mark = tuple[float, events.Event]
-Void = tuple[int, int, int | None]  # generation, step, and whose it was where each has its own
+Void = tuple[int, int, int | None]  # generation, step, and the worker where each has steps of its own
 
 
 @dataclass
 class _Standstill:
-    """From its first sign on."""
+    """Exists from its first sign on."""
 
     began: float
-    is_outside: bool  # nobody was training
-    seconds: float = 0.0  # more, that were over before the sign came
-    reason: str = ""  # empty: somebody was lost who did not matter
-    generation: int = 0  # the newest that was formed in it
+    is_outside: bool  # outside loops: nobody was training
+    seconds: float = 0.0  # of an earlier silence, which the sign came too late for
+    reason: str = ""  # empty: the sign had no consequence for training
+    generation: int = 0  # the newest that formed during the standstill
     until: float = math.inf
 
     def take(self, event: events.Event) -> None:
@@ -63,23 +63,23 @@ class _Standstill:
 
 
 class Standstills:
-    """Of one go of a job: `note` its events and `apply` its lines, in the order of the record."""
+    """For one run of a job: `note` its events and `apply` its lines, in the order of the record."""
 
     def __init__(self) -> None:
         self._last: MetricLine | None = None  # the last applied step
-        self._applied = AppliedSteps(is_cut=True)  # a job may be resumed, or its coordinator a new one
-        self._replaced = 0  # steps that servers had applied to values which the next generation's replace
+        self._applied = AppliedSteps(is_cut=True)  # earlier lines may be missing: a resumed job, a new coordinator
+        self._replaced = 0  # steps that servers had applied to values which the next generation replaces
         self._has_members = False  # there was a generation
         self._in_loop: bool | None = None  # after the last applied step; None: not known
-        self._base = -math.inf  # time of the last loop's beginning, or of a standstill's end: nothing counts before
-        self._generation = 0  # of the last standstill that was told
+        self._base = -math.inf  # when the last loop began or the last standstill ended: nothing counts before
+        self._generation = 0  # of the last reported standstill
         self._marks: deque[Mark] = deque(maxlen=MOST_MARKS)  # since the last applied step, in the order of their times
-        self._void: dict[Void, int] = {}  # tries that a later generation makes up for, with their samples
+        self._void: dict[Void, int] = {}  # samples of void tries, which a later generation redoes
         self._paces: deque[float] = deque(maxlen=32)  # seconds between the last steps
-        self._long = (-math.inf, 0.0)  # when a long time without a step was over that nobody has explained; its seconds
+        self._long = (-math.inf, 0.0)  # an unexplained long gap without a step: when it ended, and its seconds
 
     def note(self, event: events.Event, time: float) -> list[events.ProgressResumed]:
-        """What is over without a step: outside loops when the script gets on, else at the end of the job."""
+        """Standstills that end without a step: outside loops when the script gets on, else at the end of the job."""
         is_first = isinstance(event, events.GenerationFormed) and not self._has_members
         if isinstance(event, MARKS) and not is_first and (self._has_members or not isinstance(event, SIGNS)):
             self._marks.append((time, event))
@@ -95,28 +95,28 @@ class Standstills:
         return []
 
     def apply(self, line: MetricLine) -> list[events.ProgressResumed]:
-        """A step was applied. What is over by then."""
+        """A step was applied. Returns the standstills that have ended by then."""
         if line.is_outside:
             return []
         last, self._last = self._last, line
         if self._replaced and last is not None and line.generation > last.generation:
-            self._applied.reach(self._replaced)  # all lines of the generations before have come
+            self._applied.reach(self._replaced)  # all lines of earlier generations have come
             self._replaced = 0
         taken_back = self._applied.add_line(line)
-        if self._void:  # on some worker, and whole on another, whose state all go on from: it is not done again
+        if self._void:  # the step was void on one worker, but applied on another: it is not redone
             self._void.pop((line.generation, line.step - 1, None), None)
         found = self._between(last, line.time) if self._marks else []
         self._look_for_silence(last, line, is_explained=bool(found))
         is_new = last is not None and line.generation > max(last.generation, self._generation)
-        if not found and (taken_back[0] or is_new) and last is not None:  # what is known of it went with a coordinator
-            began = max(last.time, self._base)  # what was before is told already
+        if not found and (taken_back[0] or is_new) and last is not None:  # its events were lost with a coordinator
+            began = max(last.time, self._base)  # earlier time is reported already
             found = [_Standstill(began, is_outside=False, reason=REGROUPED, until=line.time)]
         for each in found:
             each.until = min(each.until, line.time)
         return [self._resumed(each, taken_back if each is found[-1] else (0, 0)) for each in found]
 
     def _passed_outside(self, time: float) -> list[events.ProgressResumed]:
-        """Of one inside a loop, a step that is not reported yet may have been the end."""
+        """Standstills outside loops that are over. One inside a loop may end with a step that is not reported yet."""
         before = self._marks.copy(), self._in_loop, self._base
         found = self._between(self._last, time)
         if found and all(each.is_outside and each.until < math.inf for each in found):
@@ -125,7 +125,7 @@ class Standstills:
         return []
 
     def _between(self, last: MetricLine | None, until: float) -> list[_Standstill]:
-        """Standstills since the last step. Marks that are later than the next one stay."""
+        """Standstills since the last step. Marks later than `until` stay in the queue."""
         base = self._base if last is None else max(self._base, last.time)
         in_loop = last is not None if self._in_loop is None else self._in_loop
         found: list[_Standstill] = []
@@ -142,7 +142,7 @@ class Standstills:
             if standing is not None and isinstance(event, SILENCES) and time - self._long[0] <= LATE:
                 standing.seconds, self._long = standing.seconds + self._long[1], (-math.inf, 0.0)
             if isinstance(event, events.LoopStarted):
-                is_again = standing is not None and bool(standing.reason)  # everybody begins anew
+                is_again = standing is not None and bool(standing.reason)  # all workers begin the loop again
                 in_loop, base = True, base if is_again else time
             elif isinstance(event, events.LoopEnded):
                 in_loop = False
@@ -150,12 +150,13 @@ class Standstills:
         return [*found, standing] if standing is not None and standing.reason else found
 
     def _look_for_silence(self, last: MetricLine | None, line: MetricLine, *, is_explained: bool) -> None:
-        """A long time without a step may be explained later."""
+        """Remember a long gap without a step: a later sign may explain it."""
         if last is None:
             return
         seconds = line.time - last.time
         usual = statistics.median(self._paces) if self._paces and seconds >= LONG else math.inf
-        if seconds >= TIMES * usual and not is_explained and seconds <= line.seconds + SLACK:  # else it was no training
+        # If the step took less time than the gap, the rest of the gap was no training.
+        if seconds >= TIMES * usual and not is_explained and seconds <= line.seconds + SLACK:
             self._long = (line.time, seconds)
         self._paces.append(seconds)
 

@@ -1,4 +1,4 @@
-"""Files of the run directory that cannot be written for a while: what is said about that, and when. Pure.
+"""Files of the run directory that cannot be written for a while: what to announce, and when. Pure.
 
 Not here: writing them (`ledger`, `journal`), and asking the disk how much room it has (`coordinator`).
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from shoal.events import StorageFailed, StorageRestored
 
-REPEAT = 60.0  # seconds after which a trouble that lasts is said again
+REPEAT = 60.0  # seconds after which a lasting trouble is announced again
 
 StorageEvent = StorageFailed | StorageRestored
 
@@ -20,22 +20,22 @@ class Trouble:
     """A file that could not be written at the last try."""
 
     file: str  # path
-    error: str  # the system's words
-    holds_up: bool = False  # decisions wait for it
-    free: int | None = None  # bytes that its disk has left; None: not known
-    lost: int = 0  # lines that could not wait any longer and will be missing from it
-    patience: float = 0.0  # seconds that it may last before it is worth a word
+    error: str  # the operating system's message
+    holds_up: bool = False  # decisions wait for this file
+    free: int | None = None  # bytes left on its disk; None: not known
+    lost: int = 0  # lines that could wait no longer and will be missing from the file
+    patience: float = 0.0  # seconds that the trouble may last before it is announced
 
 
 @dataclass
 class _Known:
     since: float
     last: Trouble
-    said: float | None = None  # when; None: not yet
+    said: float | None = None  # when the trouble was last announced; None: not yet
 
 
 class StorageNews:
-    """One per coordinator. `look` after every try to write; times are seconds of any origin."""
+    """One per coordinator. Call `look` after every attempt to write; times are seconds of any origin."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}  # by file
@@ -45,7 +45,7 @@ class StorageNews:
         return not self._known
 
     def look(self, troubles: Sequence[Trouble], now: float) -> list[StorageEvent]:
-        """What there is to say, given all files that cannot be written now."""
+        """What to announce, given all files that cannot be written now."""
         out: list[StorageEvent] = []
         for trouble in troubles:
             known = self._known.setdefault(trouble.file, _Known(since=now, last=trouble))

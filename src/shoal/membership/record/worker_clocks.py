@@ -1,8 +1,8 @@
-"""When something happened that workers tell by their own clocks, in the coordinator's time. Pure but for `own_clock`.
+"""Translating times of workers' own clocks into the coordinator's time. Pure, except for `own_clock`.
 
-A report says when it was sent, by its sender's clock, and arrives later. The least difference between arrival and
-sending is the best guess of how far the two clocks are apart: what is late because a process stood still or a
-connection was down is placed where it happened. Clocks drift, so old differences are forgotten.
+A report says when it was sent, by its sender's clock, and arrives later. The smallest difference between arrival and
+sending is the best estimate of how far the two clocks are apart. With it, a report that was delayed by a stopped
+process or a broken connection gets the time at which it was sent. Clocks drift, so old differences are forgotten.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import math
 import time
 from collections.abc import Callable
 
-WINDOW = 300.0  # seconds by a worker's clock after which a new least difference is looked for; two windows count
+WINDOW = 300.0  # seconds by a worker's clock; the smallest difference of the last two windows counts
 
 
-# Seconds, never going back, whatever is done to the time of day; goes on while the machine is suspended.
+# Seconds; never goes back, even if the time of day is changed, and goes on while the machine is suspended.
 own_clock: Callable[[], float] = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 class _Difference:
-    """Between the coordinator's clock and that of one worker."""
+    """The difference between the coordinator's clock and one worker's clock."""
 
     __slots__ = ("before", "began", "now")
 
     def __init__(self, clock: float) -> None:
         self.began = clock  # of the present window
-        self.before = self.now = math.inf  # least difference in the last window, and in the present one
+        self.before = self.now = math.inf  # smallest difference in the last window, and in the present one
 
     def hear(self, clock: float, arrived: float) -> float:
         if not 0 <= clock - self.began < WINDOW:
@@ -41,7 +41,7 @@ class WorkerClocks:
         self._differences: dict[int, _Difference] = {}  # by worker
 
     def hear(self, worker: int, clock: float, arrived: float) -> float:
-        """A report that was sent at `clock`, by the worker's clock, arrived at this time.
+        """A report that the worker sent at `clock`, by its own clock, has arrived at `arrived`.
 
         Returns by how much the coordinator's clock is ahead of the worker's.
         """

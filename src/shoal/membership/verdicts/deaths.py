@@ -1,7 +1,7 @@
-"""What is said about workers that are dead or put out: pure words over what is known of them.
+"""How deaths and bad exits of workers are reported. Pure.
 
-How a process ended comes from whoever started it, step and operation from the survivors. Not here: who is dead, and
-what becomes of the job (`core`).
+The process that started a worker says how it ended; the survivors say in which step and operation. Not here: who is
+dead (`generations`), and what becomes of the job (`verdicts`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from shoal.wire.messages import ExchangeBroken
 
 
 class LastSeen:
-    """Step and operation of members' last moments: from a survivor's report, else from whoever has got furthest."""
+    """A dead member's last step and operation: from a survivor's report, else from the member that is furthest."""
 
     def __init__(self, members: Collection[Worker], reports: Mapping[int, ExchangeBroken]) -> None:
-        self._first = tuple(reports.items())[:2]  # nobody is a witness of its own death
+        self._first = tuple(reports.items())[:2]  # two, since one of them may be from the dead member itself
         self._by_peer: dict[int, ExchangeBroken] = {}
         for worker, report in reports.items():
             if report.peer is not None and report.peer != worker:
@@ -29,18 +29,18 @@ class LastSeen:
         self._furthest = (0, "") if furthest is None else (furthest.step, furthest.operation)
 
     def of(self, worker: Worker) -> tuple[int, str]:
-        witness = self._by_peer.get(worker.number)  # whoever waited for it knows best
+        witness = self._by_peer.get(worker.number)  # a member that waited for this one knows best
         if witness is None:
             witness = next((report for number, report in self._first if number != worker.number), None)
         own = (worker.step, worker.operation)
-        if witness is not None and not 0 < worker.point < witness.point:  # else it had not come to where they waited
+        if witness is not None and not 0 < worker.point < witness.point:  # it had come to the place of the witness
             return witness.step, witness.operation
         return self._furthest if self._furthest[0] > worker.step else own
 
 
 @dataclass(frozen=True)
 class BadExit:
-    """What is recorded of a process that was in no step, and the error of a job that ends by it."""
+    """The event about a process that ended outside any step, and the error of a job that ends because of it."""
 
     event: WorkerDied | WorkerFailed
     error: str  # class name
@@ -48,7 +48,7 @@ class BadExit:
 
 
 def bad_exit(number: int, worker: Worker | None, code: int) -> BadExit:
-    """A process ended badly: before it was in a generation, or after it had left."""
+    """Report a process that ended badly before it was in a generation, or after it had left."""
     name = f"worker {number}" if worker is None else worker.name
     when = _when(worker)
     text = f"{name} {reasons.how_it_exited(code)} {when}"

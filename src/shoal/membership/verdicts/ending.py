@@ -1,4 +1,4 @@
-"""The end of a job: the first reason wins, workers are told, and the record is closed when all is in it. Pure."""
+"""The end of a job: the first reason wins, workers are told, and the record is closed once it is complete. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from shoal.membership.core.publishing import JOB_ENDED, Publishing
 from shoal.membership.core.roster import Worker
 from shoal.wire.messages import Ended
 
-CLOSING_WAIT = 0.3  # seconds that the end of a job waits for what workers still have to say
-PUBLISHING_WAIT = 30.0  # seconds that it waits for a checkpoint whose parts are all written
-TELLING_WAIT = 3.0  # seconds in which a coordinator that was started again after the end tells whoever asks
+CLOSING_WAIT = 0.3  # seconds that the end of a job waits for the workers' last reports
+PUBLISHING_WAIT = 30.0  # seconds that the end of a job waits for a checkpoint whose parts are all written
+TELLING_WAIT = 3.0  # seconds that a coordinator which is started after the job's end stays to tell its clients
 
 
 class Ending:
     def __init__(self, audience: Audience, publishing: Publishing, clock: JobClock, *, now: float) -> None:
         self.ended: Ended | None = None  # decided, and told to the workers
-        self.is_over = False  # told to everybody; only turning away is left
+        self.is_over = False  # all clients are told; newcomers are turned away
         self._audience = audience
         self._publishing = publishing
         self._clock = clock
@@ -32,7 +32,7 @@ class Ending:
         self._is_remembered = False
 
     def remember(self, end: EndDecided) -> None:
-        """The job had ended when the last coordinator died: whoever comes soon is told."""
+        """The job had ended when the last coordinator died: tell clients that still come."""
         self.ended = Ended(exit_code=end.exit_code, error=end.error, text=end.text)
         self._outcome = "failed" if end.error else "interrupted" if end.exit_code else "finished"
         self._wait = TELLING_WAIT
@@ -40,11 +40,11 @@ class Ending:
 
     @property
     def is_telling(self) -> bool:
-        """Whoever comes is told how the job ended, rather than turned away."""
+        """New clients are told how the job ended instead of being turned away."""
         return self._is_remembered and not self.is_over
 
     def end(self, outcome: str, error: str, text: str, *, exit_code: int = 0, now: float) -> None:
-        """Workers are told now, watchers when the record is complete."""
+        """End the job. Workers are told now, watchers when the record is complete."""
         if self.ended is not None:
             return
         exit_code = by_name(error, text).exit_code if error else exit_code
@@ -55,7 +55,7 @@ class Ending:
         self._audience.send(self._audience.workers(), self.ended)
 
     def close(self, workers: Collection[Worker], now: float) -> None:
-        """Close the record and let everybody go, if it is time."""
+        """Close the record and tell the watchers, if it is time."""
         if self.ended is None or self.is_over:
             return
         may_come = self._is_remembered or any(worker.may_speak for worker in workers)

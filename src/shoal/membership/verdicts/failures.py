@@ -1,7 +1,7 @@
-"""Counting failures of the script, and of processes that do not get as far as a generation. Pure.
+"""Counting failures of the script, and of processes that end before they are in a generation. Pure.
 
-One failure costs one worker; the same failure again and again is the script's, and ends the job. Of processes that die
-at their start, those of one round count once.
+One failure costs one worker. The same failure again and again is a fault of the script and ends the job. Processes that
+die at their start count in rounds.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
-KEPT = 4096  # characters of a failure by which another is known to be the same: a traceback's end tells most
+KEPT = 4096  # characters of a failure that are compared: the end of a traceback tells most
 
 
 def sameness(text: str) -> str:
-    """What two failures share if they are the same: addresses, numbers of workers and samples may differ."""
+    """The text of a failure without numbers and addresses, which differ between workers and samples."""
     return _NUMBERS.sub("#", text)[-KEPT:]
 
 
@@ -23,12 +23,12 @@ class Failures:
     """Of one job."""
 
     def __init__(self, limit: int, counted: Iterable[str] = ()) -> None:
-        """`counted` are the samenesses of failures before this coordinator."""
+        """`counted`: the `sameness` of each failure that an earlier coordinator counted."""
         self._limit = limit
         self._scripts = Counter(counted)
         self._rounds = 0
-        self._repeats = 0
-        self._repeated = -1  # the step after which that was
+        self._repeats = 0  # times that the code behind a loop was run again
+        self._repeated = -1  # the step after which it was
         self._newest = -1  # number of the newest process when a round was last counted
 
     def script_failed(self, text: str) -> int:
@@ -40,8 +40,8 @@ class Failures:
     def start_failed(self, worker: int, *, newest: int) -> int:
         """How many rounds of processes in a row have ended badly before they were in a generation.
 
-        Processes that were there already when the last round was counted belong to it: one blow may hit them all.
-        `newest` is the highest number that any process has.
+        A process that was already started when the last round was counted belongs to that round: one cause may hit all
+        of them. `newest` is the highest number of any process.
         """
         if worker > self._newest:
             self._rounds += 1

@@ -1,9 +1,9 @@
-"""The end of the script: who has come to it, when all may go, and whose last lines are still to run. Pure.
+"""The end of the script: which workers have come to it, when all are released, and whose last lines still run. Pure.
 
-A worker whose function has returned says so and stays, with its state, until every member has: were one of them lost
-before, the others run again what it may not have run, and need that state. Then all are released at once. What stands
-behind `shoal.main` runs after that; the job is over when every script has come to its last line. Not here: going back
-(`alignment`), and how an end is told (`ending`).
+A worker whose function has returned says so and keeps its state until every member is done: if a member is lost before,
+the others run its unfinished code again and need that state. Then all are released at once. The code behind
+`shoal.main` runs after that; the job is over when every script has come to its last line. Not here: going back
+(`alignment`), and how the end is announced (`ending`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Finishing:
         self._publishing = publishing
 
     def remember(self, known: Remembered, now: float) -> None:
-        """Members that were released, and whose scripts may not have come to their last lines."""
+        """Release again the members that an earlier coordinator released: their scripts may still run."""
         for member in known.running_on:
             self._release(self.generations.workers.setdefault(member.worker, remembered(member, 0, now)))
         if known.is_released:
@@ -38,7 +38,7 @@ class Finishing:
     # What workers say
 
     def done(self, worker: Worker, said: Done, now: float) -> None:
-        """Its function has returned. Whoever is not in the current generation waits as one that wants to be let in."""
+        """The worker's function has returned. A worker outside the current generation waits to be let in."""
         current = self.generations.current
         if not worker.is_here:
             self.tell_released(worker)
@@ -54,14 +54,14 @@ class Finishing:
                 self._go_before_the_others(worker, said.reason, now)
 
     def leave(self, worker: Worker, leave: Leave, now: float) -> None:
-        """Its script has come to its last line, or it hands its place over."""
+        """The worker's script has come to its last line, or the worker hands its place over."""
         if worker.fate is Fate.RELEASED:
             worker.step = leave.step
             self._finish(worker, leave.reason, now)
         if not worker.is_here:
             return
         worker.step = leave.step
-        # Whoever was put out and finishes has a result of its own, which is not the job's.
+        # A worker that was put out and then finishes has a result of its own, which is not the job's.
         is_outside = self.generations.current is not None and not self.generations.is_member(worker)
         if not leave.is_handover and not is_outside:
             self._finish(worker, leave.reason, now)
@@ -73,14 +73,14 @@ class Finishing:
         self.generations.out(worker, reasons.handed_over(worker.number, leave.reason), now)
 
     def tell_released(self, worker: Worker) -> None:
-        """It has connected again, or asks again: it may not have heard that it was released."""
+        """The worker has connected again, or asks again: it may not have heard that it was released."""
         if worker.fate in (Fate.RELEASED, Fate.FINISHED) and worker.client is not None:
             self._audience.send((worker.client,), Released())
 
     # What follows
 
     def settle(self, now: float) -> None:
-        """Release the members, if all are done and none was lost."""
+        """Release the members if all are done and none was lost."""
         members = tuple(self.generations.members.values())
         if not (members and self.generations.is_fine and all(worker.is_done for worker in members)):
             return
@@ -94,16 +94,16 @@ class Finishing:
         self._audience.send(tuple(worker.client for worker in members if worker.client is not None), Released())
 
     def ended_well(self, worker: Worker, now: float) -> None:
-        """Its process ended with 0 after it was released: that was its last line, whether it said so or not."""
+        """A released worker's process ended with 0: its script came to its last line, whether it said so or not."""
         self._finish(worker, "its process ended with exit code 0", now)
 
     @property
     def is_open(self) -> bool:
-        """Some scripts run on to their last lines."""
+        """Some scripts have not come to their last lines yet."""
         return any(worker.fate is Fate.RELEASED for worker in self.generations.workers.values())
 
     def vanished(self, now: float) -> Worker | None:
-        """One of those that is not heard of any more, and whose end nobody has seen."""
+        """A released worker that is no longer heard from and whose exit nobody has reported."""
         for worker in self.generations.workers.values():
             if worker.fate is Fate.RELEASED and worker.client is None and now - worker.heard >= self._grace:
                 return worker

@@ -1,6 +1,6 @@
-"""What ends the job, and what only costs it a worker: failures, processes that end, and everybody being done. Pure.
+"""What ends the job and what only costs it a worker: failures, exits of processes, all workers being done. Pure.
 
-Not here: deaths of members, after which the others go on (`generations`), and how an end is told (`ending`).
+Not here: deaths of members, after which the others go on (`generations`), and how the end is announced (`ending`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shoal.wire.messages import Failed, Join
 
 @dataclass(frozen=True)
 class Failure:
-    """Of the script, on one worker."""
+    """A failure of the script on one worker."""
 
     step: int
     error: str  # class name
@@ -36,7 +36,7 @@ class Verdicts:
     def __init__(
         self, config: JobConfig, audience: Audience, finishing: Finishing, ending: Ending, stop: Stopping
     ) -> None:
-        self.expects_workers = False  # the script is one that joins; False: nobody knows before somebody has
+        self.expects_workers = False  # the script's workers join; False: not known before the first one has joined
         self.exits: dict[int, int] = {}  # exit codes by worker number, joined or not
         self._config = config
         self._audience = audience
@@ -45,14 +45,14 @@ class Verdicts:
         self._ending = ending
         self._stop = stop
         self._failures = Failures(config.max_failures)
-        self._failed: list[tuple[Worker, Failed]] = []  # not judged yet: a death may be behind it
-        self._has_applied = False  # a step of this job
-        self._last_failure: Failure | None = None  # after which no step was applied
-        self._turned_away: set[int] = set()  # newcomers that run something else than the job; that is on record
+        self._failed: list[tuple[Worker, Failed]] = []  # not judged yet: a death may have caused the failure
+        self._has_applied = False  # a step of this job was applied
+        self._last_failure: Failure | None = None  # None once a step was applied after it
+        self._turned_away: set[int] = set()  # newcomers with another script or version; events name them
         self._known_before = -1  # numbers up to this were given before this coordinator was started again
 
     def remember(self, known: Remembered, highest: int) -> None:
-        """Go on after an earlier coordinator; it had given numbers up to `highest`."""
+        """Go on after an earlier coordinator, which gave numbers up to `highest`."""
         self._failures = Failures(self._config.max_failures, known.failures)
         self._has_applied = known.generation is not None
         self._known_before = highest
@@ -72,7 +72,7 @@ class Verdicts:
     # What is heard
 
     def failed(self, worker: Worker, failed: Failed, now: float, *, newest: int) -> bool:
-        """Whether that is news: not if it only repeats why the job ended. `newest`: the highest number given."""
+        """Whether the failure is news, not a repetition of why the job ended. `newest`: the highest number given."""
         text = reasons.shortened(failed.text)
         if failed.error == TermsDiffer.__name__:
             self._turn_away(worker.number, text, now, is_guest=worker.is_guest, newest=newest)
@@ -86,9 +86,9 @@ class Verdicts:
         return True
 
     def unlike(self, join: Join, now: float, *, is_guest: bool, newest: int) -> str:
-        """Why a worker with other versions than the others' is turned away; empty where it has the same.
+        """Why a worker is turned away whose versions differ from the others'; empty where they are the same.
 
-        At a start nobody else can take its place, unless somebody has added it: the job ends.
+        Before the first generation this ends the job, since no other worker can take its place, unless it is a guest.
         """
         text = admission.unlike(join, self._generations.workers.values())
         if text and self._generations.current is None and not is_guest:
@@ -98,10 +98,10 @@ class Verdicts:
         return text
 
     def _turn_away(self, number: int, text: str, now: float, *, is_guest: bool, newest: int) -> None:
-        """A newcomer runs something else than the job: the members go on, and it is the newcomer that ends.
+        """A newcomer runs something else than the job: the newcomer ends, and the members go on.
 
-        A process that the launcher started in the place of another has failed to start. Where too few members are left
-        to go on, too many of these in a row end the job: the next one would be turned away too.
+        A replacement that the launcher started counts as a failed start. Where too few members are left to go on, too
+        many failed starts in a row end the job: the next replacement would be turned away too.
         """
         self._turned_away.add(number)
         error = TermsDiffer.__name__
@@ -116,13 +116,13 @@ class Verdicts:
             self._ending.end("failed", error, f"worker {number} was turned away: {text}{times}", now=now)
 
     def exited(self, number: int, code: int, now: float, *, newest: int) -> None:
-        """A process has ended, of a worker or of one that never became one. `newest`: the highest number given."""
+        """A process has ended, whether it had joined or not. `newest`: the highest number given."""
         if number in self.exits or self._ending.ended is not None:
             return
         self.exits[number] = code
         worker = self._generations.workers.get(number)
         if worker is None and (self.was_known(number) or number in self._turned_away):
-            return  # an earlier coordinator has heard of it, or it was not let in
+            return  # an earlier coordinator was told of this exit, or the process was turned away
         if worker is not None:
             worker.exit_code = code
         if worker is not None and worker.is_here:
@@ -137,7 +137,7 @@ class Verdicts:
             self._bad_exit(bad_exit(number, worker, code), worker, now, newest=newest)
 
     def _bad_exit(self, found: BadExit, worker: Worker | None, now: float, *, newest: int) -> None:
-        """In no step: before it was in a generation, which may happen, or after its function had returned."""
+        """A process ended badly before it was in a generation, or after its function had returned."""
         self._audience.note(found.event)
         is_at_end = worker is not None and worker.fate in (Fate.RELEASED, Fate.FINISHED)
         if worker is not None and not is_at_end:
@@ -145,7 +145,7 @@ class Verdicts:
         if self._is_hopeless_start(found, newest) or is_at_end:
             self._ending.end("failed", found.error, found.text, now=now)
         elif self._is_through or any(member.is_connected for member in self._generations.members.values()):
-            return  # they hold the job's state, and go on or wait for somebody who starts better
+            return  # the members hold the job's state, and go on or wait for a process that starts well
         elif self._stop.reason is None:
             count = self._failures.start_failed(found.event.worker, newest=newest)
             if self._failures.is_too_many(count):
@@ -153,8 +153,10 @@ class Verdicts:
                 self._ending.end("failed", found.error, found.text + (rounds if count > 1 else ""), now=now)
 
     def _is_hopeless_start(self, found: BadExit, newest: int) -> bool:
-        """Nobody has joined or was replaced yet. A script that fails then fails everywhere, and a plain one that is
-        killed cannot be replaced: the others may be in the middle of something with it.
+        """Whether a bad exit before anybody joined ends the job at once, while nobody was replaced.
+
+        A script that fails this early fails everywhere. A plain script that is killed cannot be replaced: the others
+        may be in the middle of an exchange with it.
         """
         if self._generations.workers or newest >= self._config.workers:
             return False
@@ -164,19 +166,19 @@ class Verdicts:
 
     @property
     def _goes_on(self) -> bool:
-        """Enough members are there, whether at work or on the way into the next generation; or nobody is needed."""
+        """Enough members are connected, at work or on the way into the next generation; or none is needed any more."""
         needs_few = self._stop.reason is not None or self._generations.has_result
         here = sum(worker.is_connected for worker in self._generations.members.values())
         return self._is_through or here >= (1 if needs_few else self._config.fewest)
 
     @property
     def _is_through(self) -> bool:
-        """All members were released: whoever else is there has nothing to do with the job any more."""
+        """All members were released: other workers have nothing to do with the job any more."""
         generations = self._generations
         return generations.has_result and not generations.members and generations.is_fine
 
     def judge(self, now: float) -> None:
-        """Unless somebody may have died before it: then the failure is likely to be a consequence, and waits."""
+        """Decide about failures, unless a member may have died: then the failure may be a consequence, and waits."""
         if not self._failed or self._generations.has_suspects:
             return
         unjudged, self._failed = self._failed, []
@@ -185,7 +187,7 @@ class Verdicts:
             is_of_script = isinstance(error, ScriptFailed)
             is_foreign = self._is_through or worker.is_guest or not is_of_script
             if not worker.first_generation and self._goes_on and is_foreign:
-                continue  # a newcomer could not start, which is on record; nobody at work has anything to do with it
+                continue  # a newcomer could not start, which an event says; the members are not affected
             text = reasons.failure(worker.number, failed, of_script=is_of_script)
             if is_of_script and self._has_applied:
                 self._audience.journal(FailureCounted(sameness(failed.text)))
@@ -196,19 +198,19 @@ class Verdicts:
                     continue
                 text += f"\nIt failed in this way {count} times." if count > 1 else ""
             elif isinstance(error, ServersLost) and self._has_others(worker):
-                # The link between it and the servers may be cut. Where the servers are gone, the others fail too.
+                # Its link to the servers may be cut. If the servers are gone, the others will fail too.
                 self._generations.lose(worker, reasons.lost_its_servers(worker.number), now)
                 continue
             outcome = "interrupted" if isinstance(error, Interrupted) else "failed"
             self._ending.end(outcome, type(error).__name__, text, now=now)
 
     def _has_others(self, worker: Worker) -> bool:
-        """Members that go on without it, as far as anybody knows."""
+        """Whether other members can go on without this worker, as far as is known."""
         members = self._generations.members.values()
         return self._has_applied and any(member is not worker and member.is_connected for member in members)
 
     def finish(self, now: float, *, is_tick: bool) -> None:
-        """End the job when everybody is done, or when some will never come to what the others wait for."""
+        """End the job when all workers are done, or when no worker is left and none can come."""
         if self._generations.current is None:
             self._finish_without_generation(now)
         elif not self._generations.members:
@@ -222,7 +224,7 @@ class Verdicts:
                 self.carry_out(verdict, now)
 
     def _finish_scripts(self, now: float) -> None:
-        """All members have come to the end of their functions; what stands behind may still run."""
+        """The functions of all members have returned; the code behind `shoal.main` may still run."""
         if (lost := self._finishing.vanished(now)) is not None:
             self._ending.end("failed", WorkerLost.__name__, reasons.lost_at_the_end(lost.name), now=now)
         elif not self._finishing.is_open:
@@ -233,14 +235,14 @@ class Verdicts:
         self._ending.end("failed", verdict.error, verdict.text, now=now)
 
     def went_back(self, step: int, now: float) -> None:
-        """All run the code behind a loop again, after this step, since a worker was lost in it."""
+        """All members run the code behind a loop again, after this step, since a worker was lost in it."""
         count = self._failures.went_back(step)
         if self._failures.is_too_many(count):
             text = reasons.lost_behind_the_loop(self._generations.loss, count)
             self._ending.end("failed", WorkerLost.__name__, text, now=now)
 
     def _finish_without_generation(self, now: float) -> None:
-        """Plain scripts never join. Of others, all do, or none."""
+        """The workers of a plain script never join. Of any other script, all workers must join."""
         needed, workers = self._config.workers, self._generations.workers
         clean = sorted(
             number for number, code in self.exits.items() if code == 0 and number < needed and number not in workers
@@ -255,7 +257,7 @@ class Verdicts:
             self._end_finished(f"{reasons.all_of(needed, 'worker', 'workers')} finished", now)
 
     def _end_finished(self, text: str, now: float) -> None:
-        """A script that failed on one worker after the last step has not done all that it should."""
+        """All workers have finished. If a script failed after the last step, the job has failed all the same."""
         if self._last_failure is not None:
             self._ending.end("failed", self._last_failure.error, self._last_failure.text, now=now)
         elif self._stop.agreed is not None:
@@ -264,7 +266,7 @@ class Verdicts:
             self._ending.end("finished", "", text, now=now)
 
     def end_interrupted(self, reason: str, now: float) -> None:
-        if self._stop.is_by_signal and self._stop.reason is not None:  # somebody has said why before
+        if self._stop.is_by_signal and self._stop.reason is not None:  # the first reason counts
             self._ending.end("interrupted", "", self._stop.reason, exit_code=self._stop.exit_code, now=now)
         else:
             self._ending.end("interrupted", Interrupted.__name__, reason, now=now)

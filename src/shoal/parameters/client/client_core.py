@@ -17,6 +17,7 @@ from shoal.parameters.client.client_layout import ClientLayout
 from shoal.parameters.client.client_memory import StagingMemory
 from shoal.parameters.client.client_servers import ClientConfig, Link, ServerLinks
 from shoal.parameters.client.client_thread import ClientThread
+from shoal.parameters.client.lineage import Lineage
 from shoal.wire.parameter_messages import Answered, AnyNote, KeyList, Moved, Refusal, Released, StageEnd
 from shoal.wire.tables import TableSpec
 
@@ -54,8 +55,7 @@ class ClientCore:
         self.epoch = 0  # counts interruptions: what began before one is dead
         self._interruption: str | None = None
         self._is_closed = False
-        self._known: set[int] = set()  # servers of the last map
-        self._origin: int | None = None  # of the ledger that they have; None: nobody has said it yet
+        self.lineage = Lineage()
         self._numbers = itertools.count(1)
         self._activities: list[Activity] = []
         self._requests: dict[int, Activity] = {}
@@ -69,6 +69,8 @@ class ClientCore:
         return number
 
     def begin(self, activity: Activity) -> None:
+        if self.lineage.is_lost:  # nothing may have been under way that could fail when that was heard
+            activity.failure = activity.failure or ParametersLost.all()
         self._activities.append(activity)
         self.thread.do(activity.pump)
 
@@ -152,8 +154,7 @@ class ClientCore:
     def map_changed(self) -> None:
         if self.links.map is None:
             return
-        known, self._known = self._known, {server.number for server in self.links.map.servers}
-        if known and not known & self._known:
+        if self.lineage.map_changed(self.links.map):
             self._lose_all()
         if self.table is None:
             return
@@ -163,9 +164,8 @@ class ClientCore:
         self._pump()
 
     def link_ready(self, link: Link, origin: int) -> None:
-        if self._origin not in (None, origin):  # it was in a map with those that knew the one before, for too short
+        if self.lineage.heard_origin(origin):
             self._lose_all()
-        self._origin = origin
         # What it said on an earlier connection may be lost: whether it still reads what was staged there.
         for slot in self.memory.owed_by(link.server.number) if self.memory is not None else ():
             if slot.push is not None and slot.layout is not None:
@@ -216,7 +216,6 @@ class ClientCore:
         lost = ParametersLost.all()
         for activity in self._activities:
             activity.failure = activity.failure or lost
-        self._origin = None
         self.thread.changed.notify_all()
 
     def _pump(self) -> None:

@@ -119,6 +119,7 @@ class ParameterClient:
             elif core.table.digest != table.digest:
                 raise ShoalError("the table was defined before, and it was another one")
         core.wait_for(lambda: core.links.is_whole or None)
+        self._begin_anew()
         return self._run(Defining(core, table))
 
     def await_map(self) -> ServerMap:
@@ -132,6 +133,12 @@ class ParameterClient:
             return self._core.links.map
 
     @property
+    def origin(self) -> int | None:
+        """Version of the map that the servers' ledger began with; None: no server has said it yet."""
+        with self._core.thread.changed:
+            return self._core.lineage.origin
+
+    @property
     def sent(self) -> Sent:
         """To servers, so far."""
         with self._core.thread.changed:
@@ -140,6 +147,7 @@ class ParameterClient:
     # The ledger
 
     def enrol(self, terms: EnrolTerms) -> Done:
+        self._begin_anew()
         entry = Enrol(
             worker=self._worker,
             request=0,
@@ -292,6 +300,11 @@ class ParameterClient:
             connection.endpoint.close()
 
     # Pieces of the above
+
+    def _begin_anew(self) -> None:
+        """From here on the ledger that servers have now is the one that counts."""
+        with self._core.thread.changed:
+            self._core.lineage.begin_anew()
 
     def _get(self, kind: type[Wanted], entry: Proposal) -> Wanted:
         return _wanted(kind, entry, self._propose(entry))

@@ -13,10 +13,8 @@ import math
 import selectors
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import islice
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from shoal.errors import Refused, WireError
 from shoal.parameters.connections.large_bodies import LargeBodies
@@ -26,6 +24,7 @@ from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.handshake import ConnectorHandshake, Key, ListenerHandshake
 from shoal.transport.connection.introduction import CLOSED, Introduction, begin_to_connect
 from shoal.transport.connection.name_lookup import Place
+from shoal.transport.connection.sending import SendQueue
 from shoal.values import Address
 from shoal.wire.note import Note
 from shoal.wire.note_frames import encode_note
@@ -34,7 +33,6 @@ from shoal.wire.parameter_messages import AnyNote, Refusal
 UNACKNOWLEDGED_MS = 30_000  # a connection whose bytes nobody acknowledged for so long is dead
 TURN_BYTES = 8 * 1024 * 1024  # read from one connection before the others have their turn
 LAST_BYTES = 1024 * 1024  # of a connection that is given up, which are read and thrown away
-MOST_PARTS = 64  # per call of sendmsg
 MAX_UNREAD_NOTES = 64 * 1024 * 1024  # bytes of heads and bodies that wait for an end that does not read
 FIRST_BODY_BYTES = 64 * 1024  # of whoever has not said yet who it is
 GROWING = "growing"  # why it is held
@@ -57,15 +55,10 @@ class Hearer(Protocol):
         """It is gone, not by `close`."""
 
 
-class _Part:
-    """Bytes that wait to be sent. `key` names memory that its owner may want back: see `Connection.detach`."""
+class _Payload(NamedTuple):
+    """Marks memory that its owner may want back: see `Connection.detach`."""
 
-    __slots__ = ("bytes", "is_note", "key")
-
-    def __init__(self, data: memoryview, key: object, is_note: bool) -> None:
-        self.bytes = data
-        self.key = key
-        self.is_note = is_note
+    key: object
 
 
 class Connection:
@@ -83,11 +76,10 @@ class Connection:
         self.slice_seconds = math.inf  # longest time in one turn for what it says; others have their turn then
         self.bytes_in = 0
         self.bytes_out = 0
-        self.unsent = 0  # bytes in the queue
         self._hearer = hearer
         self._met = met
-        self._parts: deque[_Part] = deque()
-        self._unread_notes = 0  # bytes of notes among `unsent`
+        self._queue: SendQueue[_Payload | int] = SendQueue()  # notes are marked with how many bytes they have
+        self._unread_notes = 0  # bytes of notes in it
         self._held: list[tuple[Note, memoryview | None, object]] = []  # sent before it was proved
         self._is_ending = False  # close when everything is sent
         self._reader = NoteReader(
@@ -127,6 +119,11 @@ class Connection:
         return self._met.handshake.purpose
 
     @property
+    def interceptor(self) -> str:
+        """As in `Introduction`."""
+        return self._met.interceptor
+
+    @property
     def session(self) -> bytes:
         """A key of this connection alone, which both ends have once it is proved."""
         return self._met.handshake.session
@@ -144,53 +141,40 @@ class Connection:
         if not self.is_proved:
             self._held.append((note, view, key))
             return
-        self._queue(encode_note(note, len(view) if view is not None else 0))
-        if view is not None and len(view):
-            self._parts.append(_Part(view, key, is_note=False))
-            self.unsent += len(view)
+        data = encode_note(note, len(view) if view is not None else 0)
+        self._queue.add(data, len(data))
+        self._unread_notes += len(data)
+        if view is not None:
+            self._queue.add(view, None if key is None else _Payload(key))
+        self.touched(self)
         if self._unread_notes > MAX_UNREAD_NOTES:
             self._fail(f"it has not read {self._unread_notes} bytes")
 
     def detach(self, key: object) -> None:
         """The memory of payloads sent under `key` is about to change: what is unsent of them is copied now."""
-        for part in self._parts:
-            if part.key is not None and part.key == key:
-                part.bytes = memoryview(bytes(part.bytes))
-                part.key = None
+        self._queue.detach(_Payload(key))
 
-    def _queue(self, data: bytes) -> None:
-        self._parts.append(_Part(memoryview(data), None, is_note=True))
-        self.unsent += len(data)
-        self._unread_notes += len(data)
-        self.touched(self)
+    @property
+    def unsent(self) -> int:
+        """Bytes that the kernel has not taken."""
+        return self._queue.size
 
     def flush(self) -> None:
         """Send what the kernel takes now."""
         try:
-            while self._parts and not self.is_closed:
-                sent = self.endpoint.sendmsg([part.bytes for part in islice(self._parts, MOST_PARTS)])
-                self._release(sent)
-        except BlockingIOError:
-            return
+            while self._queue and not self.is_closed:
+                sent = self._queue.push(self.endpoint)
+                if not sent:
+                    return
+                self.bytes_out += sent
+                for mark in self._queue.take_gone():
+                    if isinstance(mark, int):
+                        self._unread_notes -= mark
         except OSError as error:
             self._fail(_words(error))
             return
-        if self._is_ending and not self._parts:
+        if self._is_ending and not self._queue:
             self.close()
-
-    def _release(self, sent: int) -> None:
-        self.bytes_out += sent
-        self.unsent -= sent
-        while sent:
-            part = self._parts[0]
-            here = min(sent, len(part.bytes))
-            sent -= here
-            if part.is_note:
-                self._unread_notes -= here
-            if here == len(part.bytes):
-                self._parts.popleft()
-            else:
-                part.bytes = part.bytes[here:]
 
     # Receiving
 
@@ -302,7 +286,7 @@ class Connection:
         if not self._met.is_connected:
             return selectors.EVENT_WRITE
         wanted = selectors.EVENT_READ if self._wants_read else 0
-        return wanted | (selectors.EVENT_WRITE if self._parts else 0)
+        return wanted | (selectors.EVENT_WRITE if self._queue else 0)
 
     def ready(self, events: int) -> None:
         """The selector says so."""
@@ -324,9 +308,9 @@ class Connection:
         self.is_closed = True
         self.shrunk()
         self._reader.stop()
-        self._parts.clear()
+        self._queue.clear()
         self._held.clear()
-        self.unsent = self._unread_notes = 0
+        self._unread_notes = 0
         self.touched(self)
 
     def _fail(self, reason: str) -> None:
@@ -344,5 +328,4 @@ def _words(error: OSError) -> str:
 
 def _prepare(endpoint: socket.socket) -> None:
     if endpoint.family in (socket.AF_INET, socket.AF_INET6):
-        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)

@@ -32,6 +32,7 @@ class Doorway:
         self._keys = keys
         self._hearer = hearer
         self._door: Door[Connection] = Door(listener, self._take_in, Connection.close)
+        self.on_interception: Callable[[str], None] = lambda _: None  # told of hosts that decrypt, once for each
         self._is_watched = False
         self._board: Switchboard | None = None
 
@@ -49,6 +50,8 @@ class Doorway:
         for connection in self._door:
             if connection.is_closed:
                 self.settled(connection)
+                if self._door.is_news(connection.interceptor):
+                    self.on_interception(connection.interceptor)
         self._door.sweep(time.monotonic())
         self._watch()
 

@@ -57,6 +57,14 @@ class SpaceEnded:
 
 
 @dataclass(frozen=True)
+class InterceptionSeen:
+    """A listener of the group has refused a connection that somebody in between decrypts."""
+
+    source: str  # host that it came from
+    number: int | None  # of the server that listened; None: the keeper
+
+
+@dataclass(frozen=True)
 class MoreWanted:
     """An administrator asks for more servers."""
 
@@ -68,4 +76,7 @@ class StopWanted:
     """An administrator asks for the end of the group."""
 
 
-GroupEvent = ServerJoined | ServerLost | ServerRemoved | MapMade | BlocksLost | SpaceEnded | MoreWanted | StopWanted
+GroupEvent = (
+    ServerJoined | ServerLost | ServerRemoved | MapMade | BlocksLost | SpaceEnded
+    | InterceptionSeen | MoreWanted | StopWanted
+)  # fmt: skip

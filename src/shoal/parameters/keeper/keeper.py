@@ -20,7 +20,7 @@ from shoal.errors import AddressUnavailable, UsageError
 from shoal.parameters.connections.doorway import Doorway
 from shoal.parameters.connections.purposes import KEEPER_PURPOSE, keeper_job_purpose
 from shoal.parameters.connections.switchboard import Switchboard
-from shoal.parameters.keeper.group_events import GroupEvent
+from shoal.parameters.keeper.group_events import GroupEvent, InterceptionSeen
 from shoal.parameters.keeper.keeper_desk import KeeperDesk
 from shoal.parameters.keeper.server_group import GroupSettings, ServerGroup
 from shoal.parameters.keeper.space_terms import SpaceTerms
@@ -55,6 +55,7 @@ class Keeper:
         self._desk = KeeperDesk(group, on_event, config.silence_limit)
         self._door = _door(config.listen, self._keys, self._desk)
         self._desk.settled = self._door.settled
+        self._door.on_interception = lambda source: on_event(InterceptionSeen(source, None))
         self.address = Address(config.listen.host, self._door.address.port)
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._orders: deque[Callable[[float], None]] = deque()  # of other threads; each is called with the time

@@ -17,6 +17,7 @@ from shoal.parameters.keeper.cut_links import CutLinks
 from shoal.parameters.keeper.group_events import (
     BlocksLost,
     GroupEvent,
+    InterceptionSeen,
     MapMade,
     MoreWanted,
     SpaceEnded,
@@ -32,6 +33,7 @@ from shoal.wire.keeper_messages import (
     Filled,
     GroupNews,
     GroupStatus,
+    Intercepted,
     Lost,
     OpenSpace,
     ServerBeat,
@@ -232,6 +234,8 @@ class KeeperCore:
             if self._group.end(note.job, note.end):
                 self._tell_servers(out)
                 out.append(KeeperEvent(SpaceEnded(note.job, note.end.reason)))
+        elif isinstance(note, Intercepted):
+            out.append(KeeperEvent(InterceptionSeen(note.source, seat.number)))
         else:
             raise Refused(f"{type(note).__name__} is nothing that a server tells the keeper")
 

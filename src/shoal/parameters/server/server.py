@@ -33,7 +33,7 @@ from shoal.parameters.server.space.space import Space
 from shoal.parameters.server.space.worker_link import WorkerLink, refuse
 from shoal.transport.connection.handshake import Key
 from shoal.values import Address, ServerMap
-from shoal.wire.keeper_messages import Filled, GroupNews, ServerBeat, SpaceEnd
+from shoal.wire.keeper_messages import Filled, GroupNews, Intercepted, ServerBeat, SpaceEnd
 from shoal.wire.note import PARAMETER_VERSION, Note
 from shoal.wire.note_frames import MAX_BODY_BYTES
 from shoal.wire.parameter_messages import (
@@ -86,6 +86,7 @@ class Server:
         self._door = Doorway(Address(config.listen, 0), self._keys, self)
         at = KeeperAt(config.keeper, config.token, config.number)
         self._keeper = KeeperLink(at, self._door.address, self, self._beat)
+        self._door.on_interception = lambda source: self._keeper.send(Intercepted(source=source))
         self._peers = ServerPeers(config.number, config.token, self, self._connected)
         self._map: ServerMap | None = None
         self._spaces: dict[str, Space] = {}

@@ -10,7 +10,7 @@ from shoal.parameters.ledger.effects import Reply, Update
 from shoal.parameters.ledger.ledger import Ledger
 from shoal.plan.members.invariants import Violation
 from shoal.plan.served.served_job import ServedJob
-from shoal.plan.served.served_worker import ServedTerms
+from shoal.plan.served.served_terms import ServedTerms
 from shoal.plan.served.server_process import ServerProcess
 from shoal.wire.ledger_entries import AnyAnswer, AnyEntry, Committed, Push
 from shoal.wire.tables import PushId

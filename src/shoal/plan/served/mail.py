@@ -1,6 +1,7 @@
 """Messages between the simulated processes of a job with parameter servers: ordered, delayed, lost with connections.
 
-Unlike `plan.world.network` it knows no streams: a message is an action in the target's process. Not here: what is said.
+Unlike `plan.world.network` it knows no streams: a message is an action in the target's process. Servers are connected
+to each other by links, workers to servers by lines. Not here: what is said.
 """
 
 from __future__ import annotations
@@ -60,3 +61,30 @@ class Mail:
             self._made[link] += 1
             self._down.add(link)
             self.time.after(seconds, lambda: self.connect(one, other))
+
+
+class ServerLine:
+    """A worker's connection to a server. Once it is closed the worker hears nothing of it; the server still may."""
+
+    def __init__(self, mail: Mail, worker: Process, server: Process) -> None:
+        self._mail = mail
+        self._worker = worker
+        self._server = server
+        self._is_open = True
+        self._is_broken = False
+
+    def to_server(self, action: Action) -> None:
+        if not self._is_broken:
+            self._mail.send(self._worker, self._server, lambda: None if self._is_broken else action())
+
+    def to_worker(self, action: Action) -> None:
+        if self._is_open:
+            self._mail.send(self._server, self._worker, lambda: action() if self._is_open else None)
+
+    def close(self) -> None:
+        """By the worker. What it has sent still arrives."""
+        self._is_open = False
+
+    def break_off(self) -> None:
+        """What is on its way is lost in both directions."""
+        self._is_open, self._is_broken = False, True

@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from shoal.parameters.ledger.sequencer import Answer
 from shoal.plan.members.invariants import Violation
 from shoal.plan.served.mail import Mail
-from shoal.plan.served.served_worker import GenerationOrder, ServedTerms, ServedWorker
-from shoal.plan.served.server_process import ServerProcess
+from shoal.plan.served.served_terms import GenerationOrder, ServedTerms
+from shoal.plan.served.served_worker import ServedWorker
 from shoal.plan.served.simulated_group import SimulatedGroup
 from shoal.plan.world.virtual_time import Action, Process
-from shoal.values import ServerMap
 
-LOOK_SECONDS = 0.1
 TOGETHER = "a step is applied for all workers or for none"
+HEARD = "members of the newest generation are heard"
 
 
 class ServedJob:
@@ -35,18 +33,19 @@ class ServedJob:
         self._order: GenerationOrder | None = None
         self._coordinator = Process(self.time)
         self._present: dict[str, dict[int, tuple[int, Callable[[int], None]]]] = {}
-        self._map: ServerMap | None = None  # the newest that the coordinator has heard of
-        self._origin = 0  # of the ledger
-        group.on_answer = self._answer
-        group.watch(self._coordinator, self._hear_map)
         for _ in range(workers):
             self._start()
         self._form()
-        self._look_at_servers()
 
     @property
     def is_over(self) -> bool:
         return self.is_finished or bool(self.end_reason)
+
+    @property
+    def has_ledger(self) -> bool:
+        """Somebody has enrolled in the ledger that the servers have now: it was not begun when the job was over."""
+        ledger = self.group.members[0].sequencer.ledger
+        return ledger is not None and ledger.origin in {worker.origin for worker in self.workers.values()}
 
     # Meeting
 
@@ -65,7 +64,7 @@ class ServedJob:
         if where.startswith("enter") and self.terms.mode == "synchronous" and len(old) > 1:
             raise Violation(TOGETHER, f"workers enter a generation at steps {sorted(old)}")
         largest = max(value for value, _ in present.values())
-        self.is_finished = self.is_finished or (where.startswith("meet") and largest == -1)
+        self.is_finished = self.is_finished or where.startswith("end")
         for number, (_, tell_it) in present.items():
             self._release(self.workers[number], partial(tell_it, largest))
 
@@ -76,27 +75,21 @@ class ServedJob:
 
         self.mail.send(self._coordinator, worker, hear)
 
-    # Servers
+    # Failures
 
-    def _hear_map(self, map_: ServerMap) -> None:
-        self._map = map_
-        for worker in self.workers.values():
-            self._tell_map(worker)
+    def failed(self, worker: ServedWorker, generation: int, reason: str, *, is_lost: bool) -> None:
+        self.mail.send(worker, self._coordinator, lambda: self._hear_failure(generation, reason, is_lost=is_lost))
 
-    def _look_at_servers(self) -> None:
-        """End the job where the servers have begun a new ledger: there is no checkpoint to go on from."""
-        self._origin = self._origin or self.group.origin
-        if self.group.origin > self._origin and self._map is not None:
-            self.end_reason = f"all servers were lost, and what they held; {self._map.reason}"
-        self._coordinator.after(LOOK_SECONDS, self._look_at_servers)
-
-    def _tell_map(self, worker: ServedWorker) -> None:
-        if self._map is not None:
-            self.mail.send(self._coordinator, worker, partial(worker.hear_map, self._map))
-
-    def _answer(self, server: ServerProcess, answer: Answer) -> None:
-        worker = self.workers[answer.worker]
-        self.mail.send(server, worker, lambda: worker.hear_answer(answer.answer))
+    def _hear_failure(self, generation: int, reason: str, *, is_lost: bool) -> None:
+        """There is no checkpoint to go on from: where the ledger is lost, so is the job."""
+        if is_lost:
+            if not self.group.was_killed:
+                raise Violation(HEARD, f"a worker takes the ledger for lost: {reason}")
+            self.end_reason = self.end_reason or f"all servers were lost, and what they held: {reason}"
+        elif self._order is not None and generation == self._order.generation:
+            if not self.group.was_killed:
+                raise Violation(HEARD, reason)
+            self._form()
 
     # Faults
 
@@ -104,18 +97,24 @@ class ServedJob:
         """Kill a member, which is replaced; or stop it, so that it is put out and let in again when it is back."""
         members = [self.workers[number] for number in self._order.workers] if self._order is not None else []
         running = [worker for worker in members if _runs(worker)]
-        if self.is_over or sum(not worker.is_new for worker in running) < 2:
-            return  # somebody must know where the job is
+        if self.is_over or self.group.was_killed or sum(worker.knows_ledger for worker in running) < 2:
+            return  # somebody must know where the job is, and which ledger it had
         victim = self.time.random.choice(running)
         if kill:
             victim.die()
             self._start()
             self.time.after(self.time.between(0.001, 0.3), self._form)
             return
-        back = self.time.between(1.5, 5.0)
+        back = self.time.between(0.5, 5.0)
         victim.freeze(back)
         self.time.after(1.0, self._form)
         self.time.after(back + self.time.between(0.0, 2.0), self._form)
+
+    def disconnect(self) -> None:
+        """A connection of a worker to a server breaks."""
+        running = [worker for worker in self.workers.values() if _runs(worker)]
+        if running:
+            self.time.random.choice(running).lines.break_one()
 
     def join(self) -> None:
         """One more worker comes."""
@@ -139,7 +138,7 @@ class ServedJob:
     def _start(self) -> None:
         number = len(self.workers)
         self.workers[number] = worker = ServedWorker(self, number)
-        self._tell_map(worker)
+        self.group.watch(worker, worker.lines.hear_map)
 
 
 def _runs(process: Process) -> bool:

@@ -1,24 +1,26 @@
 """A simulated worker of a job on parameter servers: it enrols, leases, reads, pushes, meets, and dies.
 
 A worker is a generator that yields while it waits. It keeps to what a client promises: one request at a time, repeated
-with the same number when the servers change; gradients staged again when they must be; whatever it does is abandoned
-when a new generation is ordered. It keeps all that it was told, which is compared with the ledger at the end.
+with the same number when the servers or the connection change; gradients staged again when they must be; whatever it
+does is abandoned when a new generation is ordered, or when the servers' ledger is another one. It keeps all that it was
+told, which is compared with the ledger at the end. Not here: its connections (`server_lines`).
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Generator
+import contextlib
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from shoal.parameters.ledger.effects import Reading
 from shoal.parameters.ledger.ranges import merged, without
 from shoal.plan.members.invariants import Violation
-from shoal.plan.served.mail import Mail
-from shoal.plan.served.server_process import ServerProcess, WaitingPull
+from shoal.plan.served.mail import Mail, ServerLine
+from shoal.plan.served.served_terms import GenerationOrder, ServedTerms
+from shoal.plan.served.server_lines import ServerLines
+from shoal.plan.served.server_process import Proposed, ServerProcess, WaitingPull
 from shoal.plan.world.virtual_time import Process
-from shoal.values import ServerMap
 from shoal.wire.ledger_entries import (
     AnyAnswer,
     AnyEntry,
@@ -34,7 +36,7 @@ from shoal.wire.ledger_entries import (
     Void,
     Withdraw,
 )
-from shoal.wire.tables import LoopTerms, Number, PushId, PushTerms, Range
+from shoal.wire.tables import Number, PushId, PushTerms, Range
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -46,22 +48,8 @@ class NewOrder(Exception):
     """A new generation was ordered: whatever the worker does is abandoned."""
 
 
-@dataclasses.dataclass(frozen=True)
-class GenerationOrder:
-    generation: int
-    workers: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class ServedTerms:
-    """Of the whole job."""
-
-    mode: str  # synchronous or asynchronous
-    staleness: int | None
-    loop: LoopTerms
-    steps: int  # synchronous: how many to do
-    calls: float  # how likely a worker calls a meeting in an update
-    is_forgetful: bool = False  # workers forget their leases when a new generation is ordered
+class LedgerLost(Exception):
+    """The servers have another ledger than the one that the worker knows."""
 
 
 class WorkerSurroundings(Protocol):
@@ -73,6 +61,9 @@ class WorkerSurroundings(Protocol):
 
     def meet(self, worker: ServedWorker, where: str, value: int, tell: Callable[[int], None]) -> None: ...
 
+    def failed(self, worker: ServedWorker, generation: int, reason: str, *, is_lost: bool) -> None:
+        """The worker reports that it cannot go on in this generation; `is_lost`: as the ledger is another one."""
+
 
 class ServedWorker(Process):
     def __init__(self, around: WorkerSurroundings, number: int) -> None:
@@ -83,8 +74,10 @@ class ServedWorker(Process):
         self.has_finished = False
         self.is_new = True  # it has yet to enter a generation since it was started, or put out
         self._around = around
-        self._mail = around.mail
-        self._map: ServerMap | None = None
+        self.lines = ServerLines(self, self, around.mail, around.servers)
+        self.origin: int | None = None  # of the ledger that it enrolled in
+        self._is_asking = False  # something of servers, which fails when their ledger is lost
+        self._failure: LedgerLost | None = None  # to be raised in what it does
         self._order: GenerationOrder | None = None  # the newest
         self._taken: GenerationOrder | None = None  # the order that it acts upon
         self._generation = -1
@@ -93,7 +86,6 @@ class ServedWorker(Process):
         self._number = 0  # newest entry that it knows of
         self._known = 0  # meetings that it has heard of
         self._attended = 0
-        self._staged: set[tuple[PushId, int]] = set()
         self._holds: list[Range] = []
         self._reading: list[Reading] | None = None  # what the pull that it waits for will bring
         self._open_step: tuple[int, int] | None = None  # (generation, step) of a push whose outcome it does not know
@@ -101,12 +93,16 @@ class ServedWorker(Process):
         self._life = self._live()
         next(self._life)
 
+    @property
+    def knows_ledger(self) -> bool:
+        """It has enrolled, and would notice that the servers have another ledger."""
+        return self.origin is not None and not self.is_new
+
     # What comes from outside
 
-    def hear_map(self, map_: ServerMap) -> None:
-        if self._map is None or map_.version > self._map.version:
-            self._map = map_
-        self.go_on()
+    def lose_ledger(self) -> None:
+        if self._is_asking:
+            self._failure = LedgerLost("all servers that had the ledger are lost")
 
     def hear_order(self, order: GenerationOrder) -> None:
         self._order = order
@@ -122,20 +118,18 @@ class ServedWorker(Process):
     def go_on(self) -> None:
         if self.has_finished:
             return
+        failure, self._failure = self._failure, None
         try:
             if self._taken is not None and self._order is not self._taken:
                 self._life.throw(NewOrder())
+            elif failure is not None:
+                self._life.throw(failure)
             else:
                 next(self._life)
         except StopIteration:
             self.has_finished = True
 
     # What it does
-
-    @property
-    def _servers(self) -> ServerMap:
-        assert self._map is not None, "a worker begins when it knows the map"
-        return self._map
 
     def _live(self) -> Steps[None]:
         while True:
@@ -148,9 +142,18 @@ class ServedWorker(Process):
                 return
             except NewOrder:
                 self._taken = None
+            except LedgerLost as lost:
+                assert self._taken is not None, "what fails was ordered"
+                self._around.failed(self, self._taken.generation, str(lost), is_lost=True)
+                yield from self._wait_for_order()
+
+    def _wait_for_order(self) -> Steps[None]:
+        with contextlib.suppress(NewOrder):
+            yield from self._wait(lambda: False)
+        self._taken = None
 
     def _take_order(self) -> Steps[None]:
-        while self._order is None or self._map is None:
+        while self._order is None or self.lines.map is None:
             yield
         order = self._taken = self._order
         if self.is_new or self._around.terms.is_forgetful:
@@ -166,7 +169,11 @@ class ServedWorker(Process):
         self.is_new = False
         self._generation, terms = order.generation, self._around.terms
         rules: dict[str, Any] = {"workers": order.workers, "mode": terms.mode, "staleness": terms.staleness}
+        self.lines.lineage.begin_anew()
         done = yield from self._must(Done, lambda: Enrol(**self._who(), generation=order.generation, **rules))
+        if self.origin not in (None, self.lines.lineage.origin) or done.number < self._number:
+            raise LedgerLost("the servers have another ledger than this worker enrolled in before")
+        self.origin = self.lines.lineage.origin
         self._attended = self._known = done.meetings
         if order.generation == 1:  # first values; a loop that is planned before them would be forgotten
             if self.number == order.workers[0]:
@@ -217,7 +224,7 @@ class ServedWorker(Process):
             self._open_step = (self._generation, self.step)
             answer = yield from self._push()
             if isinstance(answer, Void):
-                yield from self._wait(lambda: False)  # the group is broken: a new generation is on its way
+                yield from self._give_up(answer)
             self._open_step = None
             self.step += 1
             yield from self._read()
@@ -235,10 +242,14 @@ class ServedWorker(Process):
     def _attend(self, *, is_over: bool = False) -> Steps[bool]:
         """True: all are at the end of the loop, and the job is over."""
         self._known = yield from self._meet(f"meet {self._generation}", -1 if is_over else self._known)
-        if self._known == -1:
-            return True
-        self._attended = self._known
-        return False
+        is_over = self._known == -1
+        self._attended = self._attended if is_over else self._known
+        if is_over or self.time.chance(0.2):
+            yield from self._sleep(self.time.between(0.0, 1.5))  # a script evaluates here, and asks for nothing
+        yield from self._read(is_bounded=False)
+        if is_over:
+            yield from self._meet(f"end {self._generation}", 0)
+        return is_over
 
     def _meet(self, where: str, value: int) -> Steps[int]:
         """Be in one place with all others of the order; the largest value that any of them brought."""
@@ -248,40 +259,40 @@ class ServedWorker(Process):
         yield from self._wait(lambda: bool(found))
         return found[0]
 
-    def _read(self) -> Steps[bool]:
+    def _read(self, *, is_bounded: bool = True) -> Steps[bool]:
         """False: a meeting was called instead."""
-        while True:
-            view = self._servers.version
-            found: list[Reading] = []
-            self._reading = found
-            server = self._around.servers[self.time.random.choice(self._servers.servers).number]
-            pull = WaitingPull(
-                self.number,
-                self._number,
-                self._attended,
-                answer=partial(self._reply, server, found),
-                is_wanted=partial(self._wants, found, self._taken),
-            )
-            self._mail.send(self, server, partial(server.pull, pull))
-            yield from self._wait(partial(self._has_word, found, view))
-            if found and found[0] is Reading.MEET:
-                self._known = max(self._known, self._attended + 1)
-            if found:
-                self._reading = None
-                return found[0] is Reading.NOW
+        found: list[Reading] = []
+        self._reading = found
+        with self._asking():
+            asked: ServerLine | None = None
+            while not found:
+                ready = self.lines.ready()
+                if ready and not self.lines.is_open(asked):
+                    number, asked = self.time.random.choice([*ready.items()])
+                    self._pull(asked, number, found, is_bounded=is_bounded)
+                yield
+        self._reading = None
+        if found[0] is Reading.MEET:
+            self._known = max(self._known, self._attended + 1)
+        return found[0] is Reading.NOW
 
-    def _wants(self, found: list[Reading], taken: GenerationOrder | None) -> bool:
-        return self._reading is found and self._order is taken
-
-    def _has_word(self, found: list[Reading], view: int) -> bool:
-        return bool(found) or self._servers.version > view
-
-    def _reply(self, server: ServerProcess, found: list[Reading], reading: Reading) -> None:
-        def hear() -> None:
+    def _pull(self, line: ServerLine, number: int, found: list[Reading], *, is_bounded: bool) -> None:
+        def hear(reading: Reading) -> None:
             found.append(reading)
             self.go_on()
 
-        self._mail.send(server, self, hear)
+        pull = WaitingPull(
+            self.number,
+            self._number,
+            self._attended,
+            is_bounded=is_bounded,
+            answer=lambda reading: line.to_worker(partial(hear, reading)),
+            is_wanted=partial(self._wants, found, self._taken),
+        )
+        line.to_server(partial(self._around.servers[number].pull, pull))
+
+    def _wants(self, found: list[Reading], taken: GenerationOrder | None) -> bool:
+        return self._reading is found and self._order is taken
 
     def _push(self, *, is_assign: bool = False, used: tuple[Range, ...] = ()) -> Steps[AnyAnswer]:
         while True:
@@ -302,53 +313,71 @@ class ServedWorker(Process):
         return Push(**self._who(), **same, terms=PushTerms(groups=GROUPS), step=self.step, used=used)
 
     def _stage(self) -> Steps[tuple[PushId, int]]:
-        while True:
-            self._pushes += 1
-            push, map_ = PushId(self.number, self._pushes), self._servers
-            for each in map_.servers:
-                self._stage_at(self._around.servers[each.number], push, map_.version)
-            wanted = {(push, each.number) for each in map_.servers}
-            yield from self._wait(partial(self._is_staged, wanted, map_.version))
-            if wanted <= self._staged:
-                return push, map_.version
+        """On all servers of the newest map; its version."""
+        with self._asking():
+            while True:
+                self._pushes += 1
+                push, map_ = PushId(self.number, self._pushes), self.lines.newest
+                staged: set[int] = set()
+                sent: set[ServerLine] = set()
+                while map_ is self.lines.map and len(staged) < len(map_.servers):
+                    for number, line in self.lines.ready().items():
+                        if number not in staged and line not in sent:
+                            sent.add(line)
+                            self._stage_at(number, line, push, staged)
+                    yield
+                if map_ is self.lines.map:
+                    return push, map_.version
 
-    def _is_staged(self, wanted: set[tuple[PushId, int]], view: int) -> bool:
-        return wanted <= self._staged or self._servers.version > view
-
-    def _stage_at(self, server: ServerProcess, push: PushId, view: int) -> None:
+    def _stage_at(self, number: int, line: ServerLine, push: PushId, staged: set[int]) -> None:
         def done() -> None:
-            self._staged.add((push, server.number))
+            staged.add(number)
             self.go_on()
 
-        self._mail.send(self, server, lambda: server.stage(push, view, lambda: self._mail.send(server, self, done)))
+        server, view = self._around.servers[number], self.lines.newest.version
+        line.to_server(lambda: server.stage(push, view, lambda: line.to_worker(done)))
 
     def _must(self, kind: type[T], make: Callable[[], AnyEntry]) -> Steps[T]:
-        """An answer of this kind; whoever gets another is no member, and waits for an order."""
+        """An answer of this kind; whoever gets another is no member, says so, and waits for an order."""
         answer = yield from self._ask(make)
         if not isinstance(answer, kind):
-            assert isinstance(answer, Void), f"{answer} answers {make()}"
-            yield from self._wait(lambda: False)
-        return answer  # type: ignore[return-value]  # the wait never ends
+            yield from self._give_up(answer)
+        return answer  # type: ignore[return-value]  # giving up never ends
+
+    def _give_up(self, answer: AnyAnswer) -> Steps[None]:
+        assert isinstance(answer, Void) and self._taken is not None, answer
+        self._around.failed(self, self._taken.generation, answer.reason, is_lost=False)
+        yield from self._wait(lambda: False)
 
     def _ask(self, make: Callable[[], AnyEntry]) -> Steps[AnyAnswer]:
-        """Propose, again whenever the servers change, until there is an answer."""
+        """Propose, again whenever the servers or the connection change, until there is an answer."""
         self._request += 1
         request, entry = self._request, make()
-        while request not in self.told:
-            view = self._servers.version
-            self._propose(entry)
-            yield from self._wait(partial(self._is_answered, request, view))
+        sent: tuple[ServerLine, int] | None = None
+        with self._asking():
+            while request not in self.told:
+                home, view = self.lines.newest.home.number, self.lines.newest.version
+                line = self.lines.ready().get(home)
+                if line is not None and sent != (line, view):
+                    sent = (line, view)
+                    proposed = Proposed(self.number, entry, view, self.hear_answer)
+                    line.to_server(partial(self._around.servers[home].propose, line, proposed))
+                yield
         answer = self.told[request]
         if self._around.terms.mode != "synchronous" and not isinstance(entry, Enrol):
             self._known = max(self._known, answer.meetings)
         return answer
 
-    def _is_answered(self, request: int, view: int) -> bool:
-        return request in self.told or self._servers.version > view
-
-    def _propose(self, entry: AnyEntry) -> None:
-        home, view = self._around.servers[self._servers.home.number], self._servers.version
-        self._mail.send(self, home, lambda: home.propose(entry, view))
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Something is asked of servers: it fails when their ledger is lost, or has been lost before."""
+        if self.lines.lineage.is_lost:
+            raise LedgerLost("all servers that had the ledger were lost meanwhile")
+        self._is_asking = True
+        try:
+            yield
+        finally:
+            self._is_asking, self._failure = False, None
 
     def _who(self) -> dict[str, Any]:
         return {"worker": self.number, "request": self._request}

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from shoal.parameters.ledger.effects import Begun, Drop, Ended, Reading, Replace, Reply, Update
 from shoal.parameters.ledger.sequencer import Answer, Installed, Instruction, Redirect, Send, Sequencer
 from shoal.plan.members.invariants import Violation
-from shoal.plan.served.mail import Mail
+from shoal.plan.served.mail import Mail, ServerLine
 from shoal.plan.world.virtual_time import Action, Process
 from shoal.values import Server, ServerMap
 from shoal.wire.keeper_messages import Filled, ServerBeat, ServerFigures
-from shoal.wire.ledger_entries import AnyEntry
+from shoal.wire.ledger_entries import AnyAnswer, AnyEntry
 from shoal.wire.parameter_messages import AnyNote, LedgerCopy
 from shoal.wire.tables import PushId
 
@@ -35,8 +36,6 @@ class ServerSurroundings(Protocol):
 
     def tell_keeper(self, server: ServerProcess, note: AnyNote) -> None: ...
 
-    def answer(self, server: ServerProcess, answer: Answer) -> None: ...
-
     def check_read(self, worker: int) -> None: ...
 
 
@@ -45,8 +44,19 @@ class WaitingPull:
     worker: int
     at_least: int  # number of an entry that the values must contain
     meetings: int  # that the worker has attended
+    is_bounded: bool  # by the clocks of slower workers
     answer: Callable[[Reading], None]
     is_wanted: Callable[[], bool]  # its worker still waits for this pull
+
+
+@dataclasses.dataclass(frozen=True)
+class Proposed:
+    """What a worker that knows version `view` of the map proposes, and how it hears the answer."""
+
+    worker: int
+    entry: AnyEntry
+    view: int
+    hear: Callable[[AnyAnswer], None]
 
 
 class LoggedSequencer(Sequencer):
@@ -80,6 +90,8 @@ class ServerProcess(Process):
         self._staged: dict[PushId, int] = {}  # with the view of each
         self._early: list[tuple[PushId, int, Action]] = []  # staged under a map that is not known here yet
         self._pulls: list[WaitingPull] = []
+        self._defines: list[Callable[[int], None]] = []  # to be told the ledger's origin when the map has begun
+        self._proposers: dict[int, tuple[ServerLine, Callable[[AnyAnswer], None]]] = {}  # by worker: who proposed last
         self._unlinked: dict[int, float] = {}  # other servers of the map, since when there is no connection to them
         self.after(BEAT_SECONDS, self._beat)
 
@@ -128,8 +140,14 @@ class ServerProcess(Process):
 
     # From workers
 
-    def propose(self, entry: AnyEntry, view: int) -> None:
-        self._do(self.sequencer.proposed(entry, view))
+    def define(self, tell: Callable[[int], None]) -> None:
+        """Tell a worker that is connected what ledger is here, as soon as the newest map has begun."""
+        self._defines.append(tell)
+        self._answer_defines()
+
+    def propose(self, line: ServerLine, proposal: Proposed) -> None:
+        self._proposers[proposal.worker] = (line, proposal.hear)
+        self._do(self.sequencer.proposed(proposal.entry, proposal.view))
 
     def stage(self, push: PushId, view: int, done: Action) -> None:
         if view > self.view:
@@ -149,8 +167,11 @@ class ServerProcess(Process):
             match instruction:
                 case Send():
                     self._send(instruction)
+                case Answer(worker, answer) if worker in self._proposers:
+                    line, hear = self._proposers[worker]
+                    line.to_worker(partial(hear, answer))
                 case Answer():
-                    self._around.answer(self, instruction)
+                    pass  # its worker has not proposed it here
                 case Redirect() | Reply():
                     pass  # workers hear of the map from the keeper
                 case Installed(number, had_one):
@@ -166,7 +187,15 @@ class ServerProcess(Process):
                     self._begin(view)
                 case Ended(number, reason):
                     raise Violation(COMPLETE, f"entry {number} ended the ledger: {reason}")
+        self._answer_defines()
         self._look_at_pulls()
+
+    def _answer_defines(self) -> None:
+        ledger = self.sequencer.ledger
+        if ledger is not None and self.has_begun:
+            defines, self._defines = self._defines, []
+            for tell in defines:
+                tell(ledger.origin)
 
     def _send(self, send: Send) -> None:
         target = self._around.servers[send.server]
@@ -190,10 +219,10 @@ class ServerProcess(Process):
         for pull in waiting:
             reading = Reading.WAIT
             if ledger is not None and ledger.number >= pull.at_least:
-                reading = ledger.may_read(pull.worker, pull.meetings)
+                reading = ledger.may_read(pull.worker, pull.meetings) if pull.is_bounded else Reading.NOW
             if reading is Reading.WAIT:
                 self._pulls.append(pull)
                 continue
-            if reading is Reading.NOW and pull.is_wanted():
+            if reading is Reading.NOW and pull.is_bounded and pull.is_wanted():
                 self._around.check_read(pull.worker)
             pull.answer(reading)

@@ -24,7 +24,6 @@ from shoal.parameters.keeper.keeper_core import (
     SendNote,
 )
 from shoal.parameters.keeper.server_group import GroupSettings, ServerGroup
-from shoal.parameters.ledger.sequencer import Answer
 from shoal.plan.members.invariants import Violation
 from shoal.plan.served.mail import Mail
 from shoal.plan.served.server_process import ServerProcess
@@ -37,6 +36,7 @@ from shoal.wire.parameter_messages import AnyNote
 
 TICK = 0.25  # seconds between looks at who is silent
 SILENCE_LIMIT = 1.5  # seconds
+KNOWN_SECONDS = 2.0  # after a cut until the keeper knows that it is over
 MANY = 1000  # connections of one job to the keeper
 SESSION = bytes(32)  # nothing is sealed here
 STALENESS = "clocks bound staleness"
@@ -50,7 +50,7 @@ class SimulatedGroup:
         self.servers: dict[int, ServerProcess] = {}
         self.histories: dict[bytes, dict[int, AnyEntry]] = {}
         self.events: list[tuple[float, GroupEvent]] = []
-        self.on_answer: Callable[[ServerProcess, Answer], None] = lambda _server, _answer: None
+        self.was_killed = False  # as a whole: the ledger may be lost
         self.replaces = True  # servers that are lost
         self._keeper = Process(self.time)
         self._group = ServerGroup(GroupSettings(servers, replicas))
@@ -58,6 +58,7 @@ class SimulatedGroup:
         self._watchers: dict[int, tuple[Process, Callable[[ServerMap], None]]] = {}  # by client
         self._clients = itertools.count(MANY)  # those of servers are their numbers
         self._allowance = 0  # deaths that are allowed before the next settled state
+        self._parted_until = 0.0  # until then the keeper may put out a server that is cut off from another one
         mail.on_connected = self._connected
         for _ in range(servers):
             self.add()
@@ -68,19 +69,16 @@ class SimulatedGroup:
         return self._group.map
 
     @property
-    def origin(self) -> int:
-        """The view that the ledger began with; a later one than before: all servers that had it were lost."""
-        ledgers = [server.sequencer.ledger for server in self.members if server.sequencer.is_home]
-        return max((ledger.origin for ledger in ledgers if ledger is not None), default=0)
-
-    @property
     def members(self) -> list[ServerProcess]:
         return [self.servers[each.number] for each in self.map.servers] if self.map is not None else []
 
     @property
     def is_settled(self) -> bool:
-        """Blocks are where they should be, and all servers have what the ledger had when the present view began."""
-        if self.map is None or not self.map.is_settled:
+        """Blocks are where they should be, and all servers have what the ledger had when the present view began.
+
+        None of them is about to be put out either.
+        """
+        if self.map is None or not self.map.is_settled or self.time.now < self._parted_until:
             return False
         return all(
             self._runs(server) and server.view == self.map.version and server.has_begun for server in self.members
@@ -124,9 +122,10 @@ class SimulatedGroup:
         if kill:
             self._kill(victim)
         else:
-            victim.freeze(self.time.between(2.0, 6.0))  # until after the keeper has given it up
+            victim.freeze(self.time.between(0.5, 6.0))  # the keeper gives it up meanwhile, or does not
 
     def kill_all(self) -> None:
+        self.was_killed = True
         for server in self.members:
             self._kill(server)
 
@@ -137,6 +136,8 @@ class SimulatedGroup:
             return
         is_long = self.time.chance(0.2) and self._may_lose_one()
         seconds = self.time.between(6.0, 9.0) if is_long else self.time.between(0.01, 0.3)
+        if is_long:
+            self._parted_until = self.time.now + seconds + KNOWN_SECONDS
         one, other = self.time.random.sample(running, 2)
         self.mail.cut(one, other, seconds)
 
@@ -159,9 +160,6 @@ class SimulatedGroup:
     def tell_keeper(self, server: ServerProcess, note: AnyNote) -> None:
         heard = partial(self._core.heard, _caller(server.number), note)
         self.mail.send(server, self._keeper, lambda: self._do(heard(self.time.now)))
-
-    def answer(self, server: ServerProcess, answer: Answer) -> None:
-        self.on_answer(server, answer)
 
     def check_read(self, worker: int) -> None:
         """A worker reads values. Home knows best how far everybody is."""

@@ -37,6 +37,7 @@ class LedgerView:
         self._peers = peers
         self._client = client
         self._terms = terms
+        self._origin: int | None = None  # of the ledger that this worker enrolled in
         self._enrolled = 0  # newest generation that the servers were told of by this worker
         self._meetings = self._attended = 0  # that workers were called to, and those that this one has been in
         self.seen = 0  # number of the newest entry that this worker knows of
@@ -55,8 +56,11 @@ class LedgerView:
             scaling=self._terms.scaling,
         )
         done = self._client.enrol(terms)
-        if done.number < self.seen:  # numbers only go up: it is another ledger
+        # Enrolling begins anew with whatever ledger there is: this worker must say so if that is another one. Numbers
+        # only go up: one below a number that was seen means that entries were lost with servers.
+        if self._origin not in (None, self._client.origin) or done.number < self.seen:
             raise ParametersLost.all()
+        self._origin = self._client.origin
         self._enrolled = generation.number
         self.heard(done)
         self._attend(done.meetings)  # those that were called before this generation are over

@@ -35,6 +35,7 @@ from shoal.strategies.peers.reaching import by_worker, local_host, tell_from_out
 from shoal.strategies.peers.server_ways import ServerWays
 from shoal.strategies.peers.stand_in_group import StandInGroup, stand_in_generation
 from shoal.terms import Made
+from shoal.transport.connection.door import interception
 from shoal.transport.memory.neighbours import form
 from shoal.transport.memory.team import Team, TeamLimits
 from shoal.transport.mesh.mesh_exchange import exchange_over
@@ -95,11 +96,15 @@ class ClusterPeers(Peers):
         self.is_new = self.client.welcome.generation is not None and not self.client.welcome.is_member
         self._stand_in(self.client.welcome.generation)
         self._listener.silence_limit = self.client.settings.heartbeat_limit
+        self._listener.on_interception = self._intercepted
         self.client.stalled = self._stalled
         self.client.on_fault = self._suffer
         self.client.on_interrupt = self.abandon
         self._ways = ServerWays(self.client, self._token, self.worker) if self.client.welcome.servers else None
         self.servers = None if self._ways is None else self._ways.client
+
+    def _intercepted(self, source: str) -> None:
+        self.report(interception(f"worker {self.worker}", source))
 
     def _stand_in(self, current: Generation | None) -> None:
         rank = 0 if current is None else current.size

@@ -10,9 +10,12 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
+from shoal.events import ConnectionIntercepted
 from shoal.transport.connection.certificates import own_certificate
 from shoal.transport.connection.endpoint import insists_on_tls
 from shoal.transport.connection.strangers import ACCEPT_AT_ONCE, FULL_SECONDS, Strangers
+
+MOST_INTERCEPTORS = 64  # hosts that are told of
 
 Stranger = TypeVar("Stranger")
 
@@ -33,6 +36,7 @@ class Door(Generic[Stranger]):
         self._turn_out = turn_out
         self._strangers: Strangers[Stranger] = Strangers()
         self._full_until: float | None = None  # when to accept again: there was no descriptor for one more
+        self._interceptors: set[str] = set()  # hosts that were told of
 
     def prepare(self) -> None:
         """Make what TLS needs, where it will be needed, before anybody waits for it. May take a moment."""
@@ -78,6 +82,13 @@ class Door(Generic[Stranger]):
         """It has proven who it is, or is gone."""
         self._strangers.settle(stranger)
 
+    def is_news(self, interceptor: str) -> bool:
+        """Whether to tell of somebody who decrypts (`Introduction.interceptor`): each host once, and not too many."""
+        is_new = interceptor not in self._interceptors and len(self._interceptors) < MOST_INTERCEPTORS
+        if interceptor and is_new:
+            self._interceptors.add(interceptor)
+        return bool(interceptor) and is_new
+
     def sweep(self, now: float) -> None:
         """Turn out strangers whose time is up."""
         self._turn_all_out(self._strangers.overdue(now))
@@ -94,3 +105,12 @@ class Door(Generic[Stranger]):
     def _turn_all_out(self, strangers: list[Stranger]) -> None:
         for stranger in strangers:
             self._turn_out(stranger)
+
+
+def interception(listener: str, source: str) -> ConnectionIntercepted:
+    """What a listener tells of a connection that it refused because somebody at `source` decrypts it."""
+    reason = (
+        f"{listener} refused a connection from {source}: whoever made it holds the token, but was shown a certificate "
+        f"that is not {listener}'s. Somebody in between decrypts connections; find out who has the address {source}"
+    )
+    return ConnectionIntercepted(source=source, listener=listener, reason=reason)

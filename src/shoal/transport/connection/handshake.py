@@ -1,13 +1,15 @@
 """How both ends of a new connection prove that they hold the same secret. Pure: bytes in, steps out.
 
-    both ends, at once       opening: magic, whether this end insists on TLS, nonce
+    listener -> connector    opening: magic, whether this end insists on TLS, nonce
+    connector -> listener    its own opening, with what comes next in the same packet
     both ends                TLS, if either end insists
     connector -> listener    purpose, the certificate it was shown, HMAC(secret, "connector", all of the above)
     listener -> connector    HMAC(secret, "listener", all of the above), or a refusal
 
 The secret is never sent. A proof covers both nonces, so a recording proves nothing on another connection, and the
 fingerprint of the listener's certificate, so whoever sits between the ends and decrypts what they say cannot pass a
-proof on. The purpose says what a connection is for and which secret opens it. Not here: sockets (`introduction`), TLS
+proof on. The listener speaks first: the connector's proof can cover its nonce, and needs no packet of its own. The
+purpose says what a connection is for and which secret opens it. Not here: sockets (`introduction`), TLS
 itself (`tls`).
 """
 
@@ -67,13 +69,15 @@ class Step:
     """What to do next. Then as many bytes as `wanted` says are the next to be taken."""
 
     send: bytes = b""
-    secures: bool = False  # begin TLS, then call `secured`
+    secures: bool = False  # begin TLS after the bytes in `send`, then call `secured`
     is_proved: bool = False
     is_refused: bool = False  # close once `send` is out
 
 
 class _End:
     """What both ends have in common."""
+
+    is_listener: bool
 
     def __init__(self) -> None:
         self.wanted = OPENING_BYTES  # bytes of the other end that `take` needs next
@@ -83,9 +87,9 @@ class _End:
         self._fingerprint = PLAIN
 
     def open(self, *, insists: bool) -> bytes:
-        """The first bytes to send. `insists`: this end talks through TLS or not at all."""
+        """The bytes to send at once, if any. `insists`: this end talks through TLS or not at all."""
         self._mine = _OPENING.pack(MAGIC, insists, secrets.token_bytes(NONCE_BYTES))
-        return self._mine
+        return self._mine if self.is_listener else b""
 
     @property
     def is_open(self) -> bool:
@@ -117,7 +121,7 @@ class ConnectorHandshake(_End):
                 secures = self._meet(data)
             except WireError:
                 raise Untrusted(Distrust.UNPROVEN) from None
-            return Step(secures=True) if secures else self.secured(PLAIN)
+            return Step(self._mine, secures=True) if secures else Step(self._mine + self._claim(PLAIN))
         if data == REFUSAL:
             raise Untrusted(Distrust.REFUSED)
         if hmac.compare_digest(data, self._proof(b"intercepted")):
@@ -129,9 +133,12 @@ class ConnectorHandshake(_End):
 
     def secured(self, fingerprint: bytes) -> Step:
         """TLS is there, with the certificate that has this fingerprint at the other end."""
+        return Step(self._claim(fingerprint))
+
+    def _claim(self, fingerprint: bytes) -> bytes:
         self._fingerprint = fingerprint
         self.wanted = PROOF_BYTES
-        return Step(_CLAIM.pack(self._proof(b"connector"), fingerprint, len(self.purpose)) + self.purpose)
+        return _CLAIM.pack(self._proof(b"connector"), fingerprint, len(self.purpose)) + self.purpose
 
     def _proof(self, side: bytes) -> bytes:
         return _proof(self._secret, side, self.purpose, self._other, self._mine, self._fingerprint)
@@ -147,6 +154,7 @@ class ListenerHandshake(_End):
         super().__init__()
         self.purpose = b""  # once it is proved
         self.answer = b""
+        self.is_intercepted = False  # whoever connects holds the secret, but was shown somebody else's certificate
         self._secret_of = secret_of
         self._claim: tuple[bytes, bytes] | None = None  # the connector's proof, and the fingerprint that it was shown
 
@@ -176,6 +184,7 @@ class ListenerHandshake(_End):
         if secret is None or not hmac.compare_digest(proof, self._proof(secret, b"connector", purpose, shown)):
             return Step(REFUSAL, is_refused=True)
         if shown != self._fingerprint:
+            self.is_intercepted = True
             return Step(self._proof(secret, b"intercepted", purpose, shown), is_refused=True)
         self.purpose = purpose
         self.session = session_key(secret, purpose, self._mine, self._other)

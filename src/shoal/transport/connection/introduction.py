@@ -24,18 +24,22 @@ class Introduction:
     def __init__(self, connection: socket.socket, handshake: AnyHandshake, *, is_connected: bool = True) -> None:
         """`connection` belongs to the endpoint from now on."""
         self._plain = plain(connection)
+        if connection.family in (socket.AF_INET, socket.AF_INET6):
+            self._plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.endpoint: Endpoint = self._plain
         self.handshake = handshake
         self.is_connected = is_connected  # False: it can be written to as soon as it is
         self.was_refused = False  # this end did
         self._read = bytearray()
+        self._source = ""  # host of the other end
         self._securing: TlsEndpoint | None = None
 
     def open(self) -> None:
-        """Send the first bytes, once; `advance` does so too. `OSError`: the other end is gone."""
+        """Send a listener's first bytes, once; `advance` does so too. `OSError`: the other end is gone."""
         if not self.handshake.is_open:
             name = self._plain.getpeername()  # of another family than those of IP it is no pair
-            insists = insists_on_tls(self._plain.family, name[0] if isinstance(name, tuple) else "")
+            self._source = name[0] if isinstance(name, tuple) else ""
+            insists = insists_on_tls(self._plain.family, self._source)
             self._say(self.handshake.open(insists=insists))
 
     def advance(self) -> bool:
@@ -54,14 +58,22 @@ class Introduction:
             step = self._next_step()
             if step is None:
                 return False
-            self._say(step.send)
             if step.secures:
-                self._securing = TlsEndpoint(self._plain, is_listener=self.handshake.is_listener)
+                self._securing = TlsEndpoint(self._plain, is_listener=self.handshake.is_listener, first=step.send)
                 self.endpoint = self._securing
+            else:
+                self._say(step.send)
             self.was_refused = step.is_refused
             if step.is_proved:
                 return True
         return False
+
+    @property
+    def interceptor(self) -> str:
+        """Host of whoever decrypts in between, where this end listens and has found that out; otherwise empty."""
+        if isinstance(self.handshake, ListenerHandshake) and self.handshake.is_intercepted:
+            return self._source
+        return ""
 
     def welcome(self) -> Endpoint:
         """The listener's last word: from now on the connection is whatever its purpose says."""

@@ -1,61 +1,93 @@
 """What waits to be sent on one connection: memory in order, handed to the kernel with as few calls as possible.
 
-Nothing is copied: memory must stay as it is until it has left.
+Nothing is copied: memory must stay as it is until it has left, or until `detach` is called for it.
 """
 
 from __future__ import annotations
 
 import select
+import sys
 from collections import deque
+from itertools import islice
+from typing import Generic, TypeVar
 
 from shoal.transport.connection.endpoint import Endpoint
 
-MOST_PIECES = 16  # handed over in one call
+MOST_PIECES = 64  # handed over in one call
+
+Mark = TypeVar("Mark")
 
 
-class SendQueue:
-    """In order; of the first piece some may have left."""
+class SendQueue(Generic[Mark]):
+    """In order; of the first piece some may have left. A piece may have a mark, handed back when all of it has left."""
 
-    __slots__ = ("_pieces", "size")
+    __slots__ = ("_gone", "_marks", "_pieces", "size")
 
     def __init__(self) -> None:
         self._pieces: deque[memoryview] = deque()
+        self._marks: deque[Mark | None] = deque()  # one for each piece
+        self._gone: list[Mark] = []  # marks of pieces that have left
         self.size = 0  # bytes
 
     def __bool__(self) -> bool:
         return self.size > 0
 
-    def add(self, data: memoryview | bytes) -> None:
-        piece = memoryview(data).cast("B")
-        if piece:
+    def add(self, data: memoryview | bytes, mark: Mark | None = None) -> None:
+        """What is empty has left already: it is not queued, and its mark is not handed back."""
+        piece = memoryview(data)
+        if piece.format != "B" or piece.ndim != 1:
+            piece = piece.cast("B")
+        if size := len(piece):
             self._pieces.append(piece)
-            self.size += len(piece)
+            self._marks.append(mark)
+            self.size += size
+
+    def detach(self, mark: Mark) -> None:
+        """The memory of pieces with this mark is about to change: copy what has not left, and forget the mark."""
+        for at, other in enumerate(self._marks):
+            if other is not None and other == mark:
+                self._pieces[at] = memoryview(bytes(self._pieces[at]))
+                self._marks[at] = None
 
     def clear(self) -> None:
         self._pieces.clear()
+        self._marks.clear()
+        self._gone = []
         self.size = 0
 
-    def push(self, endpoint: Endpoint, most: int) -> bool:
-        """Send at most so many bytes. False: the kernel takes nothing now."""
+    def push(self, endpoint: Endpoint, most: int = sys.maxsize) -> int:
+        """Hand some to the kernel, at most so many bytes. How many it took; 0: it takes nothing now."""
         batch, size = [], 0
-        for piece in self._pieces:
-            batch.append(piece[: most - size])
-            size += len(batch[-1])
-            if size >= most or len(batch) == MOST_PIECES:
+        for piece in islice(self._pieces, MOST_PIECES):
+            size += len(piece)
+            if size >= most:
+                batch.append(piece[: len(piece) - (size - most)])
                 break
+            batch.append(piece)
         try:
             sent = endpoint.sendmsg(batch)
         except BlockingIOError:
-            return False
+            return 0
         self.size -= sent
-        while sent:
+        left = sent
+        while left:
             piece = self._pieces[0]
-            if len(piece) > sent:
-                self._pieces[0] = piece[sent:]
+            if len(piece) > left:
+                self._pieces[0] = piece[left:]
                 break
-            sent -= len(piece)
+            left -= len(piece)
             self._pieces.popleft()
-        return True
+            mark = self._marks.popleft()
+            if mark is not None:
+                self._gone.append(mark)
+        return sent
+
+    def take_gone(self) -> list[Mark]:
+        """Marks of pieces that have left since the last call, in order."""
+        if not self._gone:
+            return []
+        gone, self._gone = self._gone, []
+        return gone
 
 
 def send_all(endpoint: Endpoint, data: bytes) -> None:

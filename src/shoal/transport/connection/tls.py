@@ -21,7 +21,6 @@ from shoal.transport.connection.endpoint import ALL, PlainEndpoint
 READ_BYTES = 256 * 1024  # asked of the kernel at once
 SEND_BYTES = 256 * 1024  # encrypted at once
 RECORD_BYTES = 16 * 1024  # most that a record of TLS holds
-_NOTHING = memoryview(b"")
 
 
 class _Room(threading.local):
@@ -35,8 +34,8 @@ _room = _Room()
 
 
 class TlsEndpoint:
-    def __init__(self, endpoint: PlainEndpoint, *, is_listener: bool) -> None:
-        """`endpoint` belongs to this one from now on. Before anything else, `shake_hands`."""
+    def __init__(self, endpoint: PlainEndpoint, *, is_listener: bool, first: bytes = b"") -> None:
+        """`endpoint` belongs to this one from now on. Before anything else, `shake_hands`. `first` precedes TLS."""
         self._socket = endpoint
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         own = certificates.own_certificate() if is_listener else None
@@ -46,7 +45,7 @@ class TlsEndpoint:
         self._state = threading.Lock()  # OpenSSL serves one thread at a time, also where one reads and one writes
         self._reading = threading.Lock()  # who looks at the last bytes may not be who reads
         self._ahead = bytearray()  # decrypted and unread
-        self._unsent = _NOTHING  # encrypted, and not taken by the kernel
+        self._unsent = memoryview(first)  # encrypted or `first`, and not taken by the kernel
         self._owed = 0  # bytes that are among those, and of which the writer was told that they have not left
 
     @property
@@ -54,7 +53,10 @@ class TlsEndpoint:
         return self._socket.family
 
     def shake_hands(self) -> bool:
-        """Whether TLS is there. False: as soon as the socket can be read it goes on."""
+        """Whether TLS is there. False: as soon as the socket can be read it goes on.
+
+        A connector's last message of TLS leaves with the first bytes that it sends: it speaks next.
+        """
         try:
             while True:
                 try:
@@ -67,7 +69,8 @@ class TlsEndpoint:
                         raise ConnectionResetError(errno.ECONNRESET, "it closed the connection") from None
                 else:
                     self._encrypted()
-                    self._flush()
+                    if self._own is not None:
+                        self._flush()
                     return True
         except BlockingIOError:
             return False
@@ -94,7 +97,8 @@ class TlsEndpoint:
             left = left[self.sendmsg((left,)) :]
 
     def sendmsg(self, buffers: Iterable[memoryview], /) -> int:
-        self._flush()  # or BlockingIOError: all that is owed is still owed
+        if self._owed:
+            self._flush()  # or BlockingIOError: all that is owed is still owed
         count, owed, self._owed = 0, self._owed, 0
         for buffer in buffers:
             data = buffer.cast("B")[:SEND_BYTES]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import socket
 import time
 
 from shoal.errors import Aborted, PeerLost, Refused
@@ -191,7 +190,6 @@ class _Joining:
             if self._ranks.pop(older.fileno(), None) is not None:
                 self._poll.unregister(older)
             older.close()
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.connected[peer] = connection
         self._ranks[connection.fileno()] = peer
         self._poll.register(connection, select.POLLRDHUP)

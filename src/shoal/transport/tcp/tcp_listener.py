@@ -17,6 +17,7 @@ import socket
 import threading
 import time
 import weakref
+from collections.abc import Callable
 
 from shoal.errors import AddressUnavailable, UsageError, WireError
 from shoal.transport.connection import listening
@@ -43,6 +44,7 @@ class PeerListener:
         self.address = Address(host=host, port=listener.getsockname()[1])
         self.token = token
         self.silence_limit = 5.0  # seconds after which a link whose packets vanish counts as cut
+        self.on_interception: Callable[[str], None] = lambda _: None  # called in the thread, with the host it came from
         self.faults = LinkFaults()
         self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # for whoever connects: something is new
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # for the thread: look again
@@ -51,6 +53,7 @@ class PeerListener:
         self._unproven: dict[int, Introduction] = {}  # by descriptor
         self._proven: dict[tuple[int, int], Introduction] = {}  # by generation and rank of the one that connected
         self._oldest = 0  # generations below this one are over for this process
+        self._interceptors: list[str] = []  # hosts that are to be told of
         self._given_up: tuple[int, str] = (0, "")  # newest generation that nobody shall wait for, and why
         self._closed = False
         _open_listeners.add(self)
@@ -134,6 +137,9 @@ class PeerListener:
                 if self._door.fileno() in ready:
                     self._door.accept(time.monotonic())
                 self._door.sweep(time.monotonic())
+                interceptors, self._interceptors = self._interceptors, []
+            for interceptor in interceptors:  # without the lock: whoever is told takes locks of its own
+                self.on_interception(interceptor)
 
     def _take_in(self, connection: socket.socket) -> Introduction:
         connection.setblocking(False)
@@ -154,6 +160,8 @@ class PeerListener:
                 self._forget(arrival)
                 self._place(arrival)
             elif arrival.was_refused:
+                if self._door.is_news(arrival.interceptor):
+                    self._interceptors.append(arrival.interceptor)
                 self._drop(arrival)
         except (OSError, WireError):
             self._drop(arrival)

@@ -214,7 +214,7 @@ class TcpMesh(Mesh):
             with self._guard:
                 self._raise_failure()
                 if not self._links.faults.is_set:
-                    return stream.outgoing.push(stream.endpoint, SEND_BYTES)
+                    return stream.outgoing.push(stream.endpoint, SEND_BYTES) > 0
                 return self._push_slowly(stream)
         except OSError as error:
             stream.ending = SILENT if error.errno in UNREACHABLE else stream.peek_ending()
@@ -227,7 +227,7 @@ class TcpMesh(Mesh):
         wanted = min(SEND_BYTES, stream.outgoing.size)
         most = self._links.faults.allowance(self._links.workers[stream.peer], wanted)
         stream.held = most < wanted
-        return most > 0 and stream.outgoing.push(stream.endpoint, most)
+        return most > 0 and stream.outgoing.push(stream.endpoint, most) > 0
 
     def _push_all(self) -> bool:
         """True when the kernel took at least one byte."""

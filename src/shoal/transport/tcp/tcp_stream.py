@@ -20,7 +20,7 @@ class Stream:
     def __init__(self, peer: int, endpoint: Endpoint) -> None:
         self.peer = peer
         self.endpoint = endpoint
-        self.outgoing = SendQueue()
+        self.outgoing: SendQueue[None] = SendQueue()
         self.ending: Ending | None = None  # set once, when the peer's side was seen to be closed
         self.read = memoryview(b"")  # of the piece that is being received: may hold the start of a mark, or all of it
         self.mask = -1  # what poll is asked for; -1: not registered

@@ -174,6 +174,9 @@ def _of_faults(event: events.Event, time: float) -> TimelineEntry | None:
             is_back = isinstance(event, events.StorageRestored)
             title = "a file can be written again" if is_back else "a file cannot be written"
             return TimelineEntry(time, "faults", title, event.reason, is_problem=True)
+        case events.ConnectionIntercepted():
+            title = f"somebody at {event.source} decrypts connections"
+            return TimelineEntry(time, "faults", title, event.reason, is_problem=True)
         case events.Waiting():
             title = f"waiting: {event.workers} of {event.needed} workers are here"
             return TimelineEntry(time, "faults", title, event.reason, is_problem=True)

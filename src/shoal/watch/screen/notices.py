@@ -28,6 +28,7 @@ LOUD = (  # what people must not overlook
     events.ReplicaDiffered,
     events.Waiting,
     events.StorageFailed,
+    events.ConnectionIntercepted,
     events.ServerLost,
     events.ParametersGone,
 )
@@ -144,7 +145,7 @@ def _notice_of_faults(event: events.Event) -> str | None:
             return f"warning: the parameters of {whose} differed at step {event.step}: {first_line(event.reason)}"
         case events.CoordinatorReturned():
             return f"the coordinator is back, in generation {event.generation}: {first_line(event.reason)}"
-        case events.StorageFailed():
+        case events.StorageFailed() | events.ConnectionIntercepted():
             return f"warning: {first_line(event.reason)}"
         case events.StorageRestored():
             return first_line(event.reason)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from shoal.checkpoint import texts
 from shoal.checkpoint.published import catalogue
 from shoal.checkpoint.published.manifest import MANIFEST, checkpoint_name
 from shoal.checkpoint.stores.local_store import LocalStore
@@ -58,7 +60,10 @@ def test_an_empty_store_has_nothing(tmp_path: Path) -> None:
     assert catalogue.published(store) == [] and catalogue.unpublished(store) == []
     assert catalogue.last_generation(store) == 0
     assert catalogue.marks(store) == {}
-    with pytest.raises(CheckpointUnusable, match=r"^step-00000001-g1/manifest.json is missing from .*not published"):
+    with pytest.raises(
+        CheckpointUnusable,
+        match=f"^{texts.not_published('step-00000001-g1/manifest.json', store.place, 'step-00000001-g1')}",
+    ):
         catalogue.load_manifest(store, "step-00000001-g1")
 
 
@@ -80,7 +85,7 @@ def test_labels_that_are_no_file_names_are_refused(tmp_path: Path, label: str) -
         catalogue.check_label,
         lambda text: catalogue.set_mark(LocalStore(tmp_path), text, "step-00000001-g1"),
     ):
-        with pytest.raises(UsageError, match="cannot mark a checkpoint"):
+        with pytest.raises(UsageError, match=re.escape(texts.bad_label(label))):
             action(label)
 
 
@@ -114,8 +119,8 @@ def test_every_damaged_byte_is_found_and_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda path: path.unlink(), "is missing"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "bytes; it should have"),
+        (lambda path: path.unlink(), texts.MISSING),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "bytes"),
         (lambda path: path.write_bytes(b""), "has 0 bytes"),
         (lambda path: path.write_bytes(bytes(path.stat().st_size)), "would have 0 bytes"),
     ],

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as some
 
+from shoal.checkpoint import texts
 from shoal.checkpoint.published.joining import gap_in, join
 from shoal.checkpoint.published.manifest import About, PartIndex, StoredSlice, TensorEntry
 from shoal.errors import CheckpointUnusable
@@ -61,7 +62,7 @@ def test_a_piece_that_is_lost_doubled_or_moved_is_found(entry: TensorEntry, data
 def test_a_tensor_without_dimensions_is_one_piece() -> None:
     whole = TensorEntry(name="t", dtype="float32", shape=(), pieces=(piece((), ()),))
     assert gap_in(whole) == ""
-    assert gap_in(msgspec.structs.replace(whole, pieces=())) == "the pieces of t are not the whole tensor"
+    assert gap_in(msgspec.structs.replace(whole, pieces=())) == texts.not_whole("t")
     assert "another number of dimensions" in gap_in(msgspec.structs.replace(whole, pieces=(piece((0,), (1,)),)))
 
 
@@ -96,30 +97,30 @@ def test_parts_that_fit_are_joined_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
-        (PartIndex(tensors=(entry(FIRST),)), PartIndex(tensors=(entry(SECOND),)), "0 of the parts describe"),
+        (PartIndex(tensors=(entry(FIRST),)), PartIndex(tensors=(entry(SECOND),)), texts.descriptions(0)),
         (
             PartIndex(tensors=(entry(FIRST),), about=about()),
             PartIndex(tensors=(entry(SECOND),), about=about()),
-            "2 of the parts describe",
+            texts.descriptions(2),
         ),
         (
             PartIndex(tensors=(entry(FIRST),), about=about(step=6)),
             PartIndex(tensors=(entry(SECOND),)),
-            "are of step 6, generation 1",
+            texts.of_another_step(6, 1),
         ),
-        (PartIndex(tensors=(entry(FIRST),), about=about()), PartIndex(tensors=()), "different numbers of tensors"),
+        (PartIndex(tensors=(entry(FIRST),), about=about()), PartIndex(tensors=()), texts.DIFFERENT_COUNTS),
         (
             PartIndex(tensors=(entry(FIRST),), about=about()),
             PartIndex(tensors=(entry(SECOND, dtype="int32"),)),
-            "disagree about t",
+            texts.disagreement("t"),
         ),
         (
             PartIndex(tensors=(entry(FIRST),), about=about()),
             PartIndex(tensors=(entry(),)),
-            "the pieces of t are not the whole tensor",
+            texts.not_whole("t"),
         ),
     ],
 )
 def test_parts_that_are_not_one_state_are_refused(first: PartIndex, second: PartIndex, words: str) -> None:
-    with pytest.raises(CheckpointUnusable, match=f"step-00000005-g1: .*{words}"):
+    with pytest.raises(CheckpointUnusable, match=texts.in_checkpoint("step-00000005-g1", words)):
         join([first, second], checkpoint="step-00000005-g1")

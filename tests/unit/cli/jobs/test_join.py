@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.cli import texts
 from shoal.cli.jobs.join import main
 from shoal.errors import UsageError
 from support.launcher import write_token
@@ -16,7 +17,7 @@ def test_an_address_without_a_port_is_refused(tmp_path: Path, address: str) -> N
     write_token(tmp_path / "token", "secret")
     with pytest.raises(UsageError) as caught:
         main([address, "--token-file", str(tmp_path / "token")])
-    assert f"ADDRESS is {address!r}, without a port; it should be HOST:PORT" in str(caught.value)
+    assert str(caught.value) == texts.no_port(address)
 
 
 def test_a_missing_token_file_is_named_with_what_to_do(tmp_path: Path) -> None:

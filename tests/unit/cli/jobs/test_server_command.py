@@ -21,12 +21,12 @@ def token_file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--number", "-1"], "--number -1"),
+        (["--number", "-1"], "--number is -1"),
         (["--number", "1", "--memory", "-5"], "--memory -5"),
-        (["--number", "1", "--keeper", "127.0.0.1"], "a port"),
+        (["--number", "1", "--keeper", "127.0.0.1"], "HOST:PORT"),
         (["--number", "1", "--crash-at", "unit"], "POINT:N"),
         (["--number", "1", "--crash-at", "units:1"], "did you mean 'unit'"),
-        (["--number", "1", "--crash-at", "unit:0"], "N from 1 on"),
+        (["--number", "1", "--crash-at", "unit:0"], "POINT:N"),
         (["--number", "1", "--listn", "::1"], "--listen"),
     ],
 )

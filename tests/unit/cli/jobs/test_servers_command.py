@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.cli import texts
 from shoal.cli.jobs.servers import describe
 from shoal.cli.main import main
 from shoal.values import Address, Server, ServerMap
@@ -17,14 +18,14 @@ from support.launcher import write_token
     ("arguments", "code", "words"),
     [
         (("start",), 2, "-n/--servers"),
-        (("start", "-n", "0"), 2, "-n is 0; one machine starts from 1 to 256 servers"),
-        (("start", "-n", "2", "--replicas", "3"), 2, "--replicas is 3 of 2 servers"),
+        (("start", "-n", "0"), 2, texts.bad_server_count(0, 256)),
+        (("start", "-n", "2", "--replicas", "3"), 2, texts.bad_replicas(3, 2)),
         (("start", "-n", "2", "--memory", "much"), 2, "--memory is 'much'"),
-        (("start", "-n", "2", "--token-file", "/missing/token"), 2, "--token-file /missing/token cannot be made"),
+        (("start", "-n", "2", "--token-file", "/missing/token"), 2, texts.not_made("token-file", "/missing/token", "")),
         (("statsu", "127.0.0.1:9"), 2, "did you mean 'status'?"),
         (("status", "127.0.0.1:9", "--token-file", "missing"), 2, "`shoal servers start` names the file"),
         (("status", "127.0.0.1:9", "--token-file", "token"), 6, "no keeper of a server group can be reached"),
-        (("add", "0", "127.0.0.1:9", "--token-file", "token"), 2, "N is 0"),
+        (("add", "0", "127.0.0.1:9", "--token-file", "token"), 2, texts.too_few_to_add(0)),
         (("add", "127.0.0.1:9", "--token-file", "token"), 2, "invalid int value"),
         ((), 2, "there is start, status, add, remove, stop"),
     ],
@@ -48,7 +49,7 @@ def test_mistakes_are_one_line(
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["servers", "--help"]) == 0
-    assert "remove   take one out" in capsys.readouterr().out
+    assert "remove   take one server out" in capsys.readouterr().out
 
 
 def test_status_has_a_row_per_server() -> None:

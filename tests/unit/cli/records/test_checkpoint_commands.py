@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -13,10 +14,12 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from shoal.checkpoint import texts as checkpoint_texts
 from shoal.checkpoint.published import catalogue
 from shoal.checkpoint.published.manifest import MANIFEST
 from shoal.checkpoint.published.reader import read_state
 from shoal.checkpoint.stores.local_store import LocalStore
+from shoal.cli import texts as cli_texts
 from shoal.cli.main import main
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig
@@ -117,8 +120,8 @@ def test_marks_are_set_moved_and_taken_away(shoal: Run) -> None:
     [
         (("--mark", "step-00000001-g1"), "NAME=LABEL"),
         (("--mark", "step-00000002-g1=best"), "did you mean 'step-00000001-g1'?"),
-        (("--mark", "step-00000001-g1=a/b"), "cannot mark a checkpoint"),
-        (("--unmark", "none"), "marks nothing"),
+        (("--mark", "step-00000001-g1=a/b"), checkpoint_texts.bad_label("a/b")),
+        (("--unmark", "none"), cli_texts.marks_nothing("none", ())),
         (("--verfy",), "did you mean '--verify'?"),
     ],
 )
@@ -140,7 +143,8 @@ def test_verifying_finds_a_damaged_byte(shoal: Run) -> None:
     code, out, err = shoal("checkpoints", "job", "--verify")
     assert code == 9
     assert "step-00000002-g1/part-1-of-2.safetensors: " in out and "checksum" in out
-    assert "a resumed job uses step-00000001-g1" in err and len(err.splitlines()) == 1
+    said = cli_texts.damaged(["step-00000002-g1"], 2, "runs/job/checkpoints", usable="step-00000001-g1")
+    assert err == f"shoal: error: {said}\n"
     _, out, _ = shoal("checkpoints", "job", "--verify", "--json")
     assert [len(found["problems"]) for found in json.loads(out)["checkpoints"]] == [1, 0]
 
@@ -151,7 +155,7 @@ def test_a_damaged_manifest_is_listed_as_such(shoal: Run) -> None:
     code, out, _ = shoal("checkpoints", "job")
     assert code == 0 and f"damaged: step-00000001-g1/{MANIFEST}" in out
     code, _, err = shoal("checkpoints", "job", "--verify")
-    assert code == 9 and "none is left to resume from" in err
+    assert code == 9 and cli_texts.damaged(["step-00000001-g1"], 1, "runs/job/checkpoints", usable=None) in err
 
 
 def test_checkpoints_kept_elsewhere_are_found_by_the_runs_settings(shoal: Run, tmp_path: Path) -> None:
@@ -166,10 +170,8 @@ def test_a_store_that_cannot_be_used_is_one_line(shoal: Run, tmp_path: Path) -> 
     (tmp_path / "runs/job/checkpoints/marks/best").mkdir()
     code, _, err = shoal("checkpoints", "job")
     assert code == 9
-    assert err == (
-        "shoal: error: the checkpoints in runs/job/checkpoints cannot be used: Is a directory "
-        "(runs/job/checkpoints/marks/best)\n"
-    )
+    error = IsADirectoryError(errno.EISDIR, "Is a directory", "runs/job/checkpoints/marks/best")
+    assert err == f"shoal: error: {cli_texts.checkpoints_unusable('runs/job/checkpoints', error)}\n"
 
 
 # Export
@@ -247,7 +249,7 @@ def test_a_damaged_checkpoint_is_not_exported(shoal: Run) -> None:
 def test_a_run_without_checkpoints_has_nothing_to_export(shoal: Run) -> None:
     make_run()
     code, _, err = shoal("export", "job")
-    assert code == 9 and "no published checkpoint" in err
+    assert code == 9 and cli_texts.none_published("runs/job/checkpoints") in err
 
 
 # Import
@@ -293,10 +295,10 @@ class Evil:
         (None, "No such file"),
         (b"", "neither a safetensors file nor"),
         (b"not a model at all", "neither a safetensors file nor"),
-        ((50).to_bytes(8, "little") + b"{ nothing", "damaged safetensors"),
+        ((50).to_bytes(8, "little") + b"{ nothing", checkpoint_texts.damaged_safetensors("in", "")),
         ({"model": {"a": torch.zeros(1)}, "epoch": 3}, "dict under 'model'"),
-        (torch.zeros(3), "holds a Tensor"),
-        ({}, "not a state_dict"),
+        (torch.zeros(3), checkpoint_texts.no_state_dict("in", "Tensor")),
+        ({}, checkpoint_texts.no_state_dict("in", "dict")),
         ({"a": Evil()}, "neither a safetensors file nor"),
     ],
 )

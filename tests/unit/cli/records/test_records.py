@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from shoal import events
+from shoal.cli import texts as cli_texts
 from shoal.cli.main import main
 from shoal.cli.records.runs import ago
 from shoal.cli.tables import columns
@@ -94,7 +95,7 @@ def test_no_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert (captured.out, captured.err) == ("", "no runs in runs; `shoal run SCRIPT` makes one\n")
     assert said(capsys, "runs", "--json") == "[]\n"
     assert main(["runs", "missing"]) == 2
-    assert "the folder missing does not exist" in capsys.readouterr().err
+    assert cli_texts.no_folder_of_runs(Path("missing")) in capsys.readouterr().err
 
 
 def test_show_a_crashed_job(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
+from shoal.launching import texts
 from shoal.launching.chaos.clauses import VERBS, Clause, doubts, parse
 from shoal.launching.chaos.fault_timetable import JITTER, FaultTimetable, Present, Strike
 
@@ -56,8 +57,8 @@ def test_several_clauses() -> None:
         ("kill node every 15s", "it should be `worker` or `server`, `worker 2` or `2 workers`"),
         ("cut server every 15s", "'server' in 'cut server every 15s': it should be `worker`"),
         ("kill 0 workers every 15s", "from 1 to 256"),
-        ("kill worker", "says nothing about when"),
-        ("kill worker every 15s at 3s", "says more than once about when"),
+        ("kill worker", texts.when_is_unclear("kill worker", times=0)),
+        ("kill worker every 15s at 3s", texts.when_is_unclear("kill worker every 15s at 3s", times=2)),
         ("kill worker every 15s every 3s", "it is said twice"),
         ("kill worker every", "there should be a time such as 15s"),
         ("kill worker every 15", "'15' in 'kill worker every 15': it should be a time such as 15s"),
@@ -74,7 +75,7 @@ def test_several_clauses() -> None:
         ("kill worker every 5s when idle", "'when' in 'kill worker every 5s when idle': there may be every, at"),
         ("slow worker at 1s to 3", "it should be a rate such as 1MB/s"),
         ("kill-coordinator worker at 1s", "'worker' in"),
-        ("kill worker every 15s;", "a clause is empty"),
+        ("kill worker every 15s;", texts.ends_too_early("", "")),
     ],
 )
 def test_mistakes_name_the_word_and_what_is_allowed(text: str, words: str) -> None:

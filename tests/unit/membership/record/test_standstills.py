@@ -91,14 +91,14 @@ def test_a_job_without_a_checkpoint_begins_from_the_top() -> None:
 
 
 def test_all_workers_that_are_stopped_and_go_on_are_a_standstill() -> None:
-    waits = events.Waiting(workers=0, needed=1, reason="no member was heard of for 7.0 s")
+    waits = events.Waiting(workers=0, needed=1, reason="no member was heard from for 7.0 s")
     [resumed] = told(*steady(1, 20, 1.0), (10.0, waits), (12.0, waits), line(21, 15.0), *steady(22, 20, 15.0))
     assert (resumed.seconds, resumed.generation, resumed.reason) == (pytest.approx(12.0), 1, waits.reason)
 
 
 def test_silence_that_stopped_nobody_costs_a_step() -> None:
     """The coordinator could not hear anybody, and training went on."""
-    waits = events.Waiting(workers=0, needed=1, reason="no member was heard of for 7.0 s")
+    waits = events.Waiting(workers=0, needed=1, reason="no member was heard from for 7.0 s")
     [resumed] = told((2.45, waits), *steady(1, 20, 1.0))
     assert resumed.seconds == pytest.approx(0.1)
 

@@ -17,6 +17,9 @@ from shoal.errors import WireError
 from shoal.transport.connection import introduction
 from shoal.transport.connection.endpoint import ALL, Endpoint, insists_on_tls
 from shoal.transport.connection.handshake import (
+    CLAIM_BYTES,
+    MAGIC,
+    OPENING_BYTES,
     REFUSAL,
     ConnectorHandshake,
     Distrust,
@@ -27,7 +30,7 @@ from shoal.transport.connection.handshake import (
 from shoal.transport.connection.introduction import Introduction
 from shoal.transport.connection.tls import TlsEndpoint
 from shoal.values import Address
-from support.interception import Interceptor, unchanged, without_insistence
+from support.interception import Interceptor, Player, unchanged, without_insistence
 
 KEY = Key(b"control", "a secret of nobody else")
 PATIENCE = 30.0  # seconds
@@ -317,6 +320,44 @@ def test_a_recording_is_refused_by_whoever_it_is_played_to(monkeypatch: pytest.M
     assert WORDS not in answer
     if not insists:
         assert answer.endswith(REFUSAL)
+
+
+@pytest.mark.parametrize("insists", [False, True])
+def test_a_recording_of_a_listener_deceives_no_connector(monkeypatch: pytest.MonkeyPatch, insists: bool) -> None:
+    """The recording begins with an opening that was once a listener's own."""
+    if insists:
+        insist(monkeypatch)
+    found: list[Interceptor] = []
+
+    def recording(address: Address) -> Interceptor:
+        found.append(Interceptor(address))
+        return found[0]
+
+    with connected(recording) as pair:
+        pair.listener.sendall(WORDS)
+        assert exactly(pair.connector, len(WORDS)) == WORDS
+    with Player(bytes(found[0].raw_answers)) as player, pytest.raises((Untrusted, OSError)) as caught:
+        connect(player.address)
+    if not insists:
+        assert isinstance(caught.value, Untrusted) and caught.value.distrust is Distrust.UNPROVEN
+
+
+def test_a_claim_that_is_slipped_in_before_tls_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An opening and what follows it come in one packet: nothing of it may be taken for what TLS protects."""
+    insist(monkeypatch)
+    listener = Listener()
+    claim = bytes(CLAIM_BYTES - 2) + len(KEY.purpose).to_bytes(2, "big") + KEY.purpose
+
+    def change(data: bytes, from_connector: bool) -> bytes:
+        if from_connector and data.startswith(MAGIC):
+            return data[:OPENING_BYTES] + claim + data[OPENING_BYTES:]
+        return data
+
+    with Interceptor(listener.address, change=change) as proxy:
+        with pytest.raises((Untrusted, OSError)):
+            connect(proxy.address)
+        assert listener.join() is None and not listener.was_refused, "it was never read as a claim"
+        assert "not what was sent" in str(listener.failure)
 
 
 # Who insists

@@ -43,16 +43,20 @@ class Talk:
             self.sent.append(data)
             return change(len(self.sent) - 1, data)
 
-        to_listener = passed(self.connector.open(insists=self.insists[0]))
+        assert not self.connector.open(insists=self.insists[0]), "the listener speaks first"
         to_connector = passed(self.listener.open(insists=self.insists[1]))
+        step = self.connector.take(to_connector)
+        to_listener = passed(step.send[:OPENING_BYTES])
         assert len(to_listener) == len(to_connector) == OPENING_BYTES
-        step, other = self.connector.take(to_connector), self.listener.take(to_listener)
+        other = self.listener.take(to_listener)
         self.is_secure = step.secures, other.secures
+        assert step.secures == (len(step.send) == OPENING_BYTES), "nothing but the opening precedes TLS"
+        claim = step.send[OPENING_BYTES:]
         if step.secures:
-            step = self.connector.secured(self.shown)
+            claim = self.connector.secured(self.shown).send
         if other.secures:
             self.listener.secured(self.own)
-        claim = passed(step.send)
+        claim = passed(claim)
         head, rest = claim[: self.listener.wanted], claim[self.listener.wanted :]
         assert not self.listener.take(head).is_proved
         outcome = self.listener.take(rest[: self.listener.wanted])
@@ -115,6 +119,7 @@ def test_whoever_decrypts_in_between_is_named_to_the_connector() -> None:
         talk.run()
     assert caught.value.distrust is Distrust.INTERCEPTED
     assert not talk.listener.session
+    assert talk.listener.is_intercepted, "the listener knows too"
 
 
 def test_tls_cannot_be_talked_away() -> None:
@@ -130,7 +135,7 @@ def test_tls_cannot_be_talked_away() -> None:
 def test_a_recorded_connection_proves_nothing_to_another_listener(is_secure: bool) -> None:
     recorded = Talk(insists=(is_secure, is_secure))
     assert recorded.run()
-    opening, _, claim, answer = recorded.sent
+    listeners, opening, claim, answer = recorded.sent
     listener = listener_for(KEY)
     listener.open(insists=is_secure)
     if listener.take(opening).secures:
@@ -140,7 +145,7 @@ def test_a_recorded_connection_proves_nothing_to_another_listener(is_secure: boo
     assert outcome.is_refused and outcome.send == REFUSAL and not listener.answer
     connector = ConnectorHandshake(KEY)
     connector.open(insists=is_secure)
-    if connector.take(recorded.sent[1]).secures:
+    if connector.take(listeners).secures:
         connector.secured(FINGERPRINT)
     with pytest.raises(Untrusted) as caught:
         connector.take(answer)
@@ -155,8 +160,15 @@ def test_a_derived_key_opens_nothing_that_the_token_opens() -> None:
 
 
 def test_openings_and_tokens_do_not_repeat() -> None:
-    assert len({ConnectorHandshake(KEY).open(insists=False) for _ in range(100)}) == 100
+    listeners = listener_for(KEY).open(insists=False)
+    assert len({listener_for(KEY).open(insists=False) for _ in range(100)}) == 100
+    assert len({opened(ConnectorHandshake(KEY), listeners) for _ in range(100)}) == 100
     assert len({new_token() for _ in range(100)}) == 100
+
+
+def opened(connector: ConnectorHandshake, listeners: bytes) -> bytes:
+    connector.open(insists=False)
+    return connector.take(listeners).send[:OPENING_BYTES]
 
 
 def test_the_secret_itself_is_never_sent() -> None:

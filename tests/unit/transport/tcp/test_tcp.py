@@ -82,7 +82,7 @@ def test_strangers_garbage_and_silence_neither_get_in_nor_delay(workers: Workers
     garbage.sendall(b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n" + b"x" * 200)
     hello = Hello(generation=1, source=1, target=0)
     forger = ConnectorHandshake(Key(hello.purpose, "another token"))
-    forged.sendall(forger.open(insists=False))
+    forger.open(insists=False)
     forged.sendall(forger.take(forged.recv(OPENING_BYTES, socket.MSG_WAITALL)).send)
     ends = succeed(lambda: workers.connect(0), lambda: workers.connect(1))
     greet(ends[1], ends[0])
@@ -169,9 +169,7 @@ def test_a_listener_that_cannot_prove_itself_is_refused(workers: Workers) -> Non
             connection, _ = listener.accept()
             with connection:
                 connection.settimeout(PATIENCE)
-                connection.sendall(bytes(32))
-                assert connection.recv(200)
-                connection.sendall(bytes(32))
+                connection.sendall(bytes(OPENING_BYTES))
                 assert not connection.recv(1)
 
         generation = generation_of([Address(*listener.getsockname()), workers.listeners[0].address])

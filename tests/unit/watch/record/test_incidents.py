@@ -196,7 +196,7 @@ def test_losing_everybody_costs_what_the_first_step_after_says_and_nothing_is_co
 
 
 def test_workers_that_were_all_stopped_and_go_on_are_an_incident_that_is_over() -> None:
-    silence = "no member of the generation was heard of for 7.0 s"
+    silence = "no member of the generation was heard from for 7.0 s"
     waits = events.Waiting(workers=0, needed=1, reason=silence)
     made = incidents(
         *BEGIN, (20.0, waits), (25.2, resumed(1, 12.1, time=25.0, redone=0, samples_redone=0)), (40.0, END)

@@ -1,0 +1,63 @@
+"""What membership tells people about an address, a token or a setting that does not work; tests refer to these texts.
+
+Not here: why the membership core decides something (`core.reasons`).
+"""
+
+from __future__ import annotations
+
+from shoal.values import Address
+
+NO_CHECKPOINTS = "this coordinator keeps no checkpoints; see --checkpoint-every and --run-dir"
+
+# Listening
+
+
+def no_token(address: Address) -> str:
+    return f"listening on {address} without a token would let anybody in; give a token or listen on 127.0.0.1"
+
+
+def port_in_use(address: Address) -> str:
+    return f"cannot listen on {address}: the port is in use; choose another with --address, or 0 for any free one"
+
+
+def cannot_listen(address: Address, why: object) -> str:
+    return f"cannot listen on {address}: {why}; choose another with --address"
+
+
+# Connecting to the coordinator
+
+
+def no_coordinator(address: Address, why: object) -> str:
+    return f"no coordinator can be reached at {address}: {why}; is the job still running?"
+
+
+def closes_connections(address: Address) -> str:
+    return f"the coordinator at {address} closes new connections; is it busy or over?"
+
+
+def no_answer(address: Address, seconds: float) -> str:
+    return f"the coordinator at {address} did not answer within {seconds:g} s"
+
+
+def connection_broke(address: Address, why: object) -> str:
+    return f"the connection to the coordinator at {address} broke: {why}"
+
+
+def coordinator_gone(address: Address, why: str) -> str:
+    return f"the coordinator at {address} is gone: {why}"
+
+
+def wrong_token(address: Address) -> str:
+    return f"the coordinator at {address} refused this process: wrong token; use the token file of this job"
+
+
+def foreign_listener(address: Address) -> str:
+    return f"whoever listens at {address} does not hold this job's token; is the address right?"
+
+
+def untrusted(address: Address, why: object) -> str:
+    return f"the coordinator at {address}: {why}"
+
+
+def turned_away(address: Address, why: str) -> str:
+    return f"the coordinator at {address} turned this process away: {why}"

@@ -93,7 +93,7 @@ class Job:
 
     def die(self, run: shoal.Run) -> None:
         """What the worker's pushes so far have left out goes with it; its present one was never committed."""
-        before = run._session.residual._before
+        before = run._session.unit._residual._before
         assert before is not None
         self.lost = self.lost + left_out(before, run)
         raise Killed

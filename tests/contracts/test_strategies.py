@@ -22,6 +22,7 @@ from shoal.checkpoint.published.catalogue import published
 from shoal.checkpoint.published.store_publisher import StorePublisher
 from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.codecs.registry import codec_by_name
+from shoal.entry.shoal_main import MakeStrategy
 from shoal.events import EpochEnded, StateCopied, StepsApplied, StepVoided
 from shoal.job_config import JobConfig
 from shoal.manners import Manners
@@ -29,7 +30,6 @@ from shoal.parameters.client.parameter_client import ParameterClient
 from shoal.strategies.choosing import make_strategy
 from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Strategy
-from shoal.training.start import MakeStrategy
 from support.local_steps import LocalSteps
 from support.offers import CODECS, offer
 from support.server_groups import group_of

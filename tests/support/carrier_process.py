@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from shoal.collectives.carriers.making import make_engine
 from shoal.collectives.group import Pending, Reduction
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import ShoalError
+from shoal.strategies.peers.groups import make_engine
 from shoal.transport.tcp.tcp import PeerListener, connect_mesh
 from shoal.values import Address
 from support.bits import bits_of, reductions_of, tensor_of

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from shoal.codecs.codec import Codec
 from shoal.codecs.identity import Identity
-from shoal.collectives.assembly import GroupConfig, group_over
+from shoal.collectives.assembly import GroupConfig, SubMesh, group_over
 from shoal.collectives.memory.memory_engine import MemoryEngine
 from shoal.collectives.memory.memory_loops import MemoryWays
 from shoal.collectives.schedules.choice import Chooser
@@ -19,7 +19,6 @@ from shoal.transport.memory.team import Team
 from shoal.transport.mesh.in_process import in_process_meshes
 from shoal.transport.mesh.mesh import Mesh
 from shoal.transport.mesh.mesh_exchange import exchange_over
-from shoal.transport.mesh.sub_mesh import SubMesh
 from shoal.transport.native import native
 
 WAYS = {

@@ -15,19 +15,19 @@ from shoal.codecs.identity import Identity
 from shoal.collectives.group import Group, Pending
 from shoal.collectives.operations import Operations
 from shoal.collectives.threaded_group import ThreadedGroup, _Here
+from shoal.entry.shoal_main import MakeStrategy, start_session
 from shoal.errors import Aborted, ShoalError, TermsDiffer
 from shoal.events import AnyEvent
 from shoal.job_config import from_mapping
 from shoal.membership.publisher import Publisher, PublishRequest
 from shoal.strategies.choosing import make_strategy
+from shoal.strategies.peers.groups import StandInGroup
 from shoal.strategies.peers.peers import Briefed, JobOver, Peers, Traffic
-from shoal.strategies.peers.stand_in_group import StandInGroup
 from shoal.terms import Made
 from shoal.training.recovery.recovery import join_first
 from shoal.training.recovery.restart import begin_anew, train_through
 from shoal.training.run import Run
 from shoal.training.session import HandedOver, Session
-from shoal.training.start import MakeStrategy, start_session
 from shoal.transport.mesh.in_process import InProcessMesh, in_process_meshes
 from shoal.values import THROUGH, Address, Generation, Lost, Member
 from shoal.wire.messages import Done, ExchangeBroken, PartFailed, PartWritten, Ready

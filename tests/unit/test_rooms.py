@@ -39,18 +39,7 @@ FULL_ROOMS: frozenset[str] = frozenset()
 # Modules that are too long.
 LONG_MODULES: frozenset[str] = frozenset()
 # Small modules that have not joined their only importer.
-NOT_JOINED = frozenset(
-    {
-        "collectives/carriers/making.py",
-        "entry/script_kind.py",
-        "parameters/server/space/laying_out.py",
-        "strategies/peers/brake.py",
-        "strategies/peers/stand_in_group.py",
-        "training/batches.py",
-        "training/start.py",
-        "transport/mesh/sub_mesh.py",
-    }
-)
+NOT_JOINED: frozenset[str] = frozenset()
 
 
 @functools.cache

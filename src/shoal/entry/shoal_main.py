@@ -21,6 +21,7 @@ from typing import Any, NoReturn, TypeVar
 
 from shoal.checkpoint.stores.opening import FullDiskStore, store_for
 from shoal.checkpoint.stores.store import Store
+from shoal.data.order import key_of
 from shoal.environment import WorkerEnvironment, is_worker_itself, likely_typos, worker_environment
 from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError, TermsDiffer
 from shoal.events import AnyEvent, JobEnded
@@ -28,16 +29,22 @@ from shoal.job_config import JobConfig, from_mapping, from_toml
 from shoal.membership.client import CoordinatorClient
 from shoal.strategies.choosing import make_strategy
 from shoal.strategies.peers.cluster_peers import ClusterPeers
-from shoal.strategies.peers.peers import JobOver
+from shoal.strategies.peers.peers import JobOver, Peers
 from shoal.strategies.peers.solo_peers import SoloPeers
+from shoal.strategies.replica.replica import Replica
+from shoal.strategies.strategy import Strategy
 from shoal.training.lean_torch import spare_compiler
+from shoal.training.model import devices
 from shoal.training.recovery.recovery import join_first
 from shoal.training.recovery.restart import Fresh, begin_anew, train_through
+from shoal.training.reporting.progress import Progress
+from shoal.training.reporting.reporter import Reporter
 from shoal.training.run import Run
-from shoal.training.session import HandedOver, Session
-from shoal.training.start import MakeStrategy, start_session
+from shoal.training.saving.saving import Saver
+from shoal.training.session import HandedOver, Lasting, Session
 from shoal.watch import open_display
 
+MakeStrategy = Callable[[Replica, JobConfig], Strategy]
 T = TypeVar("T")
 # What Python itself puts behind a call that is the last thing in a module or a function; names of 3.11 and later.
 NOTHING = {"POP_TOP", "LOAD_CONST", "NOP", "STORE_NAME", "STORE_FAST", "STORE_GLOBAL"}
@@ -282,3 +289,23 @@ def _tell_last_line(client: CoordinatorClient, *, step: int) -> None:
         client.close()
 
     atexit.register(tell)
+
+
+def start_session(
+    peers: Peers,
+    config: JobConfig,
+    store: Store | None = None,
+    make: MakeStrategy = make_strategy,
+    *,
+    lasting: Lasting | None = None,
+) -> Session:
+    """The session behind a `Run`. Generators start equal everywhere, so that models are built with the same weights.
+
+    Checkpoints go to `store`; without one there are none. `make` builds the strategy. `lasting`: of this worker's
+    session before, where its script starts again.
+    """
+    replica = Replica(peers)
+    lasting = lasting or Lasting(Reporter(peers), Progress(peers), Saver(peers, config, store))
+    session = Session(replica, make(replica, config), config, lasting)
+    devices.seed(session.device, key_of(config.seed))
+    return session

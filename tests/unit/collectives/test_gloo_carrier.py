@@ -11,9 +11,9 @@ import torch
 from shoal.collectives import texts
 from shoal.collectives.carriers.carrier import CarrierFailed
 from shoal.collectives.carriers.gloo import TIME_IS_OVER, GlooCarrier
-from shoal.collectives.carriers.making import make_engine
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import UsageError
+from shoal.strategies.peers.groups import make_engine
 from shoal.transport.mesh.in_process import in_process_meshes
 from support.collectives import in_threads, succeed
 

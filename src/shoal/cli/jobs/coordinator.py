@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import msgspec
 
 from shoal.cli import texts
 from shoal.cli.options import Once, Parser, add_settings, config_from
-from shoal.entry.script_kind import imports_shoal
 from shoal.environment import in_plaintext, parse_address
 from shoal.errors import UsageError
 from shoal.events import JobStarted
@@ -32,6 +32,7 @@ from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.transport.connection.strangers import raise_descriptor_limit
 from shoal.values import Address
 
+MOST_BYTES = 4 * 1024 * 1024  # of a file that is looked at
 DESCRIPTION = """\
 Runs the process that decides who is in the job: it lets workers in, gives them ranks and tells them who died.
 Listening beyond this machine needs --token-file. If the coordinator of a job died, start it again with the same
@@ -182,3 +183,44 @@ def _listen(config: JobConfig, token: str) -> socket.socket:
     host, port = listener.getsockname()[:2]
     print(f"listening on {host}:{port}", flush=True)
     return listener
+
+
+def imports_shoal(script: Path) -> bool:
+    """Whether the script, or a module beside it that it imports, imports shoal: then its workers will join the job."""
+    seen: set[Path] = set()
+    waiting = [script]
+    while waiting:
+        path = waiting.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        for name in _imported(path):
+            if name.partition(".")[0] == "shoal":
+                return True
+            waiting += _beside(script, name)
+    return False
+
+
+def _imported(path: Path) -> Iterator[str]:
+    """Dotted names of the modules that a file imports, wherever in it; none where it cannot be read or parsed."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            return
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            yield module
+            yield from (f"{module}.{alias.name}".lstrip(".") for alias in node.names)
+
+
+def _beside(script: Path, name: str) -> Iterator[Path]:
+    """The files of a module, where it lies beside the script."""
+    if not name:
+        return
+    path = script.parent.joinpath(*name.split("."))
+    yield from (file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file())

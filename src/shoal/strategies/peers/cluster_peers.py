@@ -20,7 +20,6 @@ import torch
 
 from shoal.codecs.registry import codec_by_name
 from shoal.collectives.assembly import GroupConfig, group_over
-from shoal.collectives.carriers.making import make_engine
 from shoal.collectives.group import Group
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.environment import WorkerEnvironment
@@ -30,11 +29,10 @@ from shoal.links.measure import survey, told
 from shoal.membership.client import CoordinatorClient
 from shoal.membership.member.member import again
 from shoal.settings.all_reduce_settings import AllReduceSettings
-from shoal.strategies.peers.brake import Brake
+from shoal.strategies.peers.groups import Brake, StandInGroup, make_engine, stand_in_generation
 from shoal.strategies.peers.peers import Briefed, JobOver, Peers, Traffic
 from shoal.strategies.peers.reaching import by_worker, local_host, tell_from_outside
 from shoal.strategies.peers.server_ways import ServerWays
-from shoal.strategies.peers.stand_in_group import StandInGroup, stand_in_generation
 from shoal.terms import Made
 from shoal.transport.connection.door import interception
 from shoal.transport.memory.neighbours import form

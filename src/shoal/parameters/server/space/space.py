@@ -11,7 +11,8 @@ what workers say (`worker_desk`), connections (`server`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 
 import msgspec
@@ -23,7 +24,6 @@ from shoal.parameters.ledger.effects import Begun, Drop, Ended, Replace, Update
 from shoal.parameters.ledger.sequencer import Answer, AnyRecord, Installed, Instruction, Redirect, Send
 from shoal.parameters.server.space.block_moves import BlockMoves
 from shoal.parameters.server.space.job_state import JobState
-from shoal.parameters.server.space.laying_out import LayingOut
 from shoal.parameters.server.space.site import Site
 from shoal.parameters.server.space.worker_desk import Orders, WorkerDesk
 from shoal.parameters.server.updates.block_updates import BlockUpdates, pushes_of
@@ -338,3 +338,40 @@ class Space:
         if self.state.holding is not None:
             self._site.background.dispose(self.state.holding.close)
         self._laying = self.state.holding = None
+
+
+Make = Callable[[Plan], Holding]  # `ServerRefused`: there is no room for it
+
+
+class LayingOut:
+    def __init__(
+        self, site: Site, table: TableSpec, older: Holding | None, plan: Callable[[], Plan], make: Make
+    ) -> None:
+        """`plan` is called in the second thread; `older` is used up when the new one, that `make` makes, is whole."""
+        self.table = table
+        self._site = site
+        self._older = older
+        self._make = make
+        self._plan: Future[Plan] = site.background.compute(plan)
+        self._holding: Holding | None = None
+
+    @property
+    def has_work(self) -> bool:
+        """Otherwise it is being worked out, and the server is woken when that is done."""
+        return self._holding is not None or self._plan.done()
+
+    def work(self) -> Holding | None:
+        """A little of it; the new holding once it is whole. `ServerRefused`: there is no room for it."""
+        if self._holding is None:
+            self._holding = self._make(self._plan.result())
+        if self._holding.take_over():
+            return None
+        if self._older is not None and self._older.shard is not self._holding.shard:
+            self._site.background.dispose(self._older.close)
+        return self._holding
+
+    def cancel(self) -> None:
+        """What there is of the new one goes; the older one is the caller's."""
+        self._plan.cancel()
+        if self._holding is not None and (self._older is None or self._older.shard is not self._holding.shard):
+            self._site.background.dispose(self._holding.close)

@@ -1,7 +1,7 @@
 """What a server holds of one job under one version of the map: its blocks, and pushes that are staged for them.
 
 A new version is begun with a new one, which takes over the blocks that it needs of the one before, unit by unit. Not
-here: what is done with it (`space`), and when it is made (`laying_out`).
+here: what is done with it (`space`), and when it is made (`space`).
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.entry.script_kind import imports_shoal
+from shoal.cli.jobs.coordinator import imports_shoal
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLES = Path(__file__).parents[4] / "examples"
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)

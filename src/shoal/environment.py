@@ -1,8 +1,8 @@
-"""The only reader of environment variables, and the only writer of those a worker process gets.
+"""The only reader of environment variables, and the only writer of those that a worker process gets.
 
-Other programs use our prefix too: Kubernetes sets `SHOAL_PORT` and the like for a service named shoal. So a variable
-that we do not know is ignored, and whoever starts a job is warned of one that looks like a misspelt one of ours
-(`likely_typos`). Arguments beat the environment. torchrun's variables are written for plain torch scripts.
+Other programs use our prefix too: Kubernetes sets `SHOAL_PORT` and the like for a service named shoal. So an unknown
+variable is ignored, and the user who starts a job is warned of a variable that looks like a misspelt one of ours
+(`likely_typos`). Arguments beat the environment. torchrun's variables are set for plain torch scripts.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ PREFIX = "SHOAL_"
 COORDINATOR = "SHOAL_COORDINATOR"  # host:port of the job's coordinator
 TOKEN_FILE = "SHOAL_TOKEN_FILE"  # noqa: S105  path of the file with the job's token; for the torch backend anybody may set it
 WORKER = "SHOAL_WORKER"  # this worker's number in the job
-PROCESS = "SHOAL_PROCESS"  # process id of the worker, which it sets itself: tells it from the processes it starts
+PROCESS = "SHOAL_PROCESS"  # process id of the worker, set by the worker: distinguishes it from its child processes
 TORCH_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # torch's own: whether it loads extensions, such as ours, at import
 MALLOC = "GLIBC_TUNABLES"  # the C library's own
-# A step frees every gradient and the next one takes as much again: memory that malloc keeps (up to 4 GiB), in large
-# pages, need not be zeroed by the kernel page by page each time. A step of a 25 M parameter model, without exchange:
+# A step frees every gradient and the next step allocates as much again. If malloc keeps that memory (up to 4 GiB) in
+# large pages, the kernel need not zero it page by page each time. A step of a 25 M parameter model, without exchange:
 # 103 ms with the defaults, 57 ms with these.
 KEEPING_MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"
-TORCH_INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")  # that gloo and torch's RPC listen on
-NATIVE = "SHOAL_NATIVE"  # 0: the C extension is not used, even where it was built
-NCCL = "SHOAL_NCCL"  # 0: tensors of GPUs go through host memory, even where NCCL could carry them
-KNOWN = (COORDINATOR, TOKEN_FILE, WORKER)  # what a worker must have
-PLAINTEXT = "SHOAL_PLAINTEXT"  # 1: connections to other machines are not encrypted, as far as this process is asked
-SETTINGS = (NATIVE, NCCL, PLAINTEXT)  # what anybody may set
-# What Kubernetes sets in every container for a service whose name begins with shoal.
+TORCH_INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")  # interfaces on which gloo and torch's RPC listen
+NATIVE = "SHOAL_NATIVE"  # 0: the C extension is not used, even if it was built
+NCCL = "SHOAL_NCCL"  # 0: GPU tensors go through host memory, even if NCCL could carry them
+KNOWN = (COORDINATOR, TOKEN_FILE, WORKER)  # variables that a worker must have
+PLAINTEXT = "SHOAL_PLAINTEXT"  # 1: this process agrees to unencrypted connections to other machines
+SETTINGS = (NATIVE, NCCL, PLAINTEXT)  # variables that any user may set
+# Variables that Kubernetes sets in every container for a service whose name begins with shoal.
 KUBERNETES = re.compile(r"SHOAL_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_[A-Z]+(_PROTO|_PORT|_ADDR)?)?)")
-LETTERS_PER_MISTAKE = 3  # of a name, for a name that differs by so many mistakes to count as misspelt
+LETTERS_PER_MISTAKE = 3  # a name counts as misspelt with at most one mistake per so many letters
 MOST_MISTAKES = 2
 
 
 @dataclass(frozen=True)
 class WorkerEnvironment:
-    """What a worker process is told by whoever started it."""
+    """What a worker process is told by the process that started it."""
 
     coordinator: Address
     token_file: str
@@ -65,7 +65,7 @@ def worker_environment(variables: Mapping[str, str] | None = None) -> WorkerEnvi
     """None when this process was not started as a worker of a job."""
     given = os.environ if variables is None else variables
     found = {name: given[name] for name in KNOWN if name in given}
-    if not found or set(found) == {TOKEN_FILE}:  # whoever starts plain torch scripts may set that one
+    if not found or set(found) == {TOKEN_FILE}:  # users of plain torch scripts may set this one
         return None
     missing = [name for name in KNOWN if name not in found]
     if missing:
@@ -85,8 +85,8 @@ def worker_environment(variables: Mapping[str, str] | None = None) -> WorkerEnvi
 def is_worker_itself() -> bool:
     """Whether this process, which has a worker's variables, is the worker and not one that the worker started.
 
-    Engines make each of their processes the leader of a session. Which one asked first is noted in the environment, for
-    a process that the worker starts may lead a session too.
+    Engines make each of their processes the leader of a session. The first process that asks notes the answer in the
+    environment, because a process that the worker starts may lead a session too.
     """
     own = str(os.getpid())
     if not os.environ.get(PROCESS):
@@ -95,7 +95,7 @@ def is_worker_itself() -> bool:
 
 
 def likely_typos(variables: Mapping[str, str] | None = None) -> list[str]:
-    """A sentence about each variable whose name is nearly one of ours."""
+    """A warning for each variable whose name is nearly one of ours."""
     doubts = []
     for name in sorted(os.environ if variables is None else variables):
         if not name.startswith(PREFIX) or name in (*KNOWN, *SETTINGS) or KUBERNETES.fullmatch(name):
@@ -109,9 +109,9 @@ def likely_typos(variables: Mapping[str, str] | None = None) -> list[str]:
 
 
 def _mistakes(typed: str, meant: str) -> int:
-    """Letters left out, added or changed, and neighbours exchanged: the optimal string alignment distance."""
+    """How many letters were left out, added, changed or swapped with a neighbour (optimal string alignment)."""
     before: list[int] = []
-    last = list(range(len(meant) + 1))  # distances of the beginning of `typed` so far to all beginnings of `meant`
+    last = list(range(len(meant) + 1))  # distances of the part of `typed` read so far to all beginnings of `meant`
     for row, letter in enumerate(typed, 1):
         now = [row]
         for column, wanted in enumerate(meant, 1):
@@ -135,7 +135,7 @@ def plaintext() -> bool:
 
 @contextlib.contextmanager
 def in_plaintext(wanted: bool) -> Iterator[None]:
-    """While the block runs, this process and those that it starts do so, if that is wanted."""
+    """If `wanted`, this process and its children talk to other machines without TLS while the block runs."""
     before = os.environ.get(PLAINTEXT)
     if wanted:
         os.environ[PLAINTEXT] = "1"
@@ -169,13 +169,13 @@ def inherited(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def runtime_folder() -> Path:
-    """Where short-lived private files go: the user's runtime folder where there is one, else the temporary one."""
+    """The folder for short-lived private files: the user's runtime folder if there is one, else the temporary one."""
     named = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
     return named if named.is_dir() and os.access(named, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
 
 
 def torch_rank() -> int | None:
-    """What torchrun's variable RANK says in this process now; a script may have changed it."""
+    """The present value of torchrun's variable RANK; a script may have changed it."""
     text = os.environ.get("RANK", "")
     return int(text) if text.isdigit() else None
 
@@ -186,20 +186,20 @@ def store_is_the_agents() -> bool:
 
 
 def keep_torch_on_loopback() -> None:
-    """torch's own connections ask nobody who they are: where all ranks are on this machine, none comes from outside."""
+    """Keep torch's own connections, which authenticate nobody, on this machine, since all ranks are on it."""
     for name in TORCH_INTERFACES:
         os.environ.setdefault(name, "lo")
 
 
 def local_place() -> int:
-    """Which worker of its machine this process is, from 0, as torchrun's variable LOCAL_RANK says; 0 outside a job."""
+    """This worker's number on its machine, from 0, by torchrun's variable LOCAL_RANK; 0 outside a job."""
     text = os.environ.get("LOCAL_RANK", "")
     return int(text) if text.isdigit() else 0
 
 
 @dataclass(frozen=True)
 class TorchrunPlace:
-    """What torchrun would say about a worker's place, for plain torch scripts."""
+    """A worker's place, as torchrun would describe it to plain torch scripts."""
 
     place: int  # 0..workers-1, on this machine
     workers: int
@@ -207,37 +207,37 @@ class TorchrunPlace:
 
 
 def process_variables(threads: int) -> dict[str, str]:
-    """What a process must have from its first moment on: unbuffered output, the number of threads torch may use."""
+    """Variables that a process needs from its start: unbuffered output, torch's threads, malloc's settings."""
     threads_default = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(threads)}
     memory_default = {} if MALLOC in os.environ else {MALLOC: KEEPING_MALLOC}
     return {"PYTHONUNBUFFERED": "1", **threads_default, **memory_default}
 
 
 def spare_variables(threads: int) -> dict[str, str]:
-    """Those of a process that will be a worker later: torch must not ask yet what this process is."""
+    """For a process that becomes a worker later: torch must not load its extensions yet, which ask what it is."""
     return {**process_variables(threads), TORCH_AUTOLOAD: "0"}
 
 
 def become_worker(variables: Mapping[str, str]) -> None:
-    """In such a process, once it is known which worker it is."""
+    """Turn a process that was started with `spare_variables` into a worker."""
     del os.environ[TORCH_AUTOLOAD]
     os.environ.update(variables)
 
 
 def autoload_choice() -> dict[str, str]:
-    """What the user has set about torch's extensions, if anything, for `become_worker`."""
+    """The user's own setting about torch's extensions, if any, for `become_worker`."""
     return {TORCH_AUTOLOAD: os.environ[TORCH_AUTOLOAD]} if TORCH_AUTOLOAD in os.environ else {}
 
 
 def worker_variables(coordinator: Address, worker: int, torchrun: TorchrunPlace, *, threads: int) -> dict[str, str]:
     """The variables of a new worker process: ours, torchrun's, and the number of threads torch may use.
 
-    Its engine adds `TOKEN_FILE`, since the path may be another one where the process runs.
+    The engine adds `TOKEN_FILE`, since the path may differ on the machine where the process runs.
     """
     return {
         COORDINATOR: str(coordinator),
         WORKER: str(worker),
-        PROCESS: "",  # the launcher may itself be a process that a worker started
+        PROCESS: "",  # clear it: the launcher may itself be a child of a worker
         "RANK": str(worker),
         "LOCAL_RANK": str(torchrun.place),
         "WORLD_SIZE": str(torchrun.workers),

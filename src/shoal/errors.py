@@ -11,7 +11,7 @@
     ├── AddressUnavailable       exit 6    a port is in use or an address cannot be listened on or reached
     ├── RunDirectoryExists       exit 7    the run directory is already there
     ├── Refused                  exit 8    the other side turned us away: wrong token, version, generation
-    │   ├── TermsDiffer                    a newcomer's script says something else than the job's
+    │   ├── TermsDiffer                    a newcomer's script differs from the job's
     │   ├── Untrusted                      of a connection's other end: no proof, or somebody in between (transport)
     │   └── ServerRefused                  a parameter server: no room, over its quota, a table it cannot hold
     ├── CheckpointUnusable       exit 9    no checkpoint can be used: none there, damaged, or of another model
@@ -88,7 +88,7 @@ class TermsDiffer(Refused):
 
 
 class ServerRefused(Refused):
-    """`kind` is the server's word for what it is about: version, quota, memory, rule, table, ..."""
+    """`kind` is the server's word for the cause: version, quota, memory, rule, table, ..."""
 
     def __init__(self, reason: str, *, kind: str = "") -> None:
         super().__init__(reason)
@@ -116,7 +116,7 @@ class Interrupted(ShoalError):
 
 
 class ExchangeFailed(ShoalError):
-    """A collective did not finish on this worker. `peer` is the rank it was waiting for, where that is known."""
+    """A collective did not finish on this worker. `peer` is the rank that it waited for, if that is known."""
 
     def __init__(self, reason: str, *, peer: int | None = None) -> None:
         super().__init__(reason)
@@ -124,7 +124,7 @@ class ExchangeFailed(ShoalError):
 
 
 class PeerLost(ExchangeFailed):
-    """`unreached` has all ranks that are missed where connections could not be made."""
+    """`unreached` has all ranks that could not be connected to."""
 
     def __init__(self, reason: str, *, peer: int | None = None, unreached: Unreached = NOBODY) -> None:
         super().__init__(reason, peer=peer)
@@ -136,7 +136,7 @@ class ReplicasDiffer(ExchangeFailed):
 
 
 class MeetingCalled(ExchangeFailed):
-    """`meetings` counts those that were called so far, `calling` says why the newest one was."""
+    """`meetings`: how many were called so far. `calling`: why the newest one was called."""
 
     def __init__(self, reason: str, *, meetings: int = 0, calling: str = "") -> None:
         super().__init__(reason)
@@ -145,7 +145,7 @@ class MeetingCalled(ExchangeFailed):
 
 
 class ParametersLost(ExchangeFailed):
-    is_total = False  # all servers that had the job's values are lost: none is left to say so
+    is_total = False  # all servers that had the job's values are lost, so that no server can report it
 
     @classmethod
     def all(cls) -> ParametersLost:
@@ -173,5 +173,5 @@ def by_name(name: str, text: str) -> ShoalError:
 
 
 def printable(text: str) -> str:
-    """Without control characters, which could move the cursor, and without what UTF-8 cannot hold."""
+    """Replace control characters, which could move the cursor, and characters that UTF-8 cannot hold."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

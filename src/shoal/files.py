@@ -1,8 +1,8 @@
-"""Opening files that others may have put there: a run directory may hold anything where a record should be.
+"""Opening files that others may have put there: a run directory may hold anything in the place of a record.
 
-Opening a FIFO waits for its other end, a device may never end, and a line may be as long as the disk: nothing here
-waits, and nothing reads more than it is told to. What is no plain file is an `OSError` that says so. Tokens have rules
-of their own (`wire.token_file`).
+Opening a FIFO waits for its other end, a device may never end, and a line may be as long as the disk. So nothing here
+waits, and nothing reads more than a given limit. Anything but a plain file is an `OSError` that says so. Not here:
+tokens, which have rules of their own (`wire.token_file`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 
 BLOCK = 1 << 18  # bytes read at once
 MOST_TOML = 1 << 20  # bytes of a file of settings
-LONGEST_LINE = 1 << 22  # bytes; a longer line is no line of ours
-LONGEST_GAP = 1 << 26  # bytes without the end of a line after which no more is looked for
+LONGEST_LINE = 1 << 22  # bytes; a longer line is not ours
+LONGEST_GAP = 1 << 26  # bytes without a line end after which reading stops
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFSOCK: "a socket",
@@ -29,8 +29,8 @@ _KINDS = {
 
 
 def open_plain(path: Path) -> io.FileIO:
-    """For reading, unbuffered. `OSError`: it is not there, may not be read, or is no plain file."""
-    refuse_special(path)  # before it is opened: even that does something to some devices
+    """Open for reading, unbuffered. Raises `OSError` if it is missing, may not be read, or is no plain file."""
+    refuse_special(path)  # before opening it, which has effects on some devices
     file = io.FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), "rb")
     try:
         _refuse(os.fstat(file.fileno()).st_mode, path)
@@ -41,12 +41,12 @@ def open_plain(path: Path) -> io.FileIO:
 
 
 def open_append(path: Path) -> io.FileIO:
-    """For writing at the end, made where it is missing. `OSError` as above; a device is allowed."""
+    """Open for appending, and make the file if it is missing. Raises `OSError` as above, but a device is allowed."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
         descriptor = os.open(path, flags, 0o666)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # of a FIFO that nobody reads, and of sockets
+        if error.errno == errno.ENXIO:  # a FIFO without a reader, or a socket
             refuse_special(path)
         raise
     file = io.FileIO(descriptor, "ab")
@@ -58,7 +58,7 @@ def open_append(path: Path) -> io.FileIO:
 
 
 def read_plain(path: Path, most: int) -> bytes:
-    """All of a file that should have `most` bytes at most. `OSError` where it has more."""
+    """All of a file. Raises `OSError` if it has more than `most` bytes."""
     with open_plain(path) as file:
         data = bytearray()
         while len(data) <= most and (block := file.read(min(BLOCK, most + 1 - len(data)))):
@@ -69,12 +69,12 @@ def read_plain(path: Path, most: int) -> bytes:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """`OSError` as above. `ValueError`: it is no TOML, or none that can be read."""
+    """Raises `OSError` as above, `ValueError` as `toml_of`."""
     return toml_of(read_plain(path, MOST_TOML).decode("utf-8"))
 
 
 def toml_of(text: str) -> dict[str, Any]:
-    """`ValueError`: it is no TOML, has numbers of thousands of digits, or is nested too deeply."""
+    """Raises `ValueError` if it is no TOML, has numbers of thousands of digits, or is nested too deeply."""
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -82,9 +82,9 @@ def toml_of(text: str) -> dict[str, Any]:
 
 
 def whole_lines(path: Path, start: int = 0) -> Iterator[bytes]:
-    """The lines of a file from a byte on, with their ends; one that is too long or has no end is left out."""
+    """The lines of a file from byte `start` on, with their ends. Skips lines that are too long or have no end."""
     carried = b""
-    gap = 0  # bytes of a line that is left out
+    gap = 0  # bytes so far of a line that is skipped
     with open_plain(path) as file:
         file.seek(start)
         while (block := file.read(BLOCK)) and gap <= LONGEST_GAP:
@@ -106,7 +106,7 @@ def tail(path: Path, size: int) -> bytes:
 
 
 def refuse_special(path: Path) -> None:
-    """`OSError` where it is there and is no plain file, or a link to one."""
+    """Raises `OSError` unless the path is a plain file, or a link to one."""
     try:
         _refuse(path.stat().st_mode, path)
     except FileNotFoundError:

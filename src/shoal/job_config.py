@@ -1,14 +1,13 @@
 """What a user may set about a job: one flat set of names for Python, the command line and TOML files.
 
 `workers` in Python is `--workers` on the command line and `workers` in a file; `run_dir` is `--run-dir` and `run-dir`.
-Values are checked once, here; an unknown name is answered with the nearest known one. Not here: settings that one
-strategy alone has, which are declared and checked by themselves (`settings`), and which settings go with the strategy
-that is chosen (`launching.strategy_settings`), as they may come from a file and a command line.
+Values are checked once, here; an unknown name is answered with the nearest known one. Not here: settings that some
+strategies have, which are declared and checked by themselves (`settings`), and which settings go with the strategy that
+is chosen (`launching.settings`), as they may come from a file and a command line.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import re
 from collections.abc import Mapping
@@ -23,24 +22,19 @@ from shoal import files
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.manners import Manners
-from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.settings.setting_checks import MOST_LOCAL, nearest, one_of
+from shoal.settings.strategy_kinds import OWN, kinds_beside_own, settings_of, strategy_kind
+from shoal.settings.strategy_settings import Kind, StrategySettings
 
-STRATEGIES = ("all-reduce", "parameter-server")
-SCHEDULES = ("auto", "ring", "tree", "double-tree", "halving-doubling", "hierarchical")
-CODECS = ("identity",)  # Shoal's own; installed packages may offer others
-CODEC_GROUP = "shoal.codecs"  # of the entry points by which they do
-CARRIERS = ("shoal", "gloo", "nccl", "mpi")
 RESIZES = ("global-batch", "worker-batch", "worker-batch-and-lr")
 PROGRESS = ("auto", "live", "plain", "none")
 
 
 MOST_WORKERS = 10_000  # of a job
-NUMBERS_IN_TEXT = ("checkpoint-every", "servers", "staleness")  # the plainest way to write them in Python and TOML
 
 
-class JobConfig(ParameterServerSettings, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """The settings of one job: those of all strategies, declared beside each other in `settings`, and these."""
+class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """The settings of one job: these, and those of strategies."""
 
     workers: Annotated[int, Meta(description="number of worker processes (-n); MIN:MAX sets --min-workers too")] = 1
     min_workers: Annotated[
@@ -50,29 +44,11 @@ class JobConfig(ParameterServerSettings, frozen=True, kw_only=True, rename="keba
     resize: Annotated[
         str, Meta(description="what stays when workers come and go: global-batch, worker-batch or worker-batch-and-lr")
     ] = "global-batch"
-    strategy: Annotated[str, Meta(description="how replicas agree: all-reduce or parameter-server")] = "all-reduce"
-    schedule: Annotated[
-        str,
-        Meta(
-            description="who sends what to whom: auto (as the measured links have it), ring, tree, double-tree, "
-            "halving-doubling or hierarchical"
-        ),
-    ] = "auto"
-    deterministic: Annotated[
-        bool, Meta(description="what auto takes follows from sizes alone, by a fixed table, and no link is measured")
-    ] = False
-    codec: Annotated[
-        str,
-        Meta(description="how tensors cross hosts, to servers too: identity, or a codec of an installed package"),
-    ] = "identity"
-    carrier: Annotated[
-        str, Meta(description="what moves them: shoal (shared memory and TCP), or the library gloo, nccl or mpi")
-    ] = "shoal"
+    strategy: Annotated[
+        str, Meta(description="how replicas agree: all-reduce, parameter-server, or a strategy of an installed package")
+    ] = "all-reduce"
     seed: Annotated[int, Meta(description="seed of the sample order and of every step's random generators")] = 0
     sync_batchnorm: Annotated[bool, Meta(description="BatchNorm statistics over all workers' samples")] = False
-    bucket_mb: Annotated[
-        float, Meta(description="gradients travel in groups of about this many MB, eight times that on a GPU")
-    ] = 4.0
     threads: Annotated[int, Meta(description="torch threads per worker; 0 divides the cores evenly")] = 0
     address: Annotated[str, Meta(description="where the coordinator listens, HOST:PORT; port 0 is any free one")] = (
         "127.0.0.1:0"
@@ -99,6 +75,7 @@ class JobConfig(ParameterServerSettings, frozen=True, kw_only=True, rename="keba
     run_dir: Annotated[str, Meta(description="folder for the job's record; default runs/TIME-SCRIPT")] = ""
     progress: Annotated[str, Meta(description="auto, live, plain or none")] = "auto"
     open: Annotated[bool, Meta(description="open the report in a browser when the job ends")] = False
+    strategy_settings: tuple[StrategySettings, ...] = ()  # not by name; kinds that are as usual are left out
 
     def validate(self) -> Self:
         """Raise a UsageError that names the option, its value and what to do."""
@@ -111,17 +88,10 @@ class JobConfig(ParameterServerSettings, frozen=True, kw_only=True, rename="keba
         if not 0 <= self.spares <= MOST_LOCAL:
             raise UsageError(f"--spares is {self.spares}; it should be from 0 to {MOST_LOCAL}")
         one_of("resize", self.resize, RESIZES)
-        one_of("strategy", self.strategy, STRATEGIES)
-        one_of("schedule", self.schedule, SCHEDULES)
-        codec = codec_parts(self.codec)[0]
-        one_of("codec", codec, CODECS if codec in CODECS else (*CODECS, *codecs_offered()))
-        one_of("carrier", self.carrier, CARRIERS)
-        self._check_carrier()
+        strategy_kind(self.strategy)
         one_of("progress", self.progress, PROGRESS)
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"--seed is {self.seed}; it should be from 0 to 2^63-1")
-        if not 0 < self.bucket_mb <= 1024:
-            raise UsageError(f"--bucket-mb is {self.bucket_mb}; it should be above 0 and at most 1024")
         if self.threads < 0:
             raise UsageError(f"--threads is {self.threads}; it should be 0 (divide the cores) or more")
         if not 0.5 <= self.heartbeat_limit <= 3600:
@@ -138,20 +108,22 @@ class JobConfig(ParameterServerSettings, frozen=True, kw_only=True, rename="keba
             raise UsageError(f"--keep-checkpoints is {self.keep_checkpoints}; it should be from 1 to 1000000")
         parse_address(self.address, named="--address")
         _ = self.checkpoints
-        self.check_server_values()
+        for settings in self.strategy_settings:
+            settings.check_values()
         return self
+
+    def of(self, kind: type[Kind]) -> Kind:
+        """The settings of one kind, which some strategies have."""
+        return next((settings for settings in self.strategy_settings if isinstance(settings, kind)), kind())
+
+    def has(self, kind: type[StrategySettings]) -> bool:
+        """Whether the job's strategy has settings of this kind."""
+        return kind in strategy_kind(self.strategy).all_settings
 
     @property
     def manners(self) -> Manners:
         """What the strategy is like, also for those who never load it."""
-        return self.manners_with_servers if self.strategy == "parameter-server" else Manners()
-
-    def _check_carrier(self) -> None:
-        if self.carrier != "shoal" and (self.schedule, self.codec) != ("auto", "identity"):
-            raise UsageError(
-                f"--schedule {self.schedule} and --codec {self.codec} do not go with --carrier {self.carrier}, which "
-                "has schedules of its own; leave them out, or take --carrier shoal"
-            )
+        return self.of(strategy_kind(self.strategy).settings).manners
 
     @property
     def fewest(self) -> int:
@@ -164,8 +136,15 @@ class JobConfig(ParameterServerSettings, frozen=True, kw_only=True, rename="keba
 
     def to_toml(self) -> str:
         """Every setting, so that a file written today means the same when defaults change."""
+        return "".join(f"{name} = {_toml(value)}\n" for name, value in self.values().items())
+
+    def values(self) -> dict[str, object]:
+        """By name: every setting, also those of Shoal's own strategies that are not chosen."""
         values: dict[str, object] = msgspec.to_builtins(self)
-        return "".join(f"{name} = {_toml(value)}\n" for name, value in values.items())
+        del values["strategy-settings"]
+        for kind in settings_of([*OWN.values(), strategy_kind(self.strategy)]):
+            values |= msgspec.to_builtins(self.of(kind))
+        return values
 
 
 @dataclass(frozen=True)
@@ -191,31 +170,23 @@ def checkpoint_rhythm(text: str) -> CheckpointRhythm:
     )
 
 
-def codec_parts(text: str) -> tuple[str, dict[str, str]]:
-    """`int8:bits=4,seed=3` is the codec int8 and two settings, which the codec itself checks when it is made."""
-    name, colon, rest = text.partition(":")
-    settings: dict[str, str] = {}
-    for part in rest.split(",") if colon else ():
-        key, equals, value = (word.strip() for word in part.partition("="))
-        if not equals or not key or key in settings:
-            raise UsageError(f"--codec is {text!r}; it should be NAME, or NAME:SETTING=VALUE,SETTING=VALUE,...")
-        settings[key] = value
-    return name, settings
-
-
-def codecs_offered() -> dict[str, importlib.metadata.EntryPoint]:
-    """By name: codecs of packages that are installed beside Shoal. Reads their metadata and imports nothing."""
-    return {point.name: point for point in importlib.metadata.entry_points(group=CODEC_GROUP)}
-
-
 def _toml(value: object) -> str:
     """JSON's numbers, booleans and strings are TOML's too, but for one control character that JSON leaves as it is."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def field_names() -> tuple[str, ...]:
-    """Names as the command line and files have them."""
-    return JobConfig.__struct_encode_fields__
+def common_names() -> tuple[str, ...]:
+    """Of the settings that every job has, as the command line and files have them."""
+    return tuple(name for name in JobConfig.__struct_encode_fields__ if name != "strategy-settings")
+
+
+def kinds_for(values: Mapping[str, Any]) -> tuple[type[StrategySettings], ...]:
+    """The kinds of settings of strategies among these values. Packages are asked only for names that Shoal has not."""
+    kinds = [*OWN.values()]
+    if (chosen := values.get("strategy")) not in OWN and isinstance(chosen, str):
+        kinds.append(strategy_kind(chosen))
+    known = {*common_names(), *(name for settings in settings_of(kinds) for name in settings.names())}
+    return settings_of(kinds if values.keys() <= known else [*kinds, *kinds_beside_own()])
 
 
 def from_mapping(values: Mapping[str, Any], *, origin: str) -> JobConfig:
@@ -226,20 +197,27 @@ def from_mapping(values: Mapping[str, Any], *, origin: str) -> JobConfig:
         raise UsageError(
             f"{origin} sets {twice!r} and {twice.replace('_', '-')!r}, which are one setting; leave one out"
         )
+    kinds = kinds_for(renamed)
+    known = (*common_names(), *(name for kind in kinds for name in kind.names()))
     for name in renamed:
-        if name not in field_names():
-            raise UsageError(f"{origin} sets {name!r}, which is no setting; {nearest(name, field_names())}")
+        if name not in known:
+            raise UsageError(f"{origin} sets {name!r}, which is no setting; {nearest(name, known)}")
     if isinstance(workers := renamed.get("workers"), str):
         renamed |= _workers_range(workers)
-    for name in NUMBERS_IN_TEXT:
-        if type(number := renamed.get(name)) is int:
-            renamed[name] = str(number)
-    if renamed.get("staleness"):
-        renamed.setdefault("consistency", "asynchronous")
+    if type(every := renamed.get("checkpoint-every")) is int:  # the plainest way to write it in Python and TOML
+        renamed["checkpoint-every"] = str(every)
     try:
-        return msgspec.convert(renamed, JobConfig).validate()
+        particular = tuple(_settings_in(renamed, kind) for kind in kinds)
+        common = msgspec.convert({name: renamed[name] for name in renamed if name in common_names()}, JobConfig)
     except msgspec.ValidationError as error:
         raise UsageError(f"{origin}: {_plainly(str(error))}") from None
+    unusual = tuple(settings for settings in particular if settings.changed())
+    return msgspec.structs.replace(common, strategy_settings=unusual).validate()
+
+
+def _settings_in(values: Mapping[str, Any], kind: type[StrategySettings]) -> StrategySettings:
+    given = {name: value for name, value in values.items() if name in kind.names()}
+    return msgspec.convert(kind.completed(given), kind)
 
 
 def _workers_range(text: str) -> dict[str, int]:

@@ -1,7 +1,7 @@
-"""What a strategy is like, as far as the loop, the session and the coordinator have to know. Pure.
+"""The properties of a strategy that the loop, the session and the coordinator have to know. Pure.
 
-A strategy states its manners as one value, and everybody else asks that value instead of the strategy's class. Not
-here: what an exchange carries and how replicas agree, which is the strategy's own business (`strategies.strategy`).
+A strategy states its manners as one value; other modules ask that value and not the strategy's class. Not here: what an
+exchange carries and how replicas agree (`strategies.strategy`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Manners:
-    """A checkpoint, a stop, a hand-over and a newcomer come in where all workers meet, and nowhere else.
+    """Checkpoints, stops, hand-overs and newcomers are possible where all workers meet, and nowhere else.
 
-    What lies between two meetings is the unit of commit: where a worker is lost meanwhile, all steps since the last
-    meeting are void, and done again. Where workers meet when called, the unit is one worker's own update.
+    The steps between two meetings are the unit of commit: if a worker is lost, all steps since the last meeting are
+    void and redone. If workers meet only when called, the unit is one worker's own update.
     """
 
-    every: int | None = 1  # all workers meet in each step that is a multiple of it; None: when one of them calls
-    updates_elsewhere: bool = False  # servers do what `optimizer.step()` is to do, and keep it, whoever asked them
-    connects_workers: bool = True  # workers open connections to each other, and two may fail to reach each other
+    every: int | None = 1  # all workers meet in each step that is a multiple of this; None: when one of them calls
+    updates_elsewhere: bool = False  # servers do the work of `optimizer.step()`, and keep it even if a worker is lost
+    connects_workers: bool = True  # workers connect to each other, so that two may fail to reach each other
 
     @property
     def is_free(self) -> bool:

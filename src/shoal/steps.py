@@ -1,7 +1,7 @@
-"""Applied steps as the record has them: a worker's row, the job's line, and which lines count. No I/O.
+"""Applied steps in the record: a worker's row, the job's line, and which lines count. No I/O.
 
-A job goes back when whoever had its newest state is lost: a line for a step at or below the last one takes back that
-one and all after it. Not here: how rows become lines (`membership.record.metrics`), what is read from them (`watch`).
+A job goes back when all workers with its newest state are lost: a line for a step at or below the last one takes back
+that step and all after it. Not here: how rows become lines (`membership.record.metrics`), and reading them (`watch`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from msgspec import Meta
 
 from shoal.bounds import Count, Ordinal, Total, Values
 
-MOST_RUNS = 100_000  # of steps with equal samples; of older ones only the sum is known
-# A line with other numbers is no job's: it is damaged.
+MOST_RUNS = 100_000  # of steps with equal samples; for older runs only the sum is kept
+# A line with larger numbers is damaged.
 MOST_COUNT = 2**63  # of anything
 MOST_SECONDS = 1e15
 LAST_TIME = 253_370_764_800.0  # seconds since 1970: the year 9999, the last that has dates
@@ -26,16 +26,16 @@ Seconds = Annotated[float, Meta(ge=-MOST_SECONDS, le=MOST_SECONDS)]
 class StepRow(msgspec.Struct, frozen=True, array_like=True):
     """One applied step of one worker; the job's record has one line per step, made of all workers' rows."""
 
-    step: Count  # applied steps, with this one; of values logged outside loops: so far
+    step: Count  # number of applied steps, including this one; for values logged outside loops: so far
     epoch: Count
     seconds: float  # that this step took on this worker; 0 for values logged outside loops
-    samples: Total  # this worker's own
+    samples: Total  # of this worker
     values: Values  # logged in this step; None: nan or infinite
     total: Count  # samples of the whole step over all workers; 0 for values logged outside loops
     generation: Ordinal  # in which the step was applied
     ended: float  # when, in seconds by this worker's own clock (`membership.record.worker_clocks`)
-    # Where workers run free, `used` are the samples of all steps after step `base`, with this one: so it is known what
-    # a worker used that was killed before it told of its last step. 0: not known.
+    # If workers run free: `used` samples in all steps after step `base`, including this one. So the samples of a worker
+    # that was killed before it reported its last step are known too. 0: not known.
     base: Count = 0
     used: Total = 0
 
@@ -55,14 +55,14 @@ class SoFar(msgspec.Struct, frozen=True):
 class MetricLine(msgspec.Struct, frozen=True):
     """A line of `metrics.jsonl`."""
 
-    step: Count  # applied steps, with this one; of values logged outside loops: so far
-    time: Time  # seconds since 1970, by the coordinator's clock, when the step was applied
+    step: Count  # number of applied steps, including this one; for values logged outside loops: so far
+    time: Time  # when the step was applied: seconds since 1970 by the coordinator's clock
     epoch: Count = 0
     generation: Ordinal = 0  # in which the step was applied
     seconds: Seconds = 0.0  # that the step took, on the worker where it took longest; 0: logged outside loops
     samples: Total = 0  # of all workers; 0: logged outside loops
     values: Values = {}  # means over workers, weighted by samples; None: nan or infinite
-    so_far: SoFar | msgspec.UnsetType = msgspec.UNSET  # where workers run free
+    so_far: SoFar | msgspec.UnsetType = msgspec.UNSET  # set if workers run free
 
     @property
     def is_outside(self) -> bool:
@@ -72,25 +72,25 @@ class MetricLine(msgspec.Struct, frozen=True):
 
 @dataclass
 class AppliedSteps:
-    """Samples by step, of the steps that count; runs of steps with as many samples are one entry."""
+    """Samples by step, for the steps that count. A run of steps with equal samples is one entry."""
 
-    is_cut: bool = False  # there are steps before those that were added, like the first of them
+    is_cut: bool = False  # steps before the first known one exist, and count as like it
     last: int = 0  # the last step that counts
-    total: int = 0  # samples of all that count
+    total: int = 0  # samples of all steps that count
     _runs: list[tuple[int, int]] = field(default_factory=list)  # first step, and samples of each step from there on
 
     def add_line(self, line: MetricLine) -> tuple[int, int]:
         return self.add(line.step, line.samples, None if line.so_far is msgspec.UNSET else line.so_far)
 
     def add(self, step: int, samples: int, so_far: SoFar | None = None) -> tuple[int, int]:
-        """Returns what this step takes back: how many steps, and their samples. `so_far`: with this one."""
+        """Returns how many steps this one takes back, and their samples. `so_far` includes this step."""
         if step == self.last + 1 and self._runs and self._runs[-1][1] == samples:  # nearly always
             self.last, self.total = step, self.total + samples
             return 0, 0
         taken_back = self._rewind(step)
         if so_far is not None and self._runs and step > self.last + 1:
             self._fill(step - 1, so_far.used - samples, since=so_far.base)
-        # A step that the lines do not have, because it went with whoever knew of it, was like the next one.
+        # A step without a line, which was lost with the workers that knew of it, counts as like the next one.
         first = self.last + 1 if self._runs else step
         if not self._runs or self._runs[-1][1] != samples:
             self._runs.append((first, samples))
@@ -102,7 +102,7 @@ class AppliedSteps:
         return taken_back
 
     def _fill(self, step: int, used: int, *, since: int) -> None:
-        """Steps that the lines do not have, up to this one: all steps after `since` have `used` so many samples."""
+        """Add steps without lines, up to `step`: all steps after `since` have used `used` samples together."""
         self.reach(min(since, step))
         missing, known = step - self.last, self._after(since)
         if missing <= 0 or known is None or used < known:
@@ -123,7 +123,7 @@ class AppliedSteps:
         return None
 
     def reach(self, step: int) -> None:
-        """Steps up to this one were applied, though who did has not told of the last: they were like the one before."""
+        """Steps up to this one were applied, but the last were not reported: they count as like the one before."""
         if self._runs and step > self.last:
             self.add(step, self._runs[-1][1])
 

@@ -1,8 +1,8 @@
-"""What a worker's script says in its calls of `run`, as text, and the first difference between two scripts. Pure.
+"""The terms of a script's calls of `run`, as text, and the first difference between two scripts. Pure.
 
-Every worker runs the same script: its calls outside iterations come in the same order and say the same. A newcomer
+Every worker runs the same script, so calls outside iterations come in the same order with the same terms. A newcomer
 compares its calls with those of the job's members before it is let in; the first workers compare theirs with each other
-when a loop starts. Not here: what a call says (`training.script.call_terms`), and how calls travel (`wire.messages`).
+when a loop starts. Not here: the terms of each call (`training.script.call_terms`), sending calls (`wire.messages`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from shoal.errors import WireError
 
 Terms = Items[tuple[Name, Name]]  # names and values, in an order of their own
 
-LONGEST_TEXT = 200  # characters of a name or a value; of a longer one the beginning and a digest count
+LONGEST_TEXT = 200  # characters of a name or a value; a longer one becomes its beginning and a digest
 MOST_PACKED = 256 * 1024  # bytes of one call's terms as they travel: tens of thousands of tensors
-MOST_RESULT = 1024 * 1024  # bytes of one result; `training.script.call_results` keeps to much less
+MOST_RESULT = 1024 * 1024  # bytes of one result; `training.script.call_results` uses much less
 DIGEST_BYTES = 16
 MOST_UNPACKED = 32 * 1024 * 1024
 MOST_CALLS = 20_000  # of a script that are kept and compared
@@ -32,11 +32,11 @@ _decoder: msgspec.msgpack.Decoder[Terms] = msgspec.msgpack.Decoder(Terms)
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):
-    """One call. Two calls are alike where `what` and `digest` are; the terms tell how others differ."""
+    """One call. Two calls are alike if `what` and `digest` are equal; the terms show how calls differ."""
 
     what: Name  # model, optimizer, kept objects, loop, mean, evaluation, checkpoint
     digest: Annotated[bytes, Meta(max_length=DIGEST_BYTES)]  # of the terms
-    packed: Annotated[bytes, Meta(max_length=MOST_PACKED)]  # the terms, compressed; empty where that is over the limit
+    packed: Annotated[bytes, Meta(max_length=MOST_PACKED)]  # the terms, compressed; empty if that exceeds the limit
 
     @classmethod
     def of(cls, what: str, terms: Iterable[tuple[str, object]] = ()) -> Self:
@@ -51,7 +51,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def terms(self) -> Terms | None:
-        """None where they are too many to travel. WireError for bytes that are no terms."""
+        """None if the terms were too long to send. Raises WireError for bytes that are no terms."""
         if not self.packed:
             return None
         try:
@@ -63,10 +63,10 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Made(msgspec.Struct, frozen=True, array_like=True):
-    """A call that the members' scripts have made, with what it gave them."""
+    """A call that the members' scripts have made, with its result."""
 
     call: Call
-    # Encoded; None: it gives nothing, is under way, or gave more than travels this way.
+    # Encoded; None: the call has no result, is under way, or its result is too long to send in this way.
     result: Annotated[bytes, Meta(max_length=MOST_RESULT)] | None = None
 
     @property
@@ -86,7 +86,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def difference(first: Sequence[Call], second: Sequence[Call], start: int = 0) -> Difference | None:
-    """Between calls that both scripts have made, from the one with index `start` on."""
+    """The first difference between calls that both scripts have made, from index `start` on."""
     for index in range(start, min(len(first), len(second))):
         if not first[index].is_like(second[index]):
             return _difference(first, second, index)
@@ -111,13 +111,13 @@ def _difference(first: Sequence[Call], second: Sequence[Call], index: int) -> Di
 
 
 def named(calls: Sequence[Call], index: int) -> str:
-    """What people call it: its kind, and which one of that kind it is in the script."""
+    """A call's name for people: its kind, and its number among calls of that kind."""
     what = calls[index].what
     return f"{what} {sum(call.what == what for call in calls[: index + 1])}"
 
 
 def chunk(calls: Sequence[Made], start: int) -> tuple[Made, ...]:
-    """As many of the calls from `start` on as go into one message; one at least, where there is one."""
+    """As many of the calls from `start` on as fit into one message, but at least one if there is one."""
     size, stop = 0, start
     while stop < len(calls) and (stop == start or size + calls[stop].size <= CHUNK_BYTES):
         size += calls[stop].size

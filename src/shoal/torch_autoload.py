@@ -1,14 +1,14 @@
 """What torch loads at the end of `import torch`: the backend `shoal`, and what plain torch scripts need in a job.
 
-The backend is registered by name only, and imported when somebody makes a process group with it. Under `shoal run` each
+The backend is registered by name only, and imported when a script makes a process group with it. Under `shoal run` each
 worker already is one process of the job, so a script that calls `torch.multiprocessing.spawn` would start n processes
-in each of n workers. Here that function and its sibling are replaced in worker processes by one that reports
-`ScriptStartsProcesses` to the job and leaves. A process that a worker started by other means may not make
-a process group under another rank than that worker's. DataLoader workers do neither.
+in each of n workers. In worker processes this module replaces `spawn` and `start_processes` by a function that reports
+`ScriptStartsProcesses` to the job and exits. A process that a worker started by other means may not make a process
+group under another rank than that worker's. DataLoader workers do neither.
 
-torch's store asks nobody who they are, and torch lets it listen on all interfaces. Where the workers are told to look
-for it on loopback, it is made to listen there alone. Outside a job nothing but the name of the backend is added, and
-`import torch` never fails because of this module.
+torch's store authenticates nobody, and torch lets it listen on all interfaces. If the workers look for the store on
+loopback, this module makes it listen there alone. Outside a job it only adds the name of the backend, and `import
+torch` never fails because of it.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ def load() -> None:
     try:
         worker = worker_environment()
     except UsageError:
-        return  # `shoal.main` says so; a plain script has no use for these variables
+        return  # `shoal.main` will report it; a plain script does not need these variables
     if worker is None:
         return
     from torch import multiprocessing  # noqa: PLC0415  only a worker pays for it
 
     if distributed.is_available():
         distributed.init_process_group = _own_rank_only(distributed.init_process_group, worker)
-        meeting = sys.modules["torch.distributed.rendezvous"]  # in its package that name is a function's
+        meeting = sys.modules["torch.distributed.rendezvous"]  # as an attribute of its package this is a function
         if hasattr(meeting, MAKING_STORES):
             setattr(meeting, MAKING_STORES, _on_loopback(getattr(meeting, MAKING_STORES)))
-    # The variables are inherited by whatever a worker starts; only the worker itself may start no workers.
+    # Child processes of a worker inherit the variables, but only the worker itself must not start workers.
     if is_worker_itself():
         for name in REPLACED:
             setattr(multiprocessing, name, _refusal(name, worker))
@@ -86,7 +86,7 @@ def _own_rank_only(original: Callable[..., None], worker: WorkerEnvironment) -> 
     def init_process_group(*arguments: Any, **options: Any) -> None:
         given = signature.bind_partial(*arguments, **options).arguments.get("rank", -1)
         rank = torch_rank() if given is None or given < 0 else given
-        # A worker's own call may name any rank; it is processes that workers started that must not pose as others.
+        # A worker itself may name any rank, but its child processes must not pose as other workers.
         if rank is not None and rank != worker.worker and not is_worker_itself():
             _leave(worker, _explain(f"distributed.init_process_group as rank {rank}", sys._getframe(1)))
         original(*arguments, **options)
@@ -95,12 +95,12 @@ def _own_rank_only(original: Callable[..., None], worker: WorkerEnvironment) -> 
 
 
 def _on_loopback(original: Callable[..., Store]) -> Callable[..., Store]:
-    """torch's function that makes a store; one that is looked for on loopback listens there and nowhere else."""
+    """Wrap torch's function that makes a store: a store with a loopback address listens on loopback alone."""
     from torch._C._distributed_c10d import TCPStore  # noqa: PLC0415  torch is being imported; it has imported this
 
     signature = inspect.signature(original)
     if not set(STORE_PARAMETERS) <= set(signature.parameters):
-        return original  # another torch than those we know
+        return original  # an unknown version of torch
 
     @functools.wraps(original)
     def make_store(*arguments: Any, **options: Any) -> Store:
@@ -110,12 +110,12 @@ def _on_loopback(original: Callable[..., Store]) -> Callable[..., Store]:
         family = _loopback_family(host)
         if family is None:
             return original(*arguments, **options)
-        keep_torch_on_loopback()  # who meets here is on this machine
+        keep_torch_on_loopback()  # all ranks are on this machine
         if given.arguments["rank"] != 0 or store_is_the_agents():
             return original(*arguments, **options)
         try:
             listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
-        except OSError:  # most likely this process has that store already, and torch takes it from there
+        except OSError:  # this process probably has that store already, and torch handles that
             return original(*arguments, **options)
         return TCPStore(
             host_name=host,
@@ -132,11 +132,11 @@ def _on_loopback(original: Callable[..., Store]) -> Callable[..., Store]:
 
 
 def _loopback_family(host: str) -> socket.AddressFamily | None:
-    """Of the address on loopback that a name stands for; None where it stands for any other address too."""
+    """The address family of a name that stands for loopback addresses only; None for any other name."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
-        return None  # torch says what is wrong with it
+        return None  # torch will report what is wrong with it
     if not all(ipaddress.ip_address(place[0]).is_loopback for *_, place in found):
         return None
     return found[0][0]
@@ -157,9 +157,9 @@ def _leave(worker: WorkerEnvironment, text: str) -> NoReturn:
     try:
         _report(worker, text)
     except Refused:
-        pass  # another worker was faster, and the job has ended with the same words
+        pass  # another worker was faster, and the job has ended with the same message
     except (ShoalError, OSError, TokenFileError):
-        sys.stderr.write(f"shoal: error: {text}\n")  # nobody else can say it any more
+        sys.stderr.write(f"shoal: error: {text}\n")  # the coordinator cannot report it
     raise SystemExit(ScriptStartsProcesses.exit_code)
 
 
@@ -180,7 +180,7 @@ def _report(worker: WorkerEnvironment, text: str) -> None:
         worker=worker.worker,
         host=socket.gethostname(),
         process=os.getpid(),
-        address=worker.coordinator,  # a stand-in: the job ends before a peer could call
+        address=worker.coordinator,  # a placeholder: the job ends before a peer could connect
     )
     token = read_token(Path(worker.token_file))
     client = CoordinatorClient.connect(worker.coordinator, token, join, timeout=REPORT_TIMEOUT)

@@ -1,7 +1,7 @@
-"""Frozen values that every layer speaks of: addresses, members, generations, cursors.
+"""Frozen values that every layer uses: addresses, members, generations, cursors.
 
-Covers what is named in a message or a decision. Not here: what can happen (`events`), what can go wrong (`errors`),
-what a user may set (`job_config`). No torch in this module: launching processes must not wait for its import.
+These are the nouns of messages and decisions. Not here: what can happen (`events`), what can go wrong (`errors`), what
+a user may set (`job_config`). No torch in this module: launching processes must not wait for its import.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Member(msgspec.Struct, frozen=True):
     share: Ordinal = 1  # relative part of a global batch; all equal until machines are measured
 
 
-THROUGH = 2**31 - 1  # in place of a meeting's number: the script has run all there is to run
+THROUGH = 2**31 - 1  # instead of a meeting's number: the script has nothing left to run
 
 
 class Lost(msgspec.Struct, frozen=True):
     """A member that was lost, and how far its script is known to have got outside loops."""
 
     worker: Ordinal
-    generation: Ordinal  # the last that it was in
-    point: Count  # meeting outside loops, counted from 1 in program order, that it had come to; 0: nothing is known
+    generation: Ordinal  # the last that the member was in
+    point: Count  # the last meeting outside loops that it had come to, counted from 1 in program order; 0: not known
 
 
 class Generation(msgspec.Struct, frozen=True):
@@ -53,13 +53,13 @@ class Generation(msgspec.Struct, frozen=True):
     number: Ordinal  # counts from 1
     members: Members[Member]  # ordered by rank
     schedule: Name  # name of the collective schedule: ring, tree or auto
-    codec: Name  # name of the codec that tensors travel in
-    reason: Text  # why this generation was formed, for people
-    # Workers that bring the job's state from the last generation; only they may be copied from. None: everybody starts
-    # from the newest checkpoint, or from the top where there is none.
+    codec: Name  # name of the codec that encodes tensors
+    reason: Text  # why this generation formed, for people
+    # Workers that bring the job's state from the last generation; only their state may be copied. Empty: all workers
+    # start from the newest checkpoint, or from the top if there is none.
     carriers: Members[Ordinal] = ()
-    # Members of earlier generations that were lost since a step was last applied: what they should have done behind a
-    # loop is to be done again (`membership.member.alignment`).
+    # Members of earlier generations that were lost since a step was last applied: their unfinished code behind a loop
+    # may have to be run again (`membership.member.alignment`).
     lost: Members[Lost] = ()
 
     @property
@@ -71,46 +71,46 @@ class Generation(msgspec.Struct, frozen=True):
 
 
 class Unreached(msgspec.Struct, frozen=True):
-    """Members that a member of a generation misses, as far as it can tell: worker numbers, or ranks in `transport`.
+    """Members that one member cannot reach, as far as it can tell: worker numbers, or ranks in `transport`.
 
-    Whoever only gave up because of another is in neither list.
+    A member that only gave up because of another one is in neither list.
     """
 
-    unreachable: Members[Ordinal] = ()  # all whose machines do not answer it
-    late: Members[Ordinal] = ()  # all that answer, and did not come when connections were made
+    unreachable: Members[Ordinal] = ()  # members whose machines do not answer
+    late: Members[Ordinal] = ()  # members whose machines answer, but that did not connect in time
 
 
 class Server(msgspec.Struct, frozen=True):
     """One process of a server group."""
 
-    number: Ordinal  # counts from 0; never given again
+    number: Ordinal  # counts from 0; never reused
     address: Address  # where workers and other servers reach it
     host: Name  # for people
     process: Ordinal
 
 
 class Departure(msgspec.Struct, frozen=True):
-    """A server is in its group no more."""
+    """A server has left its group."""
 
     number: Ordinal
     reason: Text
-    is_wanted: bool = False  # it was taken out, and what it held has moved; otherwise it was lost
+    is_wanted: bool = False  # it was removed, and its blocks have moved; otherwise it was lost
 
 
 class ServerMap(msgspec.Struct, frozen=True):
-    """A numbered membership of a server group. Where a block is follows from it by hashing: see `parameters.blocks`.
+    """A numbered membership of a server group. Hashing gives the servers of each block: see `parameters.blocks`.
 
-    While blocks move (`before` is not `after`) every update goes to the holders of both placements, and reads are
-    answered by those of `before`. Servers that are named in a placement and are not in `servers` are dead.
+    While blocks move (`before` is not `after`), every update goes to the holders of both placements, and the holders of
+    `before` answer reads. Servers that are named in a placement but not in `servers` are dead.
     """
 
     version: Ordinal  # counts from 1
-    servers: Members[Server]  # alive, in the order in which they came; the first is home, while it lives
+    servers: Members[Server]  # living servers in the order in which they came; the first is the home server
     before: Members[Ordinal]  # numbers whose placement holds every block
     after: Members[Ordinal]  # numbers of the placement that is being made
     replicas: Ordinal  # servers that hold each block
     reason: Text = ""  # why this version was made, for people
-    departures: Members[Departure] = ()  # the newest, oldest first, for those who do not see every version
+    departures: Members[Departure] = ()  # recent ones, oldest first, for receivers that do not see every version
 
     @property
     def is_settled(self) -> bool:
@@ -146,18 +146,18 @@ class StepClock(msgspec.Struct, frozen=True, order=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """Where one worker is in its script, and what it holds of the job's state. All members compare theirs."""
+    """Where one worker is in its script, and which state of the job it holds. All members compare their standings."""
 
-    generation: Ordinal = 0  # in which its state was last agreed on; 0: it holds none
+    generation: Ordinal = 0  # in which the worker's state was last agreed on; 0: it holds no state
     step: Count = 0  # applied steps
-    points: Count = 0  # meetings of all workers outside loops that it has passed, in program order
-    loop: Ordinal = 0  # number of its current or last loop over data
-    in_loop: bool = False  # that loop's start was passed, and its end was not
-    end_points: Count = 0  # meetings that it had passed when it came to the end of its last loop
-    is_changed: bool = False  # behind that loop its script has changed parameters: it cannot go back to that end
-    is_doubtful: bool = False  # its script saw a collective fail that gave others a result
-    is_stopped: bool = False  # it knows of an agreement to end all loops
-    is_new: bool = False  # it has not been in a generation yet, and waits where it first needs the others
+    points: Count = 0  # meetings outside loops that the worker has passed, in program order
+    loop: Ordinal = 0  # number of the worker's current or last loop over data
+    in_loop: bool = False  # the worker has passed that loop's start, but not its end
+    end_points: Count = 0  # meetings that the worker had passed at the end of its last loop
+    is_changed: bool = False  # the script has changed parameters behind that loop: it cannot go back to its end
+    is_doubtful: bool = False  # a collective failed on this worker that may have given others a result
+    is_stopped: bool = False  # the worker knows of an agreement to end all loops
+    is_new: bool = False  # the worker has not been in a generation yet, and waits where it first needs the others
     digest: Whole = 0  # of its parameters and buffers
 
 
@@ -187,7 +187,7 @@ class TimeShares(msgspec.Struct, frozen=True):
 
 
 class ServerLoad(msgspec.Struct, frozen=True, array_like=True):
-    """What one server has done since it started; the difference of two of them is what it did between."""
+    """What one server has done since it started. Subtract two values to get what it did in between."""
 
     server: Ordinal
     seconds: float  # since its start
@@ -195,7 +195,7 @@ class ServerLoad(msgspec.Struct, frozen=True, array_like=True):
     bytes_out: Total
     requests: Total
     updates: Total  # applied
-    queue_seconds: float  # that requests waited before they were looked at, in sum
+    queue_seconds: float  # total time that requests waited before they were read
     busy_seconds: float
     held_bytes: Total  # of parameters, state and staged pushes
     limit_bytes: Total

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from shoal.collectives import texts
 from shoal.collectives.mailbox import post as mailbox_post
 from shoal.collectives.mailbox.mailbox import Mailbox
 from shoal.errors import UsageError, WorkersDisagree
@@ -269,7 +270,7 @@ def test_different_types_are_named(lane: str) -> None:
 def test_calls_that_cannot_work_are_refused() -> None:
     with mailboxes("memory", 2) as made:
         for peer in (-1, 0, 2):
-            with pytest.raises(UsageError, match=f"rank 0 of 2 cannot send to rank {peer}"):
+            with pytest.raises(UsageError, match=texts.no_such_peer("send to", peer, rank=0, size=2)):
                 made[0].send(torch.zeros(1), peer)
         with pytest.raises(UsageError, match="more than 64 bits"):
             made[0].receive(torch.zeros(1), 1, tag=2**63)

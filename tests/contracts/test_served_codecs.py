@@ -29,7 +29,7 @@ from shoal.parameters.client.parameter_client import ParameterClient
 from shoal.strategies.choosing import make_strategy
 from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Strategy
-from support.codecs import offer
+from support.offers import CODECS, offer
 from support.server_groups import Group, group_of
 from support.training import Crew, Hub, Killed
 
@@ -47,7 +47,7 @@ Inside = Callable[[shoal.Run], None]
 @pytest.fixture(autouse=True)
 def offered(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path_factory.mktemp("site")
-    offer(folder)
+    offer(folder, "shoal.codecs", **CODECS)
     monkeypatch.syspath_prepend(str(folder))
 
 
@@ -77,6 +77,7 @@ class Job:
         self._mode = mode
         self.inside = inside
         self._clients: dict[int, ParameterClient] = {}
+        self._before: dict[int, Mapping[str, torch.Tensor]] = {}  # by worker: its residual before the present step
 
     def run(self, hub: Hub, **options: Any) -> None:
         hub.codec, hub.codec_text = partial(codec_by_name, CODEC), CODEC
@@ -93,9 +94,7 @@ class Job:
 
     def die(self, run: shoal.Run) -> None:
         """What the worker's pushes so far have left out goes with it; its present one was never committed."""
-        before = run._session.residual._before
-        assert before is not None
-        self.lost = self.lost + left_out(before, run)
+        self.lost = self.lost + left_out(self._before[run._session.peers.worker], run)
         raise Killed
 
     def _make(self, replica: Replica, config: JobConfig) -> Strategy:
@@ -109,6 +108,7 @@ class Job:
         # A use is -1 over the step's samples in the gradient, and every step has as many: SGD adds one with that rate.
         optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=rate_of(run)))
         for (index,) in run.batches(TensorDataset(torch.arange(SAMPLES)), batch_size=BATCH, epochs=EPOCHS):
+            self._before[run._session.peers.worker] = run._session.peers.codec.state()
             model(index).backward()
             self.inside(run)
             optimizer.step()

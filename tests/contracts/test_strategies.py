@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import TensorDataset
 
 import shoal
 from shoal.checkpoint.published.catalogue import published
@@ -26,15 +24,17 @@ from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.codecs.registry import codec_by_name
 from shoal.events import EpochEnded, StateCopied, StepsApplied, StepVoided
 from shoal.job_config import JobConfig
+from shoal.manners import Manners
 from shoal.parameters.client.parameter_client import ParameterClient
 from shoal.strategies.choosing import make_strategy
 from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Strategy
 from shoal.training.start import MakeStrategy
-from support import local_steps
-from support.codecs import offer
+from support.local_steps import LocalSteps
+from support.offers import CODECS, offer
 from support.server_groups import group_of
 from support.training import Crew, Hub, Killed
+from support.uses import Uses, numbered
 
 SAMPLES, BATCH, EPOCHS, WORKERS = 96, 4, 3, 2
 PATIENCE = 60.0  # seconds
@@ -76,7 +76,9 @@ EXACT = "sparse:above=0"  # leaves out nothing but zeros; `test_served_codecs` i
 
 STRATEGIES = {
     "all-reduce": Case(lambda: nullcontext(make_strategy)),
-    "local steps": Case(lambda: nullcontext(local_steps.every(5)), meets_in=", mean"),  # an epoch has 12 steps, or 8
+    "local steps": Case(
+        lambda: nullcontext(lambda replica, _: LocalSteps(replica, Manners(every=5))), meets_in=", mean"
+    ),  # an epoch has 12 steps, or 8
     "parameter server": Case(served, SERVED, meets_in=", note"),
     "parameter server, free": Case(served, FREE, is_free=True, meets_in="meeting in loop"),
     "parameter server, bounded": Case(served, {**FREE, "staleness": "1"}, is_free=True, meets_in="meeting in loop"),
@@ -89,7 +91,7 @@ STRATEGIES = {
 def offered(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Codecs of the tests."""
     folder = tmp_path_factory.mktemp("site")
-    offer(folder)
+    offer(folder, "shoal.codecs", **CODECS)
     monkeypatch.syspath_prepend(str(folder))
 
 
@@ -97,33 +99,14 @@ every_strategy = pytest.mark.parametrize("case", STRATEGIES.values(), ids=STRATE
 in_step = {name: case for name, case in STRATEGIES.items() if not case.is_free}
 
 
-class Uses(nn.Module):
-    """Parameter i counts the uses of sample i; beside it something that really trains, and a buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.uses = nn.Parameter(torch.zeros(SAMPLES))
-        self.weight = nn.Parameter(torch.ones(4))
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, index: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        self.seen += 1.0
-        return ((x @ self.weight) ** 2).mean() - self.uses[index].sum() / len(index)
-
-
-def data() -> TensorDataset:
-    x = torch.randn(SAMPLES, 4, generator=torch.Generator().manual_seed(1))
-    return TensorDataset(torch.arange(SAMPLES), x)
-
-
 def script(inside: Callable[[shoal.Run], None] = lambda _: None) -> Callable[[shoal.Run], dict[str, Any]]:
     """`inside` is called in every iteration, between backward and update."""
 
     def train(run: shoal.Run) -> dict[str, Any]:
-        model = run.model(Uses())
+        model = run.model(Uses(SAMPLES))
         counting = run.optimizer(torch.optim.SGD([model.uses], lr=1.0))
         training = run.optimizer(torch.optim.SGD([model.weight], lr=0.01, momentum=0.9))
-        for index, x in run.batches(data(), batch_size=BATCH, epochs=EPOCHS):
+        for index, x in run.batches(numbered(SAMPLES), batch_size=BATCH, epochs=EPOCHS):
             model(index, x).backward()
             inside(run)
             # The gradient of `uses` is -1 over the step's samples for each use: with that rate, SGD adds one.
@@ -286,9 +269,9 @@ def test_a_stop_ends_all_workers_at_the_same_step(case: Case) -> None:
 @pytest.mark.parametrize("case", in_step.values(), ids=in_step)  # those who run free leave a loop by run.stop
 def test_a_loop_that_is_left_in_the_middle_leaves_equal_replicas(case: Case) -> None:
     def train(run: shoal.Run) -> dict[str, Any]:
-        model = run.model(Uses())
+        model = run.model(Uses(SAMPLES))
         optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.01))
-        for index, x in run.batches(data(), batch_size=BATCH):
+        for index, x in run.batches(numbered(SAMPLES), batch_size=BATCH):
             model(index, x).backward()
             optimizer.step()
             optimizer.zero_grad()

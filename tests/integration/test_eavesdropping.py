@@ -209,7 +209,7 @@ def test_a_job_in_plaintext_between_machines_trains_right_says_so_and_can_be_rea
         parts = [network.start(0, *shoal, "coordinator", "--token-file", token, *job, **options)]
         wait_until((tmp_path / "run" / "events.jsonl").exists, "the coordinator listens")
         parts += [network.start(at, *shoal, "join", address, "--token-file", token, **options) for at in (1, 2)]
-        said = [part.communicate(timeout=PATIENCE) for part in parts]
+        said = [part.communicate(timeout=3 * PATIENCE) for part in parts]
     assert [part.returncode for part in parts] == [0, 0, 0], said
     assert all("exact" in stdout for stdout, _ in said[1:]), said
     assert all("--plaintext: connections to other machines are not encrypted" in stderr for _, stderr in said), said

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from shoal.events import Advised, GenerationFormed, JobEnded, ReplicaDiffered, WorkerDied
-from support.codecs import offer
 from support.launcher import write_token
 from support.network import Network
 from support.network_job import PATIENCE, NetworkJob
+from support.offers import offer
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 
@@ -25,7 +25,7 @@ MACHINES = (1, 1, 2, 2)  # of the workers, by number: 0 and 2 lead theirs
 
 @pytest.fixture
 def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
-    monkeypatch.setenv("PYTHONPATH", offer(tmp_path / "site", sparse="support.sparse_codec:Sparse"))
+    monkeypatch.setenv("PYTHONPATH", offer(tmp_path / "site", "shoal.codecs", sparse="support.sparse_codec:Sparse"))
     with Network(3) as made:
         yield made
 

@@ -17,7 +17,7 @@ from shoal.parameters.blocks.table_blocks import blocks_of, table_bytes
 from shoal.parameters.client.parameter_client import EnrolTerms, OutgoingPush, ParameterClient
 from shoal.wire.ledger_entries import Committed
 from shoal.wire.tables import TableSpec
-from support.codecs import offer
+from support.offers import CODECS, offer
 from support.server_groups import JOB, LR, Group, group_of, pulled, table_for, terms_of, values_of, wait_until
 from support.sparse_codec import Sparse
 
@@ -26,7 +26,7 @@ SPARSE = "sparse:above=2"
 
 @pytest.fixture(autouse=True)
 def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    offer(tmp_path / "site")
+    offer(tmp_path / "site", "shoal.codecs", **CODECS)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     yield
 

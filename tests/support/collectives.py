@@ -15,8 +15,8 @@ from shoal.codecs.codec import Codec
 from shoal.codecs.identity import Identity
 from shoal.collectives.schedules.schedule import Action, Program, Transfer
 from shoal.collectives.threaded_group import ThreadedGroup
-from shoal.job_config import SCHEDULES
 from shoal.links.plan import LinkPlan, fixed_plan
+from shoal.settings.all_reduce_settings import SCHEDULES
 from shoal.transport.mesh.in_process import in_process_meshes
 from shoal.transport.mesh.mesh import Mesh
 from shoal.transport.native import native

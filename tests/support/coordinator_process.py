@@ -16,6 +16,8 @@ from shoal.events import JobStarted
 from shoal.job_config import from_mapping
 from shoal.membership.coordinator import CoordinatorSettings, serve
 from shoal.membership.publisher import Publisher, PublishOutcome, PublishRequest
+from shoal.settings.all_reduce_settings import AllReduceSettings
+from shoal.settings.codec_settings import CodecSettings
 
 
 class FolderPublisher(Publisher):
@@ -52,8 +54,8 @@ def main() -> int:
         arguments=(),
         workers=config.workers,
         strategy=config.strategy,
-        schedule=config.schedule,
-        codec=config.codec,
+        schedule=config.of(AllReduceSettings).schedule,
+        codec=config.of(CodecSettings).codec,
         seed=config.seed,
     )
     listener = socket.socket(fileno=given["fd"])

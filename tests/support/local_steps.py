@@ -1,7 +1,8 @@
 """A strategy as an example for whoever adds one: each worker takes steps of its own, and every so many of them all
 workers take the mean of their parameters and of what their optimizers remember.
 
-Its manners say all that the rest of the system must know: workers meet in each step that is a multiple of `every`, and
+A package offers it by an entry point (`support.offers`); its settings are beside it, in `local_steps_settings`. Its
+manners say all that the rest of the system must know: workers meet in each step that is a multiple of `every`, and
 the steps from one meeting to the next count together or not at all. What a lost worker, a newcomer, a stop, a
 checkpoint and the end of a loop ask for follows from that; nothing of it is here.
 """
@@ -9,7 +10,6 @@ checkpoint and the end of a loop ask for follows from that; nothing of it is her
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,13 +19,14 @@ from shoal.collectives.group import Group
 from shoal.errors import ExchangeFailed
 from shoal.job_config import JobConfig
 from shoal.manners import Manners
+from shoal.parameters.client.parameter_client import ParameterClient
 from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Iteration, Strategy, waiting
 
 
 class LocalSteps(Strategy):
-    def __init__(self, replica: Replica, every: int) -> None:
-        self.manners = Manners(every=every)
+    def __init__(self, replica: Replica, manners: Manners) -> None:
+        self.manners = manners
         self._replica = replica
         self._iteration: Iteration | None = None
         self._optimizers: Sequence[torch.optim.Optimizer] = ()
@@ -108,10 +109,5 @@ def _is_float(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def every(steps: int) -> partial[LocalSteps]:
-    """What builds it for a session."""
-    return partial(_made, steps)
-
-
-def _made(steps: int, replica: Replica, _config: JobConfig) -> LocalSteps:
-    return LocalSteps(replica, steps)
+def make(replica: Replica, config: JobConfig, servers: ParameterClient | None) -> LocalSteps:
+    return LocalSteps(replica, config.manners)

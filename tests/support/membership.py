@@ -70,12 +70,12 @@ from shoal.membership.core.protocol import (
     Interrupt,
     Journal,
     Note,
+    Noticed,
     Program,
     Publish,
     Published,
     PublishFailed,
     Send,
-    Stored,
     Tick,
 )
 from shoal.membership.generations.forming import Past
@@ -192,8 +192,8 @@ class Scenario:
         if verb in ("full", "room"):
             holds_up = options.get("holds_up", "1") == "1"
             if verb == "full":
-                return Stored(StorageFailed(file=plain[0], free=0, holds_up=holds_up, reason="no space"))
-            return Stored(StorageRestored(file=plain[0], seconds=1.0, holds_up=holds_up, reason="it can be written"))
+                return Noticed(StorageFailed(file=plain[0], free=0, holds_up=holds_up, reason="no space"))
+            return Noticed(StorageRestored(file=plain[0], seconds=1.0, holds_up=holds_up, reason="it can be written"))
         if verb == "close":
             return Closed(self.clients[plain[0]], options.get("reason", ""))
         if verb == "published":

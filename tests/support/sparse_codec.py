@@ -1,7 +1,7 @@
 """An example for whoever adds a codec: it sends the largest values only, and what it leaves out comes with later steps.
 
 It is lossy, keyed and of varying length. Shoal knows nothing of it: a package offers it by an entry point, see
-`support.codecs`.
+`support.offers`.
 """
 
 from __future__ import annotations

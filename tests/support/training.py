@@ -17,7 +17,7 @@ from shoal.collectives.operations import Operations
 from shoal.collectives.threaded_group import ThreadedGroup, _Here
 from shoal.errors import Aborted, ShoalError, TermsDiffer
 from shoal.events import AnyEvent
-from shoal.job_config import JobConfig
+from shoal.job_config import from_mapping
 from shoal.membership.publisher import Publisher, PublishRequest
 from shoal.strategies.choosing import make_strategy
 from shoal.strategies.peers.peers import Briefed, JobOver, Peers, Traffic
@@ -408,7 +408,7 @@ class Crew:
         self.is_last_line = True  # nothing of the script comes after `train`
         self._train = train
         self._make = make
-        self._config = JobConfig(**{"workers": hub.size, **options})
+        self._config = from_mapping({"workers": hub.size, **options}, origin="the test")
         self._threads: list[threading.Thread] = []
 
     def start(self, worker: int) -> None:

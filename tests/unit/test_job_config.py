@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.job_config import JobConfig, field_names, from_mapping, from_toml, read_toml
+from shoal.job_config import JobConfig, from_mapping, from_toml, read_toml
+from shoal.settings.all_reduce_settings import AllReduceSettings
+from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.settings.setting_checks import size_of
 from shoal.values import Address
 
@@ -69,10 +71,10 @@ def test_a_range_of_workers_is_two_settings() -> None:
 
 
 def test_staleness_says_that_updates_are_asynchronous() -> None:
-    assert from_mapping({}, origin="x").is_synchronous
-    bounded = from_mapping({"staleness": 0}, origin="x")
+    assert from_mapping({}, origin="x").of(ParameterServerSettings).is_synchronous
+    bounded = from_mapping({"staleness": 0}, origin="x").of(ParameterServerSettings)
     assert (bounded.is_synchronous, bounded.staleness_bound) == (False, 0)
-    free = from_mapping({"consistency": "asynchronous"}, origin="x")
+    free = from_mapping({"consistency": "asynchronous"}, origin="x").of(ParameterServerSettings)
     assert (free.is_synchronous, free.staleness_bound) == (False, None)
 
 
@@ -81,8 +83,8 @@ def test_staleness_says_that_updates_are_asynchronous() -> None:
     [("", 0, None), (3, 3, None), ("3", 3, None), ("rack:7100", 0, Address("rack", 7100))],
 )
 def test_servers_are_a_number_or_an_address(servers: object, count: int, group: Address | None) -> None:
-    config = from_mapping({"servers": servers}, origin="x")
-    assert (config.server_count, config.server_group) == (count, group)
+    settings = from_mapping({"servers": servers}, origin="x").of(ParameterServerSettings)
+    assert (settings.server_count, settings.server_group) == (count, group)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_sizes(text: str, size: int) -> None:
 
 def test_both_spellings_are_the_same_setting() -> None:
     assert from_mapping({"run_dir": "a"}, origin="x") == from_mapping({"run-dir": "a"}, origin="x")
-    assert all("_" not in name for name in field_names())
+    assert all("_" not in name for name in JobConfig().values())
 
 
 @given(
@@ -103,9 +105,12 @@ def test_both_spellings_are_the_same_setting() -> None:
         JobConfig,
         workers=st.integers(1, 99),
         seed=st.integers(0, 2**63 - 1),
-        bucket_mb=st.floats(0.001, 1024),
         sync_batchnorm=st.booleans(),
         run_dir=st.text(st.characters(exclude_categories=["Cs"])),
+        strategy_settings=st.tuples(
+            st.builds(AllReduceSettings, bucket_mb=st.floats(0.001, 1024), deterministic=st.just(True)),
+            st.builds(ParameterServerSettings, replicas=st.integers(2, 256)),
+        ),
     )
 )
 def test_a_saved_configuration_reads_back_as_it_was(config: JobConfig) -> None:

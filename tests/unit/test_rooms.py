@@ -47,7 +47,6 @@ NOT_JOINED = frozenset(
         "strategies/peers/brake.py",
         "strategies/peers/stand_in_group.py",
         "training/batches.py",
-        "training/reporting/progress.py",
         "training/start.py",
         "transport/mesh/sub_mesh.py",
     }

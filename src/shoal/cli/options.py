@@ -1,4 +1,4 @@
-"""Command line options, generated from the fields of `JobConfig`, so that names and defaults are the same everywhere.
+"""Command line options, generated from the fields of settings, so that names and defaults are the same everywhere.
 
 Covers parsing and the merge with a TOML file: the command line beats the file. Errors are one `UsageError` each, which
 names the option and, for an unknown one, the nearest that exists. Not here: what the values mean (`job_config`).
@@ -7,7 +7,7 @@ names the option and, for an unknown one, the nearest that exists. Not here: wha
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -17,18 +17,14 @@ import msgspec
 from shoal.cli import texts
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig
-from shoal.launching import strategy_settings
 from shoal.launching.settings import merge
-from shoal.settings.parameter_server_settings import PARAMETER_SERVER
+from shoal.settings.strategy_kinds import OWN, kinds_beside_own, settings_of
+from shoal.settings.strategy_settings import StrategySettings
 
-# The order of groups in --help, and which settings each holds.
+# The order of groups in --help, and which settings each holds. Those of strategies come after the group `training`.
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "processes": ("workers", "min-workers", "spares", "threads"),
-    "training": (
-        *("resize", "strategy", "schedule", "deterministic", "codec", "carrier", "seed"),
-        *("sync-batchnorm", "bucket-mb", "digest-every"),
-    ),
-    "parameter servers": strategy_settings.OWN["parameter-server"],
+    "training": ("resize", "strategy", "seed", "sync-batchnorm", "digest-every"),
     "coordinator": ("address", "plaintext", "heartbeat-limit", "hang-limit", "lease", "max-failures"),
     "faults on purpose": ("chaos",),
     "checkpoints": ("checkpoint-every", "checkpoint-to", "keep-checkpoints", "resume"),
@@ -46,7 +42,7 @@ KINDS: Mapping[type, tuple[type, str]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One field of `JobConfig` as an option."""
+    """One field of `JobConfig`, or of a strategy's settings, as an option."""
 
     name: str  # as in a file; the option is --name
     kind: type
@@ -56,11 +52,21 @@ class Setting:
 
 
 def settings() -> dict[str, Setting]:
-    """By name, in the order of the fields; settings of one strategy come after settings of every job."""
-    kind = msgspec.inspect.type_info(JobConfig)
-    assert isinstance(kind, msgspec.inspect.StructType)
+    """By name: those of every job, then those of Shoal's own strategies."""
+    found = settings_in(JobConfig)
+    for kind in settings_of(OWN.values()):
+        found |= settings_in(kind)
+    return found
+
+
+def settings_in(kind: type[msgspec.Struct]) -> dict[str, Setting]:
+    """By name, in the order of the fields."""
+    described = msgspec.inspect.type_info(kind)
+    assert isinstance(described, msgspec.inspect.StructType)
     found = {}
-    for field in sorted(kind.fields, key=lambda field: field.encode_name in PARAMETER_SERVER):
+    for field in described.fields:
+        if field.name == "strategy_settings":
+            continue
         assert isinstance(field.type, msgspec.inspect.Metadata), f"{field.name} needs a description"
         python_kind, text = KINDS[type(field.type.type)]
         description = (field.type.extra_json_schema or {}).get("description", "")
@@ -73,6 +79,21 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+        self._more: list[Callable[[], None]] = []
+
+    def later(self, add_more: Callable[[], None]) -> None:
+        """`add_more` is called where help is asked for, or an option is not known: it adds options that take time."""
+        self._more.append(add_more)
+
+    def _add_more(self) -> bool:
+        more, self._more = self._more, []
+        for add in more:
+            add()
+        return bool(more)
+
+    def format_help(self) -> str:
+        self._add_more()
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(texts.see_help(message, self.prog))
@@ -80,6 +101,8 @@ class Parser(argparse.ArgumentParser):
     def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Like `parse_args`, but an unknown option is answered with the nearest known one."""
         parsed, unknown = self.parse_known_args(arguments)
+        if unknown and self._add_more():
+            parsed, unknown = self.parse_known_args(arguments)
         if unknown:
             name = unknown[0].partition("=")[0]
             known = tuple(option for action in self._actions for option in action.option_strings)
@@ -108,15 +131,31 @@ class Once(argparse.Action):
 
 
 def add_settings(parser: Parser) -> None:
-    """Every setting, in its group, and --config."""
-    known = settings()
+    """Every setting, in its group, and --config. Those of installed strategies are added where they are asked for."""
+    known = settings_in(JobConfig)
+    offered = {*known}
+
+    def add_those_of(kinds: Iterable[type[StrategySettings]]) -> None:
+        groups: dict[str, argparse._ArgumentGroup] = {}
+        for kind in kinds:
+            if kind.title not in groups:
+                groups[kind.title] = parser.add_argument_group(kind.title)
+            for setting in settings_in(kind).values():
+                _add(groups[kind.title], setting)
+                offered.add(setting.name)
+
+    own = settings_of(OWN.values())
     for title, names in GROUPS.items():
         group = parser.add_argument_group(title)
         for name in names:
             _add(group, known[name])
+        if title == "training":
+            add_those_of(own)
     parser.add_argument(
         "--config", action=Once, default=argparse.SUPPRESS, metavar="FILE", help="settings from a TOML file"
     )
+    parser.later(lambda: add_those_of(kind for kind in settings_of(kinds_beside_own()) if kind not in own))
+    parser.set_defaults(offered=offered)
 
 
 def _add(group: argparse._ArgumentGroup, setting: Setting) -> None:
@@ -147,5 +186,5 @@ def _reader(setting: Setting) -> Any:
 
 def config_from(parsed: argparse.Namespace, base: Mapping[str, Any] = MappingProxyType({})) -> JobConfig:
     """The job's settings: the command line's, then the file's, then those of `base`, then the defaults."""
-    given = {name: value for name, value in vars(parsed).items() if name in settings()}
+    given = {name: value for name, value in vars(parsed).items() if name in parsed.offered}
     return merge(given, file=getattr(parsed, "config", None), origin="the command line", base=base)

@@ -71,10 +71,13 @@ def no_port(address: str) -> str:
 # Coordinators
 
 TWO_SOCKETS = "--listen-fd and --address are both given; give only one of them"
-SERVERS_NEED_RUN = (
-    "--strategy parameter-server needs `shoal run`, which starts the servers or opens a name space in a group; "
-    "add workers from other machines with `shoal join`"
-)
+
+
+def needs_run(strategy: str) -> str:
+    return (
+        f"--strategy {strategy} needs `shoal run`, which starts the servers or opens a name space in a group; add "
+        "workers from other machines with `shoal join`"
+    )
 
 
 def settings_not_written(file: Path, why: str | None) -> str:

@@ -1,8 +1,8 @@
 """Which codecs there are, by name and by wire id: Shoal's own, and those of installed packages.
 
-A package offers a codec by an entry point in the group `shoal.codecs`, whose name is the codec's. Nothing else is ever
-imported by a name that comes from a command line or from another process. `job_config.CODECS` lists Shoal's own for the
-command line, which must not wait for torch; a test keeps them equal.
+A package offers a codec by an entry point in the group `shoal.codecs` with the codec's name. Nothing else is ever
+imported by a name that comes from a command line or from another process. `codec_settings.CODECS` lists Shoal's own
+codecs for the command line, which must not wait for torch; a test keeps the two lists equal.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import msgspec
 from shoal.codecs.codec import Codec
 from shoal.codecs.identity import Identity
 from shoal.errors import UsageError, WireError
-from shoal.job_config import codec_parts, codecs_offered
+from shoal.settings.codec_settings import codec_parts, codecs_offered
 
 FIRST_FOREIGN = 128  # wire ids below are for Shoal's own codecs
 
 
 def tables(codecs: Iterable[type[Codec]]) -> tuple[dict[str, type[Codec]], dict[int, type[Codec]]]:
-    """By name and by wire id. A name or an id that is missing, out of range or taken is a ValueError."""
+    """By name and by wire id. Raises ValueError for a name or an id that is missing, out of range or taken."""
     by_name: dict[str, type[Codec]] = {}
     by_id: dict[int, type[Codec]] = {}
     for codec in codecs:
@@ -37,12 +37,12 @@ _BY_NAME, _BY_ID = tables((Identity,))
 
 
 def codec_names() -> tuple[str, ...]:
-    """Of Shoal's own."""
+    """Names of Shoal's own codecs."""
     return tuple(_BY_NAME)
 
 
 def codec_by_name(text: str) -> Codec:
-    """A new codec from what `--codec` was given: a name, or NAME:SETTING=VALUE,... A UsageError says what is wrong."""
+    """A new codec from the text of `--codec`: a name, or NAME:SETTING=VALUE,... Raises UsageError for a mistake."""
     name, settings = codec_parts(text)
     kind = _BY_NAME.get(name) or _installed(name)
     try:
@@ -60,7 +60,7 @@ def codec_name(wire_id: int) -> str:
 
 
 def _installed(name: str) -> type[Codec]:
-    """What an installed package offers under that name."""
+    """The codec that an installed package offers under that name."""
     found = codecs_offered().get(name)
     if found is None:
         raise UsageError(f"there is no codec {name!r}; known are {', '.join([*_BY_NAME, *codecs_offered()])}")

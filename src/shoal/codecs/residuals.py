@@ -1,7 +1,7 @@
-"""What a lossy codec's bytes left out, by key, to be added to what is encoded next: error feedback.
+"""Error feedback: what a lossy codec's bytes left out, by key, to be added to the next tensor that is encoded.
 
-A residual belongs to elements of a group of tensors, not to a frame. Where the cut between frames moves, because the
-number of workers is another one, each frame finds what is known of its own elements and zeros for the rest.
+A residual belongs to elements of a group of tensors, not to a frame. When the number of workers changes, and with it
+the cut between frames, each frame finds the residuals of its own elements, and zeros for the rest.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import torch
 
 from shoal.codecs.codec import Leg, TensorKey
 
-_Piece = tuple[int, torch.Tensor]  # first element, and the residual from there on
+_Piece = tuple[int, torch.Tensor]  # number of the first element, and the residual from there on
 
 
 class Residuals:
-    """Tensors that were put in are never changed, so that `state` costs no copy."""
+    """Never changes the tensors that it holds, so that `state` needs no copy."""
 
     def __init__(self) -> None:
         self._pieces: dict[tuple[Leg, str], list[_Piece]] = {}  # in order of their first elements, without overlaps
 
     def add_to(self, key: TensorKey, tensor: torch.Tensor) -> torch.Tensor:
-        """A new tensor: the given one with what is known of its elements. Values that replace others have nothing."""
+        """A new tensor: the given one plus the residuals of its elements. `Leg.VALUES` has no residuals."""
         found = tensor.clone()
         pieces = self._pieces.get((key.leg, key.tensors), [])
         for start, known in pieces[_overlapping(pieces, key.start, key.start + len(tensor))]:
@@ -33,7 +33,7 @@ class Residuals:
         return found
 
     def put(self, key: TensorKey, left_out: torch.Tensor) -> None:
-        """From now on this is what the elements of that key lack. The tensor is not the caller's any more."""
+        """Replace the residual of the key's elements. The caller must not use the tensor any more."""
         if key.leg is Leg.VALUES or not len(left_out):
             return
         end, pieces = key.start + len(left_out), self._pieces.setdefault((key.leg, key.tensors), [])

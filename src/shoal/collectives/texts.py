@@ -1,6 +1,6 @@
 """What collectives tell people about calls and settings that cannot work; tests refer to these texts.
 
-Not here: how ranks that do different things are told so (`agreement`), and the mailbox.
+Not here: how ranks that do different things are told so (`agreement`).
 """
 
 from __future__ import annotations
@@ -182,3 +182,15 @@ def foreign_entry(key: str, path: str | None, variable: str) -> str:
         f"{path}; set {variable} on every rank to a file with the same secret. If that is so, "
         "somebody else writes into the store"
     )
+
+
+# Point to point
+
+
+def no_such_peer(what: str, peer: int, *, rank: int, size: int) -> str:
+    """`what`: such as "send to"."""
+    return f"rank {rank} of {size} cannot {what} rank {peer}"
+
+
+def tag_too_large(what: str, peer: int | None, tag: int) -> str:
+    return f"{what} rank {peer}: the tag {tag} has more than 64 bits"

@@ -1,9 +1,9 @@
-"""The interface of an engine: what starts the processes of a job, passes on what they print and sees them end.
+"""The interface of an engine, which starts the processes of a job, passes their output on and sees them end.
 
-An engine is driven by one thread. It decides nothing about the job: who is told of an exit, and when all are stopped,
-is the launcher's to say. Nothing in the interface needs the launcher's machine: a process is described by a value, is
-known by its name, gets files and input through its engine, and what it prints comes back through it. Where a process
-runs, its program and script are under the paths that its command names. Implementations: `local`; another one is in
+One thread drives an engine. An engine decides nothing about the job: the launcher decides who is told of an exit and
+when processes are stopped. Nothing in the interface needs the launcher's machine: a value describes a process, a name
+identifies it, and files, input and output pass through the engine. On the machine where a process runs, its program and
+script must be under the paths that its command names. Implementations: `local`; another one is in
 `tests/support/namespace_engine.py`.
 """
 
@@ -21,24 +21,24 @@ class BroughtFile:
     """A private file of the launcher's machine that a process needs, such as the job's token."""
 
     path: Path  # on the launcher's machine
-    variable: str  # tells the process the path on its own
+    variable: str  # environment variable that tells the process the path on its own machine
 
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One process to start. It leads a session of its own, which tells it from the processes that it starts."""
+    """One process to start. It leads a session of its own, which distinguishes it from its child processes."""
 
-    name: str  # for people and as key: "worker 2", "coordinator"; of the running ones, no two have the same
+    name: str  # for people and as key: "worker 2", "coordinator"; unique among running processes
     command: tuple[str, ...]
-    variables: dict[str, str]  # on top of the launcher's environment
-    files: tuple[BroughtFile, ...] = ()  # gone, or no longer readable there, when the process has ended
-    takes_input: bool = False  # `send` will be called once; otherwise its standard input is empty
-    outlives_launcher: float = 0.0  # seconds it may go on after the launcher was killed, to write its record
+    variables: dict[str, str]  # added to the launcher's environment
+    files: tuple[BroughtFile, ...] = ()  # removed, or no longer readable there, when the process has ended
+    takes_input: bool = False  # `send` will be called once; otherwise standard input is empty
+    outlives_launcher: float = 0.0  # seconds that it may go on after the launcher was killed, to write its record
 
 
 @dataclass(frozen=True)
 class Printed:
-    """What a process wrote to its standard output and standard error, in order and byte for byte."""
+    """Bytes that a process wrote to standard output and standard error, in order."""
 
     name: str
     data: bytes
@@ -46,7 +46,7 @@ class Printed:
 
 @dataclass(frozen=True)
 class Exited:
-    """A process ended; all it printed was handed out before, and what it started is ended with it."""
+    """A process ended, and its child processes with it; all its output was returned before."""
 
     name: str
     code: int  # exit status; -9 for a SIGKILL
@@ -65,17 +65,17 @@ Happening = Printed | Exited | Working
 class Engine(ABC):
     @abstractmethod
     def start(self, spec: ProcessSpec) -> None:
-        """Start a process. What cannot be run raises `UsageError`, or ends with a code above 0."""
+        """Start a process. A command that cannot be run raises `UsageError`, or ends with a code above 0."""
 
     @abstractmethod
     def send(self, name: str, data: bytes) -> None:
-        """Write `data` to the standard input of a process that takes some, and close that. May fail silently: then the
-        process has ended, or is about to.
+        """Write `data` to the standard input of a process with `takes_input`, and close it. May fail silently if the
+        process has ended, or is about to end.
         """
 
     @abstractmethod
     def fileno(self) -> int:
-        """A descriptor that is readable when `poll` has something to hand out."""
+        """A descriptor that is readable when `poll` has something to return."""
 
     @abstractmethod
     def poll(self) -> tuple[Happening, ...]:
@@ -83,19 +83,30 @@ class Engine(ABC):
 
     @abstractmethod
     def send_signal(self, names: Collection[str], number: signal.Signals) -> None:
-        """A signal to these processes and what they started. Those that have ended are left out."""
+        """Signal these processes and their child processes. Ignores processes that have ended."""
 
     @abstractmethod
     def close(self) -> None:
-        """Kill everything that runs, return when it is gone, and release every resource. Safe to call twice.
+        """Kill all processes, return when they are gone, and release every resource. Safe to call twice.
 
-        A launcher that is killed cannot call this: then the engine sees to the same end, with the time that
-        `outlives_launcher` gives a process.
+        A launcher that is killed cannot call this; the engine then has to end all processes by itself, each after its
+        `outlives_launcher` seconds.
         """
 
 
+# What people are told
+
+
+def no_guardian(why: str | None) -> str:
+    return f"the job's guardian process could not be started: {why}"
+
+
+def not_started(spec: ProcessSpec, why: object) -> str:
+    return f"{spec.name} could not be started: {why}; the command was {spec.command[0]}"
+
+
 def describe_exit(code: int) -> str:
-    """'exited with code 7', 'was killed by SIGKILL': the words every message uses."""
+    """'exited with code 7', 'was killed by SIGKILL': the wording of every message."""
     if code >= 0:
         return f"exited with code {code}"
     try:

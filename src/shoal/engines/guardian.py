@@ -1,10 +1,10 @@
-"""A process of its own that ends a job's process groups when the launcher was killed and cannot do it.
+"""A separate process that ends a job's process groups when the launcher was killed.
 
-Run as a script with a pipe as standard input, of which the launcher holds the other end. Lines: `+PID SECONDS` adds a
-process group that may live so many seconds longer than the launcher, `-PID` takes one off. The end of the input is the
-launcher's end, however it came. Arguments are such lines, for groups that there are already, and private
-files, each alone in its folder, which go too. Imports next to nothing, so that starting it costs little. How a process
-group is ended is here too, for the launcher does it in the same way.
+It runs as a script. Its standard input is a pipe whose other end the launcher holds. The line `+PID SECONDS` adds a
+process group that may live so many seconds longer than the launcher, `-PID` removes one. The end of the input means
+that the launcher has ended. Arguments are such lines, for existing groups, and private files, which are removed
+together with their folders. The script imports next to nothing, so that it starts fast. The launcher uses the same
+functions to end a process group.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import signal
 import sys
 import time
 
-# Python's resource tracker removes semaphores and shared memory that processes have left. It ends when all of them
-# are gone, and must not be killed before.
+# Python's resource tracker removes semaphores and shared memory that processes have left. It ends when all processes
+# that use it are gone, and must not be killed before.
 TRACKER = b"multiprocessing.resource_tracker"
-SWEEP_SECONDS = 5.0  # that it may take; the memory of a large process is freed at 5 GB a second
-EXEC_LOOKS, EXEC_PAUSE = 100, 0.002  # seconds between two looks at a process that begins to run a program
-ROUNDS = 50  # of looking for processes that were forked while the others were killed
+SWEEP_SECONDS = 5.0  # that a tracker may take; the memory of a large process is freed at 5 GB a second
+EXEC_LOOKS, EXEC_PAUSE = 100, 0.002  # checks, and seconds between two, of a process that begins to run a program
+ROUNDS = 50  # of looking for processes that were forked while others were killed
 
 
 def read_groups(known: list[str]) -> dict[int, float]:
-    """Returns at the end of the input: the groups that are left, with their seconds."""
+    """Read to the end of the input. Returns the remaining groups with their seconds."""
     groups: dict[int, float] = {}
     for line in itertools.chain(known, sys.stdin):
         sign, fields = line[0], line[1:].split()
@@ -38,7 +38,7 @@ def read_groups(known: list[str]) -> dict[int, float]:
 
 
 def end(groups: dict[int, float]) -> None:
-    """Each after its seconds; trackers have theirs meanwhile."""
+    """Kill each group after its seconds; then give resource trackers their time."""
     start = time.monotonic()
     trackers: list[int] = []
     for seconds in sorted(set(groups.values())):
@@ -51,8 +51,8 @@ def end(groups: dict[int, float]) -> None:
 
 
 def kill_groups(groups: list[int]) -> list[int]:
-    """SIGKILL to all processes of these groups but resource trackers, whose pidfds are returned."""
-    killed: set[int] = set()  # it may take a while until they have ended
+    """Kill all processes of these groups except resource trackers. Returns the trackers' pidfds."""
+    killed: set[int] = set()  # these may take a while to end
     for _ in range(ROUNDS):
         trackers, others = _sorted_out(groups)
         if not trackers:
@@ -67,7 +67,7 @@ def kill_groups(groups: list[int]) -> list[int]:
 
 
 def signal_groups(groups: list[int], number: signal.Signals) -> None:
-    """To all but resource trackers: one that has just been started does not ignore SIGTERM yet."""
+    """Signal all processes except resource trackers: a new tracker does not ignore SIGTERM yet."""
     trackers, others = _sorted_out(groups)
     if not trackers:
         _signal_whole(groups, number)
@@ -96,7 +96,7 @@ def _signal(pid: int, groups: list[int], number: signal.Signals) -> None:
 
 
 def _sorted_out(groups: list[int]) -> tuple[list[int], list[int]]:
-    """Trackers and all others of these groups."""
+    """Resource trackers, and all other processes of these groups."""
     members = _members(groups)
     trackers = [pid for pid in members if _is_tracker(pid)]
     return trackers, [pid for pid in members if pid not in trackers]
@@ -123,7 +123,7 @@ def _is_in(pid: int, groups: list[int]) -> bool:
 
 
 def _is_tracker(pid: int) -> bool:
-    """A process has no command line while it begins to run a program: then that is waited for."""
+    """A process that begins to run a program has no command line yet: wait for it."""
     for _ in range(EXEC_LOOKS):
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
@@ -137,7 +137,7 @@ def _is_tracker(pid: int) -> bool:
 
 
 def _open(pid: int, groups: list[int]) -> int | None:
-    """A pidfd of that member; None when it has ended, and its number may be another's."""
+    """A pidfd of that process; None if it has ended, since its number may belong to another process now."""
     try:
         pidfd = os.pidfd_open(pid)
     except OSError:

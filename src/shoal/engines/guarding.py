@@ -1,7 +1,7 @@
-"""The launcher's end of the guardian: keeps one running, and has it know every process group there is.
+"""The launcher's end of the guardian: keeps one running, and tells it of every process group.
 
-A guardian that ends, whoever killed it, is replaced; the next one is told of all groups anew. Not here: what the
-guardian does when the launcher is gone (`guardian`).
+A guardian that ends is replaced; the next one is told of all groups again. Not here: what the guardian does when the
+launcher is gone (`guardian`).
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ import sys
 import time
 from pathlib import Path
 
+from shoal.engines.engine import no_guardian
 from shoal.errors import UsageError
 
-PAUSE_SECONDS = 1.0  # between two starts, where guardians end at once
-END_SECONDS = 5.0  # that it may take to end when it is not needed any more
+PAUSE_SECONDS = 1.0  # at least, between two starts of a guardian
+END_SECONDS = 5.0  # that a guardian may take to end when it is no longer needed
 
 
 class Guarding:
     """Driven by one thread. `pidfd` changes whenever there is another guardian."""
 
     def __init__(self, private_files: tuple[Path, ...]) -> None:
-        """`private_files`, each alone in its folder, are removed with it when the launcher is killed."""
+        """The guardian removes `private_files`, each with its folder, when the launcher is killed."""
         self._private_files = private_files
-        self._groups: dict[int, float] = {}  # seconds that each may outlive the launcher
+        self._groups: dict[int, float] = {}  # by process group: seconds that it may outlive the launcher
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0  # by time.monotonic
         self.pidfd: int | None = None  # readable when the guardian has ended; None while there is none
 
     def start(self) -> None:
-        """Before the first process. `UsageError`: it cannot be."""
+        """Call before the first process is started. Raises `UsageError` if it fails."""
         try:
             self._start()
         except OSError as error:
-            raise UsageError(f"the job's guardian process could not be started: {error.strerror}") from None
+            raise UsageError(no_guardian(error.strerror)) from None
 
     def add(self, group: int, seconds: float) -> None:
         self._groups[group] = seconds
@@ -46,14 +47,14 @@ class Guarding:
             self._tell(f"-{group}\n")
 
     def replace(self) -> None:
-        """The guardian has ended, or could not be started before. A new one knows all groups, or is tried for later."""
+        """The guardian has ended, or could not be started before: start another one, or leave that for later."""
         self._forget()
         if time.monotonic() - self._started >= PAUSE_SECONDS:
             with contextlib.suppress(OSError):
                 self._start()
 
     def close(self) -> None:
-        """No group is left for it. Safe to call twice."""
+        """Call when no group is left. Safe to call twice."""
         self._forget()
 
     def _start(self) -> None:
@@ -66,7 +67,7 @@ class Guarding:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             bufsize=0,
-            start_new_session=True,  # a Ctrl-C in the terminal is not for it
+            start_new_session=True,  # a Ctrl-C in the terminal must not reach it
         )
         assert self._process.stdin is not None
         os.set_blocking(self._process.stdin.fileno(), False)
@@ -79,19 +80,19 @@ class Guarding:
         try:
             os.write(self._process.stdin.fileno(), line.encode())
         except BlockingIOError:
-            self._process.kill()  # it has been stopped for long, and guards nothing; the next one is told all
+            self._process.kill()  # it has been stopped for long and guards nothing; the next one is told of all groups
         except BrokenPipeError:
-            pass  # it has just ended, which its pidfd tells
+            pass  # it has just ended; its pidfd reports that
 
     def _forget(self) -> None:
-        """Let it end: at the end of its input it ends the groups that it knows of, and none is left."""
+        """Close its input, at whose end the guardian kills the groups that it knows of (none are left) and ends."""
         if self._process is None:
             return
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
             self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:  # somebody has stopped it
+        except subprocess.TimeoutExpired:  # somebody stopped it (SIGSTOP)
             self._process.kill()
             self._process.wait()
         if self.pidfd is not None:

@@ -1,9 +1,9 @@
 """Processes on this machine: one session and process group each, output through pipes, exits through pidfds.
 
-Linux only. Ending a process ends its whole group, so what it started (DataLoader workers) goes with it; only a child
-that made itself a session of its own escapes. Python's resource trackers, which remove what killed processes left in
-/dev/shm, have a moment for that. Nothing survives a launcher that was killed: the kernel kills the processes
-(parent-death signal) and the guardian their groups. A file is brought by naming its path.
+Linux only. Ending a process ends its whole group, and with it the processes that it started (DataLoader workers); only
+a child that made a session of its own escapes. Python's resource trackers get a moment to remove what killed processes
+left in /dev/shm. Nothing survives a launcher that was killed: the kernel kills the processes (parent-death signal), the
+guardian their groups. Files need no copying: a variable names the launcher's own path.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import IO
 
 from shoal.engines import guardian
-from shoal.engines.engine import Engine, Exited, Happening, Printed, ProcessSpec, Working
+from shoal.engines.engine import Engine, Exited, Happening, Printed, ProcessSpec, Working, not_started
 from shoal.engines.guarding import Guarding
 from shoal.environment import inherited
 from shoal.errors import UsageError
 
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 READ_BYTES = 64 * 1024
-LOOK_SECONDS = 1.0  # between two looks at who uses the processor
-PIPE_BYTES = 1024 * 1024  # no pipe of an ordinary user holds more
+LOOK_SECONDS = 1.0  # between two checks of which processes use the processor
+PIPE_BYTES = 1024 * 1024  # the most that an ordinary user's pipe holds
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -43,12 +43,12 @@ class _Process:
     pidfd: int
     pipe: int
     pipe_open: bool = True
-    ticks: int = 0  # processor time it had used when last looked at
+    ticks: int = 0  # processor time that it had used at the last check
 
 
 @dataclass(eq=False)
 class _Sweeping:
-    """A process that has ended, and is not reaped before the resource trackers of its group have ended too."""
+    """A process that has ended. It is reaped only after the resource trackers of its group have ended too."""
 
     popen: subprocess.Popen[bytes]
     trackers: list[int]  # pidfds
@@ -57,7 +57,7 @@ class _Sweeping:
 
 class LocalEngine(Engine):
     def __init__(self, private_files: tuple[Path, ...] = ()) -> None:
-        """`private_files`, each alone in its folder, are removed with it when the launcher is killed."""
+        """`private_files`, each with its folder, are removed when the launcher is killed."""
         self._selector = selectors.EpollSelector()
         self._running: dict[str, _Process] = {}
         self._sweeping: list[_Sweeping] = []
@@ -65,7 +65,7 @@ class LocalEngine(Engine):
         self._looked = time.monotonic()
 
     def start(self, spec: ProcessSpec, *, descriptors: tuple[int, ...] = ()) -> None:
-        """`descriptors`: open files that it inherits under the same numbers. Only a process of this machine can."""
+        """`descriptors`: open files that the process inherits under the same numbers, which only works locally."""
         if self._guarding.pidfd is None and not self._running:
             self._guarding.start()
             self._watch_guardian()
@@ -82,7 +82,7 @@ class LocalEngine(Engine):
                 preexec_fn=_die_with(os.getpid(), softly=spec.outlives_launcher > 0),  # noqa: PLW1509  takes no lock
             )
         except (OSError, subprocess.SubprocessError) as error:
-            raise UsageError(f"{spec.name} could not be started: {error}; the command was {spec.command[0]}") from None
+            raise UsageError(not_started(spec, error)) from None
         self._guarding.add(popen.pid, spec.outlives_launcher)
         pipe = _descriptor(popen.stdout)
         os.set_blocking(pipe, False)
@@ -162,7 +162,7 @@ class LocalEngine(Engine):
         return tuple(happened)
 
     def _read(self, process: _Process, *, limit: int = READ_BYTES) -> bytes:
-        """At most about `limit` bytes, so that a process that prints without end cannot hold up the others."""
+        """Read about `limit` bytes at most, so that a process that prints without end cannot hold up the others."""
         found = b""
         while process.pipe_open and limit > 0:
             try:
@@ -182,7 +182,7 @@ class LocalEngine(Engine):
         process.pipe_open = False
 
     def _reap(self, process: _Process) -> list[Happening]:
-        # The group dies before the reap: until then the zombie keeps the number from being given to others.
+        # Kill the group before reaping: until then the zombie keeps its number from being reused.
         trackers = guardian.kill_groups([process.popen.pid])
         data = self._read(process, limit=PIPE_BYTES)
         if process.pipe_open:
@@ -201,7 +201,7 @@ class LocalEngine(Engine):
         ]
 
     def _swept(self, sweeping: _Sweeping) -> None:
-        """Nothing is left of a group, or what is left has had its time."""
+        """A group is gone, or its trackers have used up their time."""
         for tracker in sweeping.trackers:
             guardian.kill(tracker)
             self._unwatch(tracker)
@@ -218,24 +218,24 @@ class LocalEngine(Engine):
             self._selector.register(self._guarding.pidfd, selectors.EVENT_READ, self._guarding)
 
     def _kill(self, processes: Iterable[_Process]) -> None:
-        """Each with its group. Trackers are seen to when the process has ended."""
+        """Kill each process with its group. Resource trackers are handled when the process has ended."""
         for tracker in guardian.kill_groups([process.popen.pid for process in processes]):
             os.close(tracker)
 
 
 def _die_with(launcher: int, *, softly: bool) -> Callable[[], None]:
-    """The kernel ends the process when the launcher does; with SIGTERM, which lets it write its record, if `softly`."""
+    """The kernel kills the process when the launcher dies; if `softly`, by SIGTERM, so that it can write its record."""
 
     def before_exec() -> None:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM if softly else signal.SIGKILL)
-        if os.getppid() != launcher:  # it died before the line above
+        if os.getppid() != launcher:  # the launcher died before the line above
             os._exit(1)
 
     return before_exec
 
 
 def _exit_code(pid: int) -> int:
-    """Of a process that has ended, which stays unreaped: -9 for a SIGKILL."""
+    """The exit status of a process that has ended, without reaping it: -9 for a SIGKILL."""
     known = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert known is not None
     return known.si_status if known.si_code == os.CLD_EXITED else -known.si_status
@@ -247,7 +247,7 @@ def _processor_ticks(pid: int) -> int:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return 0
-    fields = stat.rpartition(")")[2].split()  # a name may hold anything, also spaces; fields count from the third
+    fields = stat.rpartition(")")[2].split()  # from the third field on; the second, the name, may hold anything
     return int(fields[11]) + int(fields[12])
 
 

@@ -32,7 +32,7 @@ from shoal.strategies.peers.peers import JobOver
 from shoal.strategies.peers.solo_peers import SoloPeers
 from shoal.training.lean_torch import spare_compiler
 from shoal.training.recovery.recovery import join_first
-from shoal.training.recovery.restart import begin_anew, train_through
+from shoal.training.recovery.restart import Fresh, begin_anew, train_through
 from shoal.training.run import Run
 from shoal.training.session import HandedOver, Session
 from shoal.training.start import MakeStrategy, start_session
@@ -78,12 +78,11 @@ def _alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
         display.show(event, time.time())
 
     peers = SoloPeers(show)
-    fresh = partial(start_session, peers, config)
-    session = fresh()
+    session = start_session(peers, config)
     started = time.time()
     outcome, code, reason = "failed", 1, "the script raised"
     try:
-        result = _to_its_end(train, session, fresh)
+        result, session = _to_its_end(train, session, partial(start_session, peers, config))
         outcome = "stopped" if session.stopped else "finished"
         code, reason = 0, session.stopped or "the script is done"
         if isinstance(result, SystemExit):
@@ -113,14 +112,14 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment, *, is_
     global is_worker  # noqa: PLW0603  one worker per process
     peers = ClusterPeers(environment)
     session: Session | None = None
-    is_worker, process = True, os.getpid()
+    is_worker, in_job, process = True, True, os.getpid()  # `in_job`: until the script is done on all workers
     _heed_sigterm(peers)
     try:
         make = partial(make_strategy, servers=peers.servers)
         session, store = _in_job(peers, make)
         fresh = partial(start_session, peers, session.config, make=make)
-        result = _to_its_end(train, session, fresh, store, is_last_line=is_last_line)
-        session.in_job = False
+        result, session = _to_its_end(train, session, fresh, store, is_last_line=is_last_line)
+        in_job = False
         if isinstance(result, SystemExit):
             raise result
         return result
@@ -137,13 +136,13 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment, *, is_
     except BaseException as error:
         if os.getpid() != process:
             raise  # a child that the script forked: the job is its parent's
-        if isinstance(error, SystemExit) and session is not None and not session.in_job:
+        if isinstance(error, SystemExit) and not in_job:
             raise  # it left the job in good order
         _fail(peers, error, step=session.step if session is not None else 0)
     finally:
         is_worker = False
         if os.getpid() == process:
-            runs_on = session is not None and not session.in_job and not is_last_line
+            runs_on = not in_job and not is_last_line
             if session is not None:
                 session.close()
             peers.close(keeps_line=runs_on)
@@ -195,13 +194,13 @@ def _store(config: JobConfig) -> Store | None:
 def _to_its_end(
     train: Callable[[Run], T],
     session: Session,
-    fresh: Callable[[], Session],
+    fresh: Fresh,
     store: Store | None = None,
     *,
     is_last_line: bool = False,
-) -> T | SystemExit:
-    """What `train` returns, once it has on all workers. `sys.exit()` without a code is a good end too, and is handed
-    back to be raised. `fresh` makes a session for a script that starts again from the top.
+) -> tuple[T | SystemExit, Session]:
+    """What `train` returns, once it has on all workers, and the session it ended with. `sys.exit()` without a code is
+    a good end too, and is handed back to be raised.
     """
     process = os.getpid()
 
@@ -213,11 +212,7 @@ def _to_its_end(
                 raise
             return left
 
-    result, last = train_through(to_its_end, session, fresh, store, is_last_line=is_last_line)
-    if last is not session:  # the script started again from the top, in a session of its own
-        session.step, session.stopped = last.step, last.stopped
-        last.close()
-    return result
+    return train_through(to_its_end, session, fresh, store, is_last_line=is_last_line)
 
 
 def _fail(peers: ClusterPeers, error: BaseException, *, step: int) -> NoReturn:

@@ -1,8 +1,8 @@
 """A watcher's line to the coordinator: connects in a thread, and again whenever it breaks.
 
-Everything that comes over it is handed out once, in order, by `receive`, which never blocks and never raises; after a
-break the coordinator tells again what happened lately, and what was handed out before is left out. Not here: what is
-said (`membership.watcher`), and what to do when nobody answers.
+`receive` returns every message once, in order; it never blocks and never raises. After a break the coordinator repeats
+recent events, and the line leaves out those that it has already returned. Not here: the messages
+(`membership.watcher`), and what to do when nobody answers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shoal.errors import ShoalError
 from shoal.membership.watcher import WatcherClient
 from shoal.wire.messages import Ended, Enlisted, Happened
 
-REMEMBERED = 4000  # times of events that were handed out; the coordinator tells fewer again
+REMEMBERED = 4000  # times of returned events; the coordinator repeats fewer
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Connected:
 
 @dataclass(frozen=True)
 class Broke:
-    """The connection broke; nothing is being done about it."""
+    """The connection broke; the line does not connect again by itself."""
 
     reason: str
 
@@ -47,7 +47,7 @@ class CoordinatorLine:
     """Driven by one thread."""
 
     def __init__(self, connect: Callable[[], WatcherClient], client: WatcherClient | None = None) -> None:
-        """`connect` blocks until it has a client or raises ShoalError. `client`: one that there is already."""
+        """`connect` blocks until it has a client or raises ShoalError. `client`: an existing connection, if any."""
         self._connect = connect
         self._client = client
         self._answers: queue.SimpleQueue[WatcherClient | ShoalError] = queue.SimpleQueue()
@@ -69,13 +69,13 @@ class CoordinatorLine:
         threading.Thread(target=self._try, name="shoal-connect", daemon=True).start()
 
     def send(self, say: Callable[[WatcherClient], None]) -> None:
-        """Say something if the line is up. What is lost with a coordinator has to be said again when it is back."""
+        """Send something if the line is up. The caller repeats what may be lost with a coordinator."""
         if self._client is not None:
-            with contextlib.suppress(ShoalError):  # a coordinator that cannot be told anything: reading finds out why
+            with contextlib.suppress(ShoalError):  # reading will report why nothing can be sent
                 say(self._client)
 
     def fileno(self) -> int:
-        """Readable when `receive` has something. Changes whenever the line goes up or down."""
+        """Readable when `receive` has something to return. Changes whenever the line goes up or down."""
         return self._bell.fileno() if self._client is None else self._client.fileno()
 
     def receive(self) -> list[News]:
@@ -101,7 +101,7 @@ class CoordinatorLine:
         return news
 
     def is_news(self, time: float) -> bool:
-        """Whether no event of that time was seen before; it is from now on. No two are noted at the same time."""
+        """Whether an event is new, by its time, and remember it. No two events have the same time."""
         if time in self._shown:
             return False
         self._shown[time] = None
@@ -116,7 +116,7 @@ class CoordinatorLine:
             self._client = None
 
     def close(self) -> None:
-        """A try that still goes on ends by itself, and what it brings is closed."""
+        """Close the line. An attempt to connect that is under way ends by itself, and its connection is closed."""
         self._closed.set()
         self.drop()
         self._discard()
@@ -124,20 +124,20 @@ class CoordinatorLine:
         self._ringer.close()
 
     def _try(self) -> None:
-        """In a thread: a coordinator that first looks at a slow store must not keep anybody from their signals."""
+        """Runs in a thread: a coordinator that first reads a slow store must not keep the launcher from its signals."""
         try:
             answer: WatcherClient | ShoalError = self._connect()
         except ShoalError as error:
             answer = error
         self._answers.put(answer)
-        if self._closed.is_set():  # whenever that was: who sees it last discards
+        if self._closed.is_set():  # `close` may have come before or after the line above: one of the two discards
             self._discard()
             return
         with contextlib.suppress(OSError):  # closed meanwhile
             self._ringer.send(b"x")
 
     def _discard(self) -> None:
-        """An answer that nobody waits for any more."""
+        """Drop an answer that is no longer wanted."""
         with contextlib.suppress(queue.Empty):
             answer = self._answers.get_nowait()
             if isinstance(answer, WatcherClient):

@@ -27,16 +27,16 @@ from shoal.values import Address
 from shoal.wire.messages import Ended, Enlisted, Happened, Welcome
 
 CONNECT_SECONDS = 30.0  # for the coordinator to answer the first time
-RECONNECT_SECONDS = 660.0  # for it to be back: a worker waits no longer for it either
-RECONNECT_PAUSE = 1.0  # seconds between two tries
-LOOK_SECONDS = 1.0  # between two looks, when nothing happens
+RECONNECT_SECONDS = 660.0  # for the coordinator to come back: a worker does not wait longer either
+RECONNECT_PAUSE = 1.0  # seconds between two attempts
+LOOK_SECONDS = 1.0  # the longest wait when nothing happens
 LAST_STEPS = 10.0  # seconds that the worker may take to end once the job has ended
 
 
 def join_job(address: Address, token: str, job_of: Callable[[Welcome], Job]) -> int:
-    """Run one worker of the job whose coordinator listens at `address`, and return what the command ends with.
+    """Run one worker of the job whose coordinator listens at `address`, and return the command's exit code.
 
-    `job_of` says what to run, once the coordinator has said what the job is.
+    `job_of` turns the coordinator's description of the job into what to run here.
     """
     with contextlib.ExitStack() as stack:
         client = WatcherClient.connect(address, token, timeout=CONNECT_SECONDS, is_launcher=False)
@@ -70,7 +70,7 @@ class _Joining:
         self._signals = signals
         self._worker: int | None = None
         self._is_handing_over = False
-        self._code: int | None = None  # what this command ends with
+        self._code: int | None = None  # exit code of this command
         self._ended: Ended | None = None
         self._exit_code: int | None = None  # of the worker's process
         self._limit = float("inf")  # when the worker must have ended
@@ -118,7 +118,7 @@ class _Joining:
             self._code = self._of_job() if self._is_late(self._exit_code) else self._exit_code
 
     def _is_late(self, code: int) -> bool:
-        """Whether the worker came when the job had ended, and found no coordinator or no token: that is no mistake."""
+        """Whether the worker started after the job's end and found no coordinator or token, which is no error."""
         is_token_gone = code == Refused.exit_code and not self._job.token_file.exists()
         return self._ended is not None and (code == AddressUnavailable.exit_code or is_token_gone)
 
@@ -145,7 +145,7 @@ class _Joining:
         self._exit_code = code if code >= 0 else 128 - code
 
     def _of_job(self) -> int:
-        """What is left to say when the job ended and this worker did not, or never began."""
+        """Report the job's end and return its exit code, where this worker did not end by itself or never began."""
         ended = self._ended
         if ended is None or not ended.error:
             return 0

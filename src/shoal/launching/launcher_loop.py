@@ -1,7 +1,7 @@
-"""The launcher's loop: one thread waits for everything at once and does what the supervisor says.
+"""The launcher's loop: one thread waits for everything at once and carries out the supervisor's instructions.
 
-Output and exits of processes, the coordinator's messages, signals, and times that come. What to do about them is
-decided in `supervision`; starting the first processes and clearing up is `run_job`'s.
+It waits for output and exits of processes, the coordinator's messages, signals, and deadlines. Not here: what to do
+about them (`supervision`), starting the first processes and cleaning up (`run_job`).
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from shoal.launching.supervision.supervisor import Supervisor
 from shoal.membership.watcher import WatcherClient
 from shoal.wire.messages import Ended, Enlisted, Happened
 
-LOOK_SECONDS = 1.0  # between two looks at the processes, when nothing happens
-EXIT_WAIT = 1.0  # seconds between an answer that never came and the coordinator's process being seen to end
+LOOK_SECONDS = 1.0  # the longest wait when nothing happens
+EXIT_WAIT = 1.0  # seconds to wait for the exit of a coordinator that does not answer
 NOT_STARTED = 127  # exit code of a process that could not be started, as shells have it
 
 
 @dataclass(frozen=True)
 class Equipment:
-    """What the loop works with; whoever made it closes it."""
+    """What the loop works with. Its maker closes it."""
 
     processes: Processes
     screen: Screen
     signals: Signals
     line: CoordinatorLine
-    coordinator: JobProcess  # as it is started, and started again
+    coordinator: JobProcess  # for starting it again
     servers: ServerSide
 
 
@@ -64,13 +64,13 @@ class LauncherLoop:
         self._servers = equipment.servers
         self._supervisor = Supervisor(job.config.workers, job.config.max_failures)
         self._spares = Spares(job, self._processes)
-        self._has_steps = False  # spares are started then: they must not slow the start down
+        self._has_steps = False  # spares are started only after the first step: they must not slow the start down
         self._laboratory = Laboratory(
             clauses.parse(job.config.chaos), seed=job.config.seed, processes=self._processes, line=self._line
         )
         self._running = {worker_name(worker): worker for worker in range(job.config.workers)}
         self._last: dict[int, tuple[str, ...]] = {}  # last lines of workers that ended
-        self._unreported: list[AnyEvent] = []  # until the coordinator is back
+        self._unreported: list[AnyEvent] = []  # events that wait for the coordinator
         self._was_up = False  # the coordinator has answered once
         self._coordinator_runs = True
         self._finish: FinishJob | None = None
@@ -81,7 +81,7 @@ class LauncherLoop:
         while self._finish is None:
             self._wait()
             self._look_around()
-        self._line.close()  # a coordinator that is still there ends the record now
+        self._line.close()  # makes a coordinator that still runs end the record
         self._servers.cease()
         self._take(self._processes.stop(grace=self._finish.grace))
         return self._finish
@@ -194,7 +194,7 @@ class LauncherLoop:
         self._decide(orders.CoordinatorExited(_how(exited), may_return=self._was_up or not is_own_end))
 
     def _no_answer(self, reason: str) -> None:
-        """Its process has most likely just ended; how it did says more than that it does not answer."""
+        """The coordinator's process has probably just ended: wait for its exit, which says more."""
         limit = time.monotonic() + EXIT_WAIT
         while self._coordinator_runs and (left := limit - time.monotonic()) > 0:
             wait_for(self._processes.sources, left)
@@ -204,13 +204,13 @@ class LauncherLoop:
             self._decide(orders.CoordinatorExited(f"does not answer any more ({reason})", may_return=False))
 
     def _read_record(self) -> None:
-        """A very short job may be over before the launcher could watch it: its record says how it went."""
+        """A very short job may be over before the launcher could watch it: read how it went from its record."""
         with contextlib.suppress(OSError):
             for text in whole_lines(self._job.run_dir / EVENTS, self._job.record_start):
                 try:
                     record = msgspec.json.decode(text, type=Record)
                 except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                    continue  # the end of a line that a crash of an earlier run has torn
+                    continue  # the rest of a line that a crash of an earlier run cut short
                 if self._line.is_news(record.time):
                     self._happened(record.event, record.time)
                 if isinstance(record.event, JobEnded):
@@ -219,7 +219,7 @@ class LauncherLoop:
                     self._decide(Ended(exit_code=code, error=error, text=record.event.reason))
 
     def _report(self, event: AnyEvent) -> None:
-        """For the record. A coordinator that is about to be killed would lose it."""
+        """Add an event to the record, but not through a coordinator that is about to be killed: it would be lost."""
         is_its_end = isinstance(event, FaultInjected) and event.fault == "kill-coordinator"
         self._unreported.append(event)
         if self._line.is_up and not is_its_end:
@@ -286,6 +286,6 @@ class LauncherLoop:
 
 
 def _how(exited: Gone) -> str:
-    """How the coordinator ended, with the last thing it said."""
+    """How the coordinator ended, with the last line that it printed."""
     said = next((f" ({text.strip()})" for text in reversed(exited.last) if text.strip()), "")
     return describe_exit(exited.code) + said

@@ -1,6 +1,6 @@
-"""One job from start to end: makes what it needs on this machine, starts the processes, clears up.
+"""One job from start to end: makes what it needs on this machine, starts the processes, cleans up.
 
-What happens in between is `launcher_loop`'s.
+Not here: what happens while the job runs (`launcher_loop`).
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ from shoal.launching.signals import caught_signals
 from shoal.launching.supervision.orders import FinishJob
 from shoal.membership.coordinator import open_listener
 from shoal.membership.watcher import WatcherClient
+from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.values import Address
 from shoal.watch import open_display
 from shoal.wire.token_file import new_token
 
-CONNECT_TIMEOUT = 300.0  # seconds for the coordinator's process to come up; it may have a slow store to look at first
+CONNECT_TIMEOUT = 300.0  # seconds for the coordinator's process to start; it may have to read a slow store first
 
 
 @dataclass(frozen=True)
@@ -74,16 +75,16 @@ def run_job(
 ) -> int:
     """Run the job and return its exit code. Mistakes that can be seen before anything starts raise `ShoalError`.
 
-    `open_engine` makes the engine that workers are started with, on whichever machines; None: on this one. The
-    coordinator runs on this machine in any case.
+    `open_engine` makes the engine that starts the workers, possibly on other machines; None: on this one. The
+    coordinator always runs on this machine.
     """
     check_script(script)
     check_size(config)
     clauses = chaos.parse(config.chaos)
-    for doubt in chaos.doubts(clauses, workers=config.workers, servers=config.server_count):
+    for doubt in chaos.doubts(clauses, workers=config.workers, servers=config.of(ParameterServerSettings).server_count):
         print(f"shoal: {doubt}", file=sys.stderr)
     check_group(config)
-    worker_environment()  # what is wrong with it is said once here rather than by every worker
+    worker_environment()  # report a mistake in it once here, not in every worker
     for doubt in likely_typos():
         print(f"shoal: warning: {doubt}", file=sys.stderr)
     if config.resume and (whose := strangers_hand(Path(config.run_dir))):
@@ -94,7 +95,7 @@ def run_job(
         stack.enter_context(spoken_plaintext(config.plaintext))
         token = new_token()
         listener = stack.enter_context(open_listener(parse_address(config.address, named="--address"), token))
-        config = msgspec.structs.replace(config, address=str(_bound(listener)))  # for whoever looks for it
+        config = msgspec.structs.replace(config, address=str(_bound(listener)))  # the real port, for config.toml
         private = stack.enter_context(token_file(token))
         if held is None:
             directory = run_directory.create(config, script)
@@ -111,7 +112,7 @@ def run_job(
             group_key_file=group_key_file(config, token, stack),
             master_port=stack.enter_context(held_port()).getsockname()[1],
             record_start=record_size(directory.path),
-            space=space_name(directory.path) if config.strategy == "parameter-server" else "",
+            space=space_name(directory.path) if config.has(ParameterServerSettings) else "",
         )
         stack.enter_context(_way_in(job, _bound(listener)))
         finish = _start_and_see_to(job, _Means(token, listener, directory.lock, open_engine), stack)
@@ -122,12 +123,12 @@ def run_job(
 
 
 def _earlier_run(config: JobConfig, stack: contextlib.ExitStack) -> FileIO | None:
-    """The lock of the run that is resumed; None for a new job. Checks that there is one to go on with, or to be."""
+    """The lock of the run that is resumed; None for a new job. Checks that checkpoints are there, or not in the way."""
     if config.resume:
         lock = stack.enter_context(run_directory.hold(Path(config.run_dir)))
         checkpoint_place.require_checkpoint(config)
         return lock
-    if config.checkpoint_to and config.run_dir:  # a name that the launcher makes up has the time in it
+    if config.checkpoint_to and config.run_dir:  # a name that the launcher chooses has the time in it
         checkpoint_place.refuse_anothers(config)
     return None
 
@@ -139,7 +140,7 @@ def _way_in(job: Job, bound: Address) -> Iterator[None]:
     aside = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     with contextlib.suppress(OSError):  # what cannot be written is said elsewhere
         aside.write_text(f"shoal join {public(bound)} --token-file {job.token_file}\n", encoding="utf-8")
-        aside.replace(path)  # whatever is there
+        aside.replace(path)  # even if something is there
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
-"""What the launcher writes: workers' lines with their number, its own words, and one message at the end.
+"""What the launcher writes: workers' lines with their numbers, its own lines, and one message at the end.
 
-Around the display of `watch`, it adds what only the launcher knows: which worker printed a line, that standard output
-may go away while the job runs, and that the traceback of a script stopped with Ctrl-C is of no interest.
+It wraps the display of `watch` and adds what only the launcher knows: which worker printed a line, that the reader of
+standard output may leave while the job runs, and that nobody wants the traceback of a script stopped with Ctrl-C.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Screen:
             self._write(lambda: self._display.print(*(prefix + line for line in lines)))
 
     def hold(self) -> None:
-        """From now on keep workers' lines back until the worker ends, to leave out what Ctrl-C makes Python print."""
+        """Keep workers' lines back until each worker ends, to leave out the tracebacks that Ctrl-C causes."""
         self._held = {} if self._held is None else self._held
 
     def worker_ended(self, worker: int) -> None:
@@ -72,7 +72,7 @@ class Screen:
         """The summary, or the one message that says why there is none."""
         self.close()
         if not finish.error:
-            record = [] if finish.text else [f"the record is in {job.run_dir}"]  # else the last words say it
+            record = [] if finish.text else [f"the record is in {job.run_dir}"]  # otherwise the final message says it
             with contextlib.suppress(OSError):
                 record[:0] = filter(None, [closing_line(job.run_dir)])
             self._write(lambda: self._display.summarize(*record))
@@ -82,7 +82,7 @@ class Screen:
                 print(line, file=sys.stderr, flush=True)
 
     def _write(self, action: Callable[[], None]) -> None:
-        """A pipe whose reader left, or a closed terminal, ends the output and not the launcher."""
+        """A pipe whose reader left, or a closed terminal, ends the output but not the launcher."""
         if self._broken:
             return
         try:
@@ -103,7 +103,7 @@ def without_interrupt(lines: Sequence[str]) -> Sequence[str]:
 
 
 def _how_to_go_on(job: Job) -> str:
-    """Where checkpoints are in the run directory itself, and there is one."""
+    """How to resume, if the run directory itself holds a checkpoint."""
     has_one = any((job.run_dir / "checkpoints").glob("step-*/manifest.json"))
     return f"; `shoal run --resume {job.run_dir}` goes on" if has_one else ""
 

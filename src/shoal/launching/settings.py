@@ -1,7 +1,8 @@
-"""A job's settings from all their origins: those given, those of a TOML file, those of a job that goes on.
+"""A job's settings from all their origins: given as options, from a TOML file, from a job that is resumed.
 
-Each origin is checked by itself. Not here: what one value may be (`job_config`), which settings go with which strategy
-(`strategy_settings`), and options on a command line (`cli.options`).
+Each origin is checked by itself; which settings go with the strategy is checked once all of them are known. Not here:
+what one value may be (`job_config`), settings of strategies by themselves (`shoal.settings`), and options on a command
+line (`cli.options`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from types import MappingProxyType
 from typing import Any
 
 from shoal.errors import UsageError
-from shoal.job_config import JobConfig, from_mapping, read_toml
-from shoal.launching import strategy_settings, texts
+from shoal.job_config import JobConfig, from_mapping, kinds_for, read_toml
+from shoal.launching import texts
+from shoal.settings.strategy_kinds import strategy_kind
 
 
 def merge(
@@ -28,6 +30,29 @@ def merge(
     if ":" in str(named.get("workers", "")) and "min-workers" in named:
         raise UsageError(texts.two_minimums(origin, named["workers"]))
     on_top = {**from_file, **named}
-    merged = from_mapping({**strategy_settings.fitting(base, on_top), **on_top}, origin=origin)
-    # Those of a job that is resumed are not all known before its recorded ones are put under them.
-    return merged if merged.resume and not base else strategy_settings.check(merged)
+    merged = from_mapping({**fitting(base, on_top), **on_top}, origin=origin)
+    # The settings of a resumed job are not all known until its recorded ones are added as `base`.
+    return merged if merged.resume and not base else check(merged)
+
+
+def fitting(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` without what its strategy has and the one that is given has not, and without what `given` implies."""
+    dropped: set[str] = set()
+    strategy = given.get("strategy", base.get("strategy"))
+    if base and strategy != base.get("strategy"):
+        kept = strategy_kind(strategy).all_settings
+        dropped = {name for kind in kinds_for(base) if kind not in kept for name in kind.names()}
+    for kind in kinds_for(given):
+        dropped |= kind.completed(dict(given)).keys() - given.keys()
+    return {name: value for name, value in base.items() if name not in dropped}
+
+
+def check(config: JobConfig) -> JobConfig:
+    """Raise for settings that do not go together."""
+    chosen = strategy_kind(config.strategy)
+    for settings in config.strategy_settings:
+        if type(settings) not in chosen.all_settings:
+            settings.check_unused(config.strategy)
+    for kind in chosen.all_settings:
+        config.of(kind).check_together(config)
+    return config

@@ -1,6 +1,6 @@
 """Signals as something to wait for: Ctrl-C, SIGTERM and a closed terminal become a readable descriptor.
 
-Outside the main thread Python allows no handlers; then none are caught and the job runs without.
+Outside the main thread Python allows no handlers; there the job runs without catching signals.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Signals:
         return self._reader.fileno()
 
     def take(self) -> tuple[signal.Signals, ...]:
-        """Those since the last call."""
+        """Signals since the last call."""
         try:
             data = self._reader.recv(4096)
         except BlockingIOError:
@@ -43,7 +43,7 @@ class Signals:
 
 @contextlib.contextmanager
 def caught_signals() -> Iterator[Signals]:
-    """While the block runs; what was there before is put back."""
+    """Catch signals while the block runs, then restore the earlier handlers."""
     signals = Signals()
     if threading.current_thread() is not threading.main_thread():
         with contextlib.closing(signals):
@@ -51,7 +51,7 @@ def caught_signals() -> Iterator[Signals]:
         return
     wakeup = signal.set_wakeup_fd(signals.wakeup_descriptor(), warn_on_full_buffer=False)
     # The handler has nothing to do: Python itself writes the number to the descriptor.
-    # One that is ignored stays so: `nohup shoal run` is meant to outlive its terminal.
+    # An ignored signal stays ignored: `nohup shoal run` is meant to outlive its terminal.
     wanted = [number for number in CAUGHT if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, lambda _number, _frame: None) for number in wanted}
     try:

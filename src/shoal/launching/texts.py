@@ -1,7 +1,7 @@
 """What launching says to people, in one place: mending a word here breaks no test, for tests refer to these texts too.
 
-Messages that end a command, lines on the screen while a job runs, and words of both. Not here: the grammar of `--chaos`
-(`chaos.clauses`), and what workers and coordinator say.
+Messages that end a command, lines on the screen while a job runs, and phrases that both use. Not here: `--chaos`
+(`chaos.texts`), and what workers and the coordinator say.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ def two_minimums(origin: str, workers: object) -> str:
     return f"{origin} sets --workers {workers} and --min-workers; leave one of the minimums out"
 
 
-def not_with_servers(setting: str) -> str:
-    return (
-        f"{setting} does not go with --strategy parameter-server, where workers exchange nothing with each other; "
-        "leave it out, or take --strategy all-reduce"
-    )
+# Tokens
+
+FILE_OF_JOB = "`shoal show RUN` names the file of a job that runs, which is gone when the job is"
+FILE_OF_GROUP = "`shoal servers start` names the file of a group that runs"
 
 
 def token_not_written(folder: Path, why: str | None) -> str:
@@ -50,23 +49,6 @@ def token_not_written(folder: Path, why: str | None) -> str:
 def token_unreadable(named: str, path: Path, why: object, advice: str) -> str:
     """`named`: the option or variable; `advice`: what to do, or empty."""
     return f"{named} {path} {why}{advice and f'; {advice}'}"
-
-
-# Faults on purpose
-
-
-def when_is_unclear(clause: str, *, times: int) -> str:
-    said = "more than once" if times else "nothing"
-    return f"--chaos: {clause!r} says {said} about when; it should have one of `every 15s`, `at 30s` and `at step 100`"
-
-
-def ends_too_early(clause: str, expected: str) -> str:
-    said = f"{clause!r} ends too early" if clause else "a clause is empty"
-    return f"--chaos: {said}: there should be {expected}"
-
-
-def wrong_word(word: str, clause: str, instead: str) -> str:
-    return f"--chaos: {word!r} in {clause!r}: {instead}"
 
 
 # Run directories

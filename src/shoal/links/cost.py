@@ -1,9 +1,9 @@
-"""How long each schedule takes on given links: the cost model that schedules are chosen by. Pure.
+"""How long each schedule takes on given links: the cost model for choosing schedules. Pure.
 
-A transfer costs its link's latency and bytes, and some of the processors' time; ranks take part in one transfer per
-direction at a time. Schedules are spoken of by name, since this package lies below the one that has them; a test
-compares these figures with replays of the real programs. Not modelled: several ranks that share one network card or
-one core, and links that others use.
+A transfer costs its link's latency, its bytes, and some processor time; a rank takes part in one transfer per direction
+at a time. Schedules are only named here, since this package lies below the one that defines them; a test compares these
+figures with replays of the real programs. Not modelled: several ranks that share one network card or one core, and
+links that others use.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class _Tree:
         return max(ready)
 
     def window(self, size: float, *, leaves: bool) -> float:
-        """The pace of segments where latency sets it: a rank in row d sends 2d+1 segments up before it takes the first
-        one on its way down. `leaves`: they wait as well."""
+        """Seconds between two segments if latency sets the pace: a rank in row d sends 2d+1 segments up before it
+        takes the first one on its way down. `leaves`: leaves wait too."""
         ways, pace = [0.0] * len(self.ranks), 0.0
         for place in range(1, len(self.ranks)):
             parent = (place - 1) // 2
@@ -140,7 +140,7 @@ def double_tree(matrix: LinkMatrix, size: int) -> float:
     )
     pace = max(busiest, *(shape.window(part, leaves=True) for shape in shapes))
     first = max(shape.up(part) + shape.down(part) for shape in shapes)
-    # Where the first segments of both trees meet, one waits for the other.
+    # When the first segments of both trees meet at a rank, one waits for the other.
     return first + busiest / 2 + (pieces - 1) * pace
 
 
@@ -160,7 +160,7 @@ def tree_broadcast(matrix: LinkMatrix, size: int, ranks: Sequence[int] | None = 
 
 
 def inside_hosts(matrix: LinkMatrix, size: int, hosts: Sequence[Sequence[int]]) -> float:
-    """What a hierarchical all-reduce does inside hosts, up and down, before and after what it does between them."""
+    """The time of a hierarchical all-reduce inside hosts: up before, and down after, the exchange between hosts."""
     pieces = pieces_of(size)
     part = size / pieces
     found = []

@@ -55,9 +55,9 @@ class LinkMatrix(msgspec.Struct, frozen=True):
         return [self.rows[source][target] for source, target in permutations(range(self.size), 2)]
 
     def levelled(self) -> LinkMatrix:
-        """Links that differ by chance made equal, latencies and bandwidths each by themselves.
+        """The matrix with links made equal that differ by chance, separately for latencies and bandwidths.
 
-        Figures that follow each other by less than a factor of `GAP` are one level, and become its median.
+        Sorted figures that differ by less than a factor of `GAP` from the next form a level, and become its median.
         """
         latency = _levels([link.latency for link in self.links()])
         per_byte = _levels([link.per_byte for link in self.links()])
@@ -108,8 +108,8 @@ def uniform(size: int, link: Link) -> LinkMatrix:
 
 
 def completed(size: int, found: Mapping[tuple[int, int], Link], hosts: Hosts = ()) -> LinkMatrix:
-    """A matrix from what was measured. A link that was not is taken for the one between the same two hosts, where one
-    was measured; otherwise for the slowest that was found at either of its ends, or anywhere."""
+    """A matrix from the measured links. A link that was not measured counts as equal to a measured link between the
+    same two hosts, if there is one; otherwise as the slowest link at either of its ends, or anywhere."""
     host_of = {rank: number for number, host in enumerate(hosts) for rank in host}
     between = {(host_of[source], host_of[target]): link for (source, target), link in found.items()} if hosts else {}
     at: dict[int, list[Link]] = {rank: [] for rank in range(size)}

@@ -1,7 +1,7 @@
-"""Measures the links of a mesh, in well under a second, before a group uses it, and has the schedules planned.
+"""Measures the links of a mesh, in well under a second, before a group uses it, and plans the schedules.
 
-`survey` is what a group calls: it measures where that matters and always plans; `told` is the event that explains the
-plan.
+A group calls `survey`, which measures if the schedule depends on links, and always returns a plan; `told` makes the
+event that explains the plan.
 
 In rounds of pairs (`rounds`) the lower rank of a pair asks and the higher one answers: some small messages for the
 latency, then larger and larger ones each way for the bandwidth, as long as there is time. Only the asking rank reads a
@@ -68,8 +68,8 @@ _decoder = msgspec.msgpack.Decoder(_Figures)
 def survey(mesh: Mesh, schedule: str, hosts: Hosts = (), *, deterministic: bool = False) -> LinkPlan:
     """Plan for this mesh. All its ranks call this before anything else travels there, and all get the same plan.
 
-    `hosts`: the ranks of each host, in the same order on every rank, where they are to be treated as one. One host
-    alone has no links. `deterministic`: nothing is measured. Raises `PeerLost` and `Aborted` as every use of a mesh.
+    `hosts`: the ranks of each host, in the same order on every rank, if a host is to be treated as one. A single host
+    has no links. `deterministic`: measure nothing. Raises `PeerLost` and `Aborted` as every use of a mesh.
     """
     if deterministic or mesh.size < 2 or len(hosts) == 1 or schedule not in MEASURED:
         return fixed_plan(hosts)
@@ -79,8 +79,8 @@ def survey(mesh: Mesh, schedule: str, hosts: Hosts = (), *, deterministic: bool 
 def told(plan: LinkPlan, generation: int, setting: str, in_memory: Hosts = (), *, memory: str = "") -> ScheduleChosen:
     """The event that explains a plan.
 
-    `setting`: the schedule that the job asks for. `in_memory`: all hosts, where ranks of one host reduce in its memory.
-    `memory`: what was found out about that memory, or why no host has such ranks.
+    `setting`: the schedule that the job asks for. `in_memory`: all hosts, if ranks of one host reduce in its memory.
+    `memory`: what was measured about that memory, or why it is not used.
     """
     table, reason, asked = plan.all_reduce, plan.reason, f"asked for with --schedule {setting}; "
     if len(in_memory) == 1:
@@ -131,7 +131,7 @@ def doubtful(figures: Sequence[Figure]) -> list[Pair]:
 
 
 def best_of(figures: Sequence[Figure]) -> dict[Pair, Figure]:
-    """One for each direction: what was in the way makes a link look slower, and small bursts tell least. Pure."""
+    """The best figure for each direction: a disturbance makes a link look slower, and small bursts say least. Pure."""
     best: dict[Pair, Figure] = {}
     for figure in figures:
         ends = (figure.source, figure.target)
@@ -149,7 +149,7 @@ class _Measuring:
         self._room = memoryview(bytearray(max(BURSTS)))  # its contents do not matter
 
     def run(self, rounds: Sequence[Sequence[Pair]], limit: float) -> _Figures:
-        """What all ranks found, the same on all of them."""
+        """Measure in rounds. Returns the figures of all ranks, the same on each of them."""
         if not rounds:
             return _Figures()
         self._gather(_Figures())  # wait for all ranks before any clock starts
@@ -215,7 +215,7 @@ class _Measuring:
         return found
 
     def _burst(self, peer: int, size: int, end: float) -> tuple[float, float]:
-        """Seconds for so many bytes to go there, and to come back. Once at least, then while there is time."""
+        """Seconds for `size` bytes to go there, and to come back. Measured at least once, then while time is left."""
         there, back = self._exchange(peer, size, 0), self._exchange(peer, 0, size)
         for _ in range(REPEATS - 1):
             if time.perf_counter() + there + back > end:

@@ -1,8 +1,8 @@
 """Which schedule serves which sizes, on given links, and why. Pure.
 
-`make_plan` asks the cost model for every size once and keeps a table, so that an operation looks its size up. Every
-rank makes the same plan from the same matrix. `FIXED` is the plan that needs no links: the same table always, for
-`--deterministic` and for groups that nothing was measured for. Not here: the schedules themselves (`collectives`).
+`make_plan` asks the cost model once for every size and keeps a table, in which an operation looks up its size. Every
+rank makes the same plan from the same matrix. `FIXED` is a fixed table that needs no measurements, for
+`--deterministic` and for groups without measured links. Not here: the schedules themselves (`collectives`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from shoal.links.cost import Cost
 from shoal.links.matrix import Hosts, LinkMatrix
 from shoal.links.ring_order import ring_order
 
-SIZES = tuple(2**power for power in range(8, 31))  # bytes that the model is asked for; schedules change between them
-# A schedule replaces the one of the next smaller size only if it is faster by this part: the model is no more precise
-# than that, and a table with few ranges is readable.
+SIZES = tuple(2**power for power in range(8, 31))  # bytes for which the model is asked; schedules change between them
+# A schedule replaces the one of the next smaller size only if it is faster by this fraction: the model is not more
+# precise than that, and a table with few ranges is readable.
 LEAST_GAIN = 0.05
 MOST_TOLD = 32  # ranks of a ring's order in a reason; all of them are in the plan
 
@@ -77,12 +77,12 @@ FIXED = LinkPlan(
 
 
 def fixed_plan(hosts: Hosts = ()) -> LinkPlan:
-    """The fixed table; hosts count only for those who ask for a hierarchical schedule."""
+    """The fixed table; hosts matter only if a hierarchical schedule is asked for."""
     return replace(FIXED, hosts=hosts, between=FIXED) if hosts else FIXED
 
 
 def make_plan(matrix: LinkMatrix, hosts: Hosts = ()) -> LinkPlan:
-    """`hosts`: the ranks of each host, where that is known and they are to be treated as one."""
+    """`hosts`: the ranks of each host, if that is known and a host is to be treated as one."""
     if matrix.size < 2:
         return FIXED
     matrix = matrix.levelled()
@@ -106,8 +106,7 @@ def make_plan(matrix: LinkMatrix, hosts: Hosts = ()) -> LinkPlan:
 
 
 def choose(size: int, matrix: LinkMatrix, hosts: Hosts = ()) -> Choice:
-    """The fastest all-reduce for one size by the model alone: these links, without the table's preference for few
-    changes."""
+    """The fastest all-reduce for one size by the model alone, without the table's preference for few changes."""
     return _choice(_all_reduces(matrix, ring_order(matrix), hosts), size)
 
 

@@ -1,7 +1,7 @@
 """The order of ranks around a ring that crosses slow links as rarely as possible. Pure.
 
-Starts from rank 0 to the nearest neighbour that is left, again and again, then turns stretches of the ring around while
-that makes it faster (2-opt). The same links give the same order everywhere. The best order is not promised.
+From rank 0 the search goes to the nearest rank that is left, again and again; then it reverses stretches of the ring
+while that makes the ring faster (2-opt). The same links give the same order everywhere. The order need not be the best.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from shoal.links.matrix import LinkMatrix
 
-# Bytes of a tensor that the order is made for: a ring is for large ones.
+# Bytes of the tensor for which the order is optimized: rings are for large tensors.
 TYPICAL_BYTES = 16 * 1024 * 1024
-# Part by which another order than 0, 1, 2, ... must be better: figures of equal links differ by chance.
+# Fraction by which another order than 0, 1, 2, ... must be better: figures of equal links differ by chance.
 LEAST_GAIN = 0.1
-MOST_LOOKS = 500_000  # at links, about 0.1 s; with 16 ranks all stretches of a ring are 105 tries of 16 links
+MOST_LOOKS = 500_000  # at links, about 0.1 s; with 16 ranks, trying all stretches once takes 105 times 16 looks
 
 
 def ring_order(matrix: LinkMatrix) -> tuple[int, ...]:
@@ -30,8 +30,8 @@ def ring_order(matrix: LinkMatrix) -> tuple[int, ...]:
 
 
 def _slowness(seconds: Sequence[Sequence[float]], order: Sequence[int]) -> float:
-    """The slowest link sets the pace of a ring; of rings that are equal in that, one with fewer slow links is better:
-    they may share a cable."""
+    """The slowest link sets the pace of a ring; among rings with equal pace, one with fewer slow links is better, since
+    slow links may share a cable."""
     hops = [seconds[here][there] for here, there in zip(order, (*order[1:], order[0]), strict=True)]
     return sum(hops) + len(hops) * max(hops)
 

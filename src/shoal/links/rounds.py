@@ -1,7 +1,7 @@
-"""Who measures with whom, and when: rounds of pairs in which every rank has one partner at most. Pure.
+"""Which ranks measure with each other, and when: rounds of pairs in which every rank has at most one partner. Pure.
 
-All pairs, as in a tournament; or, where hosts are known, one pair inside each host and then one rank of each host with
-one of each other: those are the links that get used, and no two pairs share one.
+All pairs meet, as in a tournament. If hosts are known, only one pair inside each host and the first ranks of the hosts
+measure: those links are used later, and no two pairs of a round share a link.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 from shoal.links.matrix import Hosts
 
-# Rounds of the tournament that are measured; a limit on what rank 0 has to collect from many ranks.
+# Rounds of the tournament that are measured: limits the figures that rank 0 has to collect from many ranks.
 MOST_ROUNDS = 64
 
 Pair = tuple[int, int]  # the lower rank first: it asks, the other one answers
 
 
 def tournament(ranks: Sequence[int]) -> list[list[Pair]]:
-    """Every pair once, in as few rounds as can be: one rank stays, the others move on by one place."""
+    """Every pair once, in as few rounds as possible: one rank stays, the others move on by one place."""
     places: list[int | None] = [*ranks, *([None] if len(ranks) % 2 else [])]
     rounds = []
     for _ in range(len(places) - 1):

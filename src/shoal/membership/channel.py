@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from shoal.errors import AddressUnavailable, Refused, WireError
 from shoal.membership import texts
+from shoal.transport.connection import silence
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.handshake import ConnectorHandshake, Distrust, Key, Untrusted
 from shoal.transport.connection.introduction import Introduction
@@ -34,7 +35,6 @@ RETRY_PAUSE = 0.05  # seconds before another attempt when the coordinator had no
 REACH_SECONDS = 2.0  # limit of one attempt to reach the coordinator's machine; an attempt cannot be cancelled
 LOOK_SECONDS = 0.2  # between two checks whether the connection is still wanted
 PREFIX_BYTES = 4  # before each message, with the length of its body
-UNACKNOWLEDGED_MS = 30_000  # a connection whose bytes were not acknowledged for so long is dead
 
 
 AnyMessage = TypeVar("AnyMessage")
@@ -126,7 +126,7 @@ def _reach(address: Address, patience: _Patience) -> socket.socket:
                     raise
     except OSError as error:
         raise AddressUnavailable(texts.no_coordinator(address, error.strerror or error)) from None
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+    silence.end_when_unacknowledged(connection)
     return connection
 
 

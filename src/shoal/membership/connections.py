@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.errors import WireError
-from shoal.membership.channel import PURPOSE, UNACKNOWLEDGED_MS, MessageBuffer
+from shoal.membership.channel import PURPOSE, MessageBuffer
+from shoal.transport.connection import silence
 from shoal.transport.connection.door import Door
 from shoal.transport.connection.handshake import ListenerHandshake
 from shoal.transport.connection.introduction import Introduction
@@ -158,7 +159,7 @@ class Connection:
     def __init__(self, connections: Connections, endpoint: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         """Raises OSError if the connection is gone already."""
         endpoint.setblocking(False)
-        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+        silence.end_when_unacknowledged(endpoint)
         self.client: int | None = None  # its number, once its first message is there
         self.is_closing = False
         self._connections = connections

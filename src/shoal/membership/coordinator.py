@@ -44,7 +44,6 @@ from shoal.membership.core.protocol import (
     Published,
     PublishFailed,
     Send,
-    Stored,
     Tick,
 )
 from shoal.membership.core.protocol import Journal as WriteDown
@@ -269,7 +268,7 @@ class _Coordinator:
             return
         for event in self._storage.look([_with_room(trouble) for trouble in troubles], self._loop.time()):
             sys.stderr.write(f"shoal: {event.reason}\n")
-            self._feed(Stored(event))
+            self._feed(Noticed(event))
 
     def _carry_out(self, instruction: Instruction) -> None:
         if isinstance(instruction, Send):

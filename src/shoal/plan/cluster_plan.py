@@ -1,4 +1,4 @@
-"""A cluster that somebody thinks of, what is assumed about it, and what a restart of everything would make of it. Pure.
+"""A planned cluster, what is assumed about it, and its goodput if every failure restarted all nodes. Pure.
 
 Times are in seconds, sizes in bytes, rates in bits per second; people write them as 6h, 10GB, 10Gbit. Not here: the
 simulation (`prediction`).
@@ -23,10 +23,10 @@ BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 class ClusterPlan:
     nodes: int
     mtbf: float  # mean time between failures of one node
-    step: float = 1.0  # that a step takes with all nodes
+    step: float = 1.0  # length of a step with all nodes
     state: float = 1e9  # bytes of parameters and optimizer state
     link: float = 1e10  # bits per second of each node
-    restart: float = 60.0  # until a lost node's replacement has its script built and waits to be let in
+    restart: float = 60.0  # until the replacement of a lost node has built its model and waits to be let in
     spares: int = 0  # nodes that stand by with everything imported
     checkpoint_every: float = 600.0
     hours: float = 1.0
@@ -49,7 +49,7 @@ class ClusterPlan:
 
     @property
     def copy_seconds(self) -> float:
-        """The whole state over one node's link."""
+        """For the whole state over one node's link."""
         return 8 * self.state / self.link
 
     @property
@@ -59,15 +59,15 @@ class ClusterPlan:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What the prediction takes for granted; printed with it."""
+    """What the prediction assumes; printed with the result."""
 
-    silent_share: float = 0.2  # of failures in which a machine is gone without a word; the others close connections
+    silent_share: float = 0.2  # of failures: the machine is gone without a word; in the others, connections close
     notice: float = 0.002  # seconds until a closed connection is noticed
     message: float = 20e-6  # seconds of the coordinator's time for each message
     connection: float = 0.2e-3  # seconds for each connection that a worker makes or accepts in a new group
     hop: float = 0.2e-3  # seconds for a small message from worker to worker
     spare_start: float = 1.0  # seconds until a spare waits to be let in
-    snapshot: float = 10e9  # bytes per second at which a checkpoint's copy is taken while training stands still
+    snapshot: float = 10e9  # bytes per second of a checkpoint's copy, during which training stands still
     heartbeat_limit: float = 5.0
 
     def lines(self, plan: ClusterPlan) -> list[str]:
@@ -89,26 +89,26 @@ class Assumptions:
 
 
 def restart_goodput(plan: ClusterPlan, assumed: Assumptions, interval: float) -> float:
-    """Daly's model of restarting everything from the last checkpoint after each failure (failures at random).
+    """Goodput by Daly's model: each failure, at random, restarts all nodes from the last checkpoint.
 
     Expected time for `interval` seconds of work: M exp(R/M) (exp((interval + c)/M) - 1), with M the cluster's mean time
     between failures, R the restart with loading the state, c the cost of a checkpoint.
     """
     between, restart = plan.cluster_mtbf, plan.restart + plan.copy_seconds
     exponent = (restart + interval + assumed.snapshot_seconds(plan)) / between
-    if exponent > 700:  # beyond what a float holds: no work is ever finished
+    if exponent > 700:  # more than a float can hold: no work is ever finished
         return 0.0
     grown = math.exp(restart / between) * math.expm1((interval + assumed.snapshot_seconds(plan)) / between)
     return interval / (between * grown)
 
 
 def best_interval(plan: ClusterPlan, assumed: Assumptions) -> float:
-    """Young's: the square root of twice the checkpoint's cost times the time between failures; a step at least."""
+    """Young's formula: the square root of 2 * cost of a checkpoint * time between failures; at least one step."""
     return max(plan.step, math.sqrt(2 * assumed.snapshot_seconds(plan) * plan.cluster_mtbf))
 
 
 def duration(seconds: float) -> str:
-    """For people: two figures and a unit."""
+    """For people: three significant digits and a unit."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"

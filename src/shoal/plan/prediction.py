@@ -1,8 +1,9 @@
-"""What a cluster that nobody has yet would get done: the live membership core with thousands of virtual members.
+"""Predicts how much a planned cluster would get done: the live membership core with thousands of virtual members.
 
-Members are numbers here, and move in lockstep: they train, notice a failure, report, wait for the core's next
-generation, connect, copy, train on. Every decision is the core's. Stretches without a failure are skipped, and the
-core's clock stands still in them. Not here: single messages lost or late (`cluster`); what is assumed (`cluster_plan`).
+Members are mere numbers and move in lockstep: they train, notice a failure, report, wait for the core's next
+generation, connect, copy the state and train on. The core makes every decision. Times without a failure are skipped,
+and the core's clock stands still in them. Not here: single messages that are lost or late (`cluster`); assumptions
+(`cluster_plan`).
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ from shoal.wire.messages import (
 )
 
 WATCHER = 1  # the client that starts workers and reports how they ended
-LONGEST_TICK = 0.5  # seconds that the core's clock moves at most between two inputs: less than its own stall
-SLOW_TICK = 0.4  # seconds between two ticks while time only has to pass
-BEAT_ROUND = 2.0  # seconds between two rounds of heartbeats while the core is waited for
+LONGEST_TICK = (
+    0.5  # seconds that the core's clock may move between two inputs; a longer step would look like a stall to it
+)
+SLOW_TICK = 0.4  # seconds between two ticks while nothing but time passes
+BEAT_ROUND = 2.0  # seconds between two rounds of heartbeats while members wait for the core
 
 CAUSES = {
     "noticing": "until failures were noticed",
@@ -53,7 +56,7 @@ CAUSES = {
 
 @dataclass
 class Prediction:
-    """What came of it, in seconds of the whole cluster's time."""
+    """The result, in seconds of the whole cluster's time."""
 
     seconds: float = 0.0
     useful: float = 0.0  # work that is in the result
@@ -72,7 +75,7 @@ class Prediction:
 def predict(
     plan: ClusterPlan, assumed: Assumptions | None = None, progress: Callable[[float], None] | None = None
 ) -> Prediction:
-    """`progress` is told now and then which share of the time is done."""
+    """`progress` is called now and then with the share of the time that is done."""
     return _Simulation(plan, assumed or Assumptions()).run(progress or (lambda _: None))
 
 
@@ -94,17 +97,17 @@ class _Simulation:
         self._client = 1  # the newest connection
         self._clients: dict[int, int] = {}  # by worker
         self._generation: Generation | None = None
-        self._members: list[int] = []  # of the generation, those that live
+        self._members: list[int] = []  # living members of the generation
         self._holders: set[int] = set()  # workers that have the job's state
         self._phase = "waiting"  # one of the causes, or "training"
-        self._phase_number = 0  # goes up with every change, so that what was planned before does not happen
+        self._phase_number = 0  # goes up with every change, which cancels what was planned before
         self._since = 0.0  # when the phase began
         self._work = 0.0  # done and applied, in seconds of the whole cluster
-        self._saved = 0.0  # of that, what the newest checkpoint has
+        self._saved = 0.0  # work that is in the newest checkpoint
         self._next_save = plan.checkpoint_every
         self._spares = plan.spares
         self._wish = False
-        self._is_awaited = False  # the core has something to decide; else time stands still for it
+        self._is_awaited = False  # the core has something to decide; otherwise its clock stands still
         self._is_ticking = False
         self._over = False
 
@@ -115,7 +118,7 @@ class _Simulation:
             action()
             progress(self._now / self._plan.seconds)
         self._enter_phase("waiting" if self._over else self._phase)
-        self._now = self._plan.seconds  # what is left of the time after an early end is lost
+        self._now = self._plan.seconds  # after an early end, the rest of the time is lost
         self._enter_phase(self._phase)
         self._result.seconds = self._plan.seconds
         self._result.useful = self._work
@@ -141,7 +144,7 @@ class _Simulation:
         self._after(seconds, lambda: action() if self._phase_number == number else None)
 
     def _enter_phase(self, phase: str) -> None:
-        """Settle what the time since the last change was spent on."""
+        """Book the time since the last change under the phase that ends."""
         spent = self._now - self._since
         if self._phase == "training":
             self._settle_training(spent)
@@ -162,7 +165,7 @@ class _Simulation:
         self._result.lost["redone"] += spent - whole
 
     def _save_within(self, whole: float) -> float:
-        """Make the checkpoints that are due in so many seconds of training from here; the seconds that they took."""
+        """Make the checkpoints that are due within that much training; returns the seconds that they took."""
         count = 0
         while (at := max(self._next_save, self._since)) <= self._since + whole:
             count += 1
@@ -193,7 +196,7 @@ class _Simulation:
             return
         self._result.failures += 1
         is_silent = self._random.random() < self._assumed.silent_share
-        # Just before: from here on nothing is heard of it. A silent failure is judged by when others are heard.
+        # Let the others be heard now: from here on this worker is silent, and silence is measured against the others.
         self._beat(self._live if is_silent else {worker})
         self._live.discard(worker)
         self._holders.discard(worker)
@@ -234,7 +237,7 @@ class _Simulation:
         self._report(is_planned=False)
 
     def _report(self, *, is_planned: bool) -> None:
-        """All members are out of their group and say so."""
+        """All members leave their group and report it."""
         assert self._generation is not None
         self._enter_phase("regrouping" if self._members else "waiting")
         number = self._generation.number
@@ -253,19 +256,19 @@ class _Simulation:
 
     @property
     def _step(self) -> int:
-        """Applied steps, with those of the stretch that is under way."""
+        """Applied steps, including those of the present phase of training."""
         running = (self._now - self._since) * self._rate if self._phase == "training" else 0.0
         return int((self._work + running) / self._plan.step + 1e-6)
 
     @property
     def _rate(self) -> float:
-        """Work per second, in that of all nodes."""
+        """Work per second, as a part of what all nodes do."""
         return 1.0 if self._generation is None else self._generation.size / self._plan.nodes
 
     def _formed(self, generation: Generation) -> None:
         if self._generation is not None and generation.number <= self._generation.number:
             return
-        if self._phase == "training":  # somebody was lost whom the members had not missed yet
+        if self._phase == "training":  # the members had not yet missed the lost worker
             self._enter_phase("regrouping")
         self._generation = generation
         self._result.generations += 1
@@ -278,7 +281,7 @@ class _Simulation:
         comparing = 2 * math.ceil(math.log2(max(2, generation.size))) * self._assumed.hop
         self._enter_phase("regrouping")
         self._is_awaited = len(self._members) < generation.size
-        if self._is_awaited:  # somebody has died since: connecting fails
+        if self._is_awaited:  # a worker has died since: connecting fails
             self._after_in_phase(self._assumed.heartbeat_limit, self._report_broken)
         else:
             self._after_in_phase(cost + connecting + comparing, self._copy)
@@ -338,7 +341,7 @@ class _Simulation:
             self._result.end = message.text
 
     def _wait_for_core(self) -> None:
-        """While something is open, time passes for the core too."""
+        """Time passes for the core only while it has something to decide."""
         self._is_awaited = True
         if not self._is_ticking:
             self._is_ticking = True
@@ -351,7 +354,7 @@ class _Simulation:
             unheard = 0.0
         self._is_ticking = self._is_awaited
         if self._is_ticking:
-            # While a silent failure is not noticed yet, there is nothing to decide for seconds.
+            # Before a silent failure is noticed there is nothing to decide for seconds.
             pause = SLOW_TICK if self._phase == "noticing" else TICK
             self._after(pause, lambda: self._tick(unheard + pause))
 

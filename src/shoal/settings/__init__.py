@@ -1,1 +1,1 @@
-"""Settings of one strategy each, with their checks; `job_config` has them all as one flat set of names."""
+"""Settings that some strategies have, declared and checked beside each other; `job_config` puts them together."""

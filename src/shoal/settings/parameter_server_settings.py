@@ -6,15 +6,16 @@ A mistake is a `UsageError` that names the setting, its value and the nearest th
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
-import msgspec
 from msgspec import Meta
 
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.manners import Manners
+from shoal.settings.codec_settings import CodecSettings
 from shoal.settings.setting_checks import MOST_LOCAL, one_of, size_of
+from shoal.settings.strategy_settings import AllSettings, StrategyKind, StrategySettings
 from shoal.values import Address
 
 CONSISTENCIES = ("synchronous", "asynchronous")
@@ -22,7 +23,9 @@ SCALINGS = ("lr", "gradient", "none")
 MOST_STALENESS = 10**9
 
 
-class ParameterServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
+class ParameterServerSettings(StrategySettings, frozen=True, kw_only=True, rename="kebab"):
+    title: ClassVar[str] = "parameter servers"
+
     servers: Annotated[
         str, Meta(description="parameter servers: how many to start, or HOST:PORT of a group that runs")
     ] = ""
@@ -54,14 +57,21 @@ class ParameterServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=
         Meta(description="what the job may hold on all servers, parameters and state, such as 4GB; default no limit"),
     ] = ""
 
+    @classmethod
+    def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """A number of servers, or of updates, is the plainest way to write either in Python and TOML."""
+        texts = {name: str(given[name]) for name in ("servers", "staleness") if type(given.get(name)) is int}
+        implied = {"consistency": "asynchronous"} if texts.get("staleness", given.get("staleness")) else {}
+        return {**implied, **given, **texts}
+
     @property
     def is_synchronous(self) -> bool:
         """Whether all workers' gradients make one update."""
         return self.consistency == "synchronous"
 
     @property
-    def manners_with_servers(self) -> Manners:
-        """What the strategy is like. Workers with servers connect to nobody else."""
+    def manners(self) -> Manners:
+        """Workers with servers connect to nobody else."""
         return Manners(every=1 if self.is_synchronous else None, updates_elsewhere=True, connects_workers=False)
 
     @property
@@ -81,8 +91,7 @@ class ParameterServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=
             return None
         return parse_address(self.servers, named="--servers")
 
-    def check_server_values(self) -> None:
-        """Raise for a value that no job could have."""
+    def check_values(self) -> None:
         one_of("consistency", self.consistency, CONSISTENCIES)
         one_of("staleness-scaling", self.staleness_scaling, SCALINGS)
         address = self.server_group
@@ -109,8 +118,7 @@ class ParameterServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=
         size_of(self.server_memory or "1B", named="--server-memory")
         size_of(self.server_quota or "1B", named="--server-quota")
 
-    def check_together(self) -> None:
-        """Raise for settings that do not go together, where this strategy is chosen."""
+    def check_together(self, job: AllSettings) -> None:  # noqa: ARG002  no other settings matter
         self._check_servers()
         self._check_consistency()
 
@@ -150,29 +158,25 @@ class ParameterServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=
             )
 
     def _refuse(self, names: tuple[str, ...], who: str) -> None:
-        usual = ParameterServerSettings()
-        for name in names:
-            value = getattr(self, name.replace("-", "_"))
-            if value != getattr(usual, name.replace("-", "_")):
-                raise UsageError(f"--{name} {value} is for {who}; with --servers {self.servers} leave it out")
+        for name in (name for name in names if name in self.changed()):
+            raise UsageError(f"{self.given(name)} is for {who}; with --servers {self.servers} leave it out")
 
     def check_unused(self, strategy: str) -> None:
-        """Raise where one of these is set and another strategy is chosen."""
-        usual = ParameterServerSettings()
-        for name in sorted(PARAMETER_SERVER, key=lambda name: name != "staleness"):  # which sets others
-            value = getattr(self, name.replace("-", "_"))
-            if value == getattr(usual, name.replace("-", "_")):
-                continue
-            given = f"--{name}" if value is True else f"--{name} {value}"
+        for name in sorted(self.changed(), key=lambda name: name != "staleness"):  # which implies others
             if name in ("noise", "normalize"):
                 raise UsageError(
-                    f"{given} is for asynchronous pushes, and --strategy {strategy} has none; take --strategy "
-                    "parameter-server --servers 2 --consistency asynchronous"
+                    f"{self.given(name)} is for asynchronous pushes, and --strategy {strategy} has none; take "
+                    "--strategy parameter-server --servers 2 --consistency asynchronous"
                 )
             raise UsageError(
-                f"{given} is for --strategy parameter-server, and the strategy is {strategy}; add "
+                f"{self.given(name)} is for --strategy parameter-server, and the strategy is {strategy}; add "
                 f"--strategy parameter-server, or leave --{name} out"
             )
 
 
-PARAMETER_SERVER = ParameterServerSettings.__struct_encode_fields__  # names as the command line and files have them
+PARAMETER_SERVER = StrategyKind(
+    name="parameter-server",
+    settings=ParameterServerSettings,
+    maker="shoal.strategies.parameter_server.parameter_server:make",
+    shares=(CodecSettings,),
+)

@@ -1,8 +1,9 @@
-"""What checks of settings have in common: names that are nearly right, one of several words, sizes."""
+"""What checks of settings have in common: names that are nearly right, names that packages offer, sizes."""
 
 from __future__ import annotations
 
 import difflib
+import importlib.metadata
 import re
 
 from shoal.errors import UsageError
@@ -21,6 +22,11 @@ def nearest(name: str, known: tuple[str, ...]) -> str:
     """'did you mean X?' where something is close, else the list of what there is."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known)}"
+
+
+def offered(group: str) -> dict[str, importlib.metadata.EntryPoint]:
+    """By name: what installed packages offer in this group of entry points. Reads metadata and imports nothing."""
+    return {point.name: point for point in importlib.metadata.entry_points(group=group)}
 
 
 def size_of(text: str, *, named: str) -> int:

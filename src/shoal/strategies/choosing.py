@@ -1,25 +1,27 @@
-"""Builds the strategy that a job is set to."""
+"""Builds the strategy that a job is set to: one of Shoal's own, or one that an installed package offers.
+
+Which ones there are, and what each says about itself without being loaded, is in `settings.strategy_kinds`.
+"""
 
 from __future__ import annotations
 
+import pkgutil
+from collections.abc import Callable
+
 from shoal.job_config import JobConfig
 from shoal.parameters.client.parameter_client import ParameterClient
-from shoal.strategies.all_reduce.all_reduce import AllReduce, AllReduceConfig
-from shoal.strategies.parameter_server.parameter_server import ParameterServer, ParameterServerConfig
-from shoal.strategies.parameter_server.server_leases import LedgerTerms
+from shoal.settings.all_reduce_settings import ALL_REDUCE
+from shoal.settings.parameter_server_settings import ParameterServerSettings
+from shoal.settings.strategy_kinds import strategy_kind
 from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Strategy
 
+Maker = Callable[[Replica, JobConfig, ParameterClient | None], Strategy]
+
 
 def make_strategy(replica: Replica, config: JobConfig, servers: ParameterClient | None = None) -> Strategy:
-    """`servers`: of the job. Without any it is all-reduce, also in a script that runs alone, whatever it is set to."""
-    if servers is None:
-        return AllReduce(replica, AllReduceConfig(bucket_bytes=int(config.bucket_mb * 2**20)))
-    settings = ParameterServerConfig(
-        manners=config.manners,
-        terms=LedgerTerms(config.manners.is_free, config.staleness_bound, config.staleness_scaling),
-        noise=config.noise,
-        normalize=config.normalize,
-        seed=config.seed,
-    )
-    return ParameterServer(replica, servers, settings)
+    """`servers`: of the job. In a script that runs alone, a strategy that needs servers is replaced by all-reduce."""
+    is_alone = servers is None and config.has(ParameterServerSettings)
+    kind = ALL_REDUCE if is_alone else strategy_kind(config.strategy)
+    make: Maker = pkgutil.resolve_name(kind.maker)
+    return make(replica, config, servers)

@@ -152,6 +152,11 @@ class Strategy(ABC):
     def compared(self, digest: int | None) -> None:  # noqa: B027
         """All replicas were the same at the end of a loop. `digest`: of the parameters; None: nobody took one."""
 
+    def take_replaced(self) -> int:
+        """Updates that were replaced since the last call."""
+        count, self.replaced = self.replaced, 0
+        return count
+
     def state(self) -> dict[str, Any]:
         """The strategy's own part of the job's state: numbers, strings and tensors."""
         return {}

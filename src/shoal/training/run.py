@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
@@ -23,11 +22,12 @@ from shoal.training.loop.loop_plan import LoopPlan
 from shoal.training.model.devices import placed
 from shoal.training.model.state import load_weights, parameter_names
 from shoal.training.model.sync_batchnorm import Statistics, convert
-from shoal.training.recovery.snapshot import Kept
 from shoal.training.saving.checkpointing import save_here
 from shoal.training.script.call_terms import kept_terms, model_terms, optimizer_terms
-from shoal.training.script.meetings import gather, is_past, meet, settle
+from shoal.training.script.meetings import gather, is_past, meet
+from shoal.training.script.settling import settle
 from shoal.training.session import Session
+from shoal.training.watched import Kept
 
 Model = TypeVar("Model", bound=nn.Module)
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
@@ -51,7 +51,6 @@ class Run:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        session.save_here = partial(save_here, session)
 
     @property
     def rank(self) -> int:
@@ -85,7 +84,7 @@ class Run:
     def applied(self) -> bool:
         """Whether this iteration's update counts: False in a void step, and before the last of accumulated batches."""
         iteration = self._session.iteration
-        return self._session.last_applied if iteration is None else iteration.may_update
+        return self._session.batch.was_applied if iteration is None else iteration.may_update
 
     @property
     def stopped(self) -> str | None:
@@ -109,14 +108,14 @@ class Run:
         name = f"model {len(self._session.watched.models) + 1}"
         self._session.strategy.attach(built, name)
         self._session.replica.add(built, name)
-        self._session.watched.models[name] = built
+        self._session.watched.add_model(name, built)
         self._session.script.make("model", model_terms(built))
         if self._session.peers.is_new:  # it will get a state that all have agreed on
             self._session.place.pass_meeting()
         elif not is_past(self._session):
             meet(self._session, name, lambda label: self._session.replica.unify(built, label))
-        if self._session.weights is not None:
-            load_weights(built, name, self._session.weights.get(name, {}))
+        if (weights := self._session.watched.weights_of(name)) is not None:
+            load_weights(built, name, weights)
             self._session.replica.replaced()
         return built
 
@@ -129,8 +128,8 @@ class Run:
         if any(optimizer is known for known in self._session.watched.optimizers):
             raise UsageError("run.optimizer was given the same optimizer twice; hand it over once, before the loop")
         self._session.steps.watch(optimizer, clip_norm=clip_norm)
-        self._session.watched.optimizers.append(optimizer)
-        if self._session.is_between:
+        self._session.watched.add_optimizer(optimizer)
+        if self._session.batch.is_between:
             terms = optimizer_terms(optimizer, clip_norm, parameter_names(self._session))
             self._session.script.make("optimizer", terms)
         return optimizer
@@ -265,10 +264,8 @@ class Run:
                 kind = type(thing).__name__
                 raise UsageError(f"run.keep({name}=...) was given a {kind}, without state_dict and load_state_dict")
             flatten(thing.state_dict(), named=f"the state of {name}")
-            self._session.watched.kept[name] = thing
-            if (before := self._session.kept_before.pop(name, None)) is not None:
-                thing.load_state_dict(before)  # a resumed script that hands it over inside its loop
-        if self._session.is_between:
+            self._session.watched.keep(name, thing)
+        if self._session.batch.is_between:
             self._session.script.make("kept objects", kept_terms(things))
 
     def save(self, *, mark: str = "") -> None:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import nn
 
-from shoal.checkpoint.stores.store import Store
 from shoal.collectives.group import Group
 from shoal.data.dealing import Dealing
 from shoal.data.order import key_of
@@ -22,30 +20,23 @@ from shoal.events import Advised, StopAgreed, StopRequested, UndoKept
 from shoal.job_config import JobConfig
 from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Iteration, Strategy, waiting
+from shoal.training.held_state import HeldState
 from shoal.training.model import devices
 from shoal.training.model.optimizers import OptimizerSteps
-from shoal.training.recovery.snapshot import Kept, Residual, StepSnapshot, UnitStart
+from shoal.training.open_batch import OpenBatch
+from shoal.training.recovery.snapshot import CommitUnit, UnitStart
 from shoal.training.reporting.progress import Progress
 from shoal.training.reporting.reporter import Reporter
 from shoal.training.saving.saving import Saver
 from shoal.training.script.past import Past
 from shoal.training.script.script_calls import ScriptCalls, disagreement
 from shoal.training.script.script_place import ScriptPlace
+from shoal.training.watched import Watched
 from shoal.values import Cursor, Standing
-from shoal.wire.tables import Range
 
 T = TypeVar("T")
 TERMS_BYTES = 5  # of the digest of the script's calls that travel in a note, which has room for 40 bits
 OUTSIDE_KEY = 6  # see `data.order`: keys for different uses start from different numbers
-
-
-@dataclass
-class Watched:
-    """What the script has handed over, in program order."""
-
-    models: dict[str, nn.Module] = field(default_factory=dict)
-    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
-    kept: dict[str, Kept] = field(default_factory=dict)
 
 
 class HandedOver(BaseException):
@@ -55,43 +46,46 @@ class HandedOver(BaseException):
 class RunningLoop(Protocol):
     """What the session knows of the loop that is going on."""
 
-    cursor: Cursor
-    first_step: int
+    @property
+    def cursor(self) -> Cursor: ...
+
+    @property
+    def first_step(self) -> int: ...
 
     def leave(self) -> None: ...
+
+    def go_to(self, cursor: Cursor) -> None: ...
 
     def dealing(self) -> Dealing: ...
 
     def terms(self) -> dict[str, str]: ...
 
 
+@dataclass(frozen=True)
+class Lasting:
+    """What a worker keeps when its script starts again from the top, with a session of its own."""
+
+    reporter: Reporter
+    progress: Progress
+    saver: Saver
+
+
 class Session:
-    def __init__(self, replica: Replica, strategy: Strategy, config: JobConfig, store: Store | None = None) -> None:
+    """Parts that are each written by their own module alone; what this class itself may change is the loop."""
+
+    def __init__(self, replica: Replica, strategy: Strategy, config: JobConfig, lasting: Lasting) -> None:
         peers = self.peers = replica.peers
         self.replica = replica
         self.strategy = strategy
         self.config = config
         self.device = devices.own_device()
+        self.lasting = lasting
         self.watched = Watched()
-        self.step = 0  # applied steps so far, over all loops
-        self.agreed_step = 0  # where workers run free: the updates that all knew of when they last met
-        self.gaps: tuple[Range, ...] = ()  # positions before the loop's cursor that are still to be used
+        self.held = HeldState(0 if peers.is_new else peers.generation.number)
         self.place = ScriptPlace()
-        self.holds = 0 if peers.is_new else peers.generation.number  # generation that agreed on this state; 0: none
-        self.calls = 0  # collective calls of the script since the last step began, in program order
-        self.is_doubtful = False  # the script got its own value from a collective that gave others another
-        self.iteration: Iteration | None = None
-        self.unit: UnitStart | None = None  # the present unit of commit; None before its first batch
-        self.in_job = True  # until the script is done on all workers
-        self.was_left = False  # a loop was left in the middle, and not settled yet
-        self.compared = 0  # the last step before which all workers had the same parameters
-        self.last_applied = False  # whether the last iteration of a loop counted
-        self.stopped: str | None = None  # reason, once all workers have agreed to end their loops
-        self.reporter = Reporter(peers)
-        self.progress = Progress(peers)
-        self.snapshot = StepSnapshot()
-        self.residual = Residual(peers)
-        self.saver = Saver(peers, config, store)
+        self.script = ScriptCalls(peers)
+        self.batch = OpenBatch()
+        self.unit = CommitUnit(peers)
         self.steps = OptimizerSteps(
             strategy,
             replica.votes,
@@ -99,42 +93,61 @@ class Session:
             average_loss=self._mean_loss,
             before_update=self._prepare,
         )
-        self.loop: RunningLoop | None = None
-        self.script = ScriptCalls(peers)
-        self.weights: dict[str, Any] | None = None  # by model: what training starts from, where that is imported
-        self.kept_before: dict[str, Any] = {}  # states of objects that a resumed script has not handed over yet
-        self.save_here: Callable[..., None] | None = None  # makes a checkpoint outside loops; set by `Run`
-        self._undo_told = False
-        self._compares = False  # the present step's exchange compares the replicas
+        self.loop: RunningLoop | None = None  # the one that is going on, or the last one
+
+    # What others read often
+
+    @property
+    def reporter(self) -> Reporter:
+        return self.lasting.reporter
+
+    @property
+    def progress(self) -> Progress:
+        return self.lasting.progress
+
+    @property
+    def saver(self) -> Saver:
+        return self.lasting.saver
+
+    @property
+    def step(self) -> int:
+        """Applied steps so far, over all loops."""
+        return self.held.step
+
+    @property
+    def stopped(self) -> str | None:
+        """The reason, once all workers have agreed to end their loops."""
+        return self.held.stopped
+
+    @property
+    def iteration(self) -> Iteration | None:
+        """The one that the script is in, or has left by `break`."""
+        return self.batch.iteration
 
     # Where the script is
 
     def go_through(self, past: Past) -> None:
         """Everything up to where the others are is over for this script. Raises TermsDiffer."""
         self.place.go_through(past)
-        self.holds = 0
+        self.held.lose()
         self.script.learn_all(past.calls)
+
+    def open_loop(self, loop: RunningLoop) -> None:
+        self.loop = loop
+        self.unit.drop()
 
     @property
     def is_catching_up(self) -> bool:
         """What the script calls now was called before, by the others or by itself."""
         return self.place.past is not None or self.peers.is_new
 
-    @property
-    def is_between(self) -> bool:
-        """The script is in no iteration; it may have left its last one by `break`."""
-        return self.iteration is None or self.was_left
-
     # The contract of a step
 
     def begin(self, iteration: Iteration) -> None:
         """Everything that must be true when a batch is yielded."""
-        self.iteration = iteration
-        if iteration.is_first:
-            self.calls = 0  # numbered within a step: void iterations may have made more or fewer
-        if iteration.is_first and self.unit is None:
+        if iteration.is_first and self.unit.start is None:
             self._begin_unit()
-        self._compare_now(iteration)
+        self.batch.begin(iteration, is_compared=self._compare_now(iteration))
         place = (iteration.step, self.peers.group.rank, int(iteration.earlier_weight))
         devices.seed(self.device, key_of(self.config.seed, *place))
         self._vote(iteration)
@@ -145,12 +158,10 @@ class Session:
 
     def _begin_unit(self) -> None:
         assert self.loop is not None
-        self.unit = UnitStart(self.step, self.replica.votes.updates, self.loop.cursor, self.gaps)
-        self.residual.begin_unit()
+        self.unit.begin(UnitStart(self.step, self.replica.votes.updates, self.loop.cursor, self.held.gaps))
         if self.peers.group.size > 1:
-            started, watched = time.perf_counter(), self.watched
-            is_stretch = self.strategy.manners.has_stretches
-            self.snapshot.take(watched.models.values(), watched.kept, watched.optimizers, of_stretch=is_stretch)
+            started = time.perf_counter()
+            self.unit.take_snapshot(self.watched, of_stretch=self.strategy.manners.has_stretches)
             self.progress.spent("undo copies", time.perf_counter() - started)
 
     def _goes_on_after(self, iteration: Iteration) -> bool:
@@ -166,22 +177,23 @@ class Session:
         if iteration.is_last:
             self.saver.vote(votes, step=iteration.step + 1)
         if self.peers.group.size == 1:  # alone, no exchange carries the votes
-            votes.stop_seen = (votes.stop or self.peers.stop_wish()) is not None
-            votes.save_seen, votes.busy_seen = votes.save, votes.busy
-            votes.leaving = self.peers.leave_wish() is not None
-            votes.leaving_seen = int(votes.leaving)
-            votes.regroup_seen = self.peers.regroup_wish() is not None
+            votes.see_own(
+                stop=(votes.stop or self.peers.stop_wish()) is not None,
+                leaving=self.peers.leave_wish() is not None,
+                regroup=self.peers.regroup_wish() is not None,
+            )
 
-    def _compare_now(self, iteration: Iteration) -> None:
-        """From time to time the step's exchange compares the replicas. One alone is like all there are."""
+    def _compare_now(self, iteration: Iteration) -> bool:
+        """Whether the step's exchange compares the replicas, as it does from time to time. One alone is like all."""
         every = self.config.digest_every
         is_due = bool(every) and iteration.is_last and iteration.step % every == 0
         # Replicas differ all the time where workers run free, and up to a meeting where steps are each worker's own.
-        self._compares = is_due and self.strategy.manners.every == 1
-        if self._compares and self.peers.group.size > 1:
+        compares = is_due and self.strategy.manners.every == 1
+        if compares and self.peers.group.size > 1:
             started = time.perf_counter()
             iteration.digest = self.replica.digest()
             self.progress.spent("digests", time.perf_counter() - started)
+        return compares
 
     def _prepare(self) -> float:
         """An update is about to happen: what its learning rates are multiplied by."""
@@ -215,42 +227,40 @@ class Session:
                 "first: it can be neither kept nor undone, so this worker takes another's state"
             )
             self.peers.report(Advised(worker=self.peers.worker, text=text))
-            self.holds = 0
+            self.held.lose()
         self.steps.end(iteration)
         self.strategy.end()
-        self.last_applied = iteration.may_update
-        self.iteration = None
+        self.batch.end(iteration)
         if iteration.is_void:
             self.reporter.drop_logged()
             return
         if counts:
-            self.compared = self.step if self._compares else self.compared
-            self.step += 1
+            self.held.apply(is_compared=self.batch.is_compared)
             self.reporter.keep_logged(iteration, step=self.step)
             self._tell_undo()
         if iteration.meets or (iteration.is_last and not self.strategy.manners.has_stretches):
             self.commit()
-        elif iteration.is_last and self.unit is not None:
-            self.unit = replace(self.unit, samples=self.unit.samples + iteration.step_samples)
+        elif iteration.is_last:
+            self.unit.add_samples(iteration.step_samples)
 
     def commit(self) -> None:
         """The present unit counts, whatever happens from now on."""
-        self.unit = None
-        self.residual.commit()
+        self.unit.commit()
         self.reporter.commit()
 
     @property
     def is_inside_stretch(self) -> bool:
         """Steps were applied that count only if all workers come to their next meeting."""
-        return self.unit is not None and self.unit.step < self.step and self.strategy.manners.has_stretches
+        start = self.unit.start
+        return start is not None and start.step < self.step and self.strategy.manners.has_stretches
 
     def go_back(self) -> None:
         """The present unit is void: give back what the script's code changed in it."""
-        unit, self.unit = self.unit, None
-        self.snapshot.restore(self.watched.kept)
-        if unit is not None and self.loop is not None:
-            self.step, self.gaps, self.loop.cursor = unit.step, unit.gaps, unit.cursor
-            self.replica.votes.updates = unit.updates
+        start = self.unit.go_back(self.watched.kept)
+        if start is not None and self.loop is not None:
+            self.held.go_back(start.step, start.gaps)
+            self.loop.go_to(start.cursor)
+            self.replica.votes.take_updates(start.updates)
 
     def _meet_without_backward(self, iteration: Iteration) -> None:
         """No gradient was exchanged here. If none was anywhere, fine; else all learn who did what."""
@@ -262,11 +272,10 @@ class Session:
             iteration.mark_broken(point, failure)
 
     def _tell_undo(self) -> None:
-        if self.steps.undo_cost is not None and not self._undo_told:
-            size, seconds = self.steps.undo_cost
+        if (cost := self.steps.take_undo_cost()) is not None:
+            size, seconds = cost
             reason = "one iteration takes several optimizer steps, and all of them count or none"
             self.peers.report(UndoKept(worker=self.peers.worker, size=size, seconds=seconds, reason=reason))
-            self._undo_told = True
 
     # Agreement outside of gradients
 
@@ -283,7 +292,8 @@ class Session:
         if compare:
             self.strategy.compared(self.replica.compared)
         if agreement.stop is not None and self.stopped is None:
-            self.stopped = self.replica.votes.stop = agreement.stop
+            self.held.stop(agreement.stop)
+            self.replica.votes.ask_stop(agreement.stop)
             if self.peers.group.rank == 0:
                 self.peers.report(StopAgreed(step=self.step, reason=agreement.stop))
 
@@ -304,22 +314,26 @@ class Session:
     def give_up_iteration(self) -> None:
         """A void iteration that the script will not come back to."""
         assert self.iteration is not None
-        self.was_left = False
+        self.batch.settle()
         self.conclude(self.iteration, counts=False)
 
     @property
     def steps_done(self) -> int:
         """Applied steps, with that of a loop that was left and is not settled yet."""
-        return self.step + (self.was_left and self.iteration is not None and is_step(self.iteration))
+        return self.step + self.batch.is_left_as_step
 
-    def close(self) -> None:
-        """The script is done, well or not: its models are its own again."""
+    def close(self, *, starts_again: bool = False) -> None:
+        """The script is done, well or not: its models are its own again.
+
+        `starts_again`: another session goes on with what lasts, and with checkpoints that are on their way.
+        """
         self.reporter.send(step=self.step, now=True, is_inside=self.is_inside_stretch)
-        self.saver.fence()
-        self.saver.close()
+        if not starts_again:
+            self.saver.fence()
+            self.saver.close()
         self.strategy.detach()
         self.replica.release()
-        self.iteration = None
+        self.batch.drop()
 
     def rebind(self) -> None:
         """The members regroup, or have: nothing of what was in flight in the group before is left."""
@@ -328,15 +342,14 @@ class Session:
 
     def ask_to_stop(self, reason: str) -> None:
         if self.replica.votes.stop is None:
-            self.replica.votes.stop = reason
+            self.replica.votes.ask_stop(reason)
             self.peers.report(StopRequested(worker=self.peers.worker, reason=reason))
 
     def collective(self, operation: str, action: Callable[[Group, str], T], *, alone: T) -> T:
         """Run a collective of the script in an iteration. If it fails the worker's own value is the result."""
         iteration = self.iteration
         assert iteration is not None
-        self.calls += 1
-        named = f"{operation}, call {self.calls}"
+        named = self.batch.name_call(operation)
         try:
             with waiting(iteration, self.peers):
                 return action(self.peers.group, f"step {self.step}, {named}")
@@ -348,14 +361,14 @@ class Session:
         """Where this worker is, for the others to compare. Between iterations."""
         is_free = self.strategy.manners.is_free  # then the servers have the state, and workers differ
         return Standing(
-            generation=self.holds,
-            step=self.agreed_step if is_free else self.step,
+            generation=self.held.generation,
+            step=self.held.agreed_step if is_free else self.step,
             points=self.place.points,
             loop=self.place.loops if self.place.has_begun else 0,
             in_loop=self.place.in_loop,
             end_points=0 if self.place.loop_end is None else self.place.loop_end.points,
             is_changed=self._is_changed,
-            is_doubtful=self.is_doubtful,
+            is_doubtful=self.held.is_doubtful,
             is_stopped=self.stopped is not None,
             is_new=self.peers.is_new,
             digest=0 if is_free else self.replica.digest(),
@@ -384,8 +397,3 @@ class Session:
 
         mean = self.collective("loss of a closure", reduce, alone=value)
         return torch.as_tensor(mean, dtype=loss.dtype) if isinstance(loss, torch.Tensor) else mean
-
-
-def is_step(iteration: Iteration) -> bool:
-    """Whether an iteration that was left in the middle had got as far as a step."""
-    return iteration.is_last and (iteration.exchanges > 0 or iteration.updates > 0)

@@ -52,7 +52,7 @@ class WorkerState:
         return self.recent_samples / self.recent_seconds if self.recent_seconds > 0 else 0.0
 
     def after(self, event: events.StepsApplied) -> WorkerState:
-        """The state after a report. Reports have totals, so a missing or repeated one does no harm."""
+        """The state after a report. Reports hold totals, so that a missing or repeated report does no harm."""
         if event.seconds < self.seconds:
             return self
         seconds = event.seconds - self.seconds
@@ -88,17 +88,17 @@ class WorkerState:
 class LoopState:
     """The loop over data that runs now."""
 
-    number: int  # the call's in the script; epochs of a nested loop are one
+    number: int  # of its call in the script; all epochs of a nested loop have one number
     epochs: int
-    steps: int | None  # that the loop will take; None: unknown
+    steps: int | None  # of the whole loop; None: unknown
     first_step: int  # applied steps when it began
     timed_from: int  # applied steps at `timed`: more than `first_step` where the job was resumed within the loop
     timed: float  # time from which its pace is measured
     batch: int  # samples of a step over all workers
-    is_limited: bool  # the script said how many steps it takes, whatever the batch
+    is_limited: bool  # the script set the number of steps, which does not depend on the batch
 
     def resized(self, batch: int, done: int) -> LoopState:
-        """The loop with another batch: the rest takes more or fewer steps."""
+        """The loop with another batch, which changes the number of steps that are left."""
         if self.steps is None or self.is_limited or batch <= 0 or self.batch <= 0:
             return replace(self, batch=batch)
         left = max(0, self.steps - done)
@@ -110,7 +110,7 @@ class Board:
     """Everything the displays draw. `apply` returns the next one."""
 
     workers: Mapping[int, WorkerState] = field(default_factory=dict)
-    joined: frozenset[int] = frozenset()  # workers that the job knows of
+    joined: frozenset[int] = frozenset()  # all workers that have joined so far
     members: frozenset[int] = frozenset()  # of the present generation
     most: int = 0  # members of the largest generation so far
     gone: Mapping[int, float] = field(default_factory=dict)  # by worker: when it died, left or was expelled
@@ -125,12 +125,12 @@ class Board:
     evaluated: events.Evaluated | None = None  # the last one
     generation: int = 0
     restored: int = 0  # the generation that last began again from a checkpoint; what earlier ones applied is void
-    # Steps that came to nothing, as the first worker told it.
+    # Void steps, each as its first report told it.
     voided: Mapping[Void, events.StepVoided] = field(default_factory=dict)
     redone: int = 0  # steps done again: void tries, and steps that were taken back
     taken_back: int = 0  # of `redone`, steps that had been applied
     resumed: events.Resumed | None = None
-    last_checkpoint: str = ""  # name of the one that the job's end waits for
+    last_checkpoint: str = ""  # name of the checkpoint that the job's end waits for
     lost: frozenset[str] = frozenset()  # names of checkpoints that could not be written whole
     told: Mapping[type[events.Event], float] = field(default_factory=dict)  # by kind: time of the last notice
     servers: Servers = field(default_factory=Servers)
@@ -168,7 +168,7 @@ class Board:
         """Last logged values: means over the workers that logged them, weighted by samples."""
         sums: dict[str, float] = {}
         weights: dict[str, float] = {}
-        for state in self.present or self.workers.values():  # all members may be new
+        for state in self.present or self.workers.values():  # where all members are new, of all workers
             for name, value in state.values.items():
                 weight = max(state.weight, 1)  # a worker without recent samples still counts
                 sums[name] = sums.get(name, 0.0) + weight * value
@@ -195,7 +195,7 @@ class Board:
         return (self.now - self.loop.timed) / timed_steps * max(0, self.loop.steps - self.done)
 
     def is_calm(self, event: events.Event, time: float) -> bool:
-        """Whether to tell an event of this kind: not soon after another, unless the job's end waits for it."""
+        """Whether to tell an event of this kind: not soon after another one, unless the job's end waits for it."""
         if isinstance(event, events.CheckpointPublished) and event.checkpoint == self.last_checkpoint:
             return True
         return time - self.told.get(type(event), -math.inf) >= CALM
@@ -233,7 +233,7 @@ class Board:
                 return replace(self, lost=self.lost | {event.checkpoint})
             case events.Resumed():
                 loop = self.loop and replace(self.loop, timed_from=event.step, timed=self.now)
-                # A job that lost all its workers began before this; only a go's first resume is where it began.
+                # Only the first resume of a go says where the go began; later ones follow the loss of all workers.
                 resumed = event if self.applied == 0 else self.resumed
                 return replace(self, resumed=resumed, applied=event.step, restored=self.generation, loop=loop)
             case events.JobEnded():
@@ -306,9 +306,9 @@ class Board:
 
 
 def mean_rate(workers: Mapping[int, WorkerState], most: int) -> float:
-    """Samples per second inside loops of all workers that ever were, of which there were `most` at a time.
+    """Samples per second inside loops, of all workers there ever were; at most `most` of them at a time.
 
-    The time is that of the worker that was there longest; where all were replaced, that of their places.
+    The time is that of the worker that was there longest or, if all were replaced, the mean over the `most` places.
     """
     longest = max((state.seconds for state in workers.values()), default=0.0)
     places = sum(state.seconds for state in workers.values()) / max(1, most or len(workers))

@@ -1,4 +1,4 @@
-"""What incidents cost a job, in words: one line for its end, and what stands beside a table of them. Pure."""
+"""What incidents cost a job, in words: a line for the job's end, and the cells of a table. Pure."""
 
 from __future__ import annotations
 

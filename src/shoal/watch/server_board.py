@@ -14,8 +14,8 @@ from shoal import events
 from shoal.values import ServerLoad
 
 Kept = TypeVar("Kept")
-MOST_SERVERS = 500  # whose figures are kept; the newest
-MOST_LOSSES = 200  # that are told one by one; the newest
+MOST_SERVERS = 500  # the newest ones, whose figures are kept
+MOST_LOSSES = 200  # the newest ones, which are told one by one
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Loss:
     served_again: float | None = None  # seconds from the loss until others served its parameters; None: not yet
     blocks: int = 0  # parameter blocks that no other server had
     size: int = 0  # bytes of those
-    version: int = 0  # of the map under which that was last reported; it is reported under each
+    version: int = 0  # of the map that reported this last; every later map reports it again
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,20 @@ class ServerPace:
 class Servers:
     """`apply` returns the next one."""
 
-    version: int = 0  # of the map; 0: there are none
+    version: int = 0  # of the map; 0: there are no servers
     present: tuple[int, ...] = ()
     is_settled: bool = True
     moved: int = 0  # bytes, over all changes
     hosts: Mapping[int, str] = field(default_factory=dict)
-    loads: Mapping[int, ServerLoad] = field(default_factory=dict)  # the last one of each
-    before: Mapping[int, ServerLoad] = field(default_factory=dict)  # the last but one, of servers that are present
-    staleness: tuple[int, ...] = ()  # updates by staleness, all so far
-    counted: tuple[int, ...] = ()  # of those, by the present ledger; losing all servers begins a new one
+    loads: Mapping[int, ServerLoad] = field(default_factory=dict)  # the last report of each server
+    before: Mapping[int, ServerLoad] = field(default_factory=dict)  # the report before that, of present servers
+    staleness: tuple[int, ...] = ()  # number of updates by staleness, over the whole job
+    counted: tuple[
+        int, ...
+    ] = ()  # those counted by the present ledger; after the loss of all servers a new ledger begins
     clocks: tuple[tuple[int, int], ...] = ()  # (worker, its updates)
     losses: tuple[Loss, ...] = ()
-    lost: int = 0  # all that were, also those that are told no more
+    lost: int = 0  # number of all losses, including those that are no longer told
 
     @property
     def is_known(self) -> bool:

@@ -1,11 +1,12 @@
-"""Keys that are derived from a token, so that the token itself never leaves who holds it; and secrets in transit. Pure.
+"""Keys that are derived from a token, so that the token itself is never sent; and secrets in transit. Pure.
 
-A job's token opens its coordinator. Its parameter servers get keys derived from it, from which nobody can compute the
-token: one for the job's name space, which its workers derive themselves, and, where the job starts its own servers, one
-for their group. A borrowed group has a token of its own; the space's key crosses to its keeper, and from there to its
-servers, *sealed*: encrypted and authenticated with a key that follows from the group's token and both ends' nonces of
-that one connection. Whoever listens learns nothing, and a recording is of no use on another connection. HMAC-SHA256
-throughout. Not covered: secrecy of everything else on a connection, and from those who hold the group's token.
+A job's token opens its coordinator. Its parameter servers get keys derived from the token, from which nobody can
+compute the token: one for the job's name space, which its workers derive themselves, and, if the job starts its own
+servers, one for their group. A borrowed group has a token of its own. The space's key goes to that group's keeper, and
+from there to its servers, *sealed*: encrypted and authenticated with a key that is derived from the group's token and
+from both ends' nonces of that one connection. An eavesdropper learns nothing, and a recording is useless on another
+connection. HMAC-SHA256 throughout. Not protected: anything else on a connection, and the key itself from holders of the
+group's token.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ MOST_SEALED = 256  # bytes of a secret
 
 
 def _mac(key: bytes, *parts: bytes) -> bytes:
-    """Each part with its length before it, so that no two lists of parts are the same bytes."""
+    """Put the length before each part, so that no two lists of parts give the same bytes."""
     return hmac.new(key, b"".join(len(part).to_bytes(8, "big") + part for part in parts), hashlib.sha256).digest()
 
 
 def group_key(token: str) -> str:
-    """What the processes of a job's own server group hold in place of the job's token."""
+    """The key that the processes of a job's own server group hold instead of the job's token."""
     return _mac(token.encode(), b"shoal derived key", b"server group").hex()
 
 
 def space_key(token: str, space: str) -> str:
-    """What opens a job's name space on parameter servers, for its workers."""
+    """The key with which a job's workers open its name space on parameter servers."""
     return _mac(token.encode(), b"shoal derived key", b"server space", space.encode()).hex()
 
 
 def session_key(secret: str, purpose: bytes, listener_nonce: bytes, connector_nonce: bytes) -> bytes:
-    """Of one connection, known to those who have proved on it that they hold the secret."""
+    """The key of one connection, known to both ends once they have proved that they hold the secret."""
     return _mac(secret.encode(), b"shoal session key", purpose, listener_nonce, connector_nonce)
 
 
 def seal(session: bytes, secret: str, about: bytes) -> bytes:
-    """The secret for the other end of a connection. `about`: what it belongs to, which `unseal` must be told again."""
+    """Seal a secret for the other end of a connection. `about`: what it belongs to; `unseal` needs the same value."""
     plain = secret.encode()
     if len(plain) > MOST_SEALED:
         raise WireError(f"a secret of {len(plain)} bytes; at most {MOST_SEALED} are sealed")
@@ -52,7 +53,7 @@ def seal(session: bytes, secret: str, about: bytes) -> bytes:
 
 
 def unseal(session: bytes, sealed: bytes, about: bytes) -> str:
-    """`WireError`: it was sealed for another connection or another purpose, or has been changed."""
+    """Raises `WireError` if the secret was sealed for another connection or purpose, or was changed."""
     nonce, hidden, tag = sealed[:NONCE_BYTES], sealed[NONCE_BYTES:-TAG_BYTES], sealed[-TAG_BYTES:]
     is_whole = NONCE_BYTES + TAG_BYTES <= len(sealed) <= NONCE_BYTES + MOST_SEALED + TAG_BYTES
     if not is_whole or not hmac.compare_digest(tag, _mac(session, b"shoal seal", about, nonce, hidden)):
@@ -61,7 +62,7 @@ def unseal(session: bytes, sealed: bytes, about: bytes) -> str:
 
 
 def _hidden(session: bytes, nonce: bytes, data: bytes) -> bytes:
-    """Its own inverse."""
+    """Encrypt, or decrypt: the function is its own inverse."""
     blocks = range(-(-len(data) // TAG_BYTES))
     stream = b"".join(_mac(session, b"shoal stream", nonce, block.to_bytes(8, "big")) for block in blocks)
     return bytes(one ^ other for one, other in zip(data, stream, strict=False))

@@ -1,8 +1,8 @@
 """The header of a data frame: what precedes the bytes of a tensor between two workers. Pure: bytes in, values out.
 
-Fixed size, so that a receiver knows how much to read before it trusts anything. Every field is checked before use and
-whatever is not a header of ours is a `WireError`. Not here: the payload (`codecs`), who sends what to whom
-(`collectives`), and what a receiver expects of a well-formed header (`collectives.executor` compares it).
+The size is fixed, so that a receiver knows how much to read before it trusts anything. Every field is checked before
+use, and anything that is no header of ours is a `WireError`. Not here: the payload (`codecs`), who sends what to whom
+(`collectives`), and comparing a well-formed header with the expected one (`collectives.schedules.executor`).
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from shoal.errors import Refused, WireError
 MAGIC = b"SHOL"
 FRAME_VERSION = 1
 LABEL_BYTES = 64
-MAX_PAYLOAD_BYTES = 1 << 48  # no tensor of a CPU's memory is longer; anything above is garbage
-MAX_SEQUENCE = 1 << 62  # operations of a group; nobody gets there
+MAX_PAYLOAD_BYTES = 1 << 48  # no tensor in a CPU's memory is longer; anything above is garbage
+MAX_SEQUENCE = 1 << 62  # operations of a group; no group gets there
 
 # magic, version, codec, kind, reduction, dtype, length of the label;
 # generation, sequence, transfer, elements, payload, label padded with zeros
 _LAYOUT = struct.Struct("!4sBBBBBBIQIQQ64s")
 HEADER_BYTES = _LAYOUT.size
-COUNTS = slice(10, 42)  # where generation, sequence, transfer, elements and payload lie
+COUNTS = slice(10, 42)  # the bytes of generation, sequence, transfer, elements and payload
 pack_counts = struct.Struct("!IQIQQ").pack
-WAITING = 2**32 - 1  # as the number of a transfer: nothing is sent, the sender tells which operation it waits in
+WAITING = 2**32 - 1  # transfer number of a frame without data, which says in which operation its sender waits
 
 Code = TypeVar("Code", bound=enum.IntEnum)
 
 
 class Kind(enum.IntEnum):
-    """Which operation a frame belongs to. Numbers are never given another meaning later."""
+    """Which operation a frame belongs to. A number never gets another meaning."""
 
     ALL_REDUCE = 1
     REDUCE_SCATTER = 2
@@ -60,7 +60,7 @@ class FrameHeader(msgspec.Struct, frozen=True, kw_only=True):
     codec: int  # wire id of the codec, 0..255
     dtype: int  # code of the element type, 0..255; the table is in `collectives.dtypes`
     generation: int
-    sequence: int  # number of the operation in its group (point-to-point: in its direction of the pair), from 0
+    sequence: int  # number of the operation in its group, from 0 (point-to-point: in its direction of the pair)
     transfer: int  # number of the transfer in the operation's schedule, or WAITING
     elements: int  # of the whole operation, not of this transfer
     payload: int  # bytes that follow this header

@@ -18,30 +18,30 @@ from shoal.wire.note import Note
 
 class ServerJoin(Note, frozen=True, tag="server-join"):
     version: Ordinal
-    number: Ordinal  # that its process was started with
+    number: Ordinal  # with which the server's process was started
     address: Address
     host: Name
     process: Ordinal
 
 
 class SpaceEnd(msgspec.Struct, frozen=True):
-    """Why a group does nothing for a job any more: what its workers are refused with."""
+    """Why a group no longer serves a job: the reason with which its workers are refused."""
 
     reason: Text
     kind: Name = "failed"  # as in `Refusal`
 
 
 class SealedSpace(msgspec.Struct, frozen=True):
-    """A job that may use the group, as it is told over a connection: `parameters.keeper.space_terms`."""
+    """A job that may use the group, as sent over a connection: `parameters.keeper.space_terms`."""
 
     job: Name
     key: Annotated[bytes, Meta(max_length=NONCE_BYTES + MOST_SEALED + TAG_BYTES)]  # sealed: see `derived_keys`
     quota: Size  # bytes of parameters and state over all servers; 0: no limit
-    end: SpaceEnd | None = None  # None: the group serves it
+    end: SpaceEnd | None = None  # None: the group serves the job
 
 
 class GroupNews(Note, frozen=True, tag="group-news"):
-    """Keeper to all: the present map; to servers also the jobs that may use them. Also the answer to ServerJoin."""
+    """From the keeper to all: the present map, and for servers the jobs that may use them. Also answers ServerJoin."""
 
     map: ServerMap | None  # None: the group is not complete yet
     spaces: Members[SealedSpace] = ()  # to servers only
@@ -56,14 +56,14 @@ class WatchGroup(Note, frozen=True, tag="watch-group"):
 
 
 class Filled(Note, frozen=True, tag="filled"):
-    """The sender holds every block of `after` that is its."""
+    """The sender holds all its blocks of the map's placement `after`."""
 
     view: Ordinal
-    size: Size = 0  # bytes that it has fetched for that
+    size: Size = 0  # bytes that the sender has fetched for that
 
 
 class Lost(Note, frozen=True, tag="lost"):
-    """The sender should hold blocks that no living server has: a worker must assign them from a checkpoint."""
+    """No living server has some blocks that the sender should hold: a worker must assign them from a checkpoint."""
 
     view: Ordinal
     job: Name
@@ -72,7 +72,7 @@ class Lost(Note, frozen=True, tag="lost"):
 
 
 class SpaceFailed(Note, frozen=True, tag="space-failed"):
-    """The sender cannot go on with a job, and so nobody can: the keeper ends its space on all servers."""
+    """The sender cannot go on with a job, so no server can: the keeper ends the job's space on all servers."""
 
     job: Name
     end: SpaceEnd
@@ -91,11 +91,11 @@ class ServerFigures(msgspec.Struct, frozen=True):
     bytes_out: Total = 0
     requests: Total = 0
     updates: Total = 0  # applied
-    queue_seconds: float = 0.0  # that requests waited before they were looked at, in sum
-    busy_seconds: float = 0.0  # in which the loop did something
+    queue_seconds: float = 0.0  # total time that requests waited before they were read
+    busy_seconds: float = 0.0  # total time that the loop was busy
     seconds: float = 0.0  # since the start
     held_bytes: Total = 0  # of parameters, state and staged pushes
-    limit_bytes: Total = 0  # that it may hold
+    limit_bytes: Total = 0  # that the server may hold
 
 
 class ServerBeat(Note, frozen=True, tag="server-beat"):
@@ -111,14 +111,14 @@ class OpenSpace(Note, frozen=True, tag="open-space"):
 
 
 class CloseSpace(Note, frozen=True, tag="close-space"):
-    """The job is over: what the group holds of it may go."""
+    """The job is over: the group may drop its data."""
 
     request: Count
     job: Name
 
 
 class ChangeServers(Note, frozen=True, tag="change-servers"):
-    """An administrator's: take servers out, or (for the starter) start `more`."""
+    """From an administrator: remove servers, or start `more` (which the process that started the group does)."""
 
     request: Count
     remove: Members[Ordinal] = ()
@@ -126,7 +126,7 @@ class ChangeServers(Note, frozen=True, tag="change-servers"):
 
 
 class StopGroup(Note, frozen=True, tag="stop-group"):
-    """An administrator's: whoever started the group should end it."""
+    """From an administrator: the process that started the group should end it."""
 
     request: Count
 
@@ -138,7 +138,7 @@ class Agreed(Note, frozen=True, tag="agreed"):
 
 
 class GroupStatus(Note, frozen=True, tag="group-status"):
-    """Asked of the keeper without the rest, and its answer."""
+    """A request to the keeper, which has only `request`, and its answer."""
 
     request: Count
     map: ServerMap | None = None

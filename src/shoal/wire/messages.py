@@ -1,7 +1,7 @@
 """The typed control messages between the coordinator and its clients (workers and the launcher), and their bytes.
 
-Every message is a msgspec struct with a tag; decoding checks types, so what arrives is either one of these or a
-`WireError`. Tensors never travel here: see `frames`.
+Every message is a msgspec struct with a tag. Decoding checks types, so that bytes are either one of these messages or a
+`WireError`. Not here: tensors (`frames`).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 class Join(Message, frozen=True, tag="join"):
     version: Ordinal  # PROTOCOL_VERSION of the sender
-    worker: Ordinal  # the number the engine gave it
+    worker: Ordinal  # number with which the process was started
     host: Name
     process: Ordinal
-    address: Address  # where its peers reach it
-    generation: Ordinal = 0  # of a worker that comes back: the one it is in
-    was_member: bool = False  # this process has been in a generation: it may hold an older state
-    shoal: Name = ""  # versions of what it runs; empty: it does not say
+    address: Address  # where peers reach the worker
+    generation: Ordinal = 0  # of a worker that comes back: the generation it is in
+    was_member: bool = False  # this process has been in a generation, so that it may hold an older state
+    shoal: Name = ""  # version; empty: not said
     torch: Name = ""
 
 
 class Watch(Message, frozen=True, tag="watch"):
-    """A watcher's first message: it takes no part, receives every event and may start workers.
+    """A watcher's first message. A watcher takes no part, receives every event and may start workers.
 
-    The launcher is one of them: it may ask for a stop, and the job does not outlive it.
+    The launcher is a watcher: it may ask for a stop, and the job does not outlive it.
     """
 
     version: Ordinal
@@ -55,25 +55,25 @@ class Heartbeat(Message, frozen=True, tag="heartbeat"):
     generation: Ordinal
     step: Count
     operation: Text  # what the worker's script is in: "forward or backward", "all-reduce of gradients", ...
-    stalled: float = 0.0  # seconds that it has been blocked in a collective; 0: it is in the script's own code
-    point: Count = 0  # the last meeting outside loops that its script has come to: see `values.Lost`
+    stalled: float = 0.0  # seconds blocked in a collective; 0: in the script's own code
+    point: Count = 0  # the last meeting outside loops that the script has come to: see `values.Lost`
 
 
 class Ready(Message, frozen=True, tag="ready"):
-    """The sender is in no generation and wants to be in the next: it is built, or was left out and is free again."""
+    """The sender is in no generation and wants to be in the next one: it is a newcomer, or was left out."""
 
-    generation: Ordinal  # the newest one that it knows of
-    unreachable: Members[Ordinal] = ()  # members of it that do not answer the sender; it says so again when they do
-    # Of a worker that has been in none: how many of the job's calls it has compared with those of its own script. None:
-    # there is nothing to compare, since it was a member before.
+    generation: Ordinal  # the newest that the sender knows of
+    unreachable: Members[Ordinal] = ()  # members that do not answer the sender; it sends `Ready` again when they do
+    # How many of the job's calls a newcomer has compared with those of its own script. None: the sender was a member
+    # before and has nothing to compare.
     seen: Ordinal | None = None
-    is_ahead: bool = False  # its script has come to a call that is not among those
+    is_ahead: bool = False  # the sender's script has come to a call that is not among those
 
 
 class Calls(Message, frozen=True, tag="calls"):
-    """What the sender's script has called, told by one member of a generation; newcomers compare it with their own."""
+    """The calls of the sender's script, from one member of a generation; newcomers compare them with their own."""
 
-    first: Ordinal  # index of the first of these; whatever was told before of this index and later ones is void
+    first: Ordinal  # index of the first of these calls; earlier reports of this and later indexes are void
     calls: Items[Made]
 
 
@@ -89,21 +89,21 @@ class ExchangeBroken(Message, frozen=True, tag="exchange-broken"):
     generation: Ordinal
     step: Count
     operation: Text
-    peer: Ordinal | None  # worker number it was waiting for, if known
+    peer: Ordinal | None  # number of the worker that the sender waited for, if known
     reason: Text
-    at_end: bool = False  # it was the meeting at the end of a loop: who passed it may be done since
-    point: Count = 0  # the number of a meeting outside loops, in program order; 0: it was in a loop
-    holds: Ordinal = 0  # the generation in which the sender's state was agreed on; 0: it has none
+    at_end: bool = False  # in the meeting at the end of a loop: workers that passed it may be done by now
+    point: Count = 0  # number of the meeting outside loops, in program order; 0: in a loop
+    holds: Ordinal = 0  # generation in which the sender's state was agreed on; 0: it has no state
     is_planned: bool = False  # nothing failed: the members regroup at a step's end, as they were asked to
-    must_restore: bool = False  # nobody's state can be trusted: the next generation starts from the newest checkpoint
+    must_restore: bool = False  # no state can be trusted: the next generation starts from the newest checkpoint
     unreached: Unreached = Unreached()  # by worker number
 
 
 class Unanswered(Message, frozen=True, tag="unanswered"):
-    """A collective failed on the sender, and a machine does not answer it.
+    """A collective failed on the sender because a machine does not answer.
 
-    Sent when that is noticed, which may be long before the script gets to its report. The sender and others may be
-    about to notice the same of more workers: the reports are worth waiting for.
+    Sent as soon as that is noticed, which may be long before the script gets to its report. More workers may be about
+    to notice the same, so the coordinator should wait for their reports.
     """
 
     generation: Ordinal
@@ -111,14 +111,14 @@ class Unanswered(Message, frozen=True, tag="unanswered"):
 
 
 class Done(Message, frozen=True, tag="done"):
-    """The sender's function has returned. It waits, with its state, until all members have come so far."""
+    """The sender's function has returned. The sender keeps its state and waits until all members are done."""
 
     generation: Ordinal
     step: Count
     reason: Text
-    points: Count = 0  # meetings outside loops that it has passed
-    is_through: bool = False  # nothing of its script is left to run
-    is_leaving: bool = False  # it was told to go, and waits no longer than it must
+    points: Count = 0  # meetings outside loops that the sender has passed
+    is_through: bool = False  # nothing of the sender's script is left to run
+    is_leaving: bool = False  # the sender was told to go, and does not want to wait for the others
 
 
 class Failed(Message, frozen=True, tag="failed"):
@@ -130,18 +130,18 @@ class Failed(Message, frozen=True, tag="failed"):
 
 
 class Leave(Message, frozen=True, tag="leave"):
-    """The sender's script has come to its last line, or it was told to go and hands its place over."""
+    """The sender's script has come to its last line, or the sender was told to go and hands its place over."""
 
     step: Count
     reason: Text
-    is_handover: bool = False  # the job goes on without it
+    is_handover: bool = False  # the job goes on without the sender
 
 
 class StopRequest(Message, frozen=True, tag="stop-request"):
     """All loops should end at an agreed step."""
 
     reason: Text
-    exit_code: ExitCode = 0  # what the job's becomes if it ends by this stop: 130 for Ctrl-C
+    exit_code: ExitCode = 0  # of the job, if this stop ends it: 130 for Ctrl-C
 
 
 class ProcessExited(Message, frozen=True, tag="process-exited"):
@@ -159,12 +159,12 @@ class ProcessWorking(Message, frozen=True, tag="process-working"):
 
 
 class Inject(Message, frozen=True, tag="inject"):
-    """Launcher only, to be passed on to the worker: a fault on purpose."""
+    """From the launcher only, passed on to the worker: an injected fault."""
 
     worker: Ordinal
     fault: Name  # cut, slow or fill-disk
     seconds: float
-    peer: Ordinal | None = None  # worker at the other end of the link; None: all of them
+    peer: Ordinal | None = None  # worker at the other end of the link; None: all workers
     rate: float = 0.0  # bytes per second of a slow link
 
 
@@ -196,33 +196,33 @@ class PartFailed(Message, frozen=True, tag="part-failed"):
 
 class Welcome(Message, frozen=True, tag="welcome"):
     config: Text  # the job's configuration, TOML
-    heartbeat: float  # seconds between heartbeats that the coordinator expects, and sends itself
+    heartbeat: float  # seconds between heartbeats, in both directions
     generation: Generation | None = None  # the current one, if there is one
-    is_member: bool = False  # the receiver is in it: it came back after a broken connection, and goes on
+    is_member: bool = False  # the receiver came back after a broken connection and is still in that generation
     script: Text = ""
     arguments: Members[Text] = ()
-    servers: Name = ""  # HOST:PORT of the keeper of the job's parameter servers; empty: it has none
-    space: Name = ""  # the job's name there
+    servers: Name = ""  # HOST:PORT of the keeper of the job's parameter servers; empty: the job has none
+    space: Name = ""  # the job's name on those servers
 
 
 class Enlisted(Message, frozen=True, tag="enlisted"):
-    worker: Ordinal  # the number of the process that is to be started
+    worker: Ordinal  # number of the process to start
 
 
 class Noted(Message, frozen=True, tag="noted"):
-    """The receiver's last word (Leave or Failed) is written down: it may go."""
+    """The receiver's last message (Leave or Failed) is written down: the receiver may go."""
 
 
 class Released(Message, frozen=True, tag="released"):
-    """All members are done, or the receiver may go before the others: its script may run on to its last line."""
+    """All members are done, or the receiver may go before the others. Its script may run on to its last line."""
 
 
 class Beat(Message, frozen=True, tag="beat"):
-    """The coordinator is there: a worker's lease runs from the last time it heard anything."""
+    """The coordinator is there. Any of its messages renews a worker's lease."""
 
 
 class RegroupWish(Message, frozen=True, tag="regroup-wish"):
-    """Somebody waits to be let in: the members regroup at the end of a step that they agree on."""
+    """Newcomers wait to be let in: the members should regroup at the end of a step that they agree on."""
 
     generation: Ordinal
     reason: Text
@@ -231,7 +231,7 @@ class RegroupWish(Message, frozen=True, tag="regroup-wish"):
 class Expelled(Message, frozen=True, tag="expelled"):
     """The receiver is out of its generation; it may come back as a newcomer, without its state."""
 
-    generation: Ordinal  # the last one it was in
+    generation: Ordinal  # the last that the receiver was in
     reason: Text
 
 
@@ -240,13 +240,13 @@ class Formed(Message, frozen=True, tag="formed"):
 
 
 class Briefing(Message, frozen=True, tag="briefing"):
-    """To a newcomer that is ready: calls that it has not seen. It compares them and says again when it is ready.
+    """Calls that a newcomer has not seen. The newcomer compares them and says again when it is ready.
 
-    Every call but the last one that it knows of is over.
+    All calls but the last one are over.
     """
 
     generation: Generation  # the current one
-    first: Ordinal  # index of the first of these
+    first: Ordinal  # index of the first of these calls
     calls: Items[Made]
 
 
@@ -264,7 +264,7 @@ class CheckpointSettled(Message, frozen=True, tag="checkpoint-settled"):
 
 
 class Ended(Message, frozen=True, tag="ended"):
-    """The job is over; whoever gets this leaves."""
+    """The job is over: the receiver should leave."""
 
     exit_code: ExitCode
     error: Name  # class name from `errors`, empty when all is well
@@ -272,13 +272,13 @@ class Ended(Message, frozen=True, tag="ended"):
 
 
 class Turned(Message, frozen=True, tag="turned-away"):
-    """The coordinator will not have the sender. The connection closes after it."""
+    """The coordinator turns the receiver away, and then closes the connection."""
 
     reason: Text
 
 
 class Happened(Message, frozen=True, tag="happened"):
-    """An event, to watchers, as it is written to the file."""
+    """An event for watchers, as it is written to the file."""
 
     time: float
     event: AnyEvent

@@ -1,7 +1,7 @@
 """The bytes of a server group's messages: a fixed head (magic, version, two lengths), the body, raw bytes. Pure.
 
-Lengths are checked before anything is read, bodies are typed by decoding, and whatever is not a message of ours is a
-`WireError`. Both ends have proved before that they hold the token (`handshake`).
+Lengths are checked before anything is read, decoding checks types, and anything that is no message of ours is a
+`WireError`. Both ends have already proved that they hold the token (`transport.connection`).
 """
 
 from __future__ import annotations

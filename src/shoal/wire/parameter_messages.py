@@ -1,7 +1,7 @@
-"""The messages between workers and servers, and between servers; and with the keeper's, all of a server group.
+"""The messages between workers and servers, and between servers; `AnyNote` also has the keeper's.
 
-Each is a typed body (msgspec); raw bytes may follow it, which go straight into their place. Not here: what the keeper
-hears and says (`keeper_messages`), how messages become bytes (`note_frames`).
+Each message is a typed body (msgspec). Raw bytes may follow it; receivers read them straight into their place. Not
+here: the keeper's messages (`keeper_messages`), how messages become bytes (`note_frames`).
 """
 
 from __future__ import annotations
@@ -54,56 +54,56 @@ Blocks = Annotated[tuple[Ordinal, ...], Meta(max_length=MOST_BLOCKS)]  # their n
 Lengths = Annotated[tuple[Size, ...], Meta(max_length=UNIT_BLOCKS)]  # bytes of each block as a codec encoded it
 
 
-# Whoever connects, first of all
+# First messages of a connection
 
 
 class Hello(Note, frozen=True, tag="hello"):
     """A worker's or another server's first message to a server."""
 
     version: Ordinal  # PARAMETER_VERSION of the sender
-    job: Name = ""  # name space; empty: the sender is a server, and speaks of all
+    job: Name = ""  # name space; empty: the sender is a server, which serves all jobs
     worker: OrdinalOrNone = -1  # number in its job
     server: OrdinalOrNone = -1  # number in the group
-    arena: OfferBytes = b""  # offer of shared memory (`transport.memory.arena.Offer`), where the sender has some
+    arena: OfferBytes = b""  # offer of shared memory (`transport.memory.arena.Offer`), if the sender has any
 
 
 class Welcome(Note, frozen=True, tag="welcome"):
     server: Ordinal
     view: Ordinal  # version of the newest map that the server knows
-    sees_arena: bool = False  # the server could open the sender's: it is on the same machine
+    sees_arena: bool = False  # the server could open the sender's arena: both are on the same machine
 
 
 class Refusal(Note, frozen=True, tag="refusal"):
-    """A request will not be met."""
+    """A request is refused."""
 
     kind: Name  # version, token, unknown-job, quota, memory, rule, table, failed or bad-request
     reason: Text  # a whole sentence for the user, with figures and what to do next
-    request: Count = 0  # which one, where it had a number
+    request: Count = 0  # number of the request, if it had one
 
 
 class Echo(Note, frozen=True, tag="echo"):
-    """A worker that hears nothing of a server it waits for: is it there? The server says the same."""
+    """A worker waits for a silent server and asks whether it is there. The server answers with the same message."""
 
 
 # Worker to server
 
 
 class Define(Note, frozen=True, tag="define"):
-    """The job's table. Every worker says it to every server; the first counts and the others must say the same."""
+    """The job's table. Every worker sends it to every server; the first one counts, and the others must be equal."""
 
     request: Count
     table: TableSpec
 
 
 class KeyList(Note, frozen=True, tag="key-list"):
-    """Blocks in the order in which the sender will speak of them: sent once, then named by its digest."""
+    """Blocks in the order in which the sender will name them. The list is sent once, then named by its digest."""
 
     digest: Digest
     blocks: Blocks
 
 
 class Stage(Note, frozen=True, tag="stage"):
-    """Bytes of consecutive blocks of a key list: gradients, or with `is_state` whole blocks with their state."""
+    """Bytes of consecutive blocks of a key list: gradients, or, with `is_state`, whole blocks with their state."""
 
     push: PushId
     view: Ordinal
@@ -118,7 +118,7 @@ class Stage(Note, frozen=True, tag="stage"):
 
 
 class StageEnd(Note, frozen=True, tag="stage-end"):
-    """All of the push that this server gets has been sent."""
+    """The sender has sent everything of the push that this server gets."""
 
     request: Count
     push: PushId
@@ -127,13 +127,13 @@ class StageEnd(Note, frozen=True, tag="stage-end"):
 
 
 class Discard(Note, frozen=True, tag="discard"):
-    """This push will never be proposed: what is staged of it may go."""
+    """This push will never be proposed: the server may drop what is staged of it."""
 
     push: PushId
 
 
 class Propose(Note, frozen=True, tag="propose"):
-    """To the home server."""
+    """Propose an entry to the home server."""
 
     view: Ordinal
     entry: AnyEntry
@@ -148,10 +148,10 @@ class Pull(Note, frozen=True, tag="pull"):
     first: Ordinal
     last: Ordinal
     at_least: Count = 0  # number of an entry
-    by_value: bool = False  # as payload even where memory is shared
+    by_value: bool = False  # send as payload even if memory is shared
     is_bounded: bool = True  # wait while the sender is too far ahead of the slowest; False for reads of a checkpoint
-    with_state: bool = False  # whole blocks with their optimizer's state, as payload
-    meetings: Total = 0  # that the sender has attended: if more were called, a pull that would wait is held instead
+    with_state: bool = False  # send whole blocks with their optimizer's state, as payload
+    meetings: Total = 0  # that the sender has attended: if more were called, a pull that would wait is `Held` instead
     codec: Name = ""  # that may encode values which are sent, as in `--codec`; empty: none
 
 
@@ -163,7 +163,7 @@ class Relay(Note, frozen=True, tag="relay"):
 
 
 class RelayJoin(Note, frozen=True, tag="relay-join"):
-    """The sender is in this generation now and wants what its members send it."""
+    """The sender is in this generation now, and wants the bytes that its members send it."""
 
     generation: Ordinal
     workers: Members[Ordinal]
@@ -182,8 +182,8 @@ class RelayLost(Note, frozen=True, tag="relay-lost"):
 
 class Defined(Note, frozen=True, tag="defined"):
     request: Count
-    has_values: bool  # the table has values already: nobody needs to assign first ones
-    origin: Ordinal  # of the job's ledger; another one than before: what that knew, and all values, are lost
+    has_values: bool  # the table has values already: no worker needs to assign first ones
+    origin: Ordinal  # of the job's ledger; if it differs from before, the earlier ledger and all values are lost
 
 
 class StageDone(Note, frozen=True, tag="stage-done"):
@@ -193,7 +193,7 @@ class StageDone(Note, frozen=True, tag="stage-done"):
 
 
 class Released(Note, frozen=True, tag="released"):
-    """The sender needs the places of this push in the worker's arena no more: it is applied here, or dropped."""
+    """The sender no longer needs this push's places in the worker's arena: the push is applied here, or dropped."""
 
     push: PushId
 
@@ -211,15 +211,15 @@ class Part(Note, frozen=True, tag="part"):
     applied: Total  # number of the last entry in them
     updates: Total  # updates in them
     place: PlaceOrNone = -1
-    seal: PlaceOrNone = -1  # place of a 32-bit counter in the arena: odd while the bytes change, another when they did
-    arena: OfferBytes = b""  # offer of the arena: said each time, as nobody may wait for any given answer any more
+    seal: PlaceOrNone = -1  # place of a 32-bit counter in the arena: odd while the bytes change, different afterwards
+    arena: OfferBytes = b""  # offer of the arena; sent each time, since the worker may ignore any single answer
     state: StateBytes = b""  # with_state: what the payload holds of each block (`parameters.blocks.block_state`)
     codec: Name = ""  # that encoded the payload: the one that was asked for; empty: it is the blocks' own bytes
     lengths: Lengths = ()  # of an encoded payload: one for each block
 
 
 class Held(Note, frozen=True, tag="held"):
-    """A pull is not answered: all workers are called to a meeting, which the sender would keep waiting."""
+    """A pull is not answered: all workers are called to a meeting, and the worker should come instead of waiting."""
 
     request: Count
     meetings: Total
@@ -227,7 +227,7 @@ class Held(Note, frozen=True, tag="held"):
 
 
 class Moved(Note, frozen=True, tag="moved"):
-    """The request went by an old map, or to a server that does not hold the blocks; the newest map it knows."""
+    """The request used an old map, or went to a server that does not hold the blocks. Carries the newest known map."""
 
     request: Count
     map: ServerMap
@@ -243,13 +243,13 @@ class Record(Note, frozen=True, tag="record"):
     view: Ordinal
     number: Total
     entry: AnyEntry
-    stable: Total  # all servers of the view have recorded everything up to this one
+    stable: Total  # all servers of the view have recorded every entry up to this one
 
 
 class Recorded(Note, frozen=True, tag="recorded"):
     job: Name
     view: Ordinal
-    number: Total  # the sender has everything up to this one
+    number: Total  # the sender has every entry up to this one
 
 
 class ViewState(Note, frozen=True, tag="view-state"):
@@ -257,12 +257,12 @@ class ViewState(Note, frozen=True, tag="view-state"):
 
     job: Name
     view: Ordinal
-    number: TotalOrNone  # last entry; -1: it has no ledger
-    entries: Items[tuple[Total, AnyEntry]]  # those after the stable one
+    number: TotalOrNone  # last entry; -1: the sender has no ledger
+    entries: Items[tuple[Total, AnyEntry]]  # entries after the stable one
 
 
 class LedgerCopy(Note, frozen=True, tag="ledger-copy"):
-    """Home to a server that has none, or is too far behind: the ledger as it is after entry `number`, as payload."""
+    """From home to a server without a ledger, or too far behind: the ledger after entry `number`, as payload."""
 
     job: Name
     view: Ordinal
@@ -271,13 +271,13 @@ class LedgerCopy(Note, frozen=True, tag="ledger-copy"):
 
 
 class Fetch(Note, frozen=True, tag="fetch"):
-    """Send these blocks with their state: the sender will hold them in the placement that is being made."""
+    """Send these blocks with their state: the requesting server will hold them in the next placement."""
 
     request: Count
     job: Name
     view: Ordinal
     blocks: Blocks
-    at_least: Count = 0  # number of an entry that must be applied to them before: the sender keeps no update up to it
+    at_least: Count = 0  # number of an entry that must be applied first: the sender keeps no updates up to it
 
 
 class Fetched(Note, frozen=True, tag="fetched"):
@@ -290,7 +290,7 @@ class Fetched(Note, frozen=True, tag="fetched"):
 
 
 class PartialNorm(Note, frozen=True, tag="partial-norm"):
-    """To home: squares of the summed gradients that the sender answers for, by optimizer, for an update that clips."""
+    """To home: squares of the summed gradients in the sender's blocks, by optimizer, for an update that clips."""
 
     job: Name
     view: Ordinal

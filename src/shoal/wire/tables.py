@@ -1,4 +1,4 @@
-"""What a parameter server is told about tensors: a table of them, and the values of optimizers' groups. Pure values.
+"""What a parameter server is told about tensors: a table of them, and values of optimizers' groups. Pure values.
 
 Not here: how a table is cut into blocks and where those are (`parameters`).
 """
@@ -27,7 +27,7 @@ class TensorSpec(msgspec.Struct, frozen=True):
     shape: Shape
     dtype: Name  # torch's name without "torch.", such as "float32"
     optimizer: Ordinal = 0  # number of the optimizer that updates it, in program order
-    group: Ordinal = 0  # number of its group there
+    group: Ordinal = 0  # number of the tensor's group in that optimizer
 
 
 class RuleSpec(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class RuleSpec(msgspec.Struct, frozen=True):
 
 
 class TableSpec(msgspec.Struct, frozen=True):
-    """A job's tensors, in the order of its models. Tables of rows by key (`kind` "sparse") will stand beside these."""
+    """A job's tensors, in the order of its models. Tables of rows by key (`kind` "sparse") will be added later."""
 
     kind: Name  # dense
     tensors: Annotated[tuple[TensorSpec, ...], Meta(max_length=MOST_TENSORS)]
@@ -47,13 +47,13 @@ class TableSpec(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> bytes:
-        """Equal for equal tables, apart from the values of groups, which every push carries anew."""
+        """Equal for equal tables. Ignores the values of groups, which every push carries again."""
         plain = (self.kind, self.tensors, tuple((rule.name, len(rule.groups)) for rule in self.rules), self.block_bytes)
         return hashlib.blake2b(msgspec.msgpack.encode(plain), digest_size=16).digest()
 
 
 class Range(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """Positions of one epoch, from `start` up to and without `stop`."""
+    """Positions of one epoch, from `start` to just before `stop`."""
 
     epoch: Total
     start: Count
@@ -65,31 +65,31 @@ class Range(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 
 class LoopTerms(msgspec.Struct, frozen=True):
-    """One loop over data whose positions are leased. All workers say the same."""
+    """One loop over data whose positions are leased. All workers send the same terms."""
 
     loop: Ordinal  # number in program order
     first_epoch: Count
     epochs: Count
     samples: Count  # per epoch
-    update: Count  # samples of one update: a worker's batch times the batches it accumulates
-    updates: Count | None = None  # the loop ends after so many; None: no limit but the epochs
-    used_before: Count = 0  # every position of the epochs before this one is used already, in a resumed loop
-    done: Members[Range] = ()  # of the later epochs: what a resumed loop has used already
+    update: Count  # samples of one update: a worker's batch times the number of accumulated batches
+    updates: Count | None = None  # the loop ends after so many updates; None: only the epochs limit it
+    used_before: Count = 0  # in a resumed loop: all positions of epochs before this one are used
+    done: Members[Range] = ()  # in a resumed loop: used positions of later epochs
 
 
 class PushTerms(msgspec.Struct, frozen=True):
-    """What belongs to a push besides its gradients."""
+    """What a push carries besides its gradients."""
 
-    # By optimizer: the present values of its groups; none for one that took no step. Without any no gradient counts.
+    # By optimizer: the present values of its groups; empty if it took no step. If all are empty, no gradient counts.
     groups: Annotated[tuple[Members[Group], ...], Meta(max_length=MOST_RULES)]
-    scale: float = 1.0  # what servers multiply the gradient by: weights, clipping by the worker's own norm
-    # By optimizer: servers clip the sum to this (synchronous only).
+    scale: float = 1.0  # factor that servers apply to the gradient: weights, clipping by the worker's own norm
+    # By optimizer: the norm to which servers clip the sum (synchronous only).
     clip_norms: Annotated[tuple[float | None, ...], Meta(max_length=MOST_RULES)] = ()
-    read: Total = 0  # updates that were in the parameters it was computed with
+    read: Total = 0  # updates in the parameters with which the gradient was computed
 
 
 class PushId(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """Names what a worker stages, before anybody decides about it."""
+    """Names a push that a worker stages, before it is decided."""
 
     worker: Ordinal
-    number: Count  # counts up in the worker's process; a push that is staged again gets a new one
+    number: Count  # counts up in the worker's process; a push that is staged again gets a new number

@@ -1,8 +1,8 @@
 """New tokens, and reading a token's file: a small plain file of this user that nobody else can read.
 
-Whoever holds a job's token can run code in it, so a file that others can read is refused rather than used: its token
-is no secret any more. So is one of another user, who could lead this process into a job of theirs. Not here: making
-such files (`cli.token_file`).
+Anybody who holds a job's token can run code in the job, so a file that others can read is refused: its token is no
+secret any more. A file of another user is refused too: that user could lead this process into another job. Not here:
+making such files (`launching.disk.job_token`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,38 @@ from pathlib import Path
 
 MOST_BYTES = 4096  # many times any token
 
+# What people are told about a token's file. Each text follows the file's name, and tests refer to it.
+
+MISSING = "is not there"
+FOLDER = "is a folder"
+NOT_PLAIN = "is no plain file"
+TOO_LONG = f"has more than {MOST_BYTES} bytes, where a token has one line"
+NO_TEXT = "holds no plain text"
+EMPTY = "is empty, where it should hold a token on one line"
+NOT_READABLE = "may not be read by this user, only by the one who started the job or group; use a private copy of it"
+DEAD_LINK = "is a link that leads nowhere"
+
+
+def anothers(user: int) -> str:
+    return (
+        f"belongs to another user (number {user}), who could lead you into another job; use a private copy "
+        "of a token that you trust"
+    )
+
+
+def readable_by_others(mode: int, path: Path) -> str:
+    return (
+        f"can be read or changed by others (mode {mode:04o}); make it private with "
+        f"`chmod 600 {path}`, and if others may have read it start the job or group anew, with another token"
+    )
+
 
 class TokenFileError(Exception):
-    """The text goes on after the file's name: 'is empty'."""
+    """The message follows the file's name: 'is empty'."""
 
 
 class NoTokenFile(TokenFileError):
-    """There is none, or what is there is something else: another one is meant."""
+    """The path names no token's file, so the user probably meant another one."""
 
 
 def new_token() -> str:
@@ -29,11 +54,11 @@ def new_token() -> str:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file. Never waits, whatever the file is."""
+    """The token in a file. Never blocks, even if the file is a pipe or a device."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (FileNotFoundError, NotADirectoryError):
-        raise NoTokenFile("is not there") from None
+        raise NoTokenFile(MISSING) from None
     except OSError as error:
         raise TokenFileError(_trouble(error)) from None
     try:
@@ -48,36 +73,30 @@ def read_token(path: Path) -> str:
 
 def _refuse(found: os.stat_result, path: Path) -> None:
     if stat.S_ISDIR(found.st_mode):
-        raise NoTokenFile("is a folder")
+        raise NoTokenFile(FOLDER)
     if not stat.S_ISREG(found.st_mode):
-        raise NoTokenFile("is no plain file")
+        raise NoTokenFile(NOT_PLAIN)
     if found.st_uid != os.geteuid():
-        raise TokenFileError(
-            f"belongs to another user (number {found.st_uid}), who could lead you into another job; use a private copy "
-            "of a token that you trust"
-        )
+        raise TokenFileError(anothers(found.st_uid))
     if found.st_mode & 0o077:
-        raise TokenFileError(
-            f"can be read or changed by others (mode {stat.S_IMODE(found.st_mode):04o}); make it private with "
-            f"`chmod 600 {path}`, and if others may have read it start the job or group anew, with another token"
-        )
+        raise TokenFileError(readable_by_others(stat.S_IMODE(found.st_mode), path))
 
 
 def _text_of(data: bytes) -> str:
     if len(data) > MOST_BYTES:
-        raise NoTokenFile(f"has more than {MOST_BYTES} bytes, where a token has one line")
+        raise NoTokenFile(TOO_LONG)
     try:
         token = data.decode("ascii").strip()
     except UnicodeDecodeError:
-        raise NoTokenFile("holds no plain text") from None
+        raise NoTokenFile(NO_TEXT) from None
     if not token:
-        raise NoTokenFile("is empty, where it should hold a token on one line")
+        raise NoTokenFile(EMPTY)
     return token
 
 
 def _trouble(error: OSError) -> str:
     if isinstance(error, PermissionError):
-        return "may not be read by this user; only who started the job or group may, so use a private copy of it"
+        return NOT_READABLE
     if error.errno == errno.ELOOP:
-        return "is a link that leads nowhere"
+        return DEAD_LINK
     return f"cannot be read ({error.strerror})"

@@ -15,6 +15,7 @@ from shoal.errors import UsageError
 from shoal.job_config import JobConfig
 from shoal.launching import texts
 from shoal.launching.settings import merge
+from shoal.settings.strategy_kinds import OWN, settings_of
 
 # option strings and default, in the order of --help
 OPTIONS: list[tuple[tuple[str, ...], object]] = [
@@ -25,14 +26,14 @@ OPTIONS: list[tuple[tuple[str, ...], object]] = [
     (("--threads",), 0),
     (("--resize",), "global-batch"),
     (("--strategy",), "all-reduce"),
-    (("--schedule",), "auto"),
-    (("--deterministic", "--no-deterministic"), False),
-    (("--codec",), "identity"),
-    (("--carrier",), "shoal"),
     (("--seed",), 0),
     (("--sync-batchnorm", "--no-sync-batchnorm"), False),
-    (("--bucket-mb",), 4.0),
     (("--digest-every",), 100),
+    (("--schedule",), "auto"),
+    (("--deterministic", "--no-deterministic"), False),
+    (("--carrier",), "shoal"),
+    (("--bucket-mb",), 4.0),
+    (("--codec",), "identity"),
     (("--servers",), ""),
     (("--servers-token",), ""),
     (("--replicas",), 1),
@@ -78,7 +79,9 @@ def test_every_option_and_its_default() -> None:
 
 
 def test_every_setting_is_in_one_group() -> None:
-    assert sorted(name for names in GROUPS.values() for name in names) == sorted(settings())
+    of_strategies = [name for kind in settings_of(OWN.values()) for name in kind.names()]
+    in_groups = [name for names in GROUPS.values() for name in names]
+    assert sorted(in_groups + of_strategies) == sorted(settings())
 
 
 def test_commands() -> None:
@@ -102,7 +105,7 @@ def test_everything_after_the_script_is_the_scripts() -> None:
         (("-n", "8", "--min-workers", "2"), "min_workers", 2),
         (("--sync-batchnorm",), "sync_batchnorm", True),
         (("--no-sync-batchnorm",), "sync_batchnorm", False),
-        (("--bucket-mb", "2"), "bucket_mb", 2.0),
+        (("--heartbeat-limit", "2"), "heartbeat_limit", 2.0),
         (("--run-dir", "a b"), "run_dir", "a b"),
         (("--checkpoint-every", "200"), "checkpoint_every", "200"),
         (("--checkpoint-every=30s",), "checkpoint_every", "30s"),

@@ -9,8 +9,9 @@ import pytest
 from shoal.codecs.identity import Identity
 from shoal.codecs.registry import codec_by_name, codec_name, codec_names, tables
 from shoal.errors import UsageError, WireError
-from shoal.job_config import CODECS, from_mapping
-from support.codecs import offer
+from shoal.job_config import from_mapping
+from shoal.settings.codec_settings import CODECS, CodecSettings
+from support.offers import offer
 
 
 def test_names_and_ids_lead_to_each_other() -> None:
@@ -53,7 +54,7 @@ def test_unknown_codecs_are_named() -> None:
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of installed packages that offers codecs."""
     codecs = {"sparse": "support.sparse_codec:Sparse", "odd": "pathlib:Path", "low": "support.sparse_codec:Sparse"}
-    offer(tmp_path / "site", **codecs)
+    offer(tmp_path / "site", "shoal.codecs", **codecs)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     return tmp_path
 
@@ -64,7 +65,7 @@ def test_a_package_offers_a_codec_and_its_settings() -> None:
     assert (codec.name, codec.settings.above) == ("sparse", 0.25)
     assert codec_by_name("sparse").settings.above == 1.0
     assert codec_name(codec.wire_id) == "sparse"
-    assert from_mapping({"codec": "sparse:above=0.25"}, origin="test").codec == "sparse:above=0.25"
+    assert from_mapping({"codec": "sparse:above=0.25"}, origin="test").of(CodecSettings).codec == "sparse:above=0.25"
 
 
 @pytest.mark.usefixtures("packages")

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
 
 import shoal
 from shoal.checkpoint.published.catalogue import marks
@@ -21,42 +20,24 @@ from shoal.checkpoint.published.store_publisher import StorePublisher
 from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.events import BatchChosen, ReplicaDiffered, Resumed, StateCopied, StepsApplied, StepVoided
 from support.training import Crew, Hub, Killed
+from support.uses import Uses, numbered
 
 SAMPLES = 61
 EPOCHS = 3
-
-
-class Uses(nn.Module):
-    """Parameter i counts the uses of sample i; beside it something that really trains."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.uses = nn.Parameter(torch.zeros(SAMPLES))
-        self.weight = nn.Parameter(torch.ones(4))
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, index: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        self.seen += 1.0
-        return ((x @ self.weight) ** 2).mean() - self.uses[index].sum() / len(index)
-
-
-def data() -> TensorDataset:
-    x = torch.randn(SAMPLES, 4, generator=torch.Generator().manual_seed(1))
-    return TensorDataset(torch.arange(SAMPLES), x)
 
 
 def script(between: Callable[[shoal.Run], None] = lambda _: None) -> Callable[[shoal.Run], dict[str, Any]]:
     """Nested loops with a mean and an evaluation between them, a schedule, two optimizers."""
 
     def train(run: shoal.Run) -> dict[str, Any]:
-        model = run.model(Uses())
+        model = run.model(Uses(SAMPLES))
         counting = run.optimizer(torch.optim.SGD([model.uses], lr=1.0))
         training = run.optimizer(torch.optim.AdamW([model.weight], lr=0.01))
         schedule = torch.optim.lr_scheduler.StepLR(training, 1, gamma=0.5)
         run.keep(schedule=schedule)
         means = [run.mean(2.0)]
         for epoch in run.epochs(EPOCHS):
-            for index, x in epoch.batches(data(), batch_size=3):
+            for index, x in epoch.batches(numbered(SAMPLES), batch_size=3):
                 between(run)
                 model(index, x).backward()
                 # The gradient of `uses` is -1 over the step's samples for each use: with that many, SGD adds one.
@@ -66,7 +47,7 @@ def script(between: Callable[[shoal.Run], None] = lambda _: None) -> Callable[[s
                 counting.zero_grad()
                 training.zero_grad()
             schedule.step()
-            means.append(run.evaluate(lambda _, x: x.sum(), data(), batch_size=8)["score"])
+            means.append(run.evaluate(lambda _, x: x.sum(), numbered(SAMPLES), batch_size=8)["score"])
         return {
             "uses": model.uses.detach().clone(),
             "weight": model.weight.detach().clone(),
@@ -346,7 +327,7 @@ def test_batch_and_learning_rate_follow_the_option(resize: str, batch: int, fact
         model = run.model(nn.Linear(4, 1, bias=False))
         optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.5))
         plain = optimizer.param_groups[0]
-        for _, x in run.batches(data(), batch_size=3):
+        for _, x in run.batches(numbered(SAMPLES), batch_size=3):
             if run._session.peers.worker == 3 and run.step == 1:
                 raise Killed
             before = model.weight.detach().clone()
@@ -371,9 +352,9 @@ def test_a_newcomer_knows_which_checkpoint_was_the_last(tmp_path: Path) -> None:
     """Else it would wait alone for one of a step that the others have saved already."""
 
     def train(run: shoal.Run) -> int:
-        model = run.model(Uses())
+        model = run.model(Uses(SAMPLES))
         optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-        for index, x in run.batches(data(), batch_size=3, epochs=2):
+        for index, x in run.batches(numbered(SAMPLES), batch_size=3, epochs=2):
             run._session.saver.wait()
             if run.step == 4 and run._session.peers.worker == 0 and not started:
                 started.append(1)
@@ -401,9 +382,9 @@ def test_a_save_that_was_asked_for_before_a_newcomer_came_is_made_by_all(tmp_pat
     started: list[int] = []
 
     def train(run: shoal.Run) -> int:
-        model = run.model(Uses())
+        model = run.model(Uses(SAMPLES))
         optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-        for index, x in run.batches(data(), batch_size=3, steps=6):
+        for index, x in run.batches(numbered(SAMPLES), batch_size=3, steps=6):
             if run.step == 5 and run._session.peers.worker == 0 and not started:
                 started.append(1)
                 crew.start(1)
@@ -428,9 +409,9 @@ def test_a_save_in_a_loop_through_a_death_while_the_workers_agree_on_it(tmp_path
     """Some have begun it and others have not: all must agree on what is still asked for."""
 
     def train(run: shoal.Run) -> int:
-        model = run.model(Uses())
+        model = run.model(Uses(SAMPLES))
         optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-        for index, x in run.batches(data(), batch_size=3, steps=8):
+        for index, x in run.batches(numbered(SAMPLES), batch_size=3, steps=8):
             model(index, x).backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -26,6 +26,9 @@ from shoal.launching.plaintext import spoken_plaintext
 from shoal.membership.coordinator import CoordinatorSettings, open_listener, refuse_without_token, serve
 from shoal.membership.record.journal import job_start
 from shoal.membership.record.ledger import FILE_NAME as DECISIONS
+from shoal.settings.all_reduce_settings import AllReduceSettings
+from shoal.settings.codec_settings import CodecSettings
+from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.transport.connection.strangers import raise_descriptor_limit
 from shoal.values import Address
 
@@ -72,8 +75,8 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(texts.TWO_SOCKETS)
     is_restart = _is_under_way(given.get("run-dir"))
     config = config_from(parsed, _recorded(given["run-dir"])) if is_restart else config_from(parsed)
-    if config.strategy == "parameter-server" and not {"servers-at", "servers-space"} <= given.keys():
-        raise UsageError(texts.SERVERS_NEED_RUN)
+    if config.has(ParameterServerSettings) and not {"servers-at", "servers-space"} <= given.keys():
+        raise UsageError(texts.needs_run(config.strategy))
     token = read_token(Path(given["token-file"])) if "token-file" in given else ""
     run_dir = Path(config.run_dir) if config.run_dir else None
     is_restart = _is_under_way(config.run_dir)
@@ -139,8 +142,8 @@ def _started(config: JobConfig, script: str, arguments: Sequence[str]) -> JobSta
         arguments=tuple(map(as_text, arguments)),
         workers=config.workers,
         strategy=config.strategy,
-        schedule=config.schedule,
-        codec=config.codec,
+        schedule=config.of(AllReduceSettings).schedule,
+        codec=config.of(CodecSettings).codec,
         seed=config.seed,
     )
 

@@ -19,7 +19,6 @@ from shoal.engines.local import LocalEngine
 from shoal.environment import parse_address
 from shoal.errors import ServersLost, UsageError
 from shoal.events import AnyEvent
-from shoal.job_config import JobConfig
 from shoal.launching.disk.job_token import read_group_token, token_file
 from shoal.launching.plaintext import spoken_plaintext
 from shoal.launching.processes.running import Processes, wait_for
@@ -27,6 +26,7 @@ from shoal.launching.processes.specs import public
 from shoal.launching.servers.own_servers import OwnServers, OwnServersConfig
 from shoal.launching.signals import Signals, caught_signals
 from shoal.parameters.keeper.keeper import KeeperConfig
+from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.settings.setting_checks import MOST_LOCAL, size_of
 from shoal.transport.connection.strangers import raise_descriptor_limit
 from shoal.watch.server_words import notice
@@ -64,7 +64,7 @@ def parser() -> Parser:
         "--server-limit",
         dest="server_limit",
         type=float,
-        default=JobConfig().server_limit,
+        default=ParameterServerSettings().server_limit,
         metavar="SECONDS",
         help="of silence after which a server counts as lost (default: 1.5)",
     )
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(texts.bad_replicas(parsed.replicas, parsed.count))
     if parsed.memory:
         size_of(parsed.memory, named="--memory")
-    JobConfig(server_limit=parsed.server_limit).validate()
+    ParameterServerSettings(server_limit=parsed.server_limit).check_values()
     address = parse_address(parsed.address, named="--address")
     logs = _folder(parsed.logs)
     raise_descriptor_limit()

@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping
 
 import torch
 
+from shoal.collectives import texts
 from shoal.collectives.mailbox.delivery import Delivery
 from shoal.collectives.mailbox.lane import Lane
 from shoal.collectives.mailbox.letters import LARGEST_TAG, SMALLEST_TAG
@@ -86,9 +87,9 @@ class Mailbox:
 
     def _check(self, peer: int | None, tag: int, what: str) -> None:
         if peer is not None and (peer == self.rank or not 0 <= peer < self.size):
-            raise UsageError(f"rank {self.rank} of {self.size} cannot {what} rank {peer}")
+            raise UsageError(texts.no_such_peer(what, peer, rank=self.rank, size=self.size))
         if not SMALLEST_TAG <= tag <= LARGEST_TAG:
-            raise UsageError(f"{what} rank {peer}: the tag {tag} has more than 64 bits")
+            raise UsageError(texts.tag_too_large(what, peer, tag))
 
 
 _open: weakref.WeakSet[Mailbox] = weakref.WeakSet()

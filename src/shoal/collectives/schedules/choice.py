@@ -15,10 +15,10 @@ from shoal.collectives.schedules.halving import doubling_all_gather, halving_all
 from shoal.collectives.schedules.hierarchical import hierarchical_all_reduce, hierarchical_broadcast, host_of
 from shoal.collectives.schedules.schedule import Action, Program, Round, Transfer
 from shoal.errors import UsageError
-from shoal.job_config import SCHEDULES
 from shoal.links.cost import pieces_of
 from shoal.links.matrix import Hosts
 from shoal.links.plan import FIXED, LinkPlan
+from shoal.settings.all_reduce_settings import SCHEDULES
 
 
 class Chooser:

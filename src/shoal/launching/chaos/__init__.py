@@ -1,1 +1,1 @@
-"""Faults on purpose (`--chaos`): the text, when they strike whom, and doing it."""
+"""Injected faults (`--chaos`): reading the text, choosing when and whom faults strike, and causing them."""

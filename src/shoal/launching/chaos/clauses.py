@@ -1,4 +1,4 @@
-"""What `--chaos` says: a text of clauses read into values. Pure; when they strike is `fault_timetable`'s to say.
+"""Reading the text of `--chaos` into clauses. Pure. Not here: when a clause strikes (`fault_timetable`).
 
     VERB [TARGET] (every T | at T | at step N) [for T] [to RATE]
 
@@ -12,22 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoal.errors import UsageError
-from shoal.launching import texts
+from shoal.launching.chaos import texts
 from shoal.settings.setting_checks import nearest
 
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 BYTES = {"b/s": 1.0, "kb/s": 1e3, "mb/s": 1e6, "gb/s": 1e9}
 LONGEST = 30 * 24 * 3600.0  # seconds that a duration may have
 MOST_VICTIMS = 256
-NOT_ALL_HAVE = {"for": "how long it lasts", "to": "a rate"}  # parts that only some verbs have, and what they say
+NOT_ALL_HAVE = {"for": "how long it lasts", "to": "a rate"}  # parts that only some verbs have, and their meaning
 
 
 @dataclass(frozen=True)
 class Verb:
-    has_target: bool  # it strikes processes
-    servers: bool = False  # also parameter servers
-    seconds: float | None = None  # how long it lasts unless said; None: it is no lasting one
-    rate: float | None = None  # bytes per second, unless said; None: it has none
+    has_target: bool  # strikes processes
+    servers: bool = False  # strikes parameter servers too
+    seconds: float | None = None  # default duration; None: the fault has no duration
+    rate: float | None = None  # default bytes per second; None: the fault has no rate
 
 
 VERBS = {
@@ -44,15 +44,15 @@ VERBS = {
 class Clause:
     """One kind of fault, and when."""
 
-    text: str  # as it was given
+    text: str  # as the user wrote it
     verb: str  # a key of `VERBS`
-    target: str = "worker"  # what it strikes, where it strikes processes: worker or server
-    count: int = 1  # how many of them at once
-    number: int | None = None  # this one and no other
-    every: float | None = None  # seconds; of the three, one is given
-    at: float | None = None  # seconds after the first generation was formed
+    target: str = "worker"  # for verbs that strike processes: worker or server
+    count: int = 1  # how many targets at once
+    number: int | None = None  # strike only the target with this number
+    every: float | None = None  # seconds; exactly one of `every`, `at` and `step` is given
+    at: float | None = None  # seconds after the first generation formed
     step: int | None = None  # as soon as so many steps are applied
-    seconds: float | None = None  # that it lasts; None: it is no lasting one
+    seconds: float | None = None  # duration; None: the fault has no duration
     rate: float | None = None  # bytes per second of a slow link
 
 
@@ -64,19 +64,14 @@ def parse(text: str) -> tuple[Clause, ...]:
 
 
 def doubts(clauses: Sequence[Clause], *, workers: int, servers: int = 0) -> tuple[str, ...]:
-    """What is no mistake and may still not be meant, a line each, for a job that starts with so many processes."""
+    """Warnings about clauses that are correct but may not be meant, for a job that starts with so many processes."""
     found = []
     for clause in clauses:
         there = workers if clause.target == "worker" else servers
         if clause.number is not None and clause.number >= there > 0:
-            one = clause.target
-            found.append(
-                f"--chaos: {clause.text!r} strikes nobody until there is a {one} {clause.number}: "
-                f"the job starts with {f'{one} 0' if there == 1 else f'{one}s 0 to {there - 1}'}, "
-                "and higher numbers are those of replacements"
-            )
+            found.append(texts.nobody_yet(clause.text, clause.target, clause.number, there))
         elif there == 0:
-            found.append(f"--chaos: {clause.text!r} strikes nobody: the job starts no servers itself (--servers 2)")
+            found.append(texts.no_servers(clause.text))
     return tuple(found)
 
 
@@ -99,7 +94,7 @@ class _Reader:
             self._part(name, found)
         times = [key for key in ("every", "at", "step") if key in found]
         if len(times) != 1:
-            raise UsageError(texts.when_is_unclear(self._text, times=len(times)))
+            raise UsageError(texts.wrong_times(self._text, len(times)))
         return Clause(
             text=self._text,
             verb=name,
@@ -116,16 +111,16 @@ class _Reader:
     def _target(self, verb: Verb) -> tuple[str, int, int | None]:
         """`worker`, `worker 2` or `2 workers`, and the same of servers."""
         nouns = {name + end: name for name in ("worker", *(("server",) if verb.servers else ())) for end in ("", "s")}
-        word = self._take("`worker` or `2 workers`")
+        word = self._take(texts.TARGET)
         if word.isascii() and word.isdigit():
             if not 1 <= int(word) <= MOST_VICTIMS:
-                raise self._wrong(word, f"it should be from 1 to {MOST_VICTIMS}")
-            noun = self._take("`workers`")
+                raise self._wrong(word, texts.wrong_count(MOST_VICTIMS))
+            noun = self._take(texts.WORKERS)
             if noun not in nouns:
-                raise self._wrong(noun, f"it should be {_either(nouns, 's')}")
+                raise self._wrong(noun, texts.wrong_nouns(dict.fromkeys(nouns.values())))
             return nouns[noun], int(word), None
         if word not in nouns:
-            raise self._wrong(word, f"it should be {_either(nouns)}, `worker 2` or `2 workers`")
+            raise self._wrong(word, texts.wrong_target(dict.fromkeys(nouns.values())))
         if self._place < len(self._words) and self._words[self._place].isascii():
             number = self._words[self._place]
             if number.isdigit() and len(number) < 10:
@@ -143,44 +138,39 @@ class _Reader:
             self._place += 1
             key, value = "step", self._step()
         elif key == "to":
-            value = self._amount(BYTES, "a rate such as 1MB/s")
+            value = self._amount(BYTES, texts.RATE)
         else:
-            value = self._amount(SECONDS, "a time such as 15s, 500ms or 2min")
+            value = self._amount(SECONDS, texts.TIME)
             if value > LONGEST:
-                raise self._wrong(self._words[self._place - 1], "it should be 30 days at most")
+                raise self._wrong(self._words[self._place - 1], texts.TOO_LONG)
         if key in found:
-            raise self._wrong(key, "it is said twice")
+            raise self._wrong(key, texts.TWICE)
         found[key] = value
 
     def _why_not(self, key: str, name: str, allowed: list[str]) -> str:
         if key in ("and", "then", "&", *VERBS):
-            return "join clauses with `;`"
-        own = f"{name} has no `{key}` ({NOT_ALL_HAVE[key]}); " if key in NOT_ALL_HAVE else ""
-        return f"{own}there may be {', '.join(allowed)}"
+            return texts.JOIN
+        lacking = texts.no_part(name, key, NOT_ALL_HAVE[key]) if key in NOT_ALL_HAVE else ""
+        return texts.wrong_part(allowed, lacking=lacking)
 
     def _step(self) -> float:
-        word = self._take("a number of steps")
+        word = self._take(texts.STEPS)
         if not re.fullmatch(r"[0-9]{1,12}", word) or int(word) == 0:
-            raise self._wrong(word, "it should be a number of steps such as 100")
+            raise self._wrong(word, texts.NO_STEPS)
         return int(word)
 
     def _amount(self, units: dict[str, float], what: str) -> float:
         word = self._take(what)
         match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([a-z/]+)", word)
         if match is None or match[2] not in units or float(match[1]) == 0:
-            raise self._wrong(word, f"it should be {what}")
+            raise self._wrong(word, texts.should_be(what))
         return float(match[1]) * units[match[2]]
 
     def _take(self, expected: str) -> str:
         if self._place == len(self._words):
-            raise UsageError(texts.ends_too_early(self._text, expected))
+            raise UsageError(texts.too_short(self._text, expected))
         self._place += 1
         return self._words[self._place - 1]
 
     def _wrong(self, word: str, instead: str) -> UsageError:
         return UsageError(texts.wrong_word(word, self._text, instead))
-
-
-def _either(nouns: dict[str, str], end: str = "") -> str:
-    """'`worker` or `server`'."""
-    return " or ".join(f"`{noun}{end}`" for noun in dict.fromkeys(nouns.values()))

@@ -1,8 +1,8 @@
-"""When the faults of `--chaos` strike, and whom: pure, the caller says what time it is and who is there.
+"""When the faults of `--chaos` strike, and whom. Pure: the caller passes the time and who is there.
 
-Everything is drawn from the job's seed: the same seed strikes at the same times, counted from the first generation on,
-and makes the same choice among those who are there. A fault that finds nobody to strike is left out. Not here: what
-the words mean (`chaos`), and doing it (`laboratory`).
+Everything is drawn from the job's seed: the same seed strikes at the same times, counted from the first generation, and
+makes the same choice among the same processes. A fault that finds nobody to strike is left out. Not here: the meaning
+of the words (`clauses`), and causing the fault (`laboratory`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from shoal.launching.chaos.clauses import VERBS, Clause
 
-JITTER = 0.1  # of the time between two faults: so much sooner or later does each of them come
+JITTER = 0.1  # of the time between two faults: each may come this much sooner or later
 BETWEEN_TWO = ("cut", "slow")  # verbs about a link between two workers
 
 
@@ -35,7 +35,7 @@ class Present:
     """Who can be struck at the moment."""
 
     here: tuple[int, ...]  # members of the current generation whose processes run on this machine
-    members: tuple[int, ...]  # all its members
+    members: tuple[int, ...]  # all members of the current generation
     step: int  # applied steps
     servers: tuple[int, ...] = ()  # parameter servers in the group whose processes run on this machine
 
@@ -45,15 +45,15 @@ class FaultTimetable:
         self._clauses = clauses
         self._seed = seed
         self._begun: float | None = None
-        self._next = [1] * len(clauses)  # of each clause, which of its faults comes next, counted from 1
+        self._next = [1] * len(clauses)  # by clause: which of its faults comes next, counted from 1
 
     def begin(self, now: float) -> None:
-        """The first generation is formed. Later calls change nothing."""
+        """The first generation has formed. Later calls change nothing."""
         self._begun = now if self._begun is None else self._begun
 
     @property
     def next_due(self) -> float | None:
-        """When `take_due` has something to say, as far as that is a matter of time."""
+        """When the next fault strikes, apart from faults that wait for a step."""
         return min((due for index in range(len(self._clauses)) if (due := self._due(index)) is not None), default=None)
 
     def take_due(self, now: float, present: Present) -> list[Strike]:
@@ -71,7 +71,7 @@ class FaultTimetable:
             if is_due:
                 faults += self._strike(index, number, present)
                 self._next[index] = number + 1
-                # Whoever could not look for a while has missed some: they are not made up for.
+                # A caller that did not look for a while has missed some faults: skip them.
                 while (due := self._due(index)) is not None and due <= now:
                     self._next[index] += 1
         return faults
@@ -108,5 +108,5 @@ class FaultTimetable:
         return faults
 
     def _draws(self, index: int, number: int) -> random.Random:
-        """One source for every fault, so that what one of them draws does not change the others."""
+        """A random source for each fault, so that the draws of one do not change those of others."""
         return random.Random(f"{self._seed} {index} {number}")

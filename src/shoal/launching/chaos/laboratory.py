@@ -1,7 +1,7 @@
-"""The fault laboratory of a running job: does what the timetable of `--chaos` says, and undoes it in time.
+"""The fault laboratory of a running job: causes the faults of the `--chaos` timetable, and ends them in time.
 
-Kills and stops the job's processes; cuts, slow links and full disks are acted out by the
-workers themselves, who are asked through the coordinator. Nothing strikes a job that is ending.
+It kills and stops the job's processes. Workers simulate cut links, slow links and full disks themselves, when asked
+through the coordinator. No fault strikes a job that is ending.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from shoal.wire.messages import Inject
 
 @dataclass(frozen=True)
 class Running:
-    """Whose processes run here."""
+    """Processes that run on this machine."""
 
     workers: frozenset[int]
-    servers: tuple[int, ...] = ()  # that are in their group
+    servers: tuple[int, ...] = ()  # those that have joined their group
 
 
 class Laboratory:
@@ -37,7 +37,7 @@ class Laboratory:
         self._line = line
         self._members: tuple[int, ...] = ()
         self._step = 0
-        self._stopped: dict[str, float] = {}  # processes that are to be woken up, and when
+        self._stopped: dict[str, float] = {}  # stopped processes, and when to wake them up
 
     @property
     def next_due(self) -> float | None:
@@ -55,7 +55,7 @@ class Laboratory:
             self._step = max(self._step, event.step)
 
     def act(self, running: Running, report: Callable[[FaultInjected], None], now: float) -> None:
-        """Strike and wake up whoever is due."""
+        """Cause the faults that are due, and wake up stopped processes in time."""
         self._wake(now)
         here = tuple(worker for worker in self._members if worker in running.workers)
         present = Present(here=here, members=self._members, step=self._step, servers=running.servers)
@@ -72,7 +72,7 @@ class Laboratory:
             self._strike(fault, now)
 
     def cease(self) -> None:
-        """The job is ending: who was stopped must be able to end with it."""
+        """The job is ending: wake all stopped processes, so that they can end with it."""
         self._wake(math.inf)
 
     def _strike(self, fault: Strike, now: float) -> None:
@@ -101,7 +101,7 @@ class Laboratory:
 
 
 def _process(fault: Strike) -> str | None:
-    """Name of the one process that it strikes."""
+    """Name of the process that the fault strikes; None if it strikes no single process."""
     if fault.server is not None:
         return server_name(fault.server)
     return None if fault.worker is None else worker_name(fault.worker)

@@ -1,4 +1,4 @@
-"""What the launcher puts in order in the run directory once the processes of a job are gone."""
+"""Completing the run directory after the processes of a job are gone."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from shoal.launching.processes.specs import Job
 from shoal.launching.supervision.orders import FinishJob
 
 EVENTS = "events.jsonl"
-# A try to resume that ends so, without a step, says nothing about the job it was meant to go on with.
+# An attempt to resume that ends with one of these codes, without a step, does not count as a run of the job.
 MISTAKES = (UsageError.exit_code, CheckpointUnusable.exit_code)
 
 
 def put_in_order(job: Job, finish: FinishJob, settings_before: str | None) -> None:
-    """`settings_before` is the text of config.toml before this go of the job; None for its first."""
+    """`settings_before`: the text of config.toml before this run of the job; None for the first run."""
     with contextlib.suppress(OSError):  # what cannot be written is said elsewhere
         records = _end_record(job, finish)
         if settings_before is not None and is_mistake([record.event for record in records]):
@@ -32,14 +32,14 @@ def put_in_order(job: Job, finish: FinishJob, settings_before: str | None) -> No
 
 
 def is_mistake(events: list[AnyEvent]) -> bool:
-    """Whether one go of a job came to nothing because of how it was started."""
+    """Whether a run of the job failed because of how it was started, before any step."""
     ended = next((event for event in events if isinstance(event, JobEnded)), None)
     has_steps = any(isinstance(event, StepsApplied) for event in events)
     return ended is not None and ended.exit_code in MISTAKES and not has_steps
 
 
 def _end_record(job: Job, finish: FinishJob) -> list[Record]:
-    """The records of this go. A second Ctrl-C kills the coordinator too: that is an interruption, not a crash."""
+    """The records of this run, with an end: a second Ctrl-C, which kills the coordinator too, is no crash."""
     path = job.run_dir / EVENTS
     records = []
     for line in files.whole_lines(path, job.record_start):
@@ -47,7 +47,7 @@ def _end_record(job: Job, finish: FinishJob) -> list[Record]:
             records.append(msgspec.json.decode(line, type=Record))
     if not records or finish.error or any(isinstance(record.event, JobEnded) for record in records):
         return records
-    now = max(time.time(), records[-1].time)  # the coordinator's clock may be another
+    now = max(time.time(), records[-1].time)  # the coordinator's clock may differ
     seconds = now - records[0].time
     end = JobEnded(outcome="interrupted", exit_code=finish.exit_code, reason=finish.text, seconds=seconds)
     torn = b"" if files.tail(path, 1) == b"\n" else b"\n"

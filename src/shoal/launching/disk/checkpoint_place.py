@@ -1,7 +1,6 @@
-"""Where a job's checkpoints are, as launcher and coordinator see it: what is there already, and who publishes.
+"""The place of a job's checkpoints, for launcher and coordinator: what is there already, and the publisher.
 
-Imports what a store needs only when there is one to look at. Not here: the stores and what lies in them
-(`shoal.checkpoint`).
+Imports the modules of a store only when one is used. Not here: the stores and their contents (`shoal.checkpoint`).
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ class Keeping:
     """What a coordinator needs to know about checkpoints."""
 
     publisher: Publisher | None = None
-    after_generation: int = 0  # the highest of a job that goes on
-    shares: tuple[int, ...] = ()  # of the workers that wrote its newest checkpoint, by rank
+    after_generation: int = 0  # the highest generation in the checkpoints of a resumed job
+    shares: tuple[int, ...] = ()  # by rank, of the workers that wrote the newest checkpoint
 
 
 def require_checkpoint(config: JobConfig) -> None:
-    """A job that is resumed needs a checkpoint; whether it can be used shows when it is read."""
+    """Refuse to resume a job without a checkpoint. Whether the checkpoint is usable shows when it is read."""
     from shoal.checkpoint.published.catalogue import published
 
     store = _store(config)
@@ -40,7 +39,7 @@ def require_checkpoint(config: JobConfig) -> None:
 
 
 def refuse_anothers(config: JobConfig) -> None:
-    """A new job that would mix its checkpoints with those of another of the same name is not started."""
+    """Refuse to start a new job that would mix its checkpoints with those of another job of the same name."""
     from shoal.checkpoint.published.catalogue import published
 
     store = _store(config)
@@ -53,9 +52,9 @@ def refuse_anothers(config: JobConfig) -> None:
 
 
 def keeping(config: JobConfig, *, is_restart: bool) -> Keeping:
-    """For the coordinator. Of a job that goes on, what its last run left unpublished is removed.
+    """For the coordinator. If the job is resumed, remove what its last run left unpublished.
 
-    `is_restart`: the coordinator is started again while the job runs, and workers may be writing parts.
+    `is_restart`: the coordinator is started again while the job runs, so that workers may be writing parts.
     """
     if not config.run_dir or not (config.checkpoints.at_end or config.resume):
         return Keeping()
@@ -69,7 +68,7 @@ def keeping(config: JobConfig, *, is_restart: bool) -> Keeping:
     try:
         generation = last_generation(store)  # unpublished ones count too
         if not is_restart:
-            with contextlib.suppress(OSError):  # a store that can only be read can still be resumed from
+            with contextlib.suppress(OSError):  # resuming from a read-only store is possible
                 publisher.clean()
         return Keeping(publisher, generation, _shares(store))
     except OSError as error:
@@ -82,7 +81,7 @@ def _shares(store: Store) -> tuple[int, ...]:
     for listed in published(store):
         try:
             members = load_manifest(store, listed.name).about.generation.members
-        except CheckpointUnusable:  # the workers will say so, and look at the one before, too
+        except CheckpointUnusable:  # the workers will report it, and also try the one before
             continue
         return tuple(member.share for member in members)
     return ()

@@ -17,7 +17,7 @@ LAST = "last"
 def find_run(text: str, parent: Path = PARENT) -> Path:
     """The run directory. A path beats a name under `parent`, a whole name beats a beginning."""
     for path in (Path(text), parent / text):
-        if text and os.path.lexists(path / CONFIG):  # whatever it is: whoever reads it says what is wrong with it
+        if text and os.path.lexists(path / CONFIG):  # even a broken one: reading it will say what is wrong
             return path
     runs = runs_under(parent)
     if text == LAST and runs:
@@ -36,7 +36,7 @@ def find_run(text: str, parent: Path = PARENT) -> Path:
 
 
 def runs_under(parent: Path) -> list[Path]:
-    """Run directories, the one that was started or resumed last first."""
+    """Run directories, most recently started or resumed first."""
     found = []
     for config in parent.glob(f"[!.]*/{CONFIG}"):
         with contextlib.suppress(OSError):  # it has just been removed

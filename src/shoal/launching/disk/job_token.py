@@ -1,8 +1,8 @@
 """The file that holds a job's token: readable by its owner only, outside the run directory, gone when the job is.
 
-Its maker holds a lock on it for as long as it lives, so that a file whose maker was killed together with its guardian
-is known for what it is, and removed by the next job of the same user on the same machine. Reading is in
-`wire.token_file`.
+The launcher that made the file holds a lock on it as long as it lives. If launcher and guardian are killed together,
+the file's lock is free, and the next job of the same user on the same machine removes it. Not here: reading a token
+(`wire.token_file`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def token_file(token: str) -> Iterator[Path]:
             with contextlib.suppress(OSError):  # a file system without locks: nothing is swept there
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(descriptor, token.encode("ascii"))
-            # Under this name it may be swept, unless it is locked: so it gets the name last.
+            # A folder of this name may be swept unless it is locked: so it gets the name last.
             folder = made.rename(parent / f"{_prefix()}{secrets.token_hex(8)}")
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         except OSError as error:
@@ -53,7 +53,7 @@ def token_file(token: str) -> Iterator[Path]:
 
 
 def sweep(parent: Path) -> None:
-    """Remove folders of this user's jobs whose maker is gone. Nothing that somebody else could have put there."""
+    """Remove folders of this user's jobs whose launchers are gone, but nothing that others could have put there."""
     with contextlib.suppress(OSError):
         place = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -66,7 +66,7 @@ def sweep(parent: Path) -> None:
 
 
 def _sweep(place: int, name: str) -> None:
-    """Through descriptors, so that nothing can be put in the place of what was looked at."""
+    """Work through descriptors, so that nobody can replace a folder after it was checked."""
     folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
     try:
         found = os.fstat(folder)
@@ -82,7 +82,7 @@ def _sweep(place: int, name: str) -> None:
 
 
 def _remove_unlocked(folder: int) -> None:
-    """`OSError`: its maker lives."""
+    """Raises OSError if the launcher that made the token is alive."""
     token = os.open(TOKEN, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
         fcntl.flock(token, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,24 +92,23 @@ def _remove_unlocked(folder: int) -> None:
 
 
 def _prefix() -> str:
-    """Names the machine: a folder that several machines share may not pass their locks on."""
+    """Contains the machine's name: in a folder that several machines share, locks may not work across them."""
     return f"shoal-{re.sub(r'[^A-Za-z0-9.-]', '_', socket.gethostname())}-"
 
 
 def read_token(path: Path) -> str:
-    """Of a job, as the option --token-file names it."""
-    advice = "`shoal show RUN` names the file of a job that runs, which is gone when the job is"
-    return _read(path, "--token-file", advice)
+    """The token of a job, from the file that --token-file names."""
+    return _read(path, "--token-file", texts.FILE_OF_JOB)
 
 
 def read_group_token(path: Path, *, named: str) -> str:
-    """Of a group of parameter servers."""
-    return _read(path, named, "`shoal servers start` names the file of a group that runs")
+    """The token of a group of parameter servers."""
+    return _read(path, named, texts.FILE_OF_GROUP)
 
 
 def _read(path: Path, named: str, advice: str) -> str:
     try:
         return wire.read_token(path)
     except wire.TokenFileError as error:
-        then = advice if isinstance(error, wire.NoTokenFile) else ""
-        raise UsageError(texts.token_unreadable(named, path, error, then)) from None
+        advice = advice if isinstance(error, wire.NoTokenFile) else ""
+        raise UsageError(texts.token_unreadable(named, path, error, advice)) from None

@@ -1,4 +1,4 @@
-"""The report that a job leaves in its run directory, and opening it. Nothing that goes wrong here changes the job."""
+"""Writing the report into the run directory, and opening it. A failure here does not change the job's outcome."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import sys
 import webbrowser
 from pathlib import Path
 
-import msgspec
-
 from shoal.job_config import JobConfig
 from shoal.launching import texts
 
@@ -16,7 +14,7 @@ FILE_NAME = "report.html"
 
 
 def leave_report(run_dir: Path, *, open_it: bool) -> None:
-    """Says in one line on standard error where there is none, and never raises."""
+    """Never raises; if the report cannot be made, one line on standard error says so."""
     target = run_dir / FILE_NAME
     try:
         from shoal.watch import write_report
@@ -32,8 +30,7 @@ def leave_report(run_dir: Path, *, open_it: bool) -> None:
 
 def default_settings() -> dict[str, object]:
     """Names as in `config.toml`."""
-    values: dict[str, object] = msgspec.to_builtins(JobConfig())
-    return values
+    return JobConfig().values()
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""What `--resume` goes on with: the settings, the script and the arguments of a run's last job, unless given anew.
+"""What `--resume` goes on with: settings, script and arguments of the run's last job, unless they are given again.
 
 Reads the run directory and changes nothing in it. Not here: whether its checkpoints can be used (`checkpoint_place`).
 """
@@ -30,7 +30,7 @@ MARKS = (b'"job-started"', b'"job-ended"', b'"steps-applied"')  # in the lines o
 
 
 def resumed_settings(given: JobConfig, again: Callable[[Mapping[str, Any]], JobConfig]) -> JobConfig:
-    """The settings of a job that goes on in `given.resume`. `again(base)` puts what was given on top of others."""
+    """The settings of a job that is resumed in `given.resume`. `again(base)` merges the given settings over `base`."""
     path = find_run(given.resume)
     if given.run_dir and Path(given.run_dir).resolve() != path.resolve():
         raise UsageError(texts.two_run_directories(given.run_dir, given.resume))
@@ -39,13 +39,13 @@ def resumed_settings(given: JobConfig, again: Callable[[Mapping[str, Any]], JobC
     from_mapping(recorded, origin=str(file))
     base = {name: value for name, value in recorded.items() if name not in ("run-dir", "resume")}
     address = parse_address(str(base.get("address", "127.0.0.1:0")), named="--address")
-    if address.is_loopback:  # nobody outside knows its port, which may be another's by now
+    if address.is_loopback:  # take any port: the old one may be in use by now, and nobody outside knows it
         base["address"] = str(Address(address.host, 0))
     return msgspec.structs.replace(again(base), run_dir=str(path), resume=str(path))
 
 
 def recorded_job(path: Path) -> tuple[str, tuple[str, ...]]:
-    """Script and arguments of the last job in this run directory that was more than a mistake in starting it."""
+    """Script and arguments of the last job in this run directory, ignoring runs that failed to start."""
     found: JobStarted | None = None
     started: JobStarted | None = None
     since: list[AnyEvent] = []  # the end of the last one started, and its first steps
@@ -69,12 +69,12 @@ def recorded_job(path: Path) -> tuple[str, tuple[str, ...]]:
 
 
 def strangers_hand(path: Path) -> str:
-    """Who else could have written what a run directory says, in words; empty where that is this user alone.
+    """Who else could have written the run directory, as a text; empty if only this user could.
 
-    The script that a record names runs with the rights of whoever resumes it.
+    The script that a record names runs with the rights of the user who resumes it.
     """
     for file in (path, path / EVENTS, path / CONFIG):
-        with contextlib.suppress(OSError):  # it is not there, and says nothing
+        with contextlib.suppress(OSError):  # the file is not there
             found = file.stat()
             if found.st_uid != os.geteuid():
                 return texts.belongs_to(file, _user(found.st_uid))
@@ -91,7 +91,7 @@ def _user(number: int) -> str:
 
 
 def _event(line: bytes) -> AnyEvent | None:
-    """None for a line that a crash has torn."""
+    """None for a line that a crash cut short."""
     try:
         return msgspec.json.decode(line, type=Record).event
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""The folder that one job leaves behind: its name, how it comes to be, whole or not at all, and who holds it.
+"""The folder that one job leaves behind: its name, how it is made (completely or not at all), and its lock.
 
 In it: `config.toml` (every setting), `events.jsonl`, `metrics.jsonl` and `decisions.sqlite` (by the coordinator),
 `logs/` (what each process printed), `checkpoints/`, `report.html`, and while the job runs `join` (how to) and the
@@ -29,17 +29,17 @@ PARENT = Path("runs")
 CONFIG = "config.toml"
 LOCK = "lock"
 JOIN = "join"  # while the job runs: the command that adds a worker to it
-DECISIONS = "decisions.sqlite*"  # by the coordinator, which goes on with them; SQLite may have files beside it
-LOCK_SECONDS = 3.0  # to wait for the lock: a coordinator outlives a killed launcher by up to two
+DECISIONS = "decisions.sqlite*"  # the coordinator's decisions; SQLite may have other files beside them
+LOCK_SECONDS = 3.0  # to wait for the lock: a coordinator outlives a killed launcher by up to two seconds
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
 @dataclass(frozen=True)
 class RunDirectory:
     path: Path
-    config: JobConfig  # with the path in it, as it is saved there
+    config: JobConfig  # with the path in it, as saved in the folder
     lock: FileIO  # held until it is closed here and in every process that inherited it
-    settings_before: str | None = None  # text of its config.toml, where a job goes on in it
+    settings_before: str | None = None  # earlier text of config.toml, if a job is resumed
 
 
 def create(config: JobConfig, script: str) -> RunDirectory:
@@ -68,7 +68,7 @@ def reopen(config: JobConfig, lock: FileIO) -> RunDirectory:
         before = files.read_plain(path / CONFIG, files.MOST_TOML).decode("utf-8")
         aside.write_text(config.to_toml(), encoding="utf-8")
         aside.replace(path / CONFIG)
-        for decisions in path.glob(DECISIONS):  # of a job that is over: this one begins with a checkpoint
+        for decisions in path.glob(DECISIONS):  # from a job that is over: this one begins with a checkpoint
             decisions.unlink()
     except OSError as error:
         aside.unlink(missing_ok=True)
@@ -77,7 +77,7 @@ def reopen(config: JobConfig, lock: FileIO) -> RunDirectory:
 
 
 def hold(path: Path) -> FileIO:
-    """Lock a run directory that is there. UsageError while another job runs in it."""
+    """Lock an existing run directory. Raises UsageError while another job runs in it."""
     try:
         lock = files.open_append(path / LOCK)
     except OSError as error:
@@ -97,12 +97,12 @@ def _try_lock(lock: FileIO) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        pass  # a file system without locks: nobody can be kept out, and nobody's job should fail for it
+        pass  # a file system without locks: go on without one rather than fail
     return True
 
 
 def _claim(path: Path, config: JobConfig) -> FileIO | None:
-    """Fill a folder beside it and rename: of two jobs that want one name, exactly one gets it, with the lock held."""
+    """Fill a folder beside `path` and rename it: of two jobs that want one name, exactly one gets it, and its lock."""
     made: Path | None = None
     lock: FileIO | None = None
     try:

@@ -1,1 +1,1 @@
-"""The processes of a job: what they are, those that run, what they print, and spare ones."""
+"""The processes of a job: their commands, those that run, their output, and spares."""

@@ -1,7 +1,7 @@
-"""What one process prints: its bytes into a log file, its lines to whoever shows them, the last ones kept.
+"""The output of one process: bytes go to a log file, lines to the caller, and the last lines are kept.
 
-No process here. Lines end with a newline. A carriage return starts its line anew, as in a terminal, so a progress bar
-of the script shows its last state only. A line without an end is cut after 64 KiB, so that memory stays bounded.
+No process here. Lines end with a newline. After a carriage return a line starts again, as in a terminal, so that a
+progress bar shows only its last state. A line without an end is cut after 64 KiB, so that memory stays bounded.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ LONGEST_LINE = 64 * 1024  # bytes
 
 
 class Output:
-    """Fed with what was read; lines come out of `feed` and `finish` once each."""
+    """Takes the bytes that were read; `feed` and `finish` return each line once."""
 
     def __init__(self, log: Path | None) -> None:
-        """`log` None: it is kept nowhere."""
+        """`log` is None if the output is not kept."""
         self._path = log
         self._file: FileIO | None = None
         if log is not None:
-            with contextlib.suppress(OSError):  # it is tried again with the first bytes
+            with contextlib.suppress(OSError):  # the first bytes try again
                 self._file = open_append(log)
         self._logs = log is not None  # until writing fails
         self._rest = b""
@@ -41,7 +41,7 @@ class Output:
         return self._keep(whole + notice)
 
     def _log(self, data: bytes) -> list[bytes]:
-        """A disk that is full or gone costs the log, not the job; that is said once, as a line of the output."""
+        """A disk that is full or gone costs the log, not the job; one line of the output says so."""
         if not self._logs or self._path is None:
             return []
         try:
@@ -56,7 +56,7 @@ class Output:
         return []
 
     def finish(self) -> tuple[str, ...]:
-        """The line that never got its end, if there is one. Closes the log."""
+        """The last line, if it has no end. Closes the log."""
         whole = [self._rest] if self._rest else []
         self._rest = b""
         if self._file is not None:

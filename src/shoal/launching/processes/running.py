@@ -1,8 +1,8 @@
-"""The processes that a launcher sees to: what they print becomes lines and logs here, whoever started them where.
+"""The running processes of a launcher: turns their output into lines and logs, whichever engine started them.
 
-Around the engines: the one of this machine, for the coordinator, which needs the launcher's listening socket and lock,
-and the one that the job's other processes run on, which may be the same. Not here: what the processes are (`specs`) and
-what to do when they end.
+There are two engines: this machine's, for the coordinator, which needs the launcher's listening socket and lock, and
+the one for the job's other processes, which may be the same. Not here: which processes there are (`specs`) and what to
+do when they end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shoal.engines.engine import Engine, Exited, Printed, ProcessSpec, Working
 from shoal.engines.local import LocalEngine
 from shoal.launching.processes.output import Output
 
-LOOK_SECONDS = 1.0  # between two looks at processes that are to end, when nothing happens
+LOOK_SECONDS = 1.0  # the longest wait for processes that are to end
 
 
 class Source(Protocol):
@@ -30,11 +30,11 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class JobProcess:
-    """A process to start, and where on this machine everything it prints goes."""
+    """A process to start, and the file on this machine for its output."""
 
     spec: ProcessSpec
-    log: Path | None  # None: nowhere
-    descriptors: tuple[int, ...] = ()  # open files that it inherits: such a process runs on this machine
+    log: Path | None  # None: the output is not kept
+    descriptors: tuple[int, ...] = ()  # open files that it inherits, which makes it run on this machine
 
     @property
     def name(self) -> str:
@@ -63,14 +63,14 @@ ProcessNews = LinesPrinted | Gone | Working
 
 @dataclass
 class _Running:
-    name: str  # as the launcher knows it; the engine keeps the name it was started under
+    name: str  # for the launcher; the engine keeps the name under which the process was started
     engine: Engine
     output: Output
 
 
 class Processes:
     def __init__(self, home: LocalEngine, engine: Engine | None = None) -> None:
-        """`home` is this machine's; `engine` starts all processes that inherit nothing, by default at home too."""
+        """`home` is this machine's engine; `engine` starts processes that inherit nothing, by default `home` too."""
         self._home = home
         self._engine: Engine = home if engine is None else engine
         self._engines = (home,) if engine is None else (home, engine)
@@ -78,7 +78,7 @@ class Processes:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """What is readable when `poll` has something to hand out."""
+        """Readable when `poll` has something to return."""
         return self._engines
 
     def start(self, planned: JobProcess) -> None:
@@ -91,9 +91,9 @@ class Processes:
         self._running[planned.name] = _Running(planned.name, engine, Output(planned.log))
 
     def become(self, name: str, planned: JobProcess, order: bytes) -> bool:
-        """Send a running process the order that makes it another one. What it prints from now on is that one's.
+        """Send a running process the order that turns it into `planned`. Its output belongs to `planned` from now on.
 
-        False if it has ended. One that ends meanwhile does so under its new name.
+        False if the process has ended. If it ends meanwhile, it does so under its new name.
         """
         running = self._running.get(name)
         if running is None:
@@ -127,14 +127,14 @@ class Processes:
         return said
 
     def send_signal(self, names: Collection[str], number: signal.Signals) -> None:
-        """To these processes and what they started. Those that have ended are left out."""
+        """Signal these processes and their children. Ignores processes that have ended."""
         for engine in self._engines:
             started = [key for key, one in self._running.items() if one.engine is engine and one.name in names]
             if started:
                 engine.send_signal(started, number)
 
     def stop(self, *, grace: float) -> tuple[ProcessNews, ...]:
-        """End everything that runs and return when it is gone: softly, then hard after `grace` seconds (0: at once)."""
+        """End all processes and return when they are gone: SIGTERM, then SIGKILL after `grace` seconds (0: at once)."""
         seen: list[ProcessNews] = []
         if grace > 0:
             self._signal_all(signal.SIGTERM)

@@ -1,6 +1,6 @@
-"""The spare processes of a job (`--spares`): keeps as many as asked for and lets one go when a worker is replaced.
+"""The spare processes of a job (`--spares`): keeps as many as asked for, and turns one into a worker when needed.
 
-They are no workers before they go, and end with the job. Not here: what happens in such a process (`spare`).
+Spares end with the job. Not here: what happens inside such a process (`entry.spare`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from shoal.errors import ShoalError
 from shoal.launching.processes.running import JobProcess, Processes
 from shoal.launching.processes.specs import Job, spare_process
 
-REFILL = 3.0  # seconds after one was used or ended that the next is started: the one that goes has precedence
+REFILL = 3.0  # seconds between the use or end of a spare and the next start: the new worker has precedence
 MOST_FAILURES = 5  # spares in a row that end before they are ready, after which no more are started
 
 
@@ -26,11 +26,11 @@ class Spares:
 
     @property
     def next_due(self) -> float | None:
-        """When `refill` has something to do."""
+        """When to call `refill`."""
         return self._due if self._is_short else None
 
     def refill(self, now: float) -> None:
-        """Start those that are missing."""
+        """Start missing spares."""
         while self._is_short and now >= self._due:
             self._start()
 
@@ -38,7 +38,7 @@ class Spares:
         return name in self._is_ready
 
     def printed(self, name: str, lines: tuple[str, ...]) -> None:
-        if any(READY in line for line in lines):  # what it imports may have printed half a line before
+        if any(READY in line for line in lines):  # an import may have printed half a line before
             self._is_ready[name] = True
             self._failures = 0
 
@@ -47,7 +47,7 @@ class Spares:
         self._due = now + REFILL
 
     def go(self, worker: JobProcess, now: float) -> bool:
-        """Make a spare that worker's process; False if none is ready."""
+        """Turn a spare into that worker; False if none is ready."""
         name = next((name for name, is_ready in self._is_ready.items() if is_ready), None)
         if name is None:
             return False
@@ -66,7 +66,7 @@ class Spares:
         planned = spare_process(self._job, self._count)
         try:
             self._processes.start(planned)
-        except ShoalError:  # no spare is no misfortune
+        except ShoalError:  # the job can do without a spare
             self._failures += 1
         else:
             self._is_ready[planned.name] = False

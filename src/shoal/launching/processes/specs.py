@@ -1,4 +1,4 @@
-"""Which processes a job on this machine consists of, with their commands and variables. Starts nothing."""
+"""The processes of a job, with their commands and variables. Starts nothing."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ RECORD_SECONDS = 2.0  # that the coordinator may outlive a killed launcher, to w
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be run, settled before anything starts."""
+    """What to run, decided before anything starts."""
 
     config: JobConfig
     script: str
     arguments: tuple[str, ...]
     run_dir: Path
     token_file: Path
-    coordinator: Address  # where it listens, with its real port
-    group_key_file: Path | None = None  # with the key of the job's own servers; None: it starts none
-    threads: int = 0  # of each worker, where the settings are not to say so
+    coordinator: Address  # where the coordinator listens, with its real port
+    group_key_file: Path | None = None  # with the key of the job's own servers; None: the job starts none
+    threads: int = 0  # of each worker; overrides the settings if not 0
     master_port: int = 0  # on this machine, for torch's own store, which only plain torch scripts use
     record_start: int = 0  # bytes that earlier runs of a resumed job have left in events.jsonl
     servers: str = ""  # where workers find the keeper of the parameter servers; empty: there are none
-    space: str = ""  # the job's name there
+    space: str = ""  # the job's name on those servers
 
 
 def check_size(config: JobConfig) -> None:
@@ -70,8 +70,9 @@ def server_name(server: int) -> str:
 
 
 def coordinator_process(job: Job, listener: socket.socket, lock: FileIO) -> JobProcess:
-    """It inherits the listening socket, and the lock of the run directory, which is free when both are gone."""
-    # -P: the current folder may hold a module with a name of the standard library's.
+    """The coordinator inherits the listening socket and the lock of the run directory, which it holds with the
+    launcher."""
+    # -P: a module in the current folder may have the name of one of the standard library.
     command = (
         *(sys.executable, "-P", "-m", "shoal", "coordinator", f"--listen-fd={listener.fileno()}"),
         *(f"--lock-fd={lock.fileno()}", f"--token-file={job.token_file}", f"--config={job.run_dir / 'config.toml'}"),
@@ -86,12 +87,12 @@ def coordinator_process(job: Job, listener: socket.socket, lock: FileIO) -> JobP
 
 
 def worker_processes(job: Job) -> list[JobProcess]:
-    """Those that a job begins with."""
+    """The workers that a job begins with."""
     return [worker_process(job, worker, place=worker) for worker in range(job.config.workers)]
 
 
 def worker_process(job: Job, worker: int, *, place: int) -> JobProcess:
-    """`place`, from 0 to workers - 1, is its own as long as it runs; its number is its own for ever."""
+    """`place`: from 0 to workers - 1; reused when the worker is gone, unlike its number."""
     spec = ProcessSpec(
         name=worker_name(worker),
         command=(sys.executable, job.script, *job.arguments),
@@ -105,17 +106,17 @@ def worker_process(job: Job, worker: int, *, place: int) -> JobProcess:
 class ServerPlan:
     """What the parameter servers of one group have in common."""
 
-    keeper: Address  # where they find it on this machine
+    keeper: Address  # where servers find the keeper on this machine
     token_file: Path
-    logs: Path | None  # folder; None: what they print is kept nowhere
+    logs: Path | None  # folder; None: output is not kept
     listen: str  # host
-    memory: int  # bytes that each may hold
+    memory: int  # bytes that each server may hold
 
 
 def server_process(plan: ServerPlan, server: int) -> JobProcess:
-    """One thread each: a server is a loop that many wait for, and the others need the cores.
+    """One thread per server: a server is a single loop, and other processes need the cores.
 
-    No GPU: servers compute on the CPU, and torch's optimizers would take hold of one where they see it.
+    No GPU: servers compute on the CPU, and torch's optimizers would occupy any GPU that they see.
     """
     command = (
         *(sys.executable, "-P", "-m", "shoal", "server", f"--keeper={plan.keeper}"),
@@ -131,7 +132,7 @@ def server_process(plan: ServerPlan, server: int) -> JobProcess:
 
 
 def spare_process(job: Job, number: int) -> JobProcess:
-    """It waits to be told, through its standard input, which worker it is."""
+    """A process that waits until its standard input says which worker it becomes."""
     spec = ProcessSpec(
         name=f"spare {number}",
         command=(sys.executable, "-P", "-m", "shoal.entry.spare"),
@@ -167,8 +168,8 @@ def default_threads(workers: int) -> int:
 def held_port() -> socket.socket:
     """A free port for torch's own store, held until the socket is closed.
 
-    It is bound and does not listen: rank 0, which allows to use an address again as servers do, can listen there, while
-    the system gives the port to nobody else who asks for any.
+    The socket is bound but does not listen. So rank 0, which sets SO_REUSEADDR as servers do, can listen there, while
+    the system gives the port to no other process that asks for any free one.
     """
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -176,14 +177,14 @@ def held_port() -> socket.socket:
     return holder
 
 
-ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  where to find, on the same machine, who listens there
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  the address to use on the same machine
 
 
 def reachable(bound: Address) -> Address:
-    """Where processes on this machine find who listens there."""
+    """The address at which processes on this machine reach a listener that is bound there."""
     return Address(host=ANYWHERE.get(bound.host, bound.host), port=bound.port)
 
 
 def public(bound: Address) -> Address:
-    """Where processes on any machine that may come find who listens there."""
+    """The address at which processes on other machines reach a listener that is bound there."""
     return Address(socket.gethostname(), bound.port) if bound.host in ANYWHERE else bound

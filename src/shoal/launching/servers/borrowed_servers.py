@@ -32,7 +32,7 @@ class BorrowedServersConfig:
 
 class BorrowedServers(ServerSide):
     def __init__(self, config: BorrowedServersConfig) -> None:
-        """Opens the space. AddressUnavailable when nobody listens, Refused with the keeper's words."""
+        """Opens the space. AddressUnavailable if nobody listens, Refused with the keeper's reason."""
         self._config = config
         self._answers: queue.SimpleQueue[GroupStatus | ShoalError] = queue.SimpleQueue()
         self._over = threading.Event()
@@ -42,8 +42,8 @@ class BorrowedServers(ServerSide):
         self._rhythm = Rhythm()
         self._is_closed = False
         with self._client() as client:
-            with contextlib.suppress(Refused):  # there is none, usually
-                client.close_space(config.space.job)  # of this run directory's last launcher, which was killed
+            with contextlib.suppress(Refused):  # usually there is none
+                client.close_space(config.space.job)  # left by this run directory's last launcher, if it was killed
             client.open_space(config.space)
         self._asking = threading.Thread(target=self._ask, name="shoal-servers", daemon=True)
         self._asking.start()

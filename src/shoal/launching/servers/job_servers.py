@@ -1,6 +1,6 @@
-"""Which parameter servers a job has: none, its own, or a name space in a group that runs.
+"""Which parameter servers a job has: none, its own, or a name space in a running group.
 
-Imports of the server group are made only by jobs that have one. Not here: what happens to them while the job runs
+Only jobs with servers import the server group's modules. Not here: what happens to the servers while the job runs
 (`own_servers`, `borrowed_servers`).
 """
 
@@ -17,6 +17,7 @@ from shoal.launching.disk.job_token import read_group_token, token_file
 from shoal.launching.processes.running import Processes
 from shoal.launching.processes.specs import Job, public
 from shoal.launching.servers.server_side import NoServers, ServerSide
+from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.settings.setting_checks import size_of
 from shoal.values import Address
 from shoal.wire.derived_keys import group_key, space_key
@@ -25,8 +26,8 @@ CHECK_SECONDS = 10.0  # for a group to answer before anything is started
 
 
 def check_group(config: JobConfig) -> None:
-    """A group that cannot be reached, or turns this job away, is said before anything is made or started."""
-    if (address := config.server_group) is None:
+    """Report a group that cannot be reached, or turns this job away, before anything is made or started."""
+    if (address := config.of(ParameterServerSettings).server_group) is None:
         return
     from shoal.parameters.keeper.keeper_client import KeeperClient
 
@@ -35,44 +36,44 @@ def check_group(config: JobConfig) -> None:
 
 
 def space_name(run_dir: Path) -> str:
-    """The job's name among the jobs of a group: of one run directory always the same, of two never."""
+    """The job's name in a group: always the same for one run directory, never the same for two."""
     where = f"{socket.gethostname()}:{run_dir.resolve()}"
     return f"{run_dir.resolve().name[:80]}-{hashlib.blake2b(where.encode(errors='replace'), digest_size=4).hexdigest()}"
 
 
 def group_key_file(config: JobConfig, token: str, stack: contextlib.ExitStack) -> Path | None:
-    """For servers that the job starts itself: a private file with what they hold in place of the job's token."""
-    if config.strategy != "parameter-server" or config.server_group is not None:
+    """For servers that the job starts itself: a private file with the key that they get instead of the job's token."""
+    if not config.has(ParameterServerSettings) or config.of(ParameterServerSettings).server_group is not None:
         return None
     return stack.enter_context(token_file(group_key(token)))
 
 
 def open_servers(job: Job, processes: Processes, token: str, stack: contextlib.ExitStack) -> tuple[ServerSide, str]:
     """The job's servers, which `stack` closes, and where workers find their keeper."""
-    config = job.config
-    if config.strategy != "parameter-server":
+    settings = job.config.of(ParameterServerSettings)
+    if not job.config.has(ParameterServerSettings):
         return NoServers(), ""
-    if config.server_group is not None:
-        return _borrowed(job, config.server_group, token, stack), str(config.server_group)
+    if settings.server_group is not None:
+        return _borrowed(job, settings.server_group, token, stack), str(settings.server_group)
     from shoal.launching.servers.own_servers import OwnServers, OwnServersConfig
     from shoal.parameters.keeper.keeper import KeeperConfig
     from shoal.parameters.keeper.space_terms import SpaceTerms
 
     assert job.group_key_file is not None, "a job that starts servers has made one"
-    host = parse_address(config.address, named="--address").host
+    host = parse_address(job.config.address, named="--address").host
     servers = OwnServers(
         OwnServersConfig(
             keeper=KeeperConfig(
                 listen=Address(host, 0),
                 token=group_key(token),
-                expected=config.server_count,
-                replicas=config.replicas,
+                expected=settings.server_count,
+                replicas=settings.replicas,
                 spaces=(SpaceTerms(job.space, space_key(token, job.space)),),
-                silence_limit=config.server_limit,
+                silence_limit=settings.server_limit,
             ),
             token_file=job.group_key_file,
             logs=job.run_dir / "logs",
-            memory=config.server_memory,
+            memory=settings.server_memory,
             space=job.space,
         ),
         processes,
@@ -85,7 +86,8 @@ def _borrowed(job: Job, keeper: Address, token: str, stack: contextlib.ExitStack
     from shoal.launching.servers.borrowed_servers import BorrowedServers, BorrowedServersConfig
     from shoal.parameters.keeper.space_terms import SpaceTerms
 
-    quota = size_of(job.config.server_quota, named="--server-quota") if job.config.server_quota else 0
+    limit = job.config.of(ParameterServerSettings).server_quota
+    quota = size_of(limit, named="--server-quota") if limit else 0
     space = SpaceTerms(job.space, space_key(token, job.space), quota)
     servers = BorrowedServers(BorrowedServersConfig(keeper, _group_token(job.config), space))
     stack.callback(servers.close)
@@ -93,4 +95,4 @@ def _borrowed(job: Job, keeper: Address, token: str, stack: contextlib.ExitStack
 
 
 def _group_token(config: JobConfig) -> str:
-    return read_group_token(Path(config.servers_token), named="--servers-token")
+    return read_group_token(Path(config.of(ParameterServerSettings).servers_token), named="--servers-token")

@@ -1,7 +1,7 @@
 """Parameter servers as processes of this machine, and their keeper as a thread of this process.
 
-For the launcher of one job and for `shoal servers start`. Starts, replaces and lists them; what the keeper says comes
-through a queue, as it speaks from its own thread. Not here: who is replaced when (`server_posts`, pure).
+For the launcher of one job and for `shoal servers start`. Starts, replaces and lists the servers. The keeper has a
+thread of its own, so its news comes through a queue. Not here: which server is replaced when (`server_posts`, pure).
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from shoal.settings.setting_checks import size_of
 
 MEMORY_SHARE = 0.9  # of what is free when the servers start
 SHOWN_LINES = 15  # of a failed server's output
-ENDING_SECONDS = 5.0  # that a server which has left the group may take to say why, and to end
+ENDING_SECONDS = 5.0  # that a server which has left the group may take to say why and end
 
 
 @dataclass(frozen=True)
 class OwnServersConfig:
     keeper: KeeperConfig
     token_file: Path
-    logs: Path | None  # folder; None: what they print is kept nowhere
-    memory: str = ""  # what each may hold, such as 2GB; empty: an even part of what is free
-    space: str = ""  # whose staleness and clocks are told
+    logs: Path | None  # folder; None: output is not kept
+    memory: str = ""  # that each server may hold, such as 2GB; empty: an even part of the free memory
+    space: str = ""  # the job whose staleness and clocks are reported
 
 
 class OwnServers(ServerSide):
     def __init__(self, config: OwnServersConfig, processes: Processes) -> None:
-        """Opens the keeper's socket, AddressUnavailable where that cannot be, and starts the servers."""
+        """Opens the keeper's socket (AddressUnavailable if that fails) and starts the servers."""
         self._config = config
         self._processes = processes
         memory = size_of(config.memory, named="--server-memory") if config.memory else share_of_memory(config)
@@ -64,10 +64,10 @@ class OwnServers(ServerSide):
             memory=memory,
         )
         self._posts = ServerPosts(config.keeper.expected)
-        self._numbers: dict[str, int] = {}  # of those that run, by name
-        self._leaving: dict[str, float] = {}  # those of them that are out of the group, and when they are ended
+        self._numbers: dict[str, int] = {}  # of running servers, by name
+        self._leaving: dict[str, float] = {}  # running servers that have left the group, and when to kill them
         self._seen = Seen()  # since the last look
-        self._coming = 0  # servers on their way, as the keeper was last told
+        self._coming = 0  # the number of starting servers that the keeper was last told
         self._is_ending = False
         self._rhythm = Rhythm()
         self.is_stop_wanted = False  # an administrator has asked for the end of the group
@@ -96,7 +96,7 @@ class OwnServers(ServerSide):
     def take(self, happened: ProcessNews, now: float) -> None:
         if not isinstance(happened, Gone):
             return
-        self._read_news(now)  # that it was asked to go came before it went
+        self._read_news(now)  # first: the keeper may have asked the server to go
         server = self._numbers.pop(happened.name)
         self._leaving.pop(happened.name, None)
         if not self._is_ending and happened.code != 0:
@@ -125,9 +125,9 @@ class OwnServers(ServerSide):
         self._close_bell()
 
     def _heard(self, news: group_events.GroupEvent) -> None:
-        """From the keeper's thread."""
+        """Called from the keeper's thread."""
         self._news.put(news)
-        with contextlib.suppress(OSError):  # full, so that it rings already, or closed
+        with contextlib.suppress(OSError):  # the bell is full, and so rings already, or is closed
             self._ringer.send(b"x")
 
     def _read_news(self, now: float) -> None:
@@ -155,13 +155,13 @@ class OwnServers(ServerSide):
             self._seen.events.append(event)
 
     def _let_go(self, number: int, until: float) -> None:
-        """It is out of the group. Most are ending, and what they say of that and exit with is what people are told."""
+        """A server is out of the group. Most end by themselves, and then their last lines and exit codes are shown."""
         for name, server in self._numbers.items():
             if server == number:
                 self._leaving[name] = until
 
     def _end_leaving(self, now: float) -> None:
-        """One that is stopped or hangs would keep its place from being filled."""
+        """Kill servers that do not end: a stopped or hung server would block its place."""
         for name in [name for name, until in self._leaving.items() if until <= now]:
             del self._leaving[name]
             self._processes.send_signal({name}, signal.SIGKILL)
@@ -203,17 +203,17 @@ class OwnServers(ServerSide):
 
 
 def share_of_memory(config: OwnServersConfig) -> int:
-    """Bytes that each server may hold unless it is said."""
+    """Bytes that each server may hold by default."""
     return int(MEMORY_SHARE * free_memory() / max(1, config.keeper.expected))
 
 
 def free_memory() -> int:
-    """Bytes that this machine, or the control group that this process is in, has left; 0 where nobody says."""
+    """Free bytes of this machine, or of this process's control group; 0 if not known."""
     found = []
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         found.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]))
-    with contextlib.suppress(OSError, ValueError):  # also where it has no limit, which reads "max"
+    with contextlib.suppress(OSError, ValueError):  # a group without a limit reads "max"
         group = Path("/sys/fs/cgroup")
         limit = int((group / "memory.max").read_text(encoding="ascii"))
         found.append(max(0, limit - int((group / "memory.current").read_text(encoding="ascii"))))

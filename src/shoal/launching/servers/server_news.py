@@ -1,6 +1,7 @@
-"""What a group of parameter servers says, as events of a job. Pure.
+"""News of a group of parameter servers as events of a job. Pure.
 
-Covers the keeper's own events, its figures, and, for a group that somebody else keeps, what two of its maps differ in.
+Sources are the keeper's own events, its figures, and, for a group that somebody else runs, the differences between two
+of its maps.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from shoal.transport.connection.door import interception
 from shoal.values import Departure, Server, ServerLoad, ServerMap
 from shoal.wire.keeper_messages import GroupStatus
 
-MOST_STALENESS = 64  # columns of the histogram; the last one holds all that are staler
+MOST_STALENESS = 64  # columns of the histogram; the last one also holds all higher values
 
 
 def event_of(news: group_events.GroupEvent, space: str) -> AnyEvent | None:
-    """None for what is no business of this job."""
+    """None for news that does not concern this job."""
     match news:
         case group_events.ServerJoined(server=server):
             return _joined(server)
@@ -46,7 +47,7 @@ def event_of(news: group_events.GroupEvent, space: str) -> AnyEvent | None:
 
 
 def differences(before: ServerMap | None, after: ServerMap | None, seconds: float) -> list[AnyEvent]:
-    """What happened between two maps, the later of which came `seconds` after the earlier was last seen."""
+    """What happened between two maps; the later one came `seconds` after the earlier one was last seen."""
     if after is None or (before is not None and before.version >= after.version):
         return []
     known = {} if before is None else {server.number: server for server in before.servers}
@@ -59,7 +60,7 @@ def differences(before: ServerMap | None, after: ServerMap | None, seconds: floa
 
 
 def measured(status: GroupStatus, space: str) -> ServersMeasured | None:
-    """None before there is anything to tell."""
+    """None while there are no figures yet."""
     spoken = [(number, figures) for number, figures in sorted(status.figures) if figures.seconds > 0]
     if status.map is None or not spoken:
         return None

@@ -1,9 +1,9 @@
-"""The posts of a group's parameter servers on this machine: who has one, and when the next process is started. Pure.
+"""The posts of a group's parameter servers on this machine: which servers run, and when to start the next. Pure.
 
-A server that ends without having been asked to is replaced under the next number, which is never given again. Servers
-that end before they have joined the group are waited for longer and longer, and given up after a few in a row; one blow
-that hits several of them counts once. The caller says what time it is. Not here: what a loss means for the parameters,
-which is the keeper's.
+A server that ends without having been asked to is replaced under the next number; numbers are never reused. If servers
+end before they have joined the group, the pauses before the next start grow, and after a few in a row no more are
+started; one cause that hits several servers counts once. The caller passes the time. Not here: what a loss means for
+the parameters, which the keeper decides.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 from shoal.launching import texts
 
-PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0)  # seconds before the next try, by how many in a row never joined
-MOST_FRUITLESS = 5  # in a row that never joined, after which no more are started
-MOST_LOSSES = 50  # within
-LOSSES_WITHIN = 60.0  # seconds, after which no more are started
-START_SECONDS = 180.0  # after which nobody counts on a started server that has not joined
+PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0)  # seconds before the next start, by how many rounds in a row never joined
+MOST_FRUITLESS = 5  # rounds in a row that never joined; after these no more servers are started
+MOST_LOSSES = 50  # within `LOSSES_WITHIN`; after one more no more servers are started
+LOSSES_WITHIN = 60.0  # seconds
+START_SECONDS = 180.0  # a server that has not joined after this time is not expected any more
 
 
 @dataclass(frozen=True)
 class Opening:
-    """A server is to be started."""
+    """A server to start."""
 
     server: int
     reason: str  # empty for the first ones
@@ -36,20 +36,20 @@ class _Vacancy:
 
 class ServerPosts:
     def __init__(self, count: int) -> None:
-        self._count = count  # that the group began with
+        self._count = count  # servers with which the group began
         self._next = 0
         self._vacancies = [_Vacancy(0.0, "")] * count
         self._running: set[int] = set()
-        self._starting: dict[int, float] = {}  # those of them that have never joined, and when they were started
-        self._joined: set[int] = set()  # of those
+        self._starting: dict[int, float] = {}  # running servers that have never joined: when they were started
+        self._joined: set[int] = set()  # running servers that have joined the group
         self._ever_joined = 0
-        self._leaving: set[int] = set()  # asked to go
-        # Rounds in a row of servers that never joined. Those that ran already when the last round was counted belong to
-        # it: one blow may hit them all.
+        self._leaving: set[int] = set()  # servers that were asked to go
+        # Rounds in a row of servers that never joined. A server that already ran when the last round was counted
+        # belongs to that round: one cause may hit all of them.
         self._fruitless = 0
         self._counted = -1  # number of the newest server when a round was last counted
         self._losses: deque[float] = deque(maxlen=MOST_LOSSES)
-        self.given_up = ""  # why no more are started
+        self.given_up = ""  # why no more servers are started
 
     @property
     def running(self) -> tuple[int, ...]:
@@ -57,17 +57,17 @@ class ServerPosts:
 
     @property
     def serving(self) -> tuple[int, ...]:
-        """Those of the running ones that have joined the group."""
+        """Running servers that have joined the group."""
         return tuple(sorted(self._joined))
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether nobody can be served any more: the group never got complete, or nobody of it is left."""
+        """Whether the group can serve no job any more: it was never complete, or no server is left."""
         return bool(self.given_up) and (self._ever_joined < self._count or not self._joined)
 
     @property
     def next_due(self) -> float | None:
-        """When `take_due` has something to say next."""
+        """When the next server is due."""
         return None if self.given_up else min((vacancy.due for vacancy in self._vacancies), default=None)
 
     def coming(self, now: float) -> int:
@@ -76,7 +76,7 @@ class ServerPosts:
         return fresh + (0 if self.given_up else len(self._vacancies))
 
     def take_due(self, now: float) -> list[Opening]:
-        """Who is to be started now; each counts as running from here on."""
+        """Servers to start now; each counts as running from here on."""
         due = [] if self.given_up else [vacancy for vacancy in self._vacancies if vacancy.due <= now]
         opened = []
         for vacancy in due:
@@ -95,16 +95,16 @@ class ServerPosts:
             self._fruitless = 0
 
     def more(self, count: int, now: float) -> None:
-        """Somebody asks for more servers than there are."""
+        """An administrator asks for more servers."""
         self._vacancies += [_Vacancy(now, "more servers were asked for")] * count
         self.given_up = ""
 
     def leaving(self, server: int) -> None:
-        """It was asked to go and is not to be replaced."""
+        """The server was asked to go: do not replace it."""
         self._leaving.add(server)
 
     def exited(self, server: int, how: str, now: float) -> bool:
-        """False for one that was asked to go."""
+        """False for a server that was asked to go."""
         self._running.discard(server)
         self._starting.pop(server, None)
         is_useful = server in self._joined

@@ -1,4 +1,4 @@
-"""What the launcher knows of a job's parameter servers: an interface, and the job that has none.
+"""A job's parameter servers as the launcher sees them: an interface, and `NoServers` for jobs without.
 
 Implementations: `own_servers` (processes of this machine) and `borrowed_servers` (a group that somebody else runs).
 Driven by the launcher's thread; nothing here blocks. Not here: the servers themselves.
@@ -13,7 +13,7 @@ from shoal.events import AnyEvent, ServersMeasured
 from shoal.launching.processes.running import ProcessNews, Source
 
 MEASURED_EVERY = 1.0  # seconds between two looks at the servers' figures
-RECORDED_EVERY = 5.0  # seconds between two of them in the job's record
+RECORDED_EVERY = 5.0  # seconds between two figures in the job's record
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Seen:
 
     events: list[AnyEvent] = field(default_factory=list)  # for the record and the screen
     shown: list[ServersMeasured] = field(default_factory=list)  # for the screen alone
-    lines: list[str] = field(default_factory=list)  # for the screen: what servers printed, and words about them
+    lines: list[str] = field(default_factory=list)  # for the screen: the servers' output, and lines about them
     failure: str = ""  # why the job cannot go on
 
 
@@ -34,7 +34,7 @@ class ServerSide(ABC):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """What is readable when `look` has something to hand out."""
+        """Readable when `look` has something to return."""
         return ()
 
     @property
@@ -47,18 +47,18 @@ class ServerSide(ABC):
         return False
 
     def take(self, happened: ProcessNews, now: float) -> None:  # noqa: B027  most have no processes
-        """Something happened to a process that `owns` said yes to."""
+        """Something happened to a process that this side `owns`."""
 
     @abstractmethod
     def look(self, now: float) -> Seen:
-        """Start what is missing, and say what happened."""
+        """Start missing servers, and return what happened."""
 
     def cease(self) -> None:  # noqa: B027  most have no processes
-        """The job is ending: nobody is replaced any more."""
+        """The job is ending: replace no more servers."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release everything but the processes, which are the engine's to end. Safe to call twice."""
+        """Release everything but the processes, which the engine ends. Safe to call twice."""
 
 
 class NoServers(ServerSide):

@@ -1,1 +1,1 @@
-"""What the launcher does about exits, signals and the coordinator's words. Pure."""
+"""What the launcher does about exits, signals and the coordinator's messages. Pure."""

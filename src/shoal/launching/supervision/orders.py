@@ -1,4 +1,4 @@
-"""What the launcher's supervisor is told and what it says: frozen facts and instructions. Decides nothing."""
+"""Inputs and outputs of the launcher's supervisor: frozen facts and instructions. Decides nothing."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class WorkerExited:
 
 @dataclass(frozen=True)
 class CoordinatorExited:
-    """Its process ended, or it does not answer, and all it had said was handed over before."""
+    """The coordinator's process ended or does not answer; all its messages were handed over before."""
 
     how: str  # "was killed by SIGKILL"
-    may_return: bool = True  # False: it gave up by itself before it had answered once
+    may_return: bool = True  # False: it exited by itself before its first answer
 
 
 @dataclass(frozen=True)
 class CoordinatorBack:
-    """It answers: for the first time, or again, and then it may have missed what it was told last."""
+    """The coordinator answers: for the first time, or again, and then it may have missed the last messages to it."""
 
 
 @dataclass(frozen=True)
@@ -78,21 +78,21 @@ class AskForNumber:
 
 @dataclass(frozen=True)
 class StartWorker:
-    """Start a process, or let a spare one go."""
+    """Start a process, or turn a spare into this worker."""
 
     worker: int
-    place: int  # 0..workers-1: which of the job's places on this machine it has
+    place: int  # 0..workers-1: the worker's place on this machine
     reason: str
 
 
 @dataclass(frozen=True)
 class RestartCoordinator:
-    """Start its process again; it goes on with the job."""
+    """Start the coordinator's process again; it goes on with the job."""
 
 
 @dataclass(frozen=True)
 class KillCoordinator:
-    """It runs and does not answer; a new one knows all that it has decided."""
+    """The coordinator runs but does not answer. A new one will know all its decisions."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,12 @@ class AskToStop:
     """Ask the coordinator for an agreed stop."""
 
     reason: str
-    exit_code: int  # of a job that ends by it
+    exit_code: int  # of a job that this stop ends
 
 
 @dataclass(frozen=True)
 class InterruptWorkers:
-    """SIGINT to every worker that runs."""
+    """Send SIGINT to every running worker."""
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,11 @@ class Say:
 
 @dataclass(frozen=True)
 class FinishJob:
-    """The job is over: stop what still runs, then tell the user."""
+    """The job is over: stop all processes, then tell the user."""
 
     exit_code: int
     grace: float  # seconds between SIGTERM and SIGKILL, 0 for SIGKILL at once
-    error: str = ""  # class name from `errors`; empty when all is well or the user wanted the end
+    error: str = ""  # class name from `errors`; empty when all is well or the user stopped the job
     text: str = ""
     lost_worker: int | None = None  # whose last lines belong to the message
 

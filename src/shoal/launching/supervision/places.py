@@ -1,8 +1,8 @@
-"""The places of a job's workers on this machine: who has which, which are to be filled again, and when. Pure.
+"""The places of a job's workers on this machine: which worker has which place, and when to fill a place again. Pure.
 
-There are as many places as `--workers` says. A process that ends without its script being done leaves its place
-vacant; a number is asked for and a new process gets the place under that number. The caller says what time it is. Not
-here: whether the job goes on at all (`supervision`), and giving out numbers, which is the coordinator's.
+There are as many places as `--workers` says. A process that ends before its script is done leaves its place vacant; the
+launcher asks for a number, and a new process gets the place under that number. The caller passes the time. Not here:
+whether the job goes on at all (`supervisor`), and giving out numbers, which the coordinator does.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from dataclasses import dataclass
 
 from shoal.launching import texts
 
-PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0)  # seconds before the next try, by how many rounds in a row came to nothing
+PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0)  # seconds before the next start, by how many rounds in a row were fruitless
 
 
 class _State(enum.Enum):
     RUNS = enum.auto()
-    ENDED = enum.auto()  # its process ended with 0; only the coordinator knows whether the script was done
+    ENDED = enum.auto()  # the process ended with 0; only the coordinator knows whether its script was done
     DONE = enum.auto()  # its script was done
     VACANT = enum.auto()
     ASKED = enum.auto()  # a number for the next process has been asked for
-    GIVEN_UP = enum.auto()  # the job turned away every process that was started for it
+    GIVEN_UP = enum.auto()  # the job turned away several processes in a row that were started for this place
 
 
 @dataclass
 class _Place:
-    worker: int  # who has it, or had it last
+    worker: int  # the worker that has the place, or had it last
     state: _State = _State.RUNS
-    due: float = 0.0  # while vacant: when it is to be filled
-    since: float = 0.0  # while asked: since when
-    why: str = ""  # it is vacant: how its last process ended
+    due: float = 0.0  # while vacant: when to fill the place
+    since: float = 0.0  # while asked: when the number was asked for
+    why: str = ""  # while vacant: how the last process ended
     refusals: int = 0  # processes in a row that the job turned away
 
 
@@ -45,18 +45,18 @@ class FilledPlace:
 
 class WorkerPlaces:
     def __init__(self, workers: int, most_refusals: int = 3) -> None:
-        """A place is given up after so many processes in a row that the job turned away: the next would be too."""
+        """A place is given up after `most_refusals` processes in a row were turned away: the next would be too."""
         self._most_refusals = most_refusals
         self._first = workers
         self._places = [_Place(worker) for worker in range(workers)]
-        self._left: set[int] = set()  # their scripts were done
+        self._left: set[int] = set()  # workers whose scripts were done
         self._handed_over: set[int] = set()
-        self._useful: set[int] = set()  # have applied a step
-        # Rounds in a row of processes that were started later and ended without having applied a step. Those that ran
-        # already when the last round was counted belong to it: one blow may hit them all.
+        self._useful: set[int] = set()  # workers that have applied a step
+        # Rounds in a row of replacements that ended without an applied step. A process that already ran when the last
+        # round was counted belongs to that round: one cause may hit all of them.
         self._fruitless = 0
         self._newest = workers - 1  # number of the newest process
-        self._counted = workers - 1  # what that was when a round was last counted
+        self._counted = workers - 1  # number of the newest process when a round was last counted
 
     @property
     def running(self) -> set[int]:
@@ -70,12 +70,12 @@ class WorkerPlaces:
 
     @property
     def next_due(self) -> float | None:
-        """When `take_due` has something to say next."""
+        """When the next place is due."""
         return min((place.due for place in self._places if place.state is _State.VACANT), default=None)
 
     @property
     def asked_since(self) -> float | None:
-        """How long the coordinator has owed an answer."""
+        """Since when the coordinator has owed an answer."""
         return min((place.since for place in self._places if place.state is _State.ASKED), default=None)
 
     @property
@@ -96,7 +96,7 @@ class WorkerPlaces:
             self._vacate(place, now)
 
     def has_left(self, worker: int, *, is_handover: bool, now: float) -> None:
-        """The coordinator says so, before or after the process was seen to end."""
+        """The coordinator says that a worker left, before or after its process was seen to end."""
         (self._handed_over if is_handover else self._left).add(worker)
         place = self._of(worker)
         if place is None or place.state is _State.RUNS:
@@ -108,13 +108,16 @@ class WorkerPlaces:
             self._vacate(place, now)
 
     def has_died(self, worker: int, now: float) -> None:
-        """The coordinator says so. A process that is still there keeps its place."""
+        """The coordinator says that a worker died. A process that still runs keeps its place."""
         place = self._of(worker)
         if place is not None and place.state is _State.ENDED:
             self._vacate(place, now)
 
     def was_turned_away(self, worker: int) -> str:
-        """The coordinator says so, before or after the process was seen to end. What to say of a place given up."""
+        """The coordinator turned a worker away, before or after its process was seen to end.
+
+        Returns what to tell the user if the place is given up.
+        """
         place = self._of(worker)
         if place is None:
             return ""
@@ -133,26 +136,26 @@ class WorkerPlaces:
             self._fruitless = 0
 
     def take_due(self, now: float) -> int:
-        """How many numbers are to be asked for."""
+        """How many numbers to ask for."""
         due = [place for place in self._places if place.state is _State.VACANT and place.due <= now]
         for place in due:
             place.state, place.since = _State.ASKED, now
         return len(due)
 
     def ask_again(self, now: float) -> None:
-        """Whoever was asked is gone, and may not have answered."""
+        """The coordinator is gone and may not have answered: ask the next one."""
         for place in self._places:
             if place.state is _State.ASKED:
                 place.state, place.due = _State.VACANT, now
 
     def wait_anew(self, now: float) -> None:
-        """Whoever was asked could not answer until now, or cannot from now on."""
+        """The coordinator could not answer until now, or cannot from now on: its time starts again."""
         for place in self._places:
             if place.state is _State.ASKED:
                 place.since = now
 
     def give(self, worker: int) -> FilledPlace | None:
-        """A number has been given. None when nobody needs it any more."""
+        """The coordinator gave a number. None if no place needs it any more."""
         for index, place in enumerate(self._places):
             if place.state is _State.ASKED:
                 reason = place.why

@@ -1,8 +1,8 @@
-"""What the launcher does about exits, signals and the coordinator's words: pure, facts in, instructions out.
+"""What the launcher does about exits, signals and the coordinator's messages: pure, facts in, instructions out.
 
-No clock, process or socket: the caller says what time it is and carries out what comes back. Covers replacing workers
-and the coordinator, stopping, and the end. Not here: whether a death ends the job, which the coordinator decides, and
-which place is filled when (`places`).
+No clock, process or socket: the caller passes the time and carries out the instructions. Decides about replacing
+workers and the coordinator, about stopping, and about the end. Not here: whether a death ends the job, which the
+coordinator decides, and when a place is filled (`places`).
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ from shoal.wire.messages import Ended, Enlisted
 
 CLEAN_STOP = 10.0  # seconds that a job may take to stop after Ctrl-C, and after its checkpoint
 SAVING_STOP = 600.0  # seconds from Ctrl-C on that it may take with a checkpoint
-ECHO = 2.0  # seconds that the coordinator may take to confirm a stop: until then nobody knows who has joined
+ECHO = 2.0  # seconds that the coordinator may take to confirm a stop: only then is it known which workers have joined
 SOFT_STOP = 0.5  # seconds between SIGTERM and SIGKILL
 LAST_WORD = 2.0  # seconds that the coordinator may take to end a job whose processes are all gone
-SAVING_WORD = 32.0  # the same while a checkpoint is open: it waits 30 s for a publication
-DISK_WORD = 15.0  # the same while it cannot write decisions: it waits 10 s for the disk
-ANSWER = 40.0  # seconds that it may take to give a number; the end of a job may come first, with a publication
+SAVING_WORD = 32.0  # the same while a checkpoint is open: the coordinator waits 30 s for a publication
+DISK_WORD = 15.0  # the same while it cannot write decisions: the coordinator waits 10 s for the disk
+ANSWER = 40.0  # seconds that it may take to give a number; the end of a job, with a publication, may come first
 RESTARTS = 10  # of the coordinator, within
 RESTARTS_WITHIN = 60.0  # seconds
 
@@ -69,23 +69,23 @@ class Supervisor:
     def __init__(self, workers: int, max_failures: int = 3) -> None:
         self._places = WorkerPlaces(workers, max_failures)
         self._codes: dict[int, int] = {}  # exit codes by worker
-        self._told: dict[int, int] = {}  # those of them that are the coordinator's business
+        self._told: dict[int, int] = {}  # exit codes that the coordinator must be told of
         self._joined: set[int] = set()
         self._in_job: set[int] = set()  # joined, and neither left nor lost
         self._own = set(range(workers))  # started here; others may come from elsewhere
         self._died: int | None = None  # the last worker that the coordinator declared dead
         self._ended: Ended | None = None
         self._is_connected = False  # the coordinator answers
-        self._waits_for_disk = False  # the coordinator does, and can decide nothing meanwhile
-        self._restarts: deque[float] = deque(maxlen=RESTARTS)  # when it was started again
+        self._waits_for_disk = False  # the coordinator waits for a disk and can decide nothing meanwhile
+        self._restarts: deque[float] = deque(maxlen=RESTARTS)  # when the coordinator was started again
         self._saving: set[str] = set()  # checkpoints that were started and are neither published nor lost
         self._stopping: signal.Signals | None = None  # the signal that asked for a stop
-        self._stop_limit = math.inf  # when a stop has taken too long, whatever it is about
-        self._stop_by = math.inf  # when this stop has
-        self._word_by = math.inf  # when the coordinator has had its time for the last word
+        self._stop_limit = math.inf  # latest end of any stop, even one that writes a checkpoint
+        self._stop_by = math.inf  # latest end of this stop
+        self._word_by = math.inf  # until when the coordinator may end the job by itself
         self._is_closing = False  # the workers stop by themselves
         self._interrupted_workers = False
-        # While stopping: when it is taken for granted that no worker has joined; None: it is known whether one has.
+        # While stopping: from when on to assume that no worker has joined; None: it is known whether one has.
         self._echo_by: float | None = None
         self._insisted = False  # a second signal came
         self._finished = False
@@ -100,18 +100,18 @@ class Supervisor:
 
     @property
     def _answer_by(self) -> float:
-        """When a coordinator that owes a number counts as hung. One that waits for a disk has said so, and does not."""
+        """When a coordinator that owes a number counts as hung. One that said it waits for a disk does not."""
         asked = self._places.asked_since
         return math.inf if asked is None or self._waits_for_disk else asked + ANSWER
 
     @property
     def is_ending(self) -> bool:
-        """Whether the job ends or is going to, as far as the launcher knows."""
+        """Whether the job ends, or is about to end, as far as the launcher knows."""
         return not self._replaces
 
     @property
     def has_ended(self) -> bool:
-        """Whether the coordinator has said so."""
+        """Whether the coordinator has said that the job ended."""
         return self._ended is not None
 
     def handle(self, fact: Fact, now: float) -> tuple[Instruction, ...]:
@@ -142,11 +142,11 @@ class Supervisor:
                 self._word_by = math.inf
             case Ended() if self._ended is None:
                 self._ended = fact
-                self._saving.clear()  # what it has not published by now it will not publish any more
+                self._saving.clear()  # unpublished checkpoints will not be published any more
                 if self._stopping is not None:
                     self._stop_by = min(now + CLEAN_STOP, self._stop_limit)
             case Signalled() if self._stopping is not None:
-                # A closing terminal sends several SIGHUPs and breaks the output too: nobody insists then.
+                # A closing terminal sends several SIGHUPs and breaks the output too: these are no second request.
                 self._insisted = self._insisted or fact.number in (signal.SIGINT, signal.SIGTERM)
             case Signalled():
                 return self._begin_to_stop(fact.number, now)
@@ -185,7 +185,7 @@ class Supervisor:
             case StopRequested() | StopAgreed():
                 self._is_closing = True
             case Waiting():
-                self._is_closing = False  # those who were to bring it to its end are lost
+                self._is_closing = False  # the workers that were about to end the job are lost
             case _:
                 pass
         return []
@@ -193,14 +193,14 @@ class Supervisor:
     def _exited(self, fact: WorkerExited, now: float) -> list[Instruction]:
         self._codes[fact.worker] = fact.code
         self._places.exited(fact.worker, fact.code, describe_exit(fact.code), now)
-        # Who dies of our own SIGINT was not lost, so the coordinator need not hear of it.
+        # A worker that dies of our own SIGINT is not lost, so the coordinator need not hear of it.
         if self._ended is not None or self._interrupted_workers:
             return []
         self._told[fact.worker] = fact.code
         return [TellExit(fact.worker, fact.code)]
 
     def _connected(self, now: float) -> list[Instruction]:
-        """Whatever the coordinator was told before may have got lost with the one before."""
+        """Repeat what an earlier coordinator was told: it may have been lost with it."""
         self._is_connected = True
         self._places.ask_again(now)
         out: list[Instruction] = [TellExit(worker, code) for worker, code in self._told.items()]
@@ -212,12 +212,12 @@ class Supervisor:
     def _checkpoint(
         self, fact: CheckpointStarted | CheckpointPublished | CheckpointLost, now: float
     ) -> list[Instruction]:
-        """A stop takes the time that a checkpoint needs, and then a moment: for the last one, or to leave."""
+        """A stop may take as long as a checkpoint needs, and then a moment: for the last checkpoint, or to leave."""
         if isinstance(fact, CheckpointStarted):
             self._saving.add(fact.checkpoint)
         else:
             self._saving.discard(fact.checkpoint)
-        if self._word_by != math.inf:  # the coordinator's last word is waited for
+        if self._word_by != math.inf:  # waiting for the coordinator to end the job
             self._word_by = now + self._last_word
         if self._stopping is None:
             return []
@@ -234,7 +234,7 @@ class Supervisor:
         asked = AskToStop(texts.STOP_WORDS[number], _code_of(number))
         if self._in_job or self._waits_for_disk:
             return [asked, *self._stop_gently()]
-        # Some may have joined, and the news be on its way: it comes before the coordinator's word on this stop.
+        # News that a worker joined may be on its way: it comes before the coordinator's answer to this stop.
         self._echo_by = now + ECHO if self._is_connected else math.inf
         return [asked]
 
@@ -252,7 +252,7 @@ class Supervisor:
 
     @property
     def _replaces(self) -> bool:
-        """Whether somebody who is gone is worth replacing."""
+        """Whether lost workers are replaced."""
         return self._ended is None and self._stopping is None and not self._is_closing and not self._finished
 
     def _replace(self, now: float) -> list[Instruction]:
@@ -275,7 +275,7 @@ class Supervisor:
     # The end
 
     def _conclude(self, fact: Fact, now: float) -> list[Instruction]:
-        """The end, if what is known amounts to it."""
+        """Finish the job, if it is over."""
         is_empty = not self._places.running and not (self._replaces and self._places.is_filling)
         is_empty = is_empty and not (self._in_job - self._own)
         if not is_empty:
@@ -302,7 +302,7 @@ class Supervisor:
 
     @property
     def _still_counts(self) -> set[int]:
-        """Workers whose scripts are still busy after a good end; one that never got into the job has nothing to do."""
+        """Workers whose scripts still run after a good end, without those that never got into the job."""
         return self._places.running & (self._places.left if self._joined else self._places.running)
 
     @property
@@ -317,12 +317,12 @@ class Supervisor:
         return FinishJob(ended.exit_code, SOFT_STOP, ended.error, ended.text, lost)
 
     def _by_exit_codes(self) -> FinishJob:
-        """All is well with the job; what the scripts did afterwards counts too. Who was lost before does not."""
+        """The job ended well; exit codes of its scripts count too, but not those of workers that were lost before."""
         counted = self._codes if self._ended is None or not self._joined else self._places.left
         is_good = self._ended is not None and bool(self._joined)
         for worker in sorted(counted):
             code = self._codes.get(worker, 0)
-            # The job has its result, and its record says so: a process that is killed while it goes changes nothing.
+            # The job has its result, and its record says so: a process that is killed while it exits changes nothing.
             if code > 0 or (code < 0 and not is_good):
                 error = ScriptFailed if code > 0 else WorkerLost
                 text = texts.failed_after_training(worker, describe_exit(code))

@@ -26,7 +26,6 @@ from shoal.membership.core.protocol import (
     Program,
     Published,
     PublishFailed,
-    Stored,
     Tick,
 )
 from shoal.membership.core.publishing import Publishing
@@ -108,18 +107,16 @@ class MembershipCore:
         elif known.stop is not None:
             self._stop.remember(known.stop)
         if known.generation is not None:
-            self._go_on(known)
+            self._go_on(known, known.generation.number)
 
-    def _go_on(self, known: Remembered) -> None:
-        assert known.generation is not None
+    def _go_on(self, known: Remembered, number: int) -> None:
         self._generations.remember(known, self._now)
         self._workers = self._generations.workers
         self._finishing.remember(known, self._now)
         self._verdicts.remember(known, self._highest)
         if known.end is None:
-            number = known.generation.number
-            reason = f"the coordinator was started again and goes on with generation {number}"
             workers = tuple(self._generations.members)
+            reason = f"the coordinator was started again and goes on with generation {number}"
             self._audience.note(events.CoordinatorReturned(generation=number, reason=reason, workers=workers))
 
     def handle(self, happened: Input, now: float) -> tuple[Instruction, ...]:
@@ -138,8 +135,6 @@ class MembershipCore:
         elif isinstance(happened, PublishFailed):
             self._publishing.not_published(happened.checkpoint, happened.reason)
         elif isinstance(happened, Noticed):
-            self._audience.note(happened.event)
-        elif isinstance(happened, Stored):
             self._audience.note(happened.event)
             self._clock.heed(happened.event, now)
         else:

@@ -6,7 +6,7 @@ look late, silent or hung.
 
 from __future__ import annotations
 
-from shoal.events import StorageFailed
+from shoal.events import ConnectionIntercepted, StorageFailed
 from shoal.membership.record.storage import StorageEvent
 
 
@@ -19,8 +19,10 @@ class JobClock:
         """The core's time when the caller's is `now`."""
         return (now if self._held_at is None else self._held_at) - self.stood_still
 
-    def heed(self, event: StorageEvent, now: float) -> None:
+    def heed(self, event: StorageEvent | ConnectionIntercepted, now: float) -> None:
         """Stop the clock at a failure that holds decisions up; start it when the file can be written again."""
+        if isinstance(event, ConnectionIntercepted):
+            return
         if event.holds_up and isinstance(event, StorageFailed):
             self._held_at = now if self._held_at is None else self._held_at
         elif event.holds_up:

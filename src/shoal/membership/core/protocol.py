@@ -62,21 +62,17 @@ class PublishFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """News of the files that the coordinator writes. Between `StorageFailed` and `StorageRestored` of a file that
-    holds decisions up, nobody hears what the core decides, so the core's clock stands still."""
-
-    event: StorageEvent
-
-
-@dataclass(frozen=True, slots=True)
 class Noticed:
-    """Something for the record and the watchers that nothing follows from."""
+    """What the coordinator's process has noticed, for the record and the watchers.
 
-    event: ConnectionIntercepted
+    Between `StorageFailed` and `StorageRestored` of a file that holds decisions up, nobody hears what the core decides,
+    so no time passes for it.
+    """
+
+    event: StorageEvent | ConnectionIntercepted
 
 
-Input = Arrived | Closed | Tick | Interrupt | Published | PublishFailed | Stored | Noticed
+Input = Arrived | Closed | Tick | Interrupt | Published | PublishFailed | Noticed
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from shoal.membership.core import reasons
 from shoal.membership.core.roster import Worker
 from shoal.membership.generations.cuts import Cuts, LeftOut
 from shoal.membership.generations.regrouping import Breakup
+from shoal.settings.all_reduce_settings import AllReduceSettings
+from shoal.settings.codec_settings import CodecSettings
 from shoal.values import Generation, Lost
 
 COMING_WAIT = 2.0  # seconds without a new worker after which the first generation does not wait for the rest
@@ -174,8 +176,8 @@ def as_generation(number: int, chosen: Plan, config: JobConfig, past: Past, lost
     return Generation(
         number=number,
         members=tuple(worker.as_member(rank, shares[rank]) for rank, worker in enumerate(chosen.workers)),
-        schedule=config.schedule,
-        codec=config.codec,
+        schedule=config.of(AllReduceSettings).schedule,
+        codec=config.of(CodecSettings).codec,
         reason=chosen.reason,
         carriers=chosen.carriers,
         lost=lost if chosen.carriers else (),  # workers that start from the top run everything anyway

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 from shoal.errors import Refused, WireError
 from shoal.parameters.connections.large_bodies import LargeBodies
 from shoal.parameters.connections.note_reader import NoteReader
-from shoal.transport.connection import name_lookup, near_link
+from shoal.transport.connection import name_lookup, near_link, silence
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.handshake import ConnectorHandshake, Key, ListenerHandshake
 from shoal.transport.connection.introduction import CLOSED, Introduction, begin_to_connect
@@ -30,7 +30,6 @@ from shoal.wire.note import Note
 from shoal.wire.note_frames import encode_note
 from shoal.wire.parameter_messages import AnyNote, Refusal
 
-UNACKNOWLEDGED_MS = 30_000  # a connection whose bytes nobody acknowledged for so long is dead
 TURN_BYTES = 8 * 1024 * 1024  # read from one connection before the others have their turn
 LAST_BYTES = 1024 * 1024  # of a connection that is given up, which are read and thrown away
 MAX_UNREAD_NOTES = 64 * 1024 * 1024  # bytes of heads and bodies that wait for an end that does not read
@@ -93,7 +92,7 @@ class Connection:
     def accepted(cls, endpoint: socket.socket, keys: Callable[[], Iterable[Key]], hearer: Hearer) -> Connection:
         """Of a socket that `accept` gave. `OSError`: it is gone already."""
         endpoint.setblocking(False)
-        _prepare(endpoint)
+        silence.end_when_unacknowledged(endpoint)
         secret_of = lambda purpose: next((key.secret for key in keys() if key.purpose == purpose), None)  # noqa: E731
         met = Introduction(endpoint, ListenerHandshake(secret_of))
         met.open()
@@ -105,7 +104,7 @@ class Connection:
     def connecting(cls, address: Address | Place, key: Key, hearer: Hearer) -> Connection:
         """To whoever listens there. `OSError`: it cannot even be tried. An address by name may take long to find."""
         endpoint = begin_to_connect(name_lookup.find(address) if isinstance(address, Address) else address)
-        _prepare(endpoint)
+        silence.end_when_unacknowledged(endpoint)
         return cls(Introduction(endpoint, ConnectorHandshake(key), is_connected=False), hearer)
 
     @property
@@ -324,8 +323,3 @@ def _words(error: OSError) -> str:
     said = error.strerror or str(error)
     is_closing = isinstance(error, ConnectionResetError | BrokenPipeError) and said != CLOSED
     return f"it closed the connection: {said}" if is_closing else said
-
-
-def _prepare(endpoint: socket.socket) -> None:
-    if endpoint.family in (socket.AF_INET, socket.AF_INET6):
-        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)

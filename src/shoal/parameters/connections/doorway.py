@@ -6,7 +6,6 @@ what is said afterwards.
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import time
 from collections.abc import Callable, Iterable
@@ -27,7 +26,7 @@ class Doorway:
 
     def __init__(self, listen: Address, keys: Callable[[], Iterable[Key]], hearer: Hearer) -> None:
         listener = _listen(listen)
-        host = socket.gethostname() if _is_wildcard(listen.host) else listen.host
+        host = socket.gethostname() if listening.is_wildcard(listen.host) else listen.host
         self.address = Address(host, listener.getsockname()[1])  # for others to connect to
         self._keys = keys
         self._hearer = hearer
@@ -83,13 +82,6 @@ class Doorway:
         connection = Connection.accepted(endpoint, self._keys, self._hearer)
         self._board.add(connection)
         return connection
-
-
-def _is_wildcard(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
 
 
 def _listen(address: Address) -> socket.socket:

@@ -1,7 +1,7 @@
 """A simulated cluster: a schedule's job from its start to its end, with the faults that the schedule has.
 
-Puts the simulated processes together around the live protocol and does to them what the schedule says. Not here: which
-schedules there are (`fault_schedules`), what must be true (`invariants`).
+Puts the simulated processes together around the live protocol and inflicts the schedule's faults on them. Not here:
+which schedules there are (`fault_schedules`), what must be true (`invariants`).
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ class Parts:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of a job that finished as it should."""
+    """Figures of a job that finished as it should."""
 
     seconds: float
     generations: int
     steps: int  # on the way to the result
-    applied: int  # with those that were done again
+    applied: int  # steps, including those that were done again
     checkpoints: int
     restores: int
 
 
 def simulate(schedule: Schedule, parts: Parts | None = None) -> Outcome:
-    """Raises Violation where something that must be true is not."""
+    """Raises Violation if an invariant does not hold."""
     return Cluster(schedule, parts or Parts()).run()
 
 
@@ -70,7 +70,7 @@ class Cluster:
         self.ledger: list[Decision] = []
         self.events: list[tuple[float, AnyEvent]] = []
         self.suffered: list[tuple[float, Fault]] = []
-        self.workers: dict[int, SimulatedWorker] = {}  # by number, the dead too
+        self.workers: dict[int, SimulatedWorker] = {}  # by number, including dead ones
         self._schedule = schedule
         self._parts = parts
         self._late = schedule.late
@@ -243,7 +243,7 @@ def how_to_replay(seed: int) -> str:
 
 
 def replay(schedule: Schedule, parts: Parts | None = None) -> Iterator[str]:
-    """Lines for people. The last one says how it ended; raises Violation after it where something was not true."""
+    """Lines for people; the last one says how the job ended. Then raises Violation if an invariant does not hold."""
     config = schedule.config
     hosts = ", ".join(str(schedule.host_of(worker)) for worker in range(config.workers))
     yield (

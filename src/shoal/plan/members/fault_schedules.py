@@ -1,7 +1,7 @@
 """Faults of a simulated cluster, and random schedules of them: all of a schedule follows from its seed.
 
-A schedule is data: what happens when, to whom. Who exactly is hit depends on who is there at that time, so victims are
-picked by a fraction of those. Not here: doing it (`cluster`).
+A schedule is data: what happens when, to whom. A victim is given as a fraction, which picks one of the workers that
+are there at that time. Not here: carrying a schedule out (`cluster`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shoal.plan.members.model import Task
 from shoal.plan.members.script import Pace
 
 FIRST_FAULT = 0.05  # seconds: some workers have been started, and none has joined
-FAULT_SECONDS = 9.0  # faults begin within so many seconds from then on
+FAULT_SECONDS = 9.0  # faults begin within this time from then on
 MOST_FAULTS = 10
 MOST_LATE, LATE_SECONDS = 3, 1.5  # faults once the first worker is behind its loop, and the seconds in which they begin
 BURST_SECONDS = 0.6  # faults of a burst come this close to each other
@@ -63,9 +63,9 @@ ALL_KINDS = (
 class Fault:
     kind: FaultKind
     at: float  # seconds; of a late fault, after the first worker came behind its loop
-    seconds: float  # that it lasts, where it lasts
-    first: float  # 0 to 1: which of the workers that are there
-    second: float  # which other one
+    seconds: float  # length, for faults that last
+    first: float  # 0 to 1: picks one of the present workers
+    second: float  # picks another one
 
     def __str__(self) -> str:
         what = self.kind.name.lower().replace("_", " ")
@@ -81,7 +81,7 @@ class Schedule:
     task: Task
     pace: Pace
     faults: tuple[Fault, ...]
-    hosts: tuple[int, ...] = ()  # of the workers by number; those beyond, and all where there are none, have one each
+    hosts: tuple[int, ...] = ()  # by worker number; workers without an entry have a host each
     late: tuple[Fault, ...] = ()  # in the code behind the loop
 
     def host_of(self, endpoint: int) -> int:
@@ -111,12 +111,12 @@ def random_schedule(seed: int, kinds: Sequence[FaultKind] = ALL_KINDS) -> Schedu
     pace = Pace(checkpoint_every=random.choice((3, 7, 15)))
     faults = _random_faults(random, kinds, random.randint(0, MOST_FAULTS), FAULT_SECONDS)
     late = _random_faults(random, kinds, random.randint(0, MOST_LATE), LATE_SECONDS)
-    hosts = tuple(random.randrange(1 + workers) for _ in range(2 * workers))  # replacements are on one of them too
+    hosts = tuple(random.randrange(1 + workers) for _ in range(2 * workers))  # of replacements too
     return Schedule(seed, config, task, pace, faults, hosts, late)
 
 
 def _random_faults(random: Random, kinds: Sequence[FaultKind], count: int, within: float) -> tuple[Fault, ...]:
-    """Some by themselves, some in bursts: what goes wrong while something else is being mended is what hurts."""
+    """Single faults and bursts: a fault hurts most while another one is being mended."""
     faults: list[Fault] = []
     for _ in range(count):
         at = FIRST_FAULT + random.random() * within

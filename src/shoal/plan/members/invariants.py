@@ -1,7 +1,7 @@
 """What must be true of every simulated job, whatever fails: checked at each step, each checkpoint and at the end.
 
-The history knows everything that any process ever did, which no process does. A breach is raised as `Violation` with
-the invariant's name. Not here: how a job is simulated (`cluster`).
+The history knows everything that any process ever did; no process knows that much. A breach raises `Violation` with the
+invariant's name. Not here: how a job is simulated (`cluster`).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Violation(Exception):
 class Publication:
     checkpoint: str
     state: ToyState
-    generation: int  # that wrote it
+    generation: int  # the one that wrote it
 
 
 @dataclass(frozen=True)
 class Restore:
     generation: int
-    state: int  # identity of what was gone back to
+    state: int  # identity of the state that the job went back to
 
 
 class History:
@@ -56,16 +56,16 @@ class History:
         self._at: dict[tuple[int, int], ToyState] = {}  # by generation and step
         self._restores: list[Restore] = []
         self._publications: list[Publication] = []
-        self._results: dict[int, ToyState] = {}  # by worker that came to the end of its script
-        self._accepted: dict[int, ToyState] = {}  # of those, by worker whose result counts
+        self._results: dict[int, ToyState] = {}  # by worker at the end of its script
+        self._accepted: dict[int, ToyState] = {}  # by worker, those results that count
         # By attempt and piece: workers that ran this code behind the loop to its end, and whether as the first one.
         self._behind: dict[tuple[int, int], dict[int, bool]] = {}
         self.generations: list[Generation] = []  # decided, in order
-        self.heard = 0  # the newest one that anybody was told of
+        self.heard = 0  # number of the newest one that was told to anybody
 
     @property
     def steps(self) -> int:
-        """Applied ones, those that were done again counted again."""
+        """Applied steps, counted again where they were done again."""
         return len(self._at)
 
     @property
@@ -74,7 +74,7 @@ class History:
 
     @property
     def restores(self) -> int:
-        """Generations that went back to a checkpoint or to the top, after the first."""
+        """How many generations after the first went back to a checkpoint or to the top."""
         return len({restore.generation for restore in self._restores}) - 1
 
     # What happens
@@ -87,7 +87,7 @@ class History:
         self._states[state.identity] = state
 
     def began(self, worker: int, number: int) -> None:
-        """A worker begins a step in a generation, with the leave of its lease."""
+        """A worker begins a step in a generation; its lease allows it."""
         members = next(generation for generation in reversed(self.generations) if generation.number == number).members
         mine = {member.worker for member in members}
         for later in reversed(self.generations):
@@ -98,7 +98,7 @@ class History:
                 raise Violation(ONE_GROUP, text)
 
     def took(self, worker: int, before: ToyState, after: ToyState) -> None:
-        """A worker that brought the job's state goes on with the one that all agreed on."""
+        """A worker replaces the state that it brought by the one that all agreed on."""
         if after.step < before.step:
             raise Violation(FURTHEST, f"worker {worker} goes back from step {before.step} to {after.step}")
 
@@ -125,7 +125,7 @@ class History:
             raise Violation(CURRENT_ONLY, f"{checkpoint} is about to be published in generation {current}")
 
     def published(self, checkpoint: str, generation: int, states: list[ToyState]) -> ToyState:
-        """The one state that all parts are of."""
+        """Returns the one state that all parts belong to."""
         if len({state.identity for state in states}) != 1:
             raise Violation(ONE_STATE, f"the parts of {checkpoint} are of different states")
         self._publications.append(Publication(checkpoint, states[0], generation))
@@ -136,14 +136,14 @@ class History:
         self._behind.setdefault((attempt, piece), {})[worker] = is_first
 
     def finished(self, worker: int, state: ToyState) -> None:
-        """A worker's script is done; whether that counts is for the coordinator to say."""
+        """A worker's script is done; the coordinator decides whether that counts."""
         self._results[worker] = state
 
     def is_accepted(self, worker: int) -> bool:
         return worker in self._accepted
 
     def accepted(self, worker: int) -> None:
-        """The coordinator took note that a worker is done: that is a result."""
+        """The coordinator has accepted that a worker is done: its result counts."""
         current = self.generations[-1]
         if current.rank_of(worker) is None:
             raise Violation(CURRENT_ONLY, f"worker {worker} finished and is not in generation {current.number}")
@@ -152,7 +152,7 @@ class History:
     # At the end
 
     def check_end(self) -> ToyState:
-        """The job says that it finished: the state that it finished with."""
+        """Check a job that says it finished; returns the state that it finished with."""
         if not self._accepted:
             raise Violation(CURRENT_ONLY, "the job finished without a result")
         if len({state.identity for state in self._accepted.values()}) != 1:
@@ -175,7 +175,7 @@ class History:
             raise Violation(RUN_TO_ITS_END, f"workers {sorted(left_out)} have not run the last piece")
 
     def _chain(self, state: ToyState) -> list[ToyState]:
-        """From the result back to the beginning."""
+        """The states from the result back to the beginning."""
         found = [state]
         while found[-1].parent:
             found.append(self._states[found[-1].parent])
@@ -191,7 +191,7 @@ class History:
             raise Violation(EACH_SAMPLE_ONCE, text)
 
     def _check_publications(self, chain: set[int]) -> None:
-        """On the chain, or further along than a checkpoint that the job went back to later."""
+        """Each lies on the chain, or after a checkpoint to which the job went back later."""
         for publication in self._publications:
             if publication.state.identity in chain:
                 continue

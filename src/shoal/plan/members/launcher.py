@@ -1,7 +1,7 @@
-"""A simulated launcher: starts workers, reports how they ended as far as it sees that, enlists replacements.
+"""A simulated launcher: starts workers, reports how they ended if it sees that, enlists replacements.
 
-Stands for `cli.job` with its supervision, for `shoal join` on other machines, and for whoever starts the coordinator
-again. A worker on another machine may end without anybody to report it.
+Stands for `launching.run_job` with its supervision, for `shoal join` on other machines, and for a user who starts the
+coordinator again. A worker on another machine may end without a report.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ class Launcher:
         self._process = Process(around.time)
         self._end: StreamEnd | None = None
         self._is_welcome = False
-        self._exits: list[ProcessExited] = []  # all that it saw; the coordinator may have forgotten them
-        self._asked = 0  # replacements that it has no number for yet
+        self._exits: list[
+            ProcessExited
+        ] = []  # all that it saw: it repeats them, since the coordinator may have forgotten them
+        self._asked = 0  # replacements that have no number yet
         self._connect()
 
     def worker_ended(self, worker: int, code: int) -> None:

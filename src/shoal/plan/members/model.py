@@ -1,8 +1,8 @@
 """The toy model that simulated workers train: states identified by a hash chain over the applied steps, and its store.
 
-A state is known by what led to it: its parent, the generation, the step and the samples that were in it. Who gets which
-samples is decided by the live code (`data.dealing`, `data.order`); a state is what a real one would be, without the
-tensors. Not here: what must be true of states (`invariants`).
+A state is known by what led to it: its parent, the generation, the step and the step's samples. Live code decides who
+gets which samples (`data.dealing`, `data.order`); a state is a real one without the tensors. Not here: what must be
+true of states (`invariants`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shoal.values import Cursor, Generation, Standing
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained: so many epochs over so many samples."""
+    """What is trained: a number of epochs over a number of samples."""
 
     samples: int
     epochs: int
@@ -34,10 +34,12 @@ class ToyState:
     parent: int = 0
     step: int = 0
     cursor: Cursor = field(default_factory=Cursor)
-    generation: int = 0  # in which it was applied
-    samples: tuple[tuple[int, int], ...] = ()  # epoch and index of what the last step used
+    generation: int = 0  # in which its last step was applied
+    samples: tuple[tuple[int, int], ...] = ()  # epoch and index of each sample that the last step used
     loop: int = 0  # 1: the one loop of the script has begun
-    points: int = 0  # meetings outside the loop that were passed: the one at its end, and one in the code behind it
+    points: int = (
+        0  # meetings outside the loop that the worker has passed: one at the loop's end, one in the code behind it
+    )
     attempt: int = 0  # generation in which the worker was last sent to the loop, or back to its end
 
     def standing(self, agreed: int, *, is_new: bool) -> Standing:
@@ -104,7 +106,7 @@ class Trainer:
 
 
 class ToyStore:
-    """Where checkpoints lie: outlives every process."""
+    """Holds checkpoints and outlives every process."""
 
     def __init__(self) -> None:
         self.parts: dict[str, dict[str, ToyState]] = {}  # by checkpoint and file

@@ -1,6 +1,6 @@
-"""What must be true of whom the others go on without because they cannot reach it, checked at every such decision.
+"""What must be true when members go on without a worker that they cannot reach; checked at every such decision.
 
-Knows which links are cut in truth, which no worker and no coordinator does.
+The check knows which links are really cut; no worker and no coordinator knows that.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from shoal.plan.world.links import LinkCuts
 
 CUT_OFF_ONLY = "nobody is left out who can reach all that go on"
 LARGEST = "the largest set of members that all reach each other goes on"
-WORDS = "cannot reach each other"  # of the reason with which such a worker is expelled
-MOST_MEMBERS = 12  # beyond, there are too many sets to look at all of them
+WORDS = "cannot reach each other"  # in the reason with which such a worker is expelled
+MOST_MEMBERS = 12  # with more, there are too many sets to look at all of them
 
 
 class Reach:

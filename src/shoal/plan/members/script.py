@@ -27,11 +27,11 @@ from shoal.steps import StepRow
 from shoal.values import THROUGH, TimeShares
 from shoal.wire.messages import Done, ExchangeBroken, Failed, Leave, PartWritten, Ready, Report
 
-SETTLE_SECONDS = 5.0  # that the last checkpoint is waited for
+SETTLE_SECONDS = 5.0  # longest wait for the last checkpoint
 REPORT_SECONDS = 0.25  # between two reports of applied steps
 WELL_BEGUN = 10  # steps
 EVALUATION = "evaluation, meeting 2"
-LAST_WORD_SECONDS = 30.0  # that a leave waits for a coordinator which is away
+LAST_WORD_SECONDS = 30.0  # longest wait of a leaving worker for a coordinator that is away
 
 
 class ScriptSurroundings(Protocol):
@@ -77,7 +77,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Until:
-    """Wait until that is so, for so many seconds at most."""
+    """Wait until the condition holds, for this many seconds at most."""
 
     condition: Callable[[], bool]
     timeout: float | None = None
@@ -93,8 +93,8 @@ class Script:
         self.slowness = 1.0  # factor on the time that a step takes
         self.is_leaving = False  # its machine is taken away: it hands its place over at the end of a step
         self.is_raising = False  # its code fails in its next step
-        self.hangs_for = 0.0  # seconds that its code stands still in its next step, while its heartbeats go on
-        self.exit_code = 0  # when it is through
+        self.hangs_for = 0.0  # seconds for which its code hangs in its next step while heartbeats go on
+        self.exit_code = 0  # at the end of the script
         self.state = ToyState()
         self.taken: ToyState | None = None  # copied from others, not in use yet
         self.group: WorkerGroup | None = None
@@ -157,7 +157,7 @@ class Script:
         return True
 
     def _restore(self) -> Effects:
-        """All begin from the newest checkpoint, or from the top."""
+        """All members begin from the newest checkpoint, or from the top."""
         group = self.in_group
         yield Sleep(self._around.pace.copying * self._around.time.between(0.0, 2.0), "restoring")
         newest = self._around.store.newest() if group.rank == 0 else None
@@ -180,7 +180,7 @@ class Script:
                 around.history.began(self.number, self.in_group.generation.number)
             hanging, self.hangs_for = self.hangs_for, 0.0
             yield Sleep(around.pace.step * around.time.between(0.5, 1.5) * self.slowness + hanging)
-            # Not before steps were applied: what fails at once would fail again, and ends a job.
+            # Only after some steps: a script that fails at once would fail again, which ends the job.
             if self.is_raising and self.state.step >= WELL_BEGUN and self.in_group.broken is None:
                 raise _Raised
             yield from self._step()
@@ -203,7 +203,7 @@ class Script:
         around.history.finished(self.number, self.state)
 
     def _own_code(self, piece: int) -> Effects:
-        """Once in each attempt: a meeting behind it that breaks is held again, without it."""
+        """Run a piece once in each attempt: if the meeting behind it breaks, only the meeting is repeated."""
         attempt, rank = self.state.attempt, self.in_group.rank
         if (attempt, piece) in self._ran:
             return
@@ -214,7 +214,7 @@ class Script:
         self._around.history.ran_behind(self.number, attempt, piece, is_first=rank == 0)
 
     def _reach(self, point: int) -> None:
-        """Said at once, as `membership.client` does."""
+        """Send it at once, as `membership.client` does."""
         self._client.position.point = point
         self._client.beat()
 
@@ -233,7 +233,9 @@ class Script:
         samples = around.trainer.part(self.state, group.generation, group.rank)
         wish = self._client.heard.regroup_wish
         answers = yield self.exchange("all-reduce of gradients", (samples, wish, self.is_leaving))
-        here = [answer for answer in answers if answer is not None]  # all of them: that is the protocol
+        here = [
+            answer for answer in answers if answer is not None
+        ]  # every member has answered: the protocol ensures it
         self._apply(tuple(answer[0] for answer in here))
         if self.state.step % around.pace.checkpoint_every == 0:
             yield from self._save(wait=False)
@@ -334,4 +336,4 @@ class _Regroup(Exception):
 
 
 class _HandOver(Exception):
-    """All others know that this worker goes."""
+    """This worker leaves, and all others know it."""

@@ -1,4 +1,4 @@
-"""A simulated coordinator: a process around the live membership core, whose memory is only what it wrote down.
+"""A simulated coordinator: a process around the live membership core that remembers only what it wrote down.
 
 Stands for `membership.coordinator` with its ledger and its publisher's thread: carries out the core's instructions in
 order, feeds it connections and time. A crash loses everything but the ledger and the store, at any point, also between

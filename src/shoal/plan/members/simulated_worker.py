@@ -26,7 +26,7 @@ class SimulatedWorker:
         self.number = number
         self.process = Process(around.time)
         self._around = around
-        self._answered: Expelled | None = None  # the expulsion that its newest notice came after
+        self._answered: Expelled | None = None  # the expulsion before its newest notice
         self._waits: Until | None = None
         self._wait_number = 0
         self._doorway = SimulatedDoorway(around.network, self.process, number)
@@ -41,7 +41,7 @@ class SimulatedWorker:
         return f"worker {self.number} at step {self.script.state.step}, in {self._client.position.operation}"
 
     def end(self, code: int) -> None:
-        """The process ends; its connections with it."""
+        """End the process and its connections."""
         if self.process.is_alive:
             self.process.die()
             self._around.network.process_died(self.number)
@@ -133,7 +133,7 @@ class SimulatedWorker:
         self.script.in_group.exchange(exchange.label, exchange.part, exchange.wanted, (self._advance, self._fail))
 
     def _copy(self, alignment: Alignment) -> None:
-        """Each keeper sends its part; only who takes something waits, for all of them."""
+        """Each keeper sends its part; only receivers wait, for all parts."""
         rank, keepers = self.script.in_group.rank, alignment.keepers
         takes = alignment.takings[rank] is not Taking.KEEP
         exchange = self.script.exchange(

@@ -1,8 +1,8 @@
 """A simulated worker's connection to the coordinator. Stands for the thread of `membership.client`.
 
-What is understood of the coordinator's words and what is said again after a broken connection are live code
-(`heard` and `outbox` in `membership.member`). Here is what surrounds them: heartbeats, connecting again with Join and
-the generation the worker is in, and the time at which the coordinator was last heard.
+Live code reads the coordinator's messages and decides what to repeat after a broken connection (`heard` and `outbox` in
+`membership.member`). This module has what surrounds it: heartbeats, connecting again with Join and the worker's
+generation, and the time at which the coordinator was last heard.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class WorkerClient:
     def __init__(self, process: Process, network: Network, worker: int, on_news: Callable[[], None]) -> None:
         """`on_news` is called after each message, once it is understood."""
         self.heard = Heard(worker)
-        self.heard_at = 0.0  # when anything last came
+        self.heard_at = 0.0  # when the newest message came
         self.welcome: Welcome | None = None  # the first one
         self.position = Position()
         self.on_interruption: Callable[[Interruption], None] = lambda _: None
@@ -54,7 +54,7 @@ class WorkerClient:
         self._on_news = on_news
         self._outbox = Outbox()
         self._end: StreamEnd | None = None
-        self._is_welcome = False  # by the coordinator at the other end
+        self._is_welcome = False  # the coordinator at the other end has welcomed this worker
         self._pause = FIRST_PAUSE
         self._is_closed = False
         process.do(self._connect)
@@ -144,7 +144,7 @@ class WorkerClient:
             self._outbox.settled(message.checkpoint)
         if interruption is not None:
             self.on_interruption(interruption)
-        # After all else that had come: what a process finds after a long sleep is no news.
+        # After everything else that had come: messages found after a long sleep are no news.
         end = self._end
         self._process.after(0.0, lambda: self._note_heard(end))
 

@@ -1,8 +1,8 @@
 """A simulated worker's group in one generation: streams to all other members, and exchanges over them.
 
-Stands for `collectives.threaded_group` over `transport.tcp`. An exchange is whole on a member once everybody's part has
-come; so when a member dies, others may have finished it or not, in any combination that a real schedule could leave
-them in, and some that only an unlucky network could. Not here: what is exchanged (`worker`).
+Stands for `collectives.threaded_group` over `transport.tcp`. An exchange is whole on a member once the parts of
+all members have come. So when a member dies, each of the others may have finished the exchange or not, in all
+combinations that a real schedule or an unlucky network could produce. Not here: what is exchanged (`worker`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from shoal.values import Generation, Unreached
 
 RETRY = 0.1  # seconds between two attempts to connect to a peer
 LOOK = 0.05  # seconds between two looks at whether a peer answers
-DOUBT = 0.25  # of the limit: who has owed an answer for so long is waited for, as in `transport.tcp.tcp_mesh`
+DOUBT = 0.25  # of the limit: a peer that has owed an answer for so long is waited for, as in `transport.tcp.tcp_mesh`
 
 Done = Callable[[tuple[Any, ...]], None]
 Failed = Callable[[ExchangeFailed], None]
 
 
-GAVE_UP = object()  # the last word on a stream of whoever leaves a group that broke
+GAVE_UP = object()  # the last message to each peer from a worker that leaves a broken group
 
 
 class SimulatedDoorway:
@@ -35,7 +35,7 @@ class SimulatedDoorway:
         self.worker = worker
         self.on_arrival: Callable[[], None] = lambda: None
         self._arrivals: dict[tuple[int, int], StreamEnd] = {}  # by generation and worker
-        self._oldest = 0  # generation that is still of interest
+        self._oldest = 0  # generation whose connections are still kept
         network.listen(worker, process, self._accept)
 
     def _accept(self, end: StreamEnd, hello: tuple[int, int]) -> None:
@@ -49,7 +49,7 @@ class SimulatedDoorway:
         return self._arrivals.pop((generation, worker), None)
 
     def clear(self, before: int) -> None:
-        """Connections of older generations are of no more use."""
+        """Drop connections of older generations."""
         self._oldest = before
         for number, worker in [key for key in self._arrivals if key[0] < before]:
             self._arrivals.pop((number, worker)).close()
@@ -69,8 +69,8 @@ class WorkerGroup:
         self._doorway = doorway
         self._unreached: Unreached | None = None  # found out while connecting, by worker
         self.on_silence: Callable[[int], None] = lambda _: None  # called when the group breaks by a worker's silence
-        self._has_told = False  # that somebody does not answer
-        self._is_doomed = False  # somebody gave up before all were connected
+        self._has_told = False  # the others know that a peer does not answer
+        self._is_doomed = False  # a peer gave up before all were connected
         self._streams: dict[int, StreamEnd] = {}  # by rank
         self._closed: set[int] = set()  # ranks whose stream has ended
         self._inbox: dict[tuple[int, int], tuple[str, Any]] = {}  # by rank and number of the exchange
@@ -79,7 +79,7 @@ class WorkerGroup:
         self._done: Done = lambda _: None
         self._failed: Failed = lambda _: None
 
-    # Connecting: to lower ranks; higher ones come by themselves
+    # Connecting: this worker connects to lower ranks, and higher ranks connect to it
 
     def connect(self, timeout: float, done: Done, failed: Failed) -> None:
         self._begin(done, failed)
@@ -107,7 +107,7 @@ class WorkerGroup:
             self._adopt(rank, end)
 
     def _look(self) -> None:
-        """Whether those who were missing have come."""
+        """Whether the missing peers have come."""
         if self.broken is not None or len(self._streams) == self.generation.size - 1:
             return
         for member in self.generation.members[self.rank + 1 :]:
@@ -130,7 +130,7 @@ class WorkerGroup:
         return [rank for rank in range(self.generation.size) if rank not in {*self._streams, self.rank}]
 
     def _give_up(self) -> None:
-        """Time is up: who does not answer, and who answers and has not come?"""
+        """Time is up: find peers that do not answer, and peers that answer and have not come."""
         if not self.is_busy or self._exchanges > 0:
             return
         network = self._doorway.network
@@ -147,7 +147,7 @@ class WorkerGroup:
         return self._doorway.network.links.answers(self._doorway.worker, worker)
 
     def _check_doom(self) -> None:
-        """Somebody gave up: this worker does too, once it knows of each of its peers that it answers."""
+        """A peer gave up: this worker gives up too, once it knows whether each of its peers answers."""
         if self.broken is not None or not self.is_busy or self._exchanges > 0 or not self._is_doomed:
             return
         if all(self._answers(self.generation.members[rank].worker) for rank in self._missing):
@@ -159,7 +159,7 @@ class WorkerGroup:
     # Exchanges
 
     def exchange(self, label: str, part: Any, wanted: Iterable[int], callbacks: tuple[Done, Failed]) -> None:
-        """Give everybody this member's part; the answer has the parts by rank, of ranks that are wanted at least."""
+        """Send this member's part to all; the answer has at least the parts of the wanted ranks, by rank."""
         self._begin(*callbacks)
         self._exchanges += 1
         self._wanted = tuple(wanted)
@@ -177,7 +177,7 @@ class WorkerGroup:
             self._closed.add(rank)
             self._check_doom()
             self._check_exchange()
-            if self.is_busy and self._exchanges > 0:  # a mesh that somebody leaves fails for all who still need it
+            if self.is_busy and self._exchanges > 0:  # when a member leaves, the mesh fails for all that still need it
                 self._fail(PeerLost(f"rank {rank} gave up its operations", peer=rank))
             return
         number, label, part = message
@@ -185,7 +185,7 @@ class WorkerGroup:
         self._check_exchange()
 
     def _peer_closed(self, rank: int) -> None:
-        is_word = rank in self._closed  # it said why
+        is_word = rank in self._closed  # the peer said why
         self._closed.add(rank)
         if not is_word and self.is_busy and self._exchanges == 0:
             self._fail(PeerLost(f"rank {rank} left before all were connected", peer=rank))
@@ -207,7 +207,7 @@ class WorkerGroup:
     # The end
 
     def look(self, limit: float, is_over: Callable[[], bool], found: Callable[[Unreached], None]) -> None:
-        """After a failure: who has not answered for the limit. Whoever owes an answer already is waited for."""
+        """After a failure: peers that have not answered for the limit; wait for peers that owe an answer already."""
         silent = {rank: self._silent_for(rank) for rank in range(self.generation.size) if rank != self.rank}
         doubtful = [rank for rank, seconds in silent.items() if DOUBT * limit <= seconds < limit]
         if self.broken is None or self._unreached is not None:
@@ -221,7 +221,7 @@ class WorkerGroup:
             found(Unreached(workers))
 
     def _tell_silence(self, rank: int) -> None:
-        """Once: others may know more."""
+        """Tell the others once; they may know more."""
         if not self._has_told:
             self._has_told = True
             self.on_silence(self.generation.members[rank].worker)
@@ -231,7 +231,7 @@ class WorkerGroup:
         return self._doorway.network.links.silent_for(self._doorway.worker, there)
 
     def abort(self, reason: str) -> None:
-        """From this side: what is in flight fails, and the others notice."""
+        """Close the group from this side: operations in flight fail, and the others notice."""
         if self.broken is None:
             self._fail(Aborted(reason))
 

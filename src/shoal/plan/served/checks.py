@@ -62,7 +62,7 @@ def _replay(log: dict[int, AnyEntry]) -> tuple[Ledger, Answers, Updates]:
 
 
 def _check_applied(server: ServerProcess, updates: Updates) -> None:
-    """It has applied all updates since it has been there."""
+    """Whether the server has applied all updates since its start."""
     numbers = [number for number, _ in server.applied]
     _must(APPLIED, numbers == sorted(set(numbers)), f"server {server.number} applied entries {numbers}")
     known = dict(updates)

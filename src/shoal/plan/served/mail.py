@@ -1,7 +1,7 @@
 """Messages between the simulated processes of a job with parameter servers: ordered, delayed, lost with connections.
 
-Unlike `plan.world.network` it knows no streams: a message is an action in the target's process. Servers are connected
-to each other by links, workers to servers by lines. Not here: what is said.
+Unlike in `plan.world.network` there are no streams: a message is an action in the target's process. Links connect
+servers to each other, lines connect workers to servers. Not here: what is said.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Mail:
     def __init__(self, time: VirtualTime) -> None:
         self.time = time
         self._due: dict[tuple[Process, Process], float] = {}  # when the newest message from one to the other arrives
-        self._made: dict[Pair, int] = {}  # connections between servers: how often each was made or broken
+        self._made: dict[Pair, int] = {}  # by connection between servers: how often it was made or broken
         self._down: set[Pair] = set()
         self.on_connected: Callable[[Process, Process], None] = lambda _one, _other: None  # in the first one's process
 
@@ -33,14 +33,14 @@ class Mail:
         self.time.at(due, lambda: target.do(action))
 
     def send_by_link(self, source: Process, target: Process, action: Action) -> None:
-        """Between servers: lost where there is no connection, or where it breaks meanwhile."""
+        """Send between servers; the message is lost if there is no connection or if it breaks meanwhile."""
         link = frozenset((source, target))
         made = self._made.get(link, 0)
         if made and link not in self._down:
             self.send(source, target, lambda: action() if self._made[link] == made else None)
 
     def connect(self, one: Process, other: Process) -> None:
-        """There is a new connection, of which both hear."""
+        """Make a new connection; both sides hear of it."""
         link = frozenset((one, other))
         self._made[link] = self._made.get(link, 0) + 1
         self._down.discard(link)
@@ -55,7 +55,7 @@ class Mail:
         return frozenset((one, other)) in self._made
 
     def cut(self, one: Process, other: Process, seconds: float) -> None:
-        """The connection breaks; it is made again so much later."""
+        """Break the connection; it is made again after that many seconds."""
         link = frozenset((one, other))
         if self.is_up(one, other):
             self._made[link] += 1
@@ -64,7 +64,7 @@ class Mail:
 
 
 class ServerLine:
-    """A worker's connection to a server. Once it is closed the worker hears nothing of it; the server still may."""
+    """A worker's connection to a server. Once it is closed the worker hears nothing more; the server still may."""
 
     def __init__(self, mail: Mail, worker: Process, server: Process) -> None:
         self._mail = mail
@@ -82,9 +82,9 @@ class ServerLine:
             self._mail.send(self._server, self._worker, lambda: action() if self._is_open else None)
 
     def close(self) -> None:
-        """By the worker. What it has sent still arrives."""
+        """The worker closes the line; messages on their way to the server still arrive."""
         self._is_open = False
 
     def break_off(self) -> None:
-        """What is on its way is lost in both directions."""
+        """Break the line; messages on their way are lost in both directions."""
         self._is_open, self._is_broken = False, True

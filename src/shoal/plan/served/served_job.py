@@ -1,6 +1,6 @@
-"""A simulated job on parameter servers: its workers, and the coordinator that orders generations and where they meet.
+"""A simulated job on parameter servers: its workers, and a coordinator that orders generations and holds meetings.
 
-The coordinator is a stand-in for the live one, which `plan.members` has: it forms a generation of whoever runs. Not
+The coordinator is a stand-in that forms a generation of all running workers; `plan.members` has the live one. Not
 here: what must be true at the end (`checks`).
 """
 
@@ -43,7 +43,7 @@ class ServedJob:
 
     @property
     def has_ledger(self) -> bool:
-        """Somebody has enrolled in the ledger that the servers have now: it was not begun when the job was over."""
+        """A worker has enrolled in the servers' present ledger, so the ledger was not begun after the job's end."""
         ledger = self.group.members[0].sequencer.ledger
         return ledger is not None and ledger.origin in {worker.origin for worker in self.workers.values()}
 
@@ -81,7 +81,7 @@ class ServedJob:
         self.mail.send(worker, self._coordinator, lambda: self._hear_failure(generation, reason, is_lost=is_lost))
 
     def _hear_failure(self, generation: int, reason: str, *, is_lost: bool) -> None:
-        """There is no checkpoint to go on from: where the ledger is lost, so is the job."""
+        """End the job: there is no checkpoint to go on from when the ledger is lost."""
         if is_lost:
             if not self.group.was_killed:
                 raise Violation(HEARD, f"a worker takes the ledger for lost: {reason}")
@@ -94,11 +94,11 @@ class ServedJob:
     # Faults
 
     def strike(self, *, kill: bool) -> None:
-        """Kill a member, which is replaced; or stop it, so that it is put out and let in again when it is back."""
+        """Kill a member, which is replaced, or stop it: it is put out, and let in again when it is back."""
         members = [self.workers[number] for number in self._order.workers] if self._order is not None else []
         running = [worker for worker in members if _runs(worker)]
         if self.is_over or self.group.was_killed or sum(worker.knows_ledger for worker in running) < 2:
-            return  # somebody must know where the job is, and which ledger it had
+            return  # one member must stay that knows the job's place and its ledger
         victim = self.time.random.choice(running)
         if kill:
             victim.die()

@@ -1,4 +1,4 @@
-"""What a simulated job on parameter servers is about, and who is to work on it. Plain values."""
+"""Plain values: the terms of a simulated job on parameter servers, and which workers are to work on it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class GenerationOrder:
 
 @dataclasses.dataclass(frozen=True)
 class ServedTerms:
-    """Of the whole job."""
+    """The terms of the whole job."""
 
     mode: str  # synchronous or asynchronous
     staleness: int | None
     loop: LoopTerms
-    steps: int  # synchronous: how many to do
-    calls: float  # how likely a worker calls a meeting in an update
+    steps: int  # synchronous: number of steps in the job
+    calls: float  # probability that a worker calls a meeting in an update
     is_forgetful: bool = False  # workers forget their leases when a new generation is ordered

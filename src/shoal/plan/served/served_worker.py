@@ -1,9 +1,9 @@
 """A simulated worker of a job on parameter servers: it enrols, leases, reads, pushes, meets, and dies.
 
-A worker is a generator that yields while it waits. It keeps to what a client promises: one request at a time, repeated
-with the same number when the servers or the connection change; gradients staged again when they must be; whatever it
-does is abandoned when a new generation is ordered, or when the servers' ledger is another one. It keeps all that it was
-told, which is compared with the ledger at the end. Not here: its connections (`server_lines`).
+A worker is a generator that yields while it waits. It keeps a client's promises: it makes one request at a time and
+repeats it with the same number when the servers or the connection change; it stages gradients again where needed; it
+abandons what it does when a new generation is ordered or the servers' ledger is another one. It keeps all answers,
+which are compared with the ledger at the end. Not here: its connections (`server_lines`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ONE_ANSWER = "a request has one answer"
 
 
 class NewOrder(Exception):
-    """A new generation was ordered: whatever the worker does is abandoned."""
+    """A new generation was ordered: the worker abandons what it does."""
 
 
 class LedgerLost(Exception):
@@ -62,22 +62,22 @@ class WorkerSurroundings(Protocol):
     def meet(self, worker: ServedWorker, where: str, value: int, tell: Callable[[int], None]) -> None: ...
 
     def failed(self, worker: ServedWorker, generation: int, reason: str, *, is_lost: bool) -> None:
-        """The worker reports that it cannot go on in this generation; `is_lost`: as the ledger is another one."""
+        """The worker reports that it cannot go on in this generation; `is_lost`: because the ledger is another one."""
 
 
 class ServedWorker(Process):
     def __init__(self, around: WorkerSurroundings, number: int) -> None:
         super().__init__(around.mail.time)
         self.number = number
-        self.told: dict[int, AnyAnswer] = {}  # by request: all that it has ever heard
+        self.told: dict[int, AnyAnswer] = {}  # all answers so far, by request
         self.step = 0
         self.has_finished = False
-        self.is_new = True  # it has yet to enter a generation since it was started, or put out
+        self.is_new = True  # it has entered no generation since it was started or put out
         self._around = around
         self.lines = ServerLines(self, self, around.mail, around.servers)
         self.origin: int | None = None  # of the ledger that it enrolled in
-        self._is_asking = False  # something of servers, which fails when their ledger is lost
-        self._failure: LedgerLost | None = None  # to be raised in what it does
+        self._is_asking = False  # it waits for servers, which fails when their ledger is lost
+        self._failure: LedgerLost | None = None  # to be raised in the generator
         self._order: GenerationOrder | None = None  # the newest
         self._taken: GenerationOrder | None = None  # the order that it acts upon
         self._generation = -1
@@ -87,7 +87,7 @@ class ServedWorker(Process):
         self._known = 0  # meetings that it has heard of
         self._attended = 0
         self._holds: list[Range] = []
-        self._reading: list[Reading] | None = None  # what the pull that it waits for will bring
+        self._reading: list[Reading] | None = None  # what the awaited pull will bring
         self._open_step: tuple[int, int] | None = None  # (generation, step) of a push whose outcome it does not know
         self._pace = self.time.random.choice((0.02, 0.05, 0.2))  # seconds of an update
         self._life = self._live()
@@ -95,7 +95,7 @@ class ServedWorker(Process):
 
     @property
     def knows_ledger(self) -> bool:
-        """It has enrolled, and would notice that the servers have another ledger."""
+        """Whether it has enrolled and would notice another ledger."""
         return self.origin is not None and not self.is_new
 
     # What comes from outside
@@ -175,7 +175,7 @@ class ServedWorker(Process):
             raise LedgerLost("the servers have another ledger than this worker enrolled in before")
         self.origin = self.lines.lineage.origin
         self._attended = self._known = done.meetings
-        if order.generation == 1:  # first values; a loop that is planned before them would be forgotten
+        if order.generation == 1:  # the first values; they would erase a loop planned before them
             if self.number == order.workers[0]:
                 yield from self._push(is_assign=True)
             yield from self._meet(f"assigned {order.generation}", 0)
@@ -245,14 +245,16 @@ class ServedWorker(Process):
         is_over = self._known == -1
         self._attended = self._attended if is_over else self._known
         if is_over or self.time.chance(0.2):
-            yield from self._sleep(self.time.between(0.0, 1.5))  # a script evaluates here, and asks for nothing
+            yield from self._sleep(
+                self.time.between(0.0, 1.5)
+            )  # the script evaluates here and asks the servers for nothing
         yield from self._read(is_bounded=False)
         if is_over:
             yield from self._meet(f"end {self._generation}", 0)
         return is_over
 
     def _meet(self, where: str, value: int) -> Steps[int]:
-        """Be in one place with all others of the order; the largest value that any of them brought."""
+        """Meet all other workers of the order; returns the largest value that any of them brought."""
         found: list[int] = []
         here = self._taken
         self._around.meet(self, where, value, lambda largest: found.append(largest) if self._taken is here else None)
@@ -313,7 +315,7 @@ class ServedWorker(Process):
         return Push(**self._who(), **same, terms=PushTerms(groups=GROUPS), step=self.step, used=used)
 
     def _stage(self) -> Steps[tuple[PushId, int]]:
-        """On all servers of the newest map; its version."""
+        """Stage on all servers of the newest map; returns the map's version."""
         with self._asking():
             while True:
                 self._pushes += 1
@@ -338,7 +340,7 @@ class ServedWorker(Process):
         line.to_server(lambda: server.stage(push, view, lambda: line.to_worker(done)))
 
     def _must(self, kind: type[T], make: Callable[[], AnyEntry]) -> Steps[T]:
-        """An answer of this kind; whoever gets another is no member, says so, and waits for an order."""
+        """Ask, and expect this kind of answer. A worker that gets another kind is no member and waits for an order."""
         answer = yield from self._ask(make)
         if not isinstance(answer, kind):
             yield from self._give_up(answer)
@@ -350,7 +352,7 @@ class ServedWorker(Process):
         yield from self._wait(lambda: False)
 
     def _ask(self, make: Callable[[], AnyEntry]) -> Steps[AnyAnswer]:
-        """Propose, again whenever the servers or the connection change, until there is an answer."""
+        """Propose until there is an answer, again whenever the servers or the connection change."""
         self._request += 1
         request, entry = self._request, make()
         sent: tuple[ServerLine, int] | None = None
@@ -370,7 +372,7 @@ class ServedWorker(Process):
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
-        """Something is asked of servers: it fails when their ledger is lost, or has been lost before."""
+        """While the worker asks servers: the block fails when their ledger is lost, or was lost before."""
         if self.lines.lineage.is_lost:
             raise LedgerLost("all servers that had the ledger were lost meanwhile")
         self._is_asking = True

@@ -1,8 +1,8 @@
 """A simulated worker's connections to the servers of the newest map, and what they say of the servers' ledger.
 
-As in the live client: a server may be asked when it has begun a map and said with which ledger; what comes from a
-server that is in the map no more is not heard; a connection that breaks is made again. Whether the ledger is lost is
-for the live `Lineage` to say. Not here: what is asked (`served_worker`).
+As in the live client, a server may be asked once it has begun a map and named its ledger; messages from a server that
+has left the map are ignored; a connection that breaks is made again. The live `Lineage` decides whether the ledger is
+lost. Not here: what is asked (`served_worker`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LinesOwner(Protocol):
     """The worker."""
 
     def go_on(self) -> None:
-        """Something has changed that it may wait for."""
+        """Something has changed that the worker may be waiting for."""
 
     def lose_ledger(self) -> None:
         """The servers have another ledger than before."""
@@ -47,7 +47,7 @@ class ServerLines:
         return self.map
 
     def ready(self) -> dict[int, ServerLine]:
-        """To servers that may be asked."""
+        """Lines to servers that may be asked."""
         return {number: line for number, line in self._lines.items() if number in self._ready}
 
     def is_open(self, line: ServerLine | None) -> bool:

@@ -31,7 +31,7 @@ class ServerSurroundings(Protocol):
     """What a server sees of the simulation."""
 
     mail: Mail
-    servers: dict[int, ServerProcess]  # by number, the dead too
+    servers: dict[int, ServerProcess]  # by number, including dead ones
     histories: dict[bytes, dict[int, AnyEntry]]  # by copy of a ledger: the entries that led to it
 
     def tell_keeper(self, server: ServerProcess, note: AnyNote) -> None: ...
@@ -43,15 +43,15 @@ class ServerSurroundings(Protocol):
 class WaitingPull:
     worker: int
     at_least: int  # number of an entry that the values must contain
-    meetings: int  # that the worker has attended
-    is_bounded: bool  # by the clocks of slower workers
+    meetings: int  # attended by the worker so far
+    is_bounded: bool  # the pull waits for slower workers' clocks
     answer: Callable[[Reading], None]
     is_wanted: Callable[[], bool]  # its worker still waits for this pull
 
 
 @dataclasses.dataclass(frozen=True)
 class Proposed:
-    """What a worker that knows version `view` of the map proposes, and how it hears the answer."""
+    """A proposal of a worker that knows version `view` of the map, and the way back for the answer."""
 
     worker: int
     entry: AnyEntry
@@ -60,7 +60,7 @@ class Proposed:
 
 
 class LoggedSequencer(Sequencer):
-    """Keeps every entry that it has applied."""
+    """A ledger that keeps every entry it has applied."""
 
     def __init__(self, server: int, histories: dict[bytes, dict[int, AnyEntry]]) -> None:
         super().__init__("job", server)
@@ -85,14 +85,14 @@ class ServerProcess(Process):
         self.number = named.number
         self.sequencer = LoggedSequencer(named.number, around.histories)
         self.map: ServerMap | None = None
-        self.applied: list[tuple[int, tuple[PushId, ...]]] = []  # updates, since this server has been there
+        self.applied: list[tuple[int, tuple[PushId, ...]]] = []  # updates since this server's start
         self._around = around
-        self._staged: dict[PushId, int] = {}  # with the view of each
+        self._staged: dict[PushId, int] = {}  # the view of each
         self._early: list[tuple[PushId, int, Action]] = []  # staged under a map that is not known here yet
         self._pulls: list[WaitingPull] = []
-        self._defines: list[Callable[[int], None]] = []  # to be told the ledger's origin when the map has begun
+        self._defines: list[Callable[[int], None]] = []  # called with the ledger's origin when the map has begun
         self._proposers: dict[int, tuple[ServerLine, Callable[[AnyAnswer], None]]] = {}  # by worker: who proposed last
-        self._unlinked: dict[int, float] = {}  # other servers of the map, since when there is no connection to them
+        self._unlinked: dict[int, float] = {}  # by other server of the map: since when there is no connection to it
         self.after(BEAT_SECONDS, self._beat)
 
     @property
@@ -101,7 +101,7 @@ class ServerProcess(Process):
 
     @property
     def has_begun(self) -> bool:
-        """The entry that begins the present view is here, and so all that came before it."""
+        """Whether the entry that begins the present view is here, and so all entries before it."""
         ledger = self.sequencer.ledger
         return ledger is not None and ledger.view == self.view
 
@@ -141,7 +141,7 @@ class ServerProcess(Process):
     # From workers
 
     def define(self, tell: Callable[[int], None]) -> None:
-        """Tell a worker that is connected what ledger is here, as soon as the newest map has begun."""
+        """Tell a connected worker which ledger is here, as soon as the newest map has begun."""
         self._defines.append(tell)
         self._answer_defines()
 
@@ -171,7 +171,7 @@ class ServerProcess(Process):
                     line, hear = self._proposers[worker]
                     line.to_worker(partial(hear, answer))
                 case Answer():
-                    pass  # its worker has not proposed it here
+                    pass  # the worker proposed it to another server
                 case Redirect() | Reply():
                     pass  # workers hear of the map from the keeper
                 case Installed(number, had_one):

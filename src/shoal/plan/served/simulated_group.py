@@ -1,7 +1,7 @@
 """A simulated server group: servers, and the live keeper that decides which of them are in the map.
 
-Whoever started the servers is here too: it replaces those that are lost. Deaths come no closer together than replicas
-can bear, apart from `kill_all`, after which there is nothing left to go on from. Not here: a server's own part
+The launcher's part is here too: lost servers are replaced. Deaths come no closer together than replicas can bear,
+except in `kill_all`, after which there is nothing left to go on from. Not here: a server's own part
 (`server_process`), the workers (`served_worker`).
 """
 
@@ -36,7 +36,7 @@ from shoal.wire.parameter_messages import AnyNote
 
 TICK = 0.25  # seconds between looks at who is silent
 SILENCE_LIMIT = 1.5  # seconds
-KNOWN_SECONDS = 2.0  # after a cut until the keeper knows that it is over
+KNOWN_SECONDS = 2.0  # from the end of a cut until the keeper knows of it
 MANY = 1000  # connections of one job to the keeper
 SESSION = bytes(32)  # nothing is sealed here
 STALENESS = "clocks bound staleness"
@@ -50,13 +50,13 @@ class SimulatedGroup:
         self.servers: dict[int, ServerProcess] = {}
         self.histories: dict[bytes, dict[int, AnyEntry]] = {}
         self.events: list[tuple[float, GroupEvent]] = []
-        self.was_killed = False  # as a whole: the ledger may be lost
-        self.replaces = True  # servers that are lost
+        self.was_killed = False  # all servers died at once: the ledger may be lost
+        self.replaces = True  # lost servers are replaced
         self._keeper = Process(self.time)
         self._group = ServerGroup(GroupSettings(servers, replicas))
         self._core = KeeperCore(self._group, SILENCE_LIMIT, MANY)
         self._watchers: dict[int, tuple[Process, Callable[[ServerMap], None]]] = {}  # by client
-        self._clients = itertools.count(MANY)  # those of servers are their numbers
+        self._clients = itertools.count(MANY)  # clients of servers have the servers' numbers
         self._allowance = 0  # deaths that are allowed before the next settled state
         self._parted_until = 0.0  # until then the keeper may put out a server that is cut off from another one
         mail.on_connected = self._connected
@@ -86,7 +86,7 @@ class SimulatedGroup:
 
     @property
     def is_calm(self) -> bool:
-        """It is settled, and every entry of the ledger is everywhere."""
+        """Whether the group is settled and every server has every entry of the ledger."""
         return self.is_settled and len({server.sequencer.number for server in self.members}) == 1
 
     def watch(self, process: Process, hear: Callable[[ServerMap], None]) -> None:
@@ -117,12 +117,12 @@ class SimulatedGroup:
                 self.time.after(0.3, lambda: self.strike(kill=kill, tries=tries - 1))
             return
         self._allowance -= 1
-        # Home matters most.
+        # Prefer the home of the ledger, where a loss matters most.
         victim = running[0] if self.time.chance(0.5) else self.time.random.choice(running)
         if kill:
             self._kill(victim)
         else:
-            victim.freeze(self.time.between(0.5, 6.0))  # the keeper gives it up meanwhile, or does not
+            victim.freeze(self.time.between(0.5, 6.0))  # the keeper may give it up meanwhile
 
     def kill_all(self) -> None:
         self.was_killed = True
@@ -162,7 +162,7 @@ class SimulatedGroup:
         self.mail.send(server, self._keeper, lambda: self._do(heard(self.time.now)))
 
     def check_read(self, worker: int) -> None:
-        """A worker reads values. Home knows best how far everybody is."""
+        """A worker reads values. The home of the ledger knows best how far each worker is."""
         home = self.members[0]
         ledger = home.sequencer.ledger
         if not self._runs(home) or not home.sequencer.is_begun or ledger is None or ledger.staleness is None:

@@ -27,7 +27,7 @@ class ServedOutcome:
 
 
 def simulate_served(seed: int, *, kills_all: bool = False) -> ServedOutcome:
-    """`kills_all`: all servers die at once some time. Raises Violation where something that must be true is not."""
+    """`kills_all`: at some time all servers die at once. Raises Violation if an invariant does not hold."""
     time = VirtualTime(seed)
     random = time.random
     replicas = random.choice((1, 2, 2, 3))
@@ -71,7 +71,7 @@ def _random_terms(time: VirtualTime) -> ServedTerms:
 
 
 def _schedule_faults(job: ServedJob) -> None:
-    """At random moments of the first seconds."""
+    """Faults at random moments of the first seconds."""
     group, time, length = job.group, job.time, job.time.random.choice((2.0, 5.0, 10.0))
     faults: list[tuple[tuple[int, ...], Callable[[], None]]] = [
         ((0, 1, 2, 4), lambda: group.strike(kill=True)),

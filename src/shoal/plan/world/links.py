@@ -1,7 +1,7 @@
 """Which links of a simulated network are cut, in which direction, and since when: between endpoints or between hosts.
 
-Endpoints are names: worker numbers, the coordinator, the launcher. Those of one host reach each other whatever is cut
-between hosts. Not here: what a cut does to a stream (`network`).
+Endpoints are names: worker numbers, the coordinator, the launcher. Endpoints of one host reach each other
+whatever is cut between hosts. Not here: what a cut does to a stream (`network`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from shoal.plan.world.virtual_time import VirtualTime
 
 @dataclass(frozen=True)
 class Cut:
-    """One direction of a link, for a time."""
+    """A cut of one direction of a link, for some time."""
 
     here: int  # endpoints, or hosts
     there: int
     is_of_hosts: bool
     since: float
     until: float
-    is_masked: bool  # the side that is heard no more does not notice: what the other side sends passes for answers
+    is_masked: bool  # the sender does not notice: it takes the other side's own messages for answers
 
 
 class LinkCuts:
@@ -31,10 +31,10 @@ class LinkCuts:
         self._host_of = host_of
         self._cuts: list[Cut] = []  # now
         self._past: list[Cut] = []
-        self._gone: dict[int, float] = {}  # endpoints whose machines have vanished, since when
+        self._gone: dict[int, float] = {}  # endpoints whose machines have vanished, and since when
 
     def cut(self, here: int, there: int, seconds: float, *, of_hosts: bool = False) -> None:
-        """One direction. Endpoints of the two hosts that are not there yet cannot reach each other either."""
+        """Cut one direction. A cut between hosts applies to endpoints that come later too."""
         now = self._time.now
         made = Cut(here, there, of_hosts, now, now + seconds, is_masked=self._time.chance(0.5))
         self._cuts.append(made)
@@ -52,11 +52,11 @@ class LinkCuts:
         return bool(self._cuts) and any(self._is_of(cut, here, there) for cut in self._cuts)
 
     def answers(self, here: int, there: int) -> bool:
-        """A machine answers another's packets, whatever the process on it does."""
+        """Whether a machine answers packets; it does so whatever its processes do."""
         return there not in self._gone and not self.is_cut(here, there) and not self.is_cut(there, here)
 
     def silent_for(self, here: int, there: int) -> float:
-        """Seconds that an endpoint has had no answers from another, as far as it can tell."""
+        """For how many seconds an endpoint has had no answers from another, as far as it can tell."""
         now = self._time.now
         silent = [now - self._gone[there]] if there in self._gone else []
         back = [cut for cut in self._cuts if self._is_of(cut, there, here)]

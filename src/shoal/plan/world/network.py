@@ -1,7 +1,7 @@
 """A simulated network: ordered streams between endpoints, with delay, loss, cuts, resets and machines that vanish.
 
-What a stream does is what TCP does: bytes arrive in order or not at all; what is lost on the way shows as a broken
-connection some time later, not as a gap; a cut that heals in time is only a delay. Endpoints are names: worker numbers,
+A stream behaves as TCP does: bytes arrive in order or not at all; a loss on the way shows as a broken connection some
+time later, not as a gap; a cut that heals in time is only a delay. Endpoints are names: worker numbers,
 the coordinator, the launcher. Not here: what is said (`wire.messages`), which links are cut (`links`), and when
 (`faults`).
 """
@@ -17,14 +17,14 @@ from shoal.plan.world.virtual_time import Process, VirtualTime
 
 COORDINATOR = -1
 LAUNCHER = -2
-MANY_ENDS = 64  # streams of one endpoint, from which on closed ones are looked for
-CLOSED = object()  # the last thing that comes through a stream which is closed in order
+MANY_ENDS = 64  # with more streams than this at an endpoint, closed ones are cleared away
+CLOSED = object()  # the last message of a stream that is closed in order
 
 Accept = Callable[["StreamEnd", Any], None]
 
 
 class StreamEnd:
-    """One side of a stream. What arrives is handed over in the owner's process, once somebody listens."""
+    """One side of a stream. Messages are handed over in the owner's process, as soon as it listens."""
 
     def __init__(self, network: Network, owner: Process, here: int, there: int) -> None:
         self.is_open = True  # from this side's view
@@ -35,10 +35,10 @@ class StreamEnd:
         self._owner = owner
         self._on_message: Callable[[Any], None] | None = None
         self._on_closed: Callable[[], None] | None = None
-        self._unread: list[Any] = []  # arrived before anybody listened
-        self._due = 0.0  # when the newest message that was sent from here arrives
+        self._unread: list[Any] = []  # messages that arrived before the owner listened
+        self._due = 0.0  # when the newest message from here arrives
         self.held: list[Any] = []  # sent from here, kept back by a cut link
-        self.is_dead_letter = False  # what is sent from here does not arrive any more
+        self.is_dead_letter = False  # messages from here do not arrive any more
 
     def listen(self, on_message: Callable[[Any], None], on_closed: Callable[[], None]) -> None:
         self._on_message, self._on_closed = on_message, on_closed
@@ -49,7 +49,7 @@ class StreamEnd:
             on_closed()
 
     def open_after(self, seconds: float) -> None:
-        """Nothing that is sent arrives sooner."""
+        """From now on no message arrives before these seconds are over."""
         self._due = self._network.time.now + seconds
 
     def send(self, message: Any) -> None:
@@ -64,7 +64,7 @@ class StreamEnd:
 
     @property
     def _is_near(self) -> bool:
-        """The launcher is on the coordinator's machine: what happens to the network does not concern it."""
+        """The launcher is on the coordinator's machine: faults of the network do not touch this stream."""
         return LAUNCHER in (self.here, self.there)
 
     def delay(self) -> float:
@@ -99,13 +99,13 @@ class StreamEnd:
             self._on_message(message)
 
     def broken(self) -> None:
-        """Whatever has arrived is read first."""
+        """Messages that have arrived are read first."""
         self._owner.do(self._break)
 
     def _break(self) -> None:
         if self.is_open:
             self.is_open = False
-            if self.other.is_open:  # it learns when it next sends, at the latest
+            if self.other.is_open:  # the other side learns it when it next sends, at the latest
                 self.is_dead_letter = True
                 self._tell_other()
             if self._on_closed is not None:
@@ -118,7 +118,7 @@ class StreamEnd:
         network.time.after(delay, self.other.broken)
 
     def close(self, *, abruptly: bool = False, word: Any = None) -> None:
-        """In order: what was sent arrives first. Abruptly (a reset): it may not. A last word arrives either way."""
+        """In order: messages on their way arrive first. Abruptly (a reset): they may not. A last word arrives."""
         if not self.is_open:
             return
         if abruptly:
@@ -137,7 +137,7 @@ class StreamEnd:
         self.broken()
 
     def fail_later(self) -> None:
-        """Nothing arrives any more in either direction; each side finds out when its own patience is over."""
+        """Stop both directions; each side finds out when its own patience is over."""
         for end in (self, self.other):
             end.is_dead_letter = True
             self._network.time.after(self._network.patience(), end.broken)
@@ -171,7 +171,7 @@ class Network:
     # Links
 
     def _release(self) -> None:
-        """A cut is over: what waited only for it goes on."""
+        """A cut is over: streams that waited for nothing else go on."""
         waiting, self._holding = self._holding, []
         for end in waiting:
             if self.links.is_cut(end.here, end.there):
@@ -180,13 +180,13 @@ class Network:
                 end.release()
 
     def hold(self, end: StreamEnd) -> None:
-        """Something waits at a cut link: if that lasts, the connection breaks at both ends."""
+        """A stream waits at a cut link: if the cut lasts, the connection breaks at both ends."""
         self._holding.append(end)
         for side in (end, end.other):
             self.time.after(self.patience(), partial(_break_if_held, side, end))
 
     def reset(self, endpoint: int, other: int) -> None:
-        """All streams between the two break now; what is on its way is lost."""
+        """Break all streams between the two now; messages on their way are lost."""
         for end in self._live_ends(endpoint):
             if end.there == other:
                 end.is_dead_letter = end.other.is_dead_letter = True
@@ -203,7 +203,7 @@ class Network:
         return listener is not None and listener[0].is_alive
 
     def connect(self, here: int, process: Process, there: int, hello: Any) -> StreamEnd | None:
-        """A stream to whoever listens there; None where nobody does or the link is cut. `hello` is handed over."""
+        """A stream to the listener there, which gets `hello`; None if nobody listens or the link is cut."""
         listener = self._listeners.get(there)
         if not self.links.answers(here, there) or listener is None or not listener[0].is_alive:
             return None
@@ -220,13 +220,13 @@ class Network:
         return mine
 
     def process_died(self, name: int) -> None:
-        """Its kernel closes what it had open: some of it in order, some by a reset."""
+        """A process died: its kernel closes its streams, some in order, some by a reset."""
         for end in self._live_ends(name):
             end.close(abruptly=self.time.chance(0.4))
         self._ends.pop(name, None)
 
     def machine_died(self, name: int) -> None:
-        """Nobody closes anything: the others find out by their own patience."""
+        """A machine vanished and closes nothing: the other sides find out when their patience is over."""
         self.links.vanished(name)
         for end in self._live_ends(name):
             end.fail_later()

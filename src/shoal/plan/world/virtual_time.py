@@ -20,18 +20,18 @@ class VirtualTime:
         self.now = 0.0
         self.random = Random(seed)
         self._queue: list[tuple[float, int, Action]] = []
-        self._count = 0  # what is due at the same time happens in the order in which it was asked for
+        self._count = 0  # actions that are due at the same time happen in the order of asking
 
     def after(self, seconds: float, action: Action) -> None:
         self.at(self.now + seconds, action)
 
     def at(self, when: float, action: Action) -> None:
-        """What is due at exactly the same time keeps its order, which sums of floating-point numbers would not."""
+        """For actions that must be due at exactly the same time, which sums of floats do not guarantee."""
         self._count += 1
         heapq.heappush(self._queue, (when, self._count, action))
 
     def run(self, until: float, is_over: Callable[[], bool]) -> None:
-        """Let things happen until that time, or until it is over."""
+        """Let things happen until that time, or until `is_over()`."""
         while self._queue and self._queue[0][0] <= until and not is_over():
             self.now, _, action = heapq.heappop(self._queue)
             action()
@@ -50,7 +50,7 @@ class Process:
         self.time = time
         self.is_alive = True
         self.is_frozen = False
-        self.woke = -1.0  # when it was last frozen no more
+        self.woke = -1.0  # when it last woke
         self._waiting: list[Action] = []
 
     def do(self, action: Action) -> None:

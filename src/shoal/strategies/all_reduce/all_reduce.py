@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from shoal.job_config import JobConfig
 from shoal.manners import Manners
+from shoal.parameters.client.parameter_client import ParameterClient
+from shoal.settings.all_reduce_settings import AllReduceSettings
 from shoal.strategies.all_reduce.gradient_exchange import GradientExchange, Shared
 from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Iteration, Strategy
 
 
-@dataclass(frozen=True)
-class AllReduceConfig:
-    bucket_bytes: int  # gradients travel in groups of about this size
-
-
 class AllReduce(Strategy):
     manners = Manners()
 
-    def __init__(self, replica: Replica, config: AllReduceConfig) -> None:
+    def __init__(self, replica: Replica, settings: AllReduceSettings) -> None:
         self._peers = replica.peers
-        self._shared = Shared(replica.board, replica.buffers, owners={}, group_bytes=config.bucket_bytes)
+        self._shared = Shared(replica.board, replica.buffers, owners={}, group_bytes=int(settings.bucket_mb * 2**20))
         self._exchanges: list[GradientExchange] = []
 
     def attach(self, model: nn.Module, name: str) -> None:
@@ -61,3 +58,7 @@ class AllReduce(Strategy):
             exchange.detach()
         self._exchanges = []
         self._shared.owners.clear()
+
+
+def make(replica: Replica, config: JobConfig, servers: ParameterClient | None) -> AllReduce:  # noqa: ARG001  of no use here
+    return AllReduce(replica, config.of(AllReduceSettings))

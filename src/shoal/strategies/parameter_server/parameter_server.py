@@ -19,9 +19,11 @@ from torch import nn
 
 from shoal.collectives.group import Group
 from shoal.errors import Aborted, ExchangeFailed, ReplicasDiffer, UsageError
+from shoal.job_config import JobConfig
 from shoal.manners import Manners
 from shoal.parameters.blocks.block_codec import BlockCodec
 from shoal.parameters.client.parameter_client import OutgoingPush, ParameterClient
+from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.strategies.parameter_server.gradient_outbox import GradientOutbox, Noise
 from shoal.strategies.parameter_server.parameter_inbox import ParameterInbox
 from shoal.strategies.parameter_server.parameter_table import Entry, entries_of, local_states, step_values, table_of
@@ -179,7 +181,7 @@ class ParameterServer(Strategy):
         if iteration.is_last and not self._is_asked and not iteration.is_void and iteration.breakage is None:
             self._ask(iteration)
         if self._is_free:
-            self._replica.votes.updates = 0  # workers that run free take different numbers of steps
+            self._replica.votes.take_updates(0)  # workers that run free take different numbers of steps
 
     def _ask(self, iteration: Iteration) -> None:
         """Have the servers apply this step's gradients."""
@@ -310,3 +312,14 @@ class ParameterServer(Strategy):
             self._inbox.detach()
         self._outbox = self._inbox = None
         self._entries, self._served, self._optimizers = (), frozenset(), []
+
+
+def make(replica: Replica, config: JobConfig, servers: ParameterClient | None) -> ParameterServer:
+    assert servers is not None, "a job whose strategy has settings of servers has servers"
+    settings, manners = config.of(ParameterServerSettings), config.manners
+    terms = LedgerTerms(manners.is_free, settings.staleness_bound, settings.staleness_scaling)
+    return ParameterServer(
+        replica,
+        servers,
+        ParameterServerConfig(manners, terms, noise=settings.noise, normalize=settings.normalize, seed=config.seed),
+    )

@@ -29,6 +29,7 @@ from shoal.events import AnyEvent
 from shoal.links.measure import survey, told
 from shoal.membership.client import CoordinatorClient
 from shoal.membership.member.member import again
+from shoal.settings.all_reduce_settings import AllReduceSettings
 from shoal.strategies.peers.brake import Brake
 from shoal.strategies.peers.peers import Briefed, JobOver, Peers, Traffic
 from shoal.strategies.peers.reaching import by_worker, local_host, tell_from_outside
@@ -216,7 +217,7 @@ class ClusterPeers(Peers):
     def _put_together(self, mesh: TcpMesh, generation: Generation) -> ThreadedGroup:
         if (news := self.client.interruption(generation.number)) is not None:
             raise Aborted(news)
-        settings = self.client.settings
+        settings = self.client.settings.of(AllReduceSettings)
         names = {member.rank: _name(member) for member in generation.members}
         if settings.carrier != "shoal" and mesh.size > 1:
             engine = make_engine(settings.carrier, mesh, generation.number, self._listener.address.host)
@@ -230,7 +231,7 @@ class ClusterPeers(Peers):
                 schedule=generation.schedule,
                 codec=self.codec,
                 deterministic=settings.deterministic,
-                limits=TeamLimits(stopped=settings.heartbeat_limit),
+                limits=TeamLimits(stopped=self.client.settings.heartbeat_limit),
                 names=names,
             )
             hosts = config.hosts_by_memory(hood)

@@ -15,6 +15,7 @@ from shoal.errors import Aborted
 from shoal.membership.client import CoordinatorClient
 from shoal.parameters.client.parameter_client import ClientConfig, ParameterClient
 from shoal.parameters.relay.relay_mesh import RelayConfig, RelayMesh
+from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.values import Generation, Server, ServerMap
 from shoal.wire.derived_keys import space_key
 
@@ -45,7 +46,8 @@ class ServerWays:
     @property
     def _silence_limit(self) -> float:
         """Seconds: longer than the keeper of the servers waits, which tells of a new map then, if it can."""
-        return SILENCE_FACTOR * self._coordinator.settings.server_limit + SILENCE_SECONDS
+        limit = self._coordinator.settings.of(ParameterServerSettings).server_limit
+        return SILENCE_FACTOR * limit + SILENCE_SECONDS
 
     def _map_changed(self, servers: ServerMap) -> None:
         """From the client's thread: the server that workers talk through may be gone."""

@@ -40,6 +40,35 @@ class Votes:
     leaving_seen: int = 0  # how many have
     regroup_seen: bool = False  # some worker knows of somebody who waits to be let in
 
+    def ask_stop(self, reason: str | None) -> None:
+        """This worker wants all loops to end, where there is a reason."""
+        self.stop = reason
+
+    def count_updates(self, more: int) -> None:
+        self.updates += more
+
+    def take_updates(self, updates: int) -> None:
+        """Go on from the count of the state that this worker has now."""
+        self.updates = updates
+
+    def want_save(self, *, save: bool, busy: bool) -> None:
+        """What this worker brings to the next exchange, of which nothing was seen yet."""
+        self.save, self.busy = save, busy
+        self.forget_save()
+
+    def forget_save(self) -> None:
+        """Nobody wants a checkpoint, as far as this worker has seen."""
+        self.save_seen = self.busy_seen = False
+
+    def see_own(self, *, stop: bool, leaving: bool, regroup: bool) -> None:
+        """A worker that is alone sees its own votes, which no exchange carries."""
+        self.stop_seen, self.save_seen, self.busy_seen = stop, self.save, self.busy
+        self.leaving, self.leaving_seen, self.regroup_seen = leaving, int(leaving), regroup
+
+    def forget_wishes(self) -> None:
+        """Workers meet: who leaves and who waits to be let in is to be seen there."""
+        self.leaving_seen, self.regroup_seen = 0, False
+
     def forget_seen(self) -> None:
         """The members have regrouped: what was seen may have come from a worker that is gone, and not all may have."""
         self.stop_seen = self.regroup_seen = self.leaving = False

@@ -52,10 +52,10 @@ class Leased(Supply):
     def begin(self, *, holds_state: bool) -> None:
         self._free.plan(self._terms())
         if holds_state:
-            self._loop.session.agreed_step = self._loop.session.step
+            self._loop.session.held.know_step()
 
     def _terms(self) -> LoopTerms:
-        loop, plan, dealing, gaps = self._loop, self._loop.plan, self.dealing(), self._loop.session.gaps
+        loop, plan, dealing, gaps = self._loop, self._loop.plan, self.dealing(), self._loop.session.held.gaps
         assert plan.feed.samples is not None
         samples = whole_batches(dealing, plan.feed.samples) if plan.feed.drop_last else plan.feed.samples
         whole = min((gap.epoch for gap in gaps), default=loop.cursor.epoch)
@@ -120,15 +120,14 @@ class Leased(Supply):
         session, lease, commit = self._loop.session, self._lease, iteration.commit
         assert lease is not None and commit is not None
         self._lease = Range(lease.epoch, batch.cursor_after.position, lease.stop)
-        session.step = max(session.step, commit.step)
+        session.held.apply_own(commit.step)
         session.reporter.numbered(session.step, base=commit.base, used=commit.used)
 
     def placed(self, told: Told) -> None:
         """All have learnt in a meeting where the loop is."""
         session = self._loop.session
-        session.step = session.agreed_step = told.updates
-        self._loop.cursor = Cursor(epoch=told.epoch, position=told.position)
-        session.gaps = told.open
+        session.held.take(told.updates, told.open)
+        self._loop.go_to(Cursor(epoch=told.epoch, position=told.position))
         self._is_over = self.all_know = told.is_over
 
     def reopen(self) -> None:

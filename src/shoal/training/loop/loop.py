@@ -27,8 +27,9 @@ from shoal.training.recovery.recovery import enter, recover, tell_batch, undo_vo
 from shoal.training.saving.checkpointing import save_asked, save_on_stop
 from shoal.training.saving.resume import check_place
 from shoal.training.script.call_terms import loop_terms
-from shoal.training.script.meetings import end_of_loop, leave_loop, load_behind, meet, note_loop_end, settle, take_past
+from shoal.training.script.meetings import end_of_loop, leave_loop, load_behind, meet, note_loop_end, take_past
 from shoal.training.script.past import Past
+from shoal.training.script.settling import settle
 from shoal.training.session import Session
 from shoal.values import Cursor, TimeShares
 
@@ -69,7 +70,7 @@ class Loop:
             return
         session.script.make("loop", loop_terms(self.plan))
         enter(session)
-        session.loop, session.unit = self, None
+        session.open_loop(self)
         self.number, self.first_step, self._blocked = session.place.loops + 1, session.step, session.saver.blocked
         if session.is_catching_up and self._is_past(session.place.past):
             session.place.skip_loop()
@@ -88,7 +89,7 @@ class Loop:
                     self._wind_up()
                     return
         except GeneratorExit:
-            self.session.was_left = True
+            self.session.batch.leave()
             self.session.saver.fence()  # what the script does now is its own business
             raise
         finally:
@@ -151,9 +152,18 @@ class Loop:
             ) from None
         self.first_step = past.first_step
         self.session.place.reach_checkpoint()
-        self.session.compared = self.session.step  # all have read the same bytes
+        self.session.held.trust(self.session.step)  # all have read the same bytes
         meet(self.session, f"resuming loop {self.number}: {self._text()}", self._start)
         forget_changed(self.session, past.state)
+
+    def go_to(self, cursor: Cursor) -> None:
+        """From now on the loop is there in its data."""
+        self.cursor = cursor
+
+    def begin_portion(self) -> int:
+        """The position from which batches of one epoch are about to be dealt out."""
+        self.reached = self.cursor.position
+        return self.reached
 
     def leave(self) -> None:
         """The script left it in the middle: it is over, wherever it was in its data."""
@@ -176,7 +186,7 @@ class Loop:
             if not recovered.has_passed:
                 self._supply.reopen()
                 return False
-            session.replica.votes.save_seen = False  # those who have passed began it before this generation
+            session.replica.votes.forget_save()  # those who have passed began it before this generation
         session.place.pass_meeting()
         leave_loop(session)
         return True
@@ -208,6 +218,7 @@ class Loop:
         session, length = self.session, LoopLength(self.plan, self.dealing())
         session.agree(point, with_terms=True)
         self._prepare(holds_state=True)
+        replaced = session.strategy.take_replaced()  # told once
         if session.peers.group.rank == 0:
             session.peers.report(
                 LoopStarted(
@@ -218,11 +229,10 @@ class Loop:
                     samples_per_epoch=self.plan.feed.samples,
                     first_epoch=self.plan.first_epoch,
                     steps=self.plan.steps,
-                    end=length.end(Place(self.first_step, session.step, self.cursor, session.gaps)),
-                    replaced=session.strategy.replaced,
+                    end=length.end(Place(self.first_step, session.step, self.cursor, session.held.gaps)),
+                    replaced=replaced,
                 )
             )
-        session.strategy.replaced = 0  # told once
         session.reporter.restart_clock()
         session.saver.restart_clock()
 
@@ -304,7 +314,7 @@ class Loop:
     def regroup(self, breakage: Breakage, *, is_doubtful: bool = False) -> None:
         """Go on in the next generation. `is_doubtful`: the script may have seen values that the others did not."""
         session = self.session
-        session.is_doubtful = is_doubtful
+        session.held.doubt(is_doubtful=is_doubtful)
         while True:
             self.cursor = recover(session, breakage, self.cursor).cursor
             try:

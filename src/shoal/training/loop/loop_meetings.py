@@ -59,7 +59,7 @@ class MeetingsInSteps(LoopMeetings):
     def ends_together(self) -> bool:
         """A stretch ends with the loop, however few steps it has."""
         session = self._loop.session
-        if not session.strategy.manners.has_stretches or session.unit is None:
+        if not session.strategy.manners.has_stretches or session.unit.start is None:
             return True
         iteration = Iteration(session.step, 0.0, 0.0, 0)
         session.strategy.finish(iteration)
@@ -115,7 +115,7 @@ class CalledMeetings(LoopMeetings):
         session, votes = self._loop.session, self._loop.session.replica.votes
         point = f"meeting in loop {self._loop.number}"
         session.saver.vote(votes, step=session.step)
-        votes.leaving_seen, votes.regroup_seen = 0, False
+        votes.forget_wishes()
         try:
             session.agree(point)
             self._supply.placed(self._free.look(point))

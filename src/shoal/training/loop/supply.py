@@ -35,6 +35,14 @@ class LoopAtWork(Protocol):
     @property
     def goes_on(self) -> bool: ...
 
+    def go_to(self, cursor: Cursor) -> None:
+        """From now on the loop is there in its data."""
+        ...
+
+    def begin_portion(self) -> int:
+        """The position from which batches of one epoch are about to be dealt out."""
+        ...
+
     def run_through(self, batches: Generator[Batch, None, None]) -> Generator[Any, None, bool]:
         """Yield them, each settled before the next; returns whether they came to their end."""
         ...
@@ -117,21 +125,20 @@ class Dealt(Supply):
     def portion(self) -> Generator[Any, None, None]:
         """From the cursor to the end of its epoch, through any number of regroupings."""
         loop, feed = self._loop, self._loop.plan.feed
-        while loop.session.gaps and loop.goes_on:
+        while loop.session.held.gaps and loop.goes_on:
             yield from self._gap()
-        started, epoch, before = time.perf_counter(), loop.cursor.epoch, loop.cursor.position
-        loop.reached = before
+        started, epoch, before = time.perf_counter(), loop.cursor.epoch, loop.begin_portion()
         while loop.cursor.epoch == epoch and loop.goes_on:
             is_through = yield from loop.run_through(feed.batches(loop.cursor, self.dealing()))
             if is_through:
-                loop.cursor = Cursor(epoch=epoch + 1)
+                loop.go_to(Cursor(epoch=epoch + 1))
         if loop.cursor.epoch > epoch:
             self._report_epoch(epoch, loop.reached - before, time.perf_counter() - started)
 
     def _gap(self) -> Generator[Any, None, None]:
         """Positions before the cursor that workers which ran free had not used when the checkpoint was made."""
         loop = self._loop
-        gap, self._is_in_gap = loop.session.gaps[0], True
+        gap, self._is_in_gap = loop.session.held.gaps[0], True
         try:
             start = Cursor(gap.epoch, gap.start)
             yield from loop.run_through(loop.plan.feed.batches(start, self.dealing(), gap.stop))
@@ -141,11 +148,9 @@ class Dealt(Supply):
     def applied(self, batch: Batch, iteration: Iteration) -> None:  # noqa: ARG002  the batch says it all
         loop = self._loop
         if not self._is_in_gap:
-            loop.cursor = batch.cursor_after
+            loop.go_to(batch.cursor_after)
             return
-        gap, *rest = loop.session.gaps
-        left = Range(gap.epoch, batch.cursor_after.position, gap.stop)
-        loop.session.gaps = (left, *rest) if left.size else tuple(rest)
+        loop.session.held.use_gap(batch.cursor_after.position)
 
     def _report_epoch(self, epoch: int, timed: int, seconds: float) -> None:
         session, samples, is_inside = self._loop.session, self._loop.reached, self._loop.session.is_inside_stretch

@@ -98,7 +98,8 @@ class OptimizerSteps:
         self._undo: list[UndoCopy] = []
         self._usual = 2  # optimizer steps that an iteration is expected to take; 2 at first, to learn from one
         self._most = 1  # that any iteration has taken so far
-        self.undo_cost: tuple[int, float] | None = None  # bytes and seconds of the last iteration's copies
+        self._undo_cost: tuple[int, float] | None = None  # bytes and seconds of one iteration's copies
+        self._is_cost_told = False
 
     def begin(self, iteration: Iteration) -> None:
         self._iteration = iteration
@@ -111,15 +112,22 @@ class OptimizerSteps:
         elif iteration.is_last:
             self._usual = self._most = max(self._most, iteration.updates)
             if self._undo and iteration.updates > 1:
-                self.undo_cost = sum(copy.size for copy in self._undo), sum(copy.seconds for copy in self._undo)
+                self._undo_cost = sum(copy.size for copy in self._undo), sum(copy.seconds for copy in self._undo)
         self._undo = []
         self._iteration = None
+
+    def take_undo_cost(self) -> tuple[int, float] | None:
+        """Once: bytes and seconds of the copies of an iteration with several optimizer steps."""
+        if self._undo_cost is None or self._is_cost_told:
+            return None
+        self._is_cost_told = True
+        return self._undo_cost
 
     def undo(self) -> None:
         assert self._iteration is not None
         for copy in reversed(self._undo):
             copy.restore()
-        self._votes.updates -= self._iteration.updates
+        self._votes.count_updates(-self._iteration.updates)
         self._iteration.updates = 0
         self._undo = []
 
@@ -165,7 +173,7 @@ class OptimizerSteps:
             with _scaled(optimizer, factor):
                 result = original(self._agreed(closure, optimizer, clip))
         iteration.updates += 1
-        self._votes.updates += 1
+        self._votes.count_updates(1)
         return result
 
     def _update_elsewhere(self, stepping: Stepping, closure: Closure | None) -> None:
@@ -177,7 +185,7 @@ class OptimizerSteps:
         assert self._iteration is not None
         self._strategy.update(stepping)
         self._iteration.updates += 1
-        self._votes.updates += 1
+        self._votes.count_updates(1)
 
     def _check_watched(self, optimizer: torch.optim.Optimizer) -> None:
         """A gradient that was not exchanged would pull this worker's replica away from the others'."""

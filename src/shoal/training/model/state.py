@@ -41,7 +41,7 @@ def state_of(session: Session, cursor: Cursor, *, is_whole: bool = False) -> dic
             _by_name(optimizer, names) | ({} if served is None else {"state": served[number]})
             for number, optimizer in enumerate(session.watched.optimizers)
         ],
-        "gaps": [[gap.epoch, gap.start, gap.stop] for gap in session.gaps],
+        "gaps": [[gap.epoch, gap.start, gap.stop] for gap in session.held.gaps],
         "kept": {name: thing.state_dict() for name, thing in session.watched.kept.items()},
         "strategy": session.strategy.state(),
     }
@@ -125,15 +125,11 @@ def load_state(session: Session, state: Mapping[str, Any]) -> Cursor:
             parameter.grad = _gradient_from(state["gradients"][name].get(entry), parameter)
     for optimizer, values in zip(session.watched.optimizers, state["optimizers"], strict=True):
         _load_optimizer(optimizer, _by_number(optimizer, values, parameter_names(session)))
-    for name, thing in session.watched.kept.items():
-        thing.load_state_dict(state["kept"][name])
-    session.kept_before = {name: kept for name, kept in state["kept"].items() if name not in session.watched.kept}
+    session.watched.load_kept(state["kept"])
     session.replica.replaced()
     session.strategy.load_state(state.get("strategy", {}))
-    session.step = state["step"]
-    session.replica.votes.updates = state["updates"]
-    session.agreed_step = session.step
-    session.gaps = tuple(Range(*gap) for gap in state.get("gaps", ()))
+    session.replica.votes.take_updates(state["updates"])
+    session.held.take(state["step"], tuple(Range(*gap) for gap in state.get("gaps", ())))
     epoch, position = state["cursor"]
     return Cursor(epoch=epoch, position=position)
 

@@ -37,7 +37,7 @@ class Recovered:
 
 def undo_void(session: Session, iteration: Iteration) -> None:
     """Give back what the script's code changed in a step that does not count, and with it in its stretch."""
-    breakage, earlier = iteration.breakage, 0 if session.unit is None else session.unit.samples
+    breakage, earlier = iteration.breakage, 0 if session.unit.start is None else session.unit.start.samples
     assert breakage is not None
     session.go_back()
     session.peers.report(
@@ -175,9 +175,9 @@ def tell_batch(session: Session) -> None:
 def take_place(session: Session, payload: Tree) -> None:
     """What all members must agree on besides the state: that loops end, and which checkpoints they have and trust."""
     place = payload["place"]
-    session.stopped = session.stopped or place["stopped"]
-    session.saver.last_step, session.saver.last_name = place["saved_step"], place["saved_name"]
-    session.compared = place["compared"]
+    session.held.stop(place["stopped"])
+    session.saver.go_on_from(place["saved_step"], place["saved_name"])
+    session.held.trust(place["compared"])
 
 
 def _notice(session: Session, breakage: Breakage) -> ExchangeBroken:
@@ -189,7 +189,7 @@ def _notice(session: Session, breakage: Breakage) -> ExchangeBroken:
         peer=None if breakage.peer is None else generation.members[breakage.peer].worker,
         reason=breakage.reason,
         at_end=breakage.at_end,
-        holds=session.holds,
+        holds=session.held.generation,
         point=breakage.point,
         is_planned=breakage.is_planned,
         must_restore=breakage.must_restore,
@@ -207,7 +207,7 @@ def _payload(session: Session, cursor: Cursor, *, goes_back: bool = False) -> Tr
         "stopped": session.stopped,
         "saved_step": session.saver.last_step,
         "saved_name": session.saver.last_name,
-        "compared": session.compared,
+        "compared": session.held.compared,
     }
     script = {"results": list(session.place.results), "calls": encode_calls(session.script.own)}
     if end is None or not goes_back:
@@ -222,25 +222,24 @@ def _payload(session: Session, cursor: Cursor, *, goes_back: bool = False) -> Tr
 def take(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool) -> Recovered:
     """Go on in the new generation: with the state that its members agreed on, where it says."""
     session.rebind()
-    session.is_doubtful, session.calls, session.unit = False, 0, None
+    session.held.doubt(is_doubtful=False)
+    session.batch.forget_calls()
     ahead = 0
-    if (
-        done.payload is not None and not session.strategy.manners.is_free
-    ):  # else others' steps say nothing about its own
+    if done.payload is not None and not session.strategy.manners.is_free:  # else others' steps say nothing of its own
         ahead = done.payload["step"] - session.step
-    session.residual.settle(ahead=ahead, holds=session.holds)
+    session.unit.settle(ahead=ahead, holds=session.held.generation)
     tell_batch(session)
     if done.alignment.missed:
         _tell_missed(session, done)
     recovered = _taken(session, done, cursor, in_place=in_place)
-    session.reporter.entered(session.holds, step=session.step)
+    session.reporter.entered(session.held.generation, step=session.step)
     return recovered
 
 
 def _taken(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool) -> Recovered:
     payload = done.payload
     if done.taking is Taking.START:
-        trusted = session.compared if done.was_hopeless else None
+        trusted = session.held.compared if done.was_hopeless else None
         raise StartAgain("the job starts from its newest checkpoint", is_settled=True, trusted=trusted)
     if done.alignment.missed and not session.place.in_loop:
         payload = _payload(session, cursor, goes_back=True) if payload is None else payload
@@ -252,7 +251,7 @@ def _taken(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool)
         assert payload is not None
         session.peers.report(Advised(worker=session.peers.worker, text=f"{done.taking.value}: step {payload['step']}"))
         raise StartAgain("the others are elsewhere in the script", past_from(payload), is_settled=True)
-    session.holds = session.peers.generation.number
+    session.held.agree(session.peers.generation.number)
     if payload is None:
         return Recovered(cursor)
     if done.taking is Taking.LOAD:

@@ -9,7 +9,7 @@ current loop goes on where the others are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from shoal.checkpoint.stores.store import Store
 from shoal.errors import ExchangeFailed
@@ -19,18 +19,24 @@ from shoal.training.recovery.recovery import finish_together, own_past, recover,
 from shoal.training.run import Run
 from shoal.training.saving.checkpointing import save_at_end
 from shoal.training.saving.resume import resume
-from shoal.training.script.meetings import finish
 from shoal.training.script.past import StartAgain
-from shoal.training.session import Session
+from shoal.training.script.settling import finish
+from shoal.training.session import Lasting, Session
 from shoal.values import THROUGH, Cursor
 
 T = TypeVar("T")
 
 
+class Fresh(Protocol):
+    """Makes a session for a script that starts from the top."""
+
+    def __call__(self, *, lasting: Lasting) -> Session: ...
+
+
 def train_through(
     train: Callable[[Run], T],
     session: Session,
-    fresh: Callable[[], Session],
+    fresh: Fresh,
     store: Store | None = None,
     *,
     is_last_line: bool = False,
@@ -106,14 +112,11 @@ def _keep_last(session: Session) -> None:
         session.saver.wait()
 
 
-def _start_again(session: Session, again: StartAgain, fresh: Callable[[], Session], store: Store | None) -> Session:
-    newcomer = fresh()
+def _start_again(session: Session, again: StartAgain, fresh: Fresh, store: Store | None) -> Session:
+    newcomer = fresh(lasting=session.lasting)
     newcomer.peers.reach(0)
-    newcomer.reporter, newcomer.progress = session.reporter, session.progress
-    # The old session is closed below; checkpoints on their way go on.
-    newcomer.saver, session.saver = session.saver, newcomer.saver
-    newcomer.replica.votes.stop = session.replica.votes.stop
-    session.close()
+    newcomer.replica.votes.ask_stop(session.replica.votes.stop)
+    session.close(starts_again=True)
     if again.past is not None:
         newcomer.go_through(again.past)
     else:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,16 +20,9 @@ from shoal.events import Advised
 from shoal.strategies.peers.peers import Peers
 from shoal.strategies.replica.model_walk import modules_of, parameters_of
 from shoal.training.model.optimizers import UndoCopy
+from shoal.training.watched import Kept, Watched
 from shoal.values import Cursor
 from shoal.wire.tables import Range
-
-
-class Kept(Protocol):
-    """An object given to `run.keep`: schedulers, scalers, counters."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -144,3 +137,44 @@ class Residual:
             gone = [lost.worker for lost in generation.lost if lost.generation >= holds]
             text = f"what the codec {peers.codec.name} had left out of the gradients of worker {{}} is lost with it"
             peers.report(*(Advised(worker=peers.worker, text=text.format(worker)) for worker in gone))
+
+
+class CommitUnit:
+    """The present unit of commit: where it began, and what goes back if it is void."""
+
+    def __init__(self, peers: Peers) -> None:
+        self.start: UnitStart | None = None  # None before the unit's first batch
+        self._snapshot = StepSnapshot()
+        self._residual = Residual(peers)
+
+    def begin(self, start: UnitStart) -> None:
+        self.start = start
+        self._residual.begin_unit()
+
+    def take_snapshot(self, watched: Watched, *, of_stretch: bool) -> None:
+        self._snapshot.take(watched.models.values(), watched.kept, watched.optimizers, of_stretch=of_stretch)
+
+    def add_samples(self, samples: int) -> None:
+        """A step of the unit was applied that does not end it."""
+        if self.start is not None:
+            self.start = replace(self.start, samples=self.start.samples + samples)
+
+    def commit(self) -> None:
+        """It counts, whatever happens from now on."""
+        self.start = None
+        self._residual.commit()
+
+    def go_back(self, kept: Mapping[str, Kept]) -> UnitStart | None:
+        """It is void: give back what the script's code changed in it. Where it began."""
+        start, self.start = self.start, None
+        self._snapshot.restore(kept)
+        return start
+
+    def drop(self) -> None:
+        """Another one begins with the next batch."""
+        self.start = None
+
+    def settle(self, *, ahead: int, holds: int) -> None:
+        """In a new generation; see `Residual.settle`."""
+        self.start = None
+        self._residual.settle(ahead=ahead, holds=holds)

@@ -166,6 +166,10 @@ class Reporter:
         else:
             self._peers.report(event)
 
+    def take_state(self) -> None:
+        """This worker has the state of the present generation's members."""
+        self.generation = self._peers.generation.number
+
     def entered(self, generation: int, *, step: int) -> None:
         """This worker goes on in another generation: it has told all that it applied in those before."""
         self.generation = generation

@@ -116,7 +116,7 @@ def _take_up(session: Session, manifest: Manifest, state: Tree, own: Mapping[str
     _take_up_own(session, manifest, own)
     state = without_later(state)
     if about.kind == "weights":
-        session.weights = state["models"]
+        session.watched.start_from(state["models"])
     else:
         past = Past(
             state=state,
@@ -126,7 +126,7 @@ def _take_up(session: Session, manifest: Manifest, state: Tree, own: Mapping[str
             is_resumed=True,
         )
         session.place.go_through(past)
-        session.saver.last_step, session.saver.last_name = about.step, manifest.checkpoint
+        session.saver.go_on_from(about.step, manifest.checkpoint)
     if session.peers.group.rank == 0:
         reason = about.cursor.text if about.kind == "full" else "imported weights"
         workers = about.generation.size

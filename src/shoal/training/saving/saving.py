@@ -81,6 +81,10 @@ class Saver:
         self.fence()
         self.last_step, self.last_name = -1, ""
 
+    def go_on_from(self, step: int, name: str) -> None:
+        """The last checkpoint that all members know of, or that this job is resumed from."""
+        self.last_step, self.last_name = step, name
+
     # When
 
     @property
@@ -127,13 +131,12 @@ class Saver:
 
     def vote(self, votes: Votes, *, step: int) -> None:
         """Say what this worker brings to the exchange of the step that will be number `step` once it is applied."""
-        votes.save_seen = votes.busy_seen = self._is_untold = False
-        votes.busy = self.is_busy
-        if self._last is not None and self._last.part.capture.torn is not None and not votes.busy:
+        busy, self._is_untold = self.is_busy, False
+        if self._last is not None and self._last.part.capture.torn is not None and not busy:
             self._is_lazy = False
             self._timetable.owe()
             self._last = None
-        votes.save = self.is_on and self._timetable.reason(step, time.monotonic()) is not None
+        votes.want_save(save=self.is_on and self._timetable.reason(step, time.monotonic()) is not None, busy=busy)
 
     def pass_over(self, *, step: int) -> None:
         """Workers do not meet in the step that will be number `step`: what is due then is owed until they do."""
@@ -142,8 +145,8 @@ class Saver:
 
     def vote_asked(self, votes: Votes) -> None:
         """A loop is over: what the script asked for inside and was put off is made now, by all workers or by none."""
-        votes.save_seen = votes.busy_seen = self._is_untold = votes.busy = False
-        votes.save = self.is_on and self._timetable.is_asked
+        self._is_untold = False
+        votes.want_save(save=self.is_on and self._timetable.is_asked, busy=False)
 
     def decide(self, votes: Votes, *, step: int) -> Due | None:
         """After the exchange: the checkpoint that all workers make now, if any."""

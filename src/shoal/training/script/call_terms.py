@@ -15,7 +15,7 @@ from torch import nn
 from shoal.data.feed import Feed
 from shoal.strategies.replica.model_check import describe
 from shoal.training.loop.loop_plan import LoopPlan
-from shoal.training.recovery.snapshot import Kept
+from shoal.training.watched import Kept
 
 Term = tuple[str, object]
 

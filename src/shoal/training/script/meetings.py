@@ -19,9 +19,8 @@ from shoal.strategies.peers.peers import Breakage
 from shoal.training.model.state import load_state
 from shoal.training.recovery.recovery import enter, recover, take_place
 from shoal.training.script.loop_end import LoopEnd, from_tree, group_settings, without_later, wound_back
-from shoal.training.script.past import StartAgain
 from shoal.training.script.script_calls import ADVICE
-from shoal.training.session import Session, is_step
+from shoal.training.session import Session
 from shoal.values import THROUGH, Cursor
 
 T = TypeVar("T")
@@ -75,7 +74,8 @@ def take_past(session: Session) -> Cursor:
     end = past.state.get("end")
     session.place.arrive(None if end is None else from_tree(end))
     take_place(session, past.state)
-    session.holds = session.reporter.generation = session.peers.generation.number
+    session.held.agree(session.peers.generation.number)
+    session.reporter.take_state()
     return cursor
 
 
@@ -148,37 +148,6 @@ def end_of_loop(session: Session) -> str:
     return f"end of loop {session.place.loops} after {session.steps_done} steps (to end it early, use run.stop)"
 
 
-def settle(session: Session) -> None:
-    """A loop was left by `break` or `return`: fine if all workers left it in the same step.
-
-    Called where the script comes back to us, not when the loop's generator is closed: that happens while an exception
-    is on its way out too, and then there is nothing to agree on.
-    """
-    iteration = session.iteration
-    if not session.was_left or iteration is None:
-        return
-    if iteration.is_void:
-        raise StartAgain("it left its loop")
-    counts = is_step(iteration)
-    if session.strategy.manners.has_stretches:  # the stretch ends here, however few steps it has
-        iteration.meets = True
-        session.strategy.finish(iteration)
-        if iteration.is_void:
-            raise StartAgain("it left its loop")
-    session.was_left = False
-    point = end_of_loop(session)
-    session.conclude(iteration, counts=counts)
-    if session.loop is not None:
-        session.loop.leave()
-    session.saver.vote_asked(session.replica.votes)
-    meet(session, point, lambda label: session.agree(label, compare=True))
-    leave_loop(session)
-    note_loop_end(session)
-    mark = session.saver.take_asked()
-    if session.replica.votes.save_seen and session.save_here is not None:
-        session.save_here(mark or "", is_agreed=True)  # asked for in the iteration that was left
-
-
 def note_loop_end(session: Session) -> None:
     """The meeting at the end of a loop was passed: the script's own code comes next."""
     session.seed_outside()
@@ -209,25 +178,3 @@ def leave_loop(session: Session) -> None:
     session.reporter.send(step=session.step, now=True)
     if session.peers.group.rank == 0:
         session.peers.report(LoopEnded(loop=session.place.loops, step=session.step))
-
-
-def finish(session: Session) -> None:
-    """The script has come to its end: settle a loop that was left, also one whose iterator is still around."""
-    session.was_left = session.was_left or session.iteration is not None
-    settle(session)
-    enter(session, at_end=True)
-    past = session.place.past
-    session.script.end()
-    if past is not None and not past.is_resumed:
-        if past.in_loop:
-            raise TermsDiffer(f"the script came to its end before it was where the job is; {ADVICE}")
-        # The others' scripts have made the same calls: more meetings can only be those for the last checkpoint.
-        session.place.come_to_end(past.points)
-        take_past(session)
-    if past is not None and past.is_resumed and session.saver.last_step > 0:
-        text = (
-            f"the script came to its end after {session.place.loops} of its loops over data, before loop {past.loop}, "
-            f"where {session.saver.last_name} is: nothing of that checkpoint was loaded, and what the script printed "
-            "are results on record; resume the same script with at least as many epochs, or start a new job"
-        )
-        raise CheckpointUnusable(text)

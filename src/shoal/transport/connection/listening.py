@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 
 from shoal.values import Address
@@ -21,3 +22,11 @@ def listen(address: Address, backlog: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether listening there means listening on all addresses of this machine, so that nobody can connect to it."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return not host

@@ -57,6 +57,22 @@ class SendQueue(Generic[Mark]):
 
     def push(self, endpoint: Endpoint, most: int = sys.maxsize) -> int:
         """Hand some to the kernel, at most so many bytes. How many it took; 0: it takes nothing now."""
+        is_all = self.size <= most and len(self._pieces) <= MOST_PIECES
+        try:
+            sent = endpoint.sendmsg(self._pieces if is_all else self._first(most))
+        except BlockingIOError:
+            return 0
+        if is_all and sent == self.size:  # as a rule
+            self._gone += [mark for mark in self._marks if mark is not None]
+            self._pieces.clear()
+            self._marks.clear()
+            self.size = 0
+        else:
+            self._release(sent)
+        return sent
+
+    def _first(self, most: int) -> list[memoryview]:
+        """As many pieces as one call takes, of so many bytes at most."""
         batch, size = [], 0
         for piece in islice(self._pieces, MOST_PIECES):
             size += len(piece)
@@ -64,23 +80,20 @@ class SendQueue(Generic[Mark]):
                 batch.append(piece[: len(piece) - (size - most)])
                 break
             batch.append(piece)
-        try:
-            sent = endpoint.sendmsg(batch)
-        except BlockingIOError:
-            return 0
+        return batch
+
+    def _release(self, sent: int) -> None:
         self.size -= sent
-        left = sent
-        while left:
+        while sent:
             piece = self._pieces[0]
-            if len(piece) > left:
-                self._pieces[0] = piece[left:]
+            if len(piece) > sent:
+                self._pieces[0] = piece[sent:]
                 break
-            left -= len(piece)
+            sent -= len(piece)
             self._pieces.popleft()
             mark = self._marks.popleft()
             if mark is not None:
                 self._gone.append(mark)
-        return sent
 
     def take_gone(self) -> list[Mark]:
         """Marks of pieces that have left since the last call, in order."""

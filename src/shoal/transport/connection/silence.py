@@ -15,6 +15,7 @@ from typing import NamedTuple
 from shoal.transport.connection.endpoint import Endpoint
 
 _INFO = struct.Struct("=2xBB20xI28xI")
+UNACKNOWLEDGED_MS = 30_000
 MOST_PROBES = 100  # the kernel takes at most 127
 
 
@@ -40,6 +41,12 @@ def watch_closely(connection: socket.socket | Endpoint, limit: float) -> None:
     """The same for bytes on their way; only for connections whose other end always reads."""
     watch(connection, limit)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(limit * 1000)))
+
+
+def end_when_unacknowledged(connection: socket.socket) -> None:
+    """Have a connection fail whose bytes nobody acknowledged for `UNACKNOWLEDGED_MS`."""
+    if connection.family in (socket.AF_INET, socket.AF_INET6):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
 
 
 def unanswered(connection: socket.socket | Endpoint) -> float:

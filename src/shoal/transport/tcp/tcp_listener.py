@@ -10,7 +10,6 @@ be reached. Not here: the handshake (`connection`, `tcp_handshake`), the connect
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import select
 import socket
@@ -38,7 +37,7 @@ class PeerListener:
     def __init__(self, host: str, token: str) -> None:
         if not token and not Address(host, 0).is_loopback:
             raise UsageError(f"refusing to listen on {host} without a token; use 127.0.0.1 or give the job a token")
-        if _is_wildcard(host):
+        if listening.is_wildcard(host):
             raise UsageError(f"peers cannot connect to {host}; listen on an address of this machine that they reach")
         listener = _listen(host)
         self.address = Address(host=host, port=listener.getsockname()[1])
@@ -199,13 +198,6 @@ def _is_closed(endpoint: Endpoint) -> bool:
         return False
     except OSError:
         return True
-
-
-def _is_wildcard(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return not host
 
 
 def _listen(host: str) -> socket.socket:

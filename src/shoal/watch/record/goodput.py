@@ -1,9 +1,9 @@
 """Goodput: samples applied over those that the undisturbed rate would have applied in the same time. From the metrics.
 
 The undisturbed rate is the median over stretches of about a second in which nothing was wrong and the job had its full
-number of workers. The time is that inside loops by the clock: from one applied step to the next, whichever worker
-applied them, but what lies between two loops only where training stood still. Pauses before a resume are not in it;
-steps that were done again are, but only once as samples. Pure but for `read_cost`.
+number of workers. The time is the clock's, from one applied step to the next, whichever worker applied them; time
+between two loops counts only where training stood still, and pauses before a resume do not count. The time of steps
+that were done again counts, but their samples count once. Pure but for `read_cost`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shoal.watch.record.incidents import Incidents
 from shoal.watch.record.lines import LineFile
 from shoal.watch.record.series import LATE, METRICS
 
-STRETCH = 1.0  # seconds of steps that are one measurement of the rate, at least
+STRETCH = 1.0  # least seconds of steps for one measurement of the rate
 MOST_STRETCHES = 4000  # when there are more, neighbours are joined into longer ones
 MARGIN = 0.5  # seconds around incidents that count as disturbed; times in the metrics are off by half of that at most
 LEAST_HELD = 0.5  # seconds by which a fault on purpose must hold up a step to be told
@@ -31,10 +31,10 @@ LEAST_HELD = 0.5  # seconds by which a fault on purpose must hold up a step to b
 
 @dataclass(frozen=True)
 class Course:
-    """What the events say about when the job was whole. Times are seconds since 1970."""
+    """When the job was undisturbed, by its events. Times are seconds since 1970."""
 
     starts: tuple[float, ...] = ()  # of the job's goes
-    stops: tuple[tuple[float, float], ...] = ()  # in which no step was applied, in order
+    stops: tuple[tuple[float, float], ...] = ()  # spans in which no step was applied, in order
     disturbed: tuple[tuple[float, float], ...] = ()  # the stops, and times with other faults or too few workers
 
     def is_disturbed(self, start: float, end: float) -> bool:
@@ -53,7 +53,7 @@ class Course:
         return total
 
     def go_at(self, time: float) -> int:
-        """How many goes of the job had begun."""
+        """How many goes of the job had begun by then."""
         return bisect.bisect_right(self.starts, time)
 
 
@@ -63,7 +63,7 @@ class Cost:
 
     step_seconds: float = 0.0  # from one applied step to the next while undisturbed, the median; 0: not known
     undisturbed: float | None = None  # samples that the undisturbed rate gives in `seconds`; None: no such rate
-    samples: int = 0  # that the applied steps used, each step once
+    samples: int = 0  # of the applied steps, each step counted once
     seconds: float = 0.0  # inside loops, incidents included
     # By go of the job: applied steps that the go's first step took back, and their samples.
     taken_back: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class _Stretch:
 
 
 class _Go:
-    """One go of the job; its number of workers may differ from other goes'."""
+    """One go of the job; goes may have different numbers of workers."""
 
     def __init__(self) -> None:
         self.seconds = 0.0  # inside loops
@@ -150,7 +150,7 @@ class Goodput:
         number = self._course.go_at(line.time)
         is_first = number not in self._goes
         go = self._goes.setdefault(number, _Go())
-        has_gap = not is_first and line.step > self._applied.last + 1  # lines that were lost when a coordinator died
+        has_gap = not is_first and line.step > self._applied.last + 1  # a coordinator's death lost the lines between
         taken_back = self._applied.add_line(line)
         if is_first:
             self._taken_back[number] = taken_back
@@ -194,13 +194,13 @@ def _rate(stretches: list[_Stretch]) -> float | None:
 
 
 def _overlaps(spans: tuple[tuple[float, float], ...], start: float, end: float) -> bool:
-    """Whether the span overlaps with one of these, which are in order and apart from each other."""
+    """Whether the span overlaps with one of these spans, which are sorted and disjoint."""
     place = bisect.bisect_right(spans, (end, math.inf))
     return place > 0 and spans[place - 1][1] >= start
 
 
 def merged(spans: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """The spans in order, with those that touch joined."""
+    """The spans in order; spans that touch are joined."""
     found: list[tuple[float, float]] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:
@@ -211,7 +211,7 @@ def merged(spans: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
 
 
 def read_cost(run_dir: Path, course: Course) -> Cost:
-    """Read the cost from a job's metrics, without lines that cannot be read."""
+    """Read the cost from a job's metrics; lines that cannot be read are left out."""
     goodput = Goodput(course)
     for line in LineFile(run_dir / METRICS, msgspec.json.Decoder(MetricLine)):
         goodput.add(line)

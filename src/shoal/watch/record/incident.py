@@ -17,21 +17,21 @@ class Incident:
     go: int = 0  # of the job, counted from 1
     happened: list[str] = field(default_factory=list)
     decided: list[str] = field(default_factory=list)
-    faults: set[str] = field(default_factory=set)  # kinds of faults on purpose in it
+    faults: set[str] = field(default_factory=set)  # kinds of its faults on purpose
     workers: set[int] = field(default_factory=set)  # that the incident is about
     lost: set[int] = field(default_factory=set)  # members that died, were expelled, failed or handed over
     came: set[int] = field(default_factory=set)  # newcomers
-    is_stop: bool = False  # an exchange broke: no step is applied until it is resumed
-    is_new_go: bool = False  # the job was started again, behind where it had been
+    is_stop: bool = False  # an exchange broke: no step is applied until training resumes
+    is_new_go: bool = False  # the job was started again at an earlier step than it had reached
     is_open: bool = True
     lasts: float = 0.0  # seconds that a fault on purpose lasts
     waited_from: float | None = None  # when there were too few workers
     resumed: float | None = None  # time of the first step after it
-    ended: float | None = None  # time of the job's end, where no step came after it
+    ended: float | None = None  # time of the job's end, if no step came after the incident
     step: int | None = None  # that step
-    seconds: float = 0.0  # between the last applied steps before and the first ones after
+    seconds: float = 0.0  # from the last applied step before each standstill to the first one after it
     standstills: int = 0  # number of standstills; between two of one incident a step may be applied
-    spans: list[tuple[float, float]] = field(default_factory=list)  # their times, of the first `MOST_SPANS`
+    spans: list[tuple[float, float]] = field(default_factory=list)  # times of the first `MOST_SPANS` standstills
     steps_redone: int = 0
     samples_redone: int = 0
     taken_back: int = 0  # of those, steps that had been applied
@@ -41,7 +41,7 @@ class Incident:
 
     @property
     def is_fault(self) -> bool:
-        """Whether something went wrong; if not, newcomers came in, which costs a moment too."""
+        """Whether something went wrong. Letting newcomers in costs a moment too, but is no fault."""
         return bool(self.happened) or not self.came
 
     @property
@@ -72,7 +72,7 @@ class Incident:
         return lost
 
     def stand_still(self, event: events.ProgressResumed, until: float) -> None:
-        """Training stood still, maybe from before the first sign, as silence is noticed later."""
+        """Training stood still, maybe since before the first sign: silence is noticed late."""
         self.seconds += max(0.0, event.seconds)
         self.standstills += 1
         self.steps_redone += event.redone
@@ -99,7 +99,7 @@ class Incident:
 
 @dataclass
 class Counts:
-    """Over the whole job, with incidents that are no longer told one by one."""
+    """Sums over the whole job, including incidents that are no longer told one by one."""
 
     lost: set[tuple[int, int]] = field(default_factory=set)  # go of the job, and member
     came: set[tuple[int, int]] = field(default_factory=set)  # go of the job, and newcomer
@@ -108,7 +108,7 @@ class Counts:
     void: int = 0  # tries that were done again
     taken_back: int = 0  # steps that had been applied and were done again, while the job ran
     differed: int = 0
-    coordinators: int = 0  # that came back
+    coordinators: int = 0  # how often one came back
     faults: int = 0  # on purpose
 
 

@@ -1,9 +1,9 @@
 """What went wrong in a job, reduced from its events: one incident for all that happened until steps were applied again.
 
-An incident has a beginning, what happened, what was decided and why (word for word), and what it cost. One that breaks
-an exchange lasts until `ProgressResumed`, which has what it cost; everything that happens meanwhile belongs to it.
-Others (a coordinator that came back, a fault on purpose that nobody felt) hold nothing up. Pure. Not here: goodput,
-which the metrics tell (`goodput`), and how an incident is shown.
+An incident has a beginning, what happened, what was decided and why (word for word), and what it cost. An incident that
+breaks an exchange lasts until `ProgressResumed`, which says what it cost; everything that happens meanwhile belongs to
+it. Other incidents (a coordinator that came back, a fault on purpose without effect) hold nothing up. Pure. Not here:
+goodput, which comes from the metrics (`goodput`), and how an incident is shown.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from shoal.watch import server_words
 from shoal.watch.record.incident import Counts, Incident
 from shoal.watch.wording import fault_words, first_line, shortly, some_workers, span
 
-MOST_INCIDENTS = 1000  # that are told one by one; the newest are kept, and all count in the totals
-LINK = 10.0  # seconds within which something that breaks an exchange is taken for the effect of a fault before it
+MOST_INCIDENTS = 1000  # the newest ones are told one by one; all count in the totals
+LINK = 10.0  # seconds after a fault within which a broken exchange counts as its effect
 AT_ONCE = 1.0  # seconds between faults on purpose that are one incident
 AFTER = 5.0  # seconds within which news of an incident may come after its end
 GONE = "the coordinator's process was gone"
-ABOUT = 60.0  # the same where both are about one worker, after the time that the fault lasts
+ABOUT = 60.0  # seconds instead of LINK where both are about one worker, counted from the fault's end
 
 
 class Incidents:
-    """`add` events in order, then iterate. `time` is that of the record, seconds since 1970."""
+    """`add` events in order, then iterate. `time` is the record's, in seconds since 1970."""
 
     def __init__(self) -> None:
         self.counts = Counts()
         self.earlier = 0  # incidents that are no longer told one by one
-        self.earlier_seconds = 0.0  # without progress, in those; steps are not taken off
-        self.earlier_standstills = 0  # steps that are to be taken off
+        self.earlier_seconds = 0.0  # without progress in those incidents, including a normal step per standstill
+        self.earlier_standstills = 0  # normal steps to take off `earlier_seconds`
         self.earlier_redone = (0, 0)  # steps and samples, in those
         self._kept: deque[Incident] = deque()
         self._members: frozenset[int] = frozenset()
@@ -40,10 +40,10 @@ class Incidents:
         self._goes = 0
         self._step = 0  # applied steps, as far as anybody said
         self._batch = 0  # samples of a step
-        self._is_over = True  # the last go has an end that was meant
-        self._current: Incident | None = None  # the last that broke an exchange
-        self._servers_lost: Incident | None = None  # the last that cost a server, until it is made up for
-        self._last_loss: Incident | None = None  # the last that cost a member
+        self._is_over = True  # the last go ended as intended
+        self._current: Incident | None = None  # the last incident that broke an exchange
+        self._servers_lost: Incident | None = None  # the last incident that cost a server, until others serve its part
+        self._last_loss: Incident | None = None  # the last incident that cost a member
 
     def __iter__(self) -> Iterator[Incident]:
         return iter(self._kept)
@@ -53,7 +53,7 @@ class Incidents:
 
     @property
     def stops(self) -> list[tuple[float, float]]:
-        """From when to when no step was applied; of the last one the end may be the end of time."""
+        """Spans in which no step was applied; the last one may have no end (infinity)."""
         over = [span for incident in self._kept for span in incident.spans]
         rest = [
             (incident.time, math.inf if incident.is_open else incident.end)
@@ -127,7 +127,7 @@ class Incidents:
         self.counts.faults += 1
 
     def _recent(self, worker: int | None, time: float) -> Incident | None:
-        """News of a fault may come after that of its effect."""
+        """The event of a fault may come after those of its effect."""
         for incident in reversed(self._kept):
             if time - incident.end > AFTER:
                 break
@@ -136,7 +136,7 @@ class Incidents:
         return None
 
     def _gone_before(self, time: float) -> Incident | None:
-        """A killed coordinator cannot take down why it is gone: the next one is told, after its return."""
+        """A killed coordinator cannot record its own fault; the next one hears of it and records it."""
         near = [incident for incident in self._kept if GONE in incident.happened and time - incident.time <= AFTER]
         return near[-1] if near and not near[-1].faults else None
 
@@ -167,7 +167,7 @@ class Incidents:
         self._last_loss = incident
 
     def _void(self, event: events.StepVoided, time: float) -> None:
-        if event.generation >= self._generation:  # else late news
+        if event.generation >= self._generation:  # otherwise the event is late
             self._stop(time).void(event)
         elif (incident := self._stopped()) is not None:
             incident.void(event)
@@ -175,9 +175,9 @@ class Incidents:
     def _form(self, event: events.GenerationFormed, time: float) -> None:
         before, self._members = self._members, frozenset(event.workers)
         self._generation = event.generation
-        if not before:  # the first of this go
+        if not before:  # the first generation of this go
             return
-        is_growth = before < self._members  # newcomers are let in, whatever fault may be at work
+        is_growth = before < self._members  # newcomers are let in, whatever faults there are
         incident = self._stop(time, may_link=not is_growth)
         incident.came |= self._members - before
         self.counts.came |= {(self._goes, worker) for worker in self._members - before}
@@ -186,7 +186,7 @@ class Incidents:
 
     def _resume(self, event: events.ProgressResumed, time: float) -> None:
         incident = self._stopped()
-        at = min(time, event.time)  # it is told when all workers have reported that step
+        at = min(time, event.time)  # the event comes when all workers have reported that step
         if incident is None:
             incident = self._stop(max(0.0, at - event.seconds))
             incident.decide(first_line(event.reason))
@@ -194,7 +194,7 @@ class Incidents:
         self.counts.void += event.redone - event.taken_back
         self.counts.taken_back += event.taken_back
         self._step = event.step
-        if event.generation >= self._generation and not incident.lost & self._members:  # else they regroup again
+        if event.generation >= self._generation and not incident.lost & self._members:  # otherwise they regroup again
             incident.resumed, incident.step, incident.is_open = max(at, incident.time), event.step, False
 
     def _note(self, event: events.Event, time: float) -> None:
@@ -224,7 +224,7 @@ class Incidents:
                 self._add_detail(event, time)
 
     def _add_detail(self, event: events.Event, time: float) -> None:
-        """What belongs to an incident, if there is one, and makes none."""
+        """Events that belong to an open incident and do not open one."""
         going_on = self._stopped() or self._just_over(time)
         match event:
             case events.StateCopied() if going_on is not None:
@@ -243,7 +243,7 @@ class Incidents:
                 pass
 
     def _return(self, event: events.WorkerReturned, time: float) -> None:
-        """After a coordinator's return everybody comes back: that needs no words."""
+        """After a coordinator's return all workers come back, which is not worth telling."""
         latest = self._kept[-1] if self._kept else None
         if latest is not None and time - latest.time < ABOUT and GONE in latest.happened:
             return
@@ -252,7 +252,7 @@ class Incidents:
         incident.happen(f"worker {event.worker} had lost the coordinator and is back")
 
     def _restore(self, event: events.Resumed, time: float) -> None:
-        """All began from a checkpoint. Of a job that goes on, the first step after says what that cost."""
+        """All workers began from a checkpoint. If the job goes on, its next step says what that cost."""
         words = f"resumed at step {event.step} from {event.checkpoint}: {first_line(event.reason)}"
         if (incident := self._stopped()) is not None:
             incident.decide(words)
@@ -287,7 +287,7 @@ class Incidents:
     def _note_servers(
         self, event: events.ServerLost | events.ServersChanged | events.ParametersGone, time: float
     ) -> None:
-        """Training may go on all the time: then the incident has cost nothing."""
+        """Training may go on all the while; then the incident has cost nothing."""
         if isinstance(event, events.ServerLost):
             self._servers_lost = self._stopped() or self._linked(time, None) or self._new(time)
             self._servers_lost.happen(f"server {event.server} was lost: {first_line(event.reason)}")
@@ -300,21 +300,21 @@ class Incidents:
             if isinstance(event, events.ServersChanged) and event.is_settled:
                 self._servers_lost = None
 
-    # Which incident something belongs to
+    # Which incident an event belongs to
 
     def _stopped(self) -> Incident | None:
-        """The one that steps wait for."""
+        """The incident that steps wait for."""
         return self._current if self._current is not None and self._current.is_open else None
 
     def _stop(self, time: float, worker: int | None = None, *, may_link: bool = True) -> Incident:
-        """An exchange broke: the incident that steps wait for from now on."""
+        """The incident that steps wait for from now on, since an exchange broke."""
         incident = self._stopped() or (self._linked(time, worker) if may_link else None) or self._new(time)
         incident.is_stop = True
         self._current = incident
         return incident
 
     def _linked(self, time: float, worker: int | None) -> Incident | None:
-        """One that has held nothing up yet and may be the cause: about the same worker, or just before."""
+        """An incident that has held nothing up yet and may be the cause: about the same worker, or just before."""
         quiet = [incident for incident in self._kept if incident.is_open and not incident.is_stop]
         about = [incident for incident in quiet if worker in incident.workers and time - incident.end <= ABOUT]
         near = [incident for incident in quiet if 0 <= time - incident.time <= max(LINK, incident.lasts)]

@@ -22,12 +22,12 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # what 
 
 
 class LineFile(Generic[T]):
-    """Iterate over it once; `skipped` and `problem` are whole when that is done."""
+    """Iterate over it once; after that `skipped` and `problem` are complete."""
 
     def __init__(
         self, path: Path, decoder: msgspec.json.Decoder[T], is_plausible: Callable[[T], bool] | None = None
     ) -> None:
-        """What is not plausible counts as damaged too."""
+        """Lines that are not plausible count as damaged too."""
         self.skipped = 0  # lines that could not be read
         self.problem = ""  # why the file could not be read to its end
         self._path = path
@@ -46,7 +46,7 @@ class LineFile(Generic[T]):
     def _whole_lines(self) -> Iterator[bytes]:
         """Blocks that end with a newline."""
         carried = b""  # the beginning of a line whose end is not read yet
-        overlong = False  # what is carried belongs to a line that is left out
+        overlong = False  # `carried` belongs to a line that is left out
         gap = 0  # bytes since the last end of a line
         with open_plain(self._path) as file:
             while block := file.read(BLOCK):

@@ -35,7 +35,7 @@ class RunRecord:
     settings: Mapping[str, object]  # as saved; empty where they cannot be read
     story: Story
     last: MetricLine | None  # the last line of the metrics
-    problems: tuple[str, ...]  # what of the record could not be read
+    problems: tuple[str, ...]  # about parts of the record that could not be read
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ class RunRecord:
 
     @property
     def step(self) -> int:
-        """Applied steps. The metrics know better than the events, which are thinned, but for what a resume rewound."""
+        """Applied steps: from the metrics, since events are thinned, but not steps that a resume rewound."""
         return self.last.step if self.last is not None and self.last.time >= self.story.rewound else self.story.step
 
     @property
@@ -69,16 +69,16 @@ class RunRecord:
 
     @property
     def values(self) -> dict[str, float | None]:
-        """Last logged. Events are thinned, so the metrics know better here too."""
+        """The last logged values: from the metrics, since events are thinned."""
         known: dict[str, float | None] = dict(self.story.board.values)
         last = self.last
         if last is None or (last.time < self.story.rewound and last.step > self.story.board.first_step):
-            return known  # those of steps that a resume took back
+            return known  # the metrics are of steps that a resume took back
         return known | last.values
 
     @property
     def result(self) -> str:
-        """What the job has come to, in a few words: a held-out score, else the loss, else what is logged."""
+        """The job's result in a few words: a held-out score, else the loss, else another logged value."""
         for values, where in ((self.scores, ", held out"), (self.values, "")):
             if values:
                 name = min(values, key=lambda name: (name == "loss") == bool(where))
@@ -140,7 +140,7 @@ def _is_bounded(value: object) -> bool:
         return abs(value) <= MOST_SECONDS
     if isinstance(value, msgspec.Struct):
         return all(map(_is_bounded, msgspec.structs.astuple(value)))
-    if isinstance(value, dict):  # what scripts log may be anything
+    if isinstance(value, dict):  # scripts may log anything
         return all(_is_bounded(each) for each in value.values() if not isinstance(each, float))
     return not isinstance(value, tuple) or all(map(_is_bounded, value))
 

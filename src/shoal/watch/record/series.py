@@ -1,7 +1,7 @@
 """Curves over steps, thinned while they are read: each is a couple of thousand points at most, however long the job.
 
-A point stands for a range of steps and has the mean, least and greatest value in it. A job that was resumed goes on at
-or below steps that are there already: what came after them the first time is dropped. Pure but for `read_curves`.
+A point stands for a range of steps and has the mean, least and greatest value in it. A resumed job goes on at or
+before a step that is there already: the values after that step are dropped. Pure but for `read_curves`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Bucket:
     weight: float = 0.0  # 0: no finite value
     low: float = math.inf
     high: float = -math.inf
-    not_finite: int = 0  # values that no curve can show
+    not_finite: int = 0  # number of values that no curve can show
 
     def join(self, later: _Bucket) -> None:
         self.step, self.time = later.step, later.time
@@ -68,7 +68,7 @@ class Series:
         self._newest: _Bucket | None = None  # not in `_buckets` yet: the same step may come again and replace it
 
     def add(self, step: int, time: float, value: float | None, weight: float = 1.0) -> None:
-        """Add a value. They come in the order of steps; one for an earlier step drops all values from there on."""
+        """Add a value. Values come in the order of steps; a value for an earlier step drops all from there on."""
         if self._newest is not None and step > self._newest.step:
             self._settle()
         else:
@@ -137,7 +137,9 @@ class SamplePace:
         """Seconds and samples since the last result, once that time is about as long as a step."""
         passed = max(0.0, line.time - self._time)
         self._time = line.time
-        self._seconds += passed if passed <= line.seconds + LATE else line.seconds  # the rest was no training
+        self._seconds += (
+            passed if passed <= line.seconds + LATE else line.seconds
+        )  # training took only `line.seconds` of it
         self._samples += line.samples
         if self._seconds < PART * line.seconds or self._seconds <= 0:
             return None

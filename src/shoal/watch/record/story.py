@@ -1,7 +1,7 @@
 """A job's events reduced to what `shoal show` and the report tell, one event at a time and in bounded memory. Pure.
 
-Stands on `board`, which has the workers' sums and the present loop. What a resume rewinds is forgotten here too. Not
-here: reading the file (`record`) and per-step values (`series`).
+Builds on `board`, which has the workers' sums and the present loop. Steps that a resume rewinds are forgotten too.
+Not here: reading the file (`record`) and per-step values (`series`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Story:
         self._earlier: dict[int, WorkerState] = {}  # sums over all starts but the last
         self.timeline = Timeline()
         self.incidents = Incidents()
-        self.sizes: list[tuple[float, int]] = []  # when generations were formed, and how large
+        self.sizes: list[tuple[float, int]] = []  # time and size of each generation
         self.started: events.JobStarted | None = None  # the last start
         self.ended: events.JobEnded | None = None  # of the last start
         self.failed: events.WorkerFailed | events.WorkerDied | None = None  # the first, of the last start
@@ -86,7 +86,7 @@ class Story:
             if time <= span.start:
                 break
             total += min(time, span.end) - span.start
-        else:  # later than the last event: metrics may be ahead of the events
+        else:  # after the last event: metrics may be ahead of the events
             if self.spans:
                 total += max(0.0, time - self.spans[-1].end)
         return total
@@ -106,7 +106,7 @@ class Story:
 
     @property
     def course(self) -> Course:
-        """When the job was whole: when it had as many workers as ever in that go."""
+        """When the job was undisturbed, with as many workers as it ever had in that go."""
         starts = [span.start for span in self.spans]
         goes = [bisect.bisect_right(starts, time) for time, _ in self.sizes]
         most: dict[int, int] = {}

@@ -9,6 +9,8 @@ import pytest
 from shoal.cli import texts
 from shoal.cli.jobs.join import main
 from shoal.errors import UsageError
+from shoal.launching.texts import FILE_OF_JOB, token_unreadable
+from shoal.wire.token_file import MISSING
 from support.launcher import write_token
 
 
@@ -23,5 +25,5 @@ def test_an_address_without_a_port_is_refused(tmp_path: Path, address: str) -> N
 def test_a_missing_token_file_is_named_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         main(["127.0.0.1:1", "--token-file", str(tmp_path / "absent")])
-    assert f"--token-file {tmp_path / 'absent'} is not there" in str(caught.value)
-    assert "`shoal show RUN`" in str(caught.value)
+    said = token_unreadable("--token-file", tmp_path / "absent", MISSING, FILE_OF_JOB)
+    assert str(caught.value) == said

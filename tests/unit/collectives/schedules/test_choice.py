@@ -9,9 +9,9 @@ from hypothesis import strategies as some
 from shoal.collectives import texts
 from shoal.collectives.schedules.choice import Chooser
 from shoal.errors import UsageError
-from shoal.job_config import SCHEDULES
 from shoal.links.matrix import Hosts
 from shoal.links.plan import FIXED, LinkPlan, SizeTable, fixed_plan
+from shoal.settings.all_reduce_settings import SCHEDULES
 from support.collectives import ranks_in, replay
 
 FLAT = ("ring", "tree", "double-tree", "halving-doubling")

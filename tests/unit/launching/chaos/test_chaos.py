@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.launching import texts
+from shoal.launching.chaos import texts
 from shoal.launching.chaos.clauses import VERBS, Clause, doubts, parse
 from shoal.launching.chaos.fault_timetable import JITTER, FaultTimetable, Present, Strike
+from shoal.settings.setting_checks import nearest
 
 ALL = Present(here=(0, 1, 2, 3), members=(0, 1, 2, 3), step=0)
 
@@ -47,61 +48,74 @@ def test_several_clauses() -> None:
     assert parse("") == parse("  ") == ()
 
 
+WORKERS, EITHER = ("worker",), ("worker", "server")
+
+
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "word", "instead"),
     [
-        ("kil worker every 15s", "'kil' in 'kil worker every 15s': did you mean 'kill'?"),
-        ("explode", "there is kill, stop, cut"),
-        ("kill", "ends too early: there should be `worker` or `2 workers`"),
-        ("kill 2 nodes every 15s", "it should be `workers` or `servers`"),
-        ("kill node every 15s", "it should be `worker` or `server`, `worker 2` or `2 workers`"),
-        ("cut server every 15s", "'server' in 'cut server every 15s': it should be `worker`"),
-        ("kill 0 workers every 15s", "from 1 to 256"),
-        ("kill worker", texts.when_is_unclear("kill worker", times=0)),
-        ("kill worker every 15s at 3s", texts.when_is_unclear("kill worker every 15s at 3s", times=2)),
-        ("kill worker every 15s every 3s", "it is said twice"),
-        ("kill worker every", "there should be a time such as 15s"),
-        ("kill worker every 15", "'15' in 'kill worker every 15': it should be a time such as 15s"),
-        ("kill worker every 0s", "it should be a time"),
-        ("kill worker every 800h", "30 days at most"),
-        ("kill worker at step x", "it should be a number of steps such as 100"),
-        ("kill worker at step 0", "it should be a number of steps"),
-        ("kill worker every 15s for 3s", "'for' in 'kill worker every 15s for 3s': kill has no `for`"),
-        ("stop worker at 1s to 1MB/s", "stop has no `to` (a rate); there may be every, at, for"),
-        ("kill-coordinator at 1s for 2s", "kill-coordinator has no `for`"),
-        ("kill worker every 5s and stop worker every 9s", "'and' in"),
-        ("kill worker every 5s and stop worker every 9s", "join clauses with `;`"),
-        ("kill worker every 5s stop worker every 9s", "join clauses with `;`"),
-        ("kill worker every 5s when idle", "'when' in 'kill worker every 5s when idle': there may be every, at"),
-        ("slow worker at 1s to 3", "it should be a rate such as 1MB/s"),
-        ("kill-coordinator worker at 1s", "'worker' in"),
-        ("kill worker every 15s;", texts.ends_too_early("", "")),
+        ("kil worker every 15s", "kil", nearest("kil", tuple(VERBS))),
+        ("explode", "explode", nearest("explode", tuple(VERBS))),
+        ("kill 2 nodes every 15s", "nodes", texts.wrong_nouns(EITHER)),
+        ("kill node every 15s", "node", texts.wrong_target(EITHER)),
+        ("cut server every 15s", "server", texts.wrong_target(WORKERS)),
+        ("kill 0 workers every 15s", "0", texts.wrong_count(256)),
+        ("kill worker every 15s every 3s", "every", texts.TWICE),
+        ("kill worker every 15", "15", texts.should_be(texts.TIME)),
+        ("kill worker every 0s", "0s", texts.should_be(texts.TIME)),
+        ("kill worker every 800h", "800h", texts.TOO_LONG),
+        ("kill worker at step x", "x", texts.NO_STEPS),
+        ("kill worker at step 0", "0", texts.NO_STEPS),
+        ("kill worker every 15s for 3s", "for", texts.no_part("kill", "for", "how long it lasts")),
+        (
+            "stop worker at 1s to 1MB/s",
+            "to",
+            texts.wrong_part(["every", "at", "for"], lacking=texts.no_part("stop", "to", "a rate")),
+        ),
+        ("kill-coordinator at 1s for 2s", "for", texts.no_part("kill-coordinator", "for", "how long it lasts")),
+        ("kill worker every 5s and stop worker every 9s", "and", texts.JOIN),
+        ("kill worker every 5s stop worker every 9s", "stop", texts.JOIN),
+        ("kill worker every 5s when idle", "when", texts.wrong_part(["every", "at"])),
+        ("slow worker at 1s to 3", "3", texts.should_be(texts.RATE)),
+        ("kill-coordinator worker at 1s", "worker", texts.wrong_part(["every", "at"])),
     ],
 )
-def test_mistakes_name_the_word_and_what_is_allowed(text: str, words: str) -> None:
+def test_mistakes_name_the_word_and_what_is_allowed(text: str, word: str, instead: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse(text)
-    assert words in str(caught.value)
-    assert str(caught.value).startswith("--chaos")
+    assert str(caught.value).startswith(texts.wrong_word(word, text, instead))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("kill", texts.too_short("kill", texts.TARGET)),
+        ("kill worker every", texts.too_short("kill worker every", texts.TIME)),
+        ("kill worker every 15s;", texts.too_short("", " or ".join(VERBS))),
+        ("kill worker", texts.wrong_times("kill worker", 0)),
+        ("kill worker every 15s at 3s", texts.wrong_times("kill worker every 15s at 3s", 2)),
+    ],
+)
+def test_clauses_that_lack_something_say_what(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(text)
+    assert str(caught.value) == said
 
 
 def test_a_worker_that_the_job_does_not_start_with_is_doubted() -> None:
     clauses = parse("kill worker 9 at 5s; kill worker 3 at 5s; kill worker every 5s; stop worker 4 at 9s")
     first, second = doubts(clauses, workers=4)
-    assert "--chaos: 'kill worker 9 at 5s' strikes nobody until there is a worker 9" in first
-    assert "workers 0 to 3" in first
-    assert "'stop worker 4 at 9s'" in second
+    assert first == texts.nobody_yet("kill worker 9 at 5s", "worker", 9, 4)
+    assert second == texts.nobody_yet("stop worker 4 at 9s", "worker", 4, 4)
     assert doubts(clauses, workers=10) == ()
 
 
 def test_servers_that_the_job_does_not_start_are_doubted() -> None:
     clauses = parse("kill server every 5s; kill server 2 at 5s; kill worker every 5s")
-    assert ["strikes nobody: the job starts no servers itself" in doubt for doubt in doubts(clauses, workers=1)] == [
-        True,
-        True,
-    ]
-    [doubt] = doubts(clauses, workers=1, servers=2)
-    assert "strikes nobody until there is a server 2: the job starts with servers 0 to 1" in doubt
+    assert doubts(clauses, workers=1) == tuple(
+        texts.no_servers(clause) for clause in ("kill server every 5s", "kill server 2 at 5s")
+    )
+    assert doubts(clauses, workers=1, servers=2) == (texts.nobody_yet("kill server 2 at 5s", "server", 2, 2),)
     assert doubts(clauses, workers=1, servers=3) == ()
 
 

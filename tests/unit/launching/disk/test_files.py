@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -15,13 +16,21 @@ import pytest
 
 from shoal.errors import RunDirectoryExists, UsageError
 from shoal.job_config import JobConfig, from_toml
+from shoal.launching import texts
 from shoal.launching.disk import run_directory
 from shoal.launching.disk.job_token import read_group_token, read_token, token_file
+from shoal.settings.all_reduce_settings import AllReduceSettings
+from shoal.wire.token_file import FOLDER, MISSING, NOT_PLAIN, anothers, readable_by_others
 from support.launcher import write_token
 
 
 def test_saved_settings_read_back_the_same(tmp_path: Path) -> None:
-    config = JobConfig(workers=3, run_dir=str(tmp_path / 'a "b" ü'), bucket_mb=0.5, sync_batchnorm=True)
+    config = JobConfig(
+        workers=3,
+        run_dir=str(tmp_path / 'a "b" ü'),
+        sync_batchnorm=True,
+        strategy_settings=(AllReduceSettings(bucket_mb=0.5),),
+    )
     made = run_directory.create(config, "train.py")
     with made.lock:
         assert from_toml((made.path / "config.toml").read_text(), origin="test") == made.config == config
@@ -82,7 +91,7 @@ def test_unusable_token_files_are_refused(tmp_path: Path, content: bytes | None)
     path = tmp_path / "token"
     if content is not None:
         write_token(path, "").write_bytes(content)
-    with pytest.raises(UsageError, match=r"--token-file .*`shoal show RUN`"):
+    with pytest.raises(UsageError, match=f"--token-file .*{texts.FILE_OF_JOB}"):
         read_token(path)
 
 
@@ -91,17 +100,17 @@ def test_a_missing_token_file_is_named_with_what_to_do(tmp_path: Path, name: str
     write_token(tmp_path / "token", "secret")
     with pytest.raises(UsageError) as caught:
         read_token(tmp_path / name)
-    assert str(caught.value).startswith(f"--token-file {tmp_path / name} is not there; `shoal show RUN` names the file")
-    assert "Errno" not in str(caught.value)
+    said = texts.token_unreadable("--token-file", tmp_path / name, MISSING, texts.FILE_OF_JOB)
+    assert str(caught.value) == said
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601, 0o666])
 def test_a_token_file_that_others_can_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:
     path = write_token(tmp_path / "token", "secret")
     path.chmod(mode)
-    with pytest.raises(UsageError, match=f"`chmod 600 {path}`"):
+    with pytest.raises(UsageError, match=re.escape(readable_by_others(mode, path))):
         read_token(path)
-    with pytest.raises(UsageError, match=f"--servers-token .*`chmod 600 {path}`"):
+    with pytest.raises(UsageError, match=f"--servers-token .*{re.escape(readable_by_others(mode, path))}"):
         read_group_token(path, named="--servers-token")
 
 
@@ -110,15 +119,15 @@ def test_a_token_file_of_another_user_is_refused(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         path = write_token(tmp_path / "token", "secret")
         os.chown(path, 12345, -1)
-    with pytest.raises(UsageError, match="belongs to another user"):
+    with pytest.raises(UsageError, match=re.escape(anothers(path.stat().st_uid))):
         read_token(path)
 
 
 def test_a_token_file_that_would_have_to_be_waited_for_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo", 0o600)
-    with pytest.raises(UsageError, match="is no plain file"):
+    with pytest.raises(UsageError, match=NOT_PLAIN):
         read_token(tmp_path / "fifo")
-    with pytest.raises(UsageError, match="is no plain file"):
+    with pytest.raises(UsageError, match=NOT_PLAIN):
         read_token(Path("/dev/zero"))
 
 
@@ -177,7 +186,7 @@ def test_nothing_else_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_folder_is_no_token_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"is a folder; .*`shoal show RUN`"):
+    with pytest.raises(UsageError, match=f"{FOLDER}; {texts.FILE_OF_JOB}"):
         read_token(tmp_path)
 
 

@@ -12,12 +12,15 @@ import pytest
 from shoal import events
 from shoal.errors import AddressUnavailable, Refused, UsageError
 from shoal.job_config import JobConfig
+from shoal.launching import texts
 from shoal.launching.servers.borrowed_servers import BorrowedServers, BorrowedServersConfig
 from shoal.launching.servers.job_servers import check_group, space_name
 from shoal.launching.servers.server_side import Seen
 from shoal.parameters.keeper.keeper import Keeper, KeeperConfig
 from shoal.parameters.keeper.space_terms import SpaceTerms
+from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.values import Address
+from shoal.wire.token_file import MISSING
 from support.launcher import write_token
 from support.servers import StandInServer
 
@@ -87,10 +90,11 @@ def test_a_group_is_tried_before_anything_is_made(tmp_path: Path) -> None:
     file = tmp_path / "token"
 
     def config(address: Address) -> JobConfig:
-        return JobConfig(strategy="parameter-server", servers=str(address), servers_token=str(file))
+        settings = ParameterServerSettings(servers=str(address), servers_token=str(file))
+        return JobConfig(strategy="parameter-server", strategy_settings=(settings,))
 
     with running_group() as keeper:
-        with pytest.raises(UsageError, match=r"--servers-token .* is not there; `shoal servers start` names"):
+        with pytest.raises(UsageError, match=f"--servers-token .* {MISSING}; {texts.FILE_OF_GROUP}"):
             check_group(config(keeper.address))
         write_token(file, TOKEN)
         check_group(config(keeper.address))

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from shoal.errors import UsageError
-from shoal.job_config import JobConfig, field_names
-from shoal.launching import texts
+from shoal.job_config import JobConfig
 from shoal.launching.settings import merge
-from shoal.launching.strategy_settings import OWN
-from support.codecs import offer
+from shoal.settings.all_reduce_settings import AllReduceSettings
+from shoal.settings.codec_settings import CodecSettings
+from shoal.settings.parameter_server_settings import ParameterServerSettings
+from support.offers import CODECS, offer
 
 SERVERS = {"strategy": "parameter-server", "servers": 2}
 GROUP = {"strategy": "parameter-server", "servers": "rack:7100", "servers_token": "t"}
@@ -35,8 +36,8 @@ def merged(options: dict[str, Any], **more: Any) -> JobConfig:
         (SERVERS | {"staleness": 3, "consistency": "synchronous"}, "--staleness 3 does not go with --consistency"),
         (SERVERS | {"noise": 0.5}, "take --consistency asynchronous"),
         (SERVERS | {"normalize": True}, "--normalize is for asynchronous pushes"),
-        (SERVERS | {"schedule": "ring"}, texts.not_with_servers("--schedule ring")),
-        (SERVERS | {"carrier": "gloo"}, texts.not_with_servers("--carrier gloo")),
+        (SERVERS | {"schedule": "ring"}, "--schedule ring does not go with --strategy parameter-server"),
+        (SERVERS | {"carrier": "gloo"}, "--carrier gloo does not go with --strategy parameter-server"),
         (SERVERS | {"servers_token": "t"}, "--servers-token t is for a group that runs"),
         (SERVERS | {"server_quota": "2GB"}, "--server-quota 2GB is for a group that runs"),
         (GROUP | {"servers_token": ""}, "--servers rack:7100 needs --servers-token FILE"),
@@ -51,10 +52,10 @@ def test_what_does_not_go_together_is_named(options: dict[str, Any], words: str)
 
 
 def test_every_strategy_takes_a_codec_that_is_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(tmp_path / "site")
+    offer(tmp_path / "site", "shoal.codecs", **CODECS)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    assert merged({"codec": "sparse"}).codec == "sparse"
-    assert merged(SERVERS | {"codec": "sparse:above=2"}).codec == "sparse:above=2"
+    assert merged({"codec": "sparse"}).of(CodecSettings).codec == "sparse"
+    assert merged(SERVERS | {"codec": "sparse:above=2"}).of(CodecSettings).codec == "sparse:above=2"
     with pytest.raises(UsageError, match=r"--codec is 'unheard-of'; .* sparse"):
         merged(SERVERS | {"codec": "unheard-of"})
 
@@ -76,18 +77,20 @@ def test_a_file_may_leave_the_strategy_to_the_command_line(tmp_path: Path) -> No
     file = tmp_path / "job.toml"
     file.write_text("servers = 3\nreplicas = 2\n")
     config = merge({"strategy": "parameter-server"}, file=str(file), origin="the test")
-    assert (config.server_count, config.replicas) == (3, 2)
+    settings = config.of(ParameterServerSettings)
+    assert (settings.server_count, settings.replicas) == (3, 2)
 
 
 def test_a_job_goes_on_with_another_strategy() -> None:
     recorded = {"strategy": "parameter-server", "servers": "3", "replicas": 2, "consistency": "asynchronous", "seed": 4}
     config = merged({"strategy": "all-reduce"}, base=recorded)
-    assert (config.strategy, config.servers, config.replicas, config.seed) == ("all-reduce", "", 1, 4)
+    assert (config.strategy, config.of(ParameterServerSettings), config.seed) == (
+        "all-reduce",
+        ParameterServerSettings(),
+        4,
+    )
     back = merged(SERVERS, base={"strategy": "all-reduce", "schedule": "ring", "seed": 4})
-    assert (back.schedule, back.server_count, back.seed) == ("auto", 2, 4)
-    bounded = merged({"staleness": 4}, base=recorded | {"consistency": "synchronous"})
+    assert (back.of(AllReduceSettings).schedule, back.seed) == ("auto", 4)
+    assert back.of(ParameterServerSettings).server_count == 2
+    bounded = merged({"staleness": 4}, base=recorded | {"consistency": "synchronous"}).of(ParameterServerSettings)
     assert (bounded.staleness_bound, bounded.is_synchronous) == (4, False)
-
-
-def test_every_name_is_a_setting() -> None:
-    assert {name for names in OWN.values() for name in names} <= set(field_names())

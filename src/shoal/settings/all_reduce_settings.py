@@ -1,0 +1,66 @@
+"""Settings of the all-reduce strategy: how workers exchange tensors with each other. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from shoal.errors import UsageError
+from shoal.settings.codec_settings import CodecSettings
+from shoal.settings.setting_checks import one_of
+from shoal.settings.strategy_settings import AllSettings, StrategyKind, StrategySettings
+
+SCHEDULES = ("auto", "ring", "tree", "double-tree", "halving-doubling", "hierarchical")
+CARRIERS = ("shoal", "gloo", "nccl", "mpi")
+REFUSED = ("schedule", "carrier")  # with a strategy that does not have them; the others do no harm there
+
+
+class AllReduceSettings(StrategySettings, frozen=True, kw_only=True, rename="kebab"):
+    title: ClassVar[str] = "all-reduce"
+
+    schedule: Annotated[
+        str,
+        Meta(
+            description="who sends what to whom: auto (as the measured links have it), ring, tree, double-tree, "
+            "halving-doubling or hierarchical"
+        ),
+    ] = "auto"
+    deterministic: Annotated[
+        bool, Meta(description="choose schedules by sizes alone, from a fixed table, and measure no link")
+    ] = False
+    carrier: Annotated[
+        str, Meta(description="what moves tensors: shoal (shared memory and TCP), or the library gloo, nccl or mpi")
+    ] = "shoal"
+    bucket_mb: Annotated[
+        float, Meta(description="gradients travel in groups of about this many MB, eight times that on a GPU")
+    ] = 4.0
+
+    def check_values(self) -> None:
+        one_of("schedule", self.schedule, SCHEDULES)
+        one_of("carrier", self.carrier, CARRIERS)
+        if not 0 < self.bucket_mb <= 1024:
+            raise UsageError(f"--bucket-mb is {self.bucket_mb}; it should be above 0 and at most 1024")
+
+    def check_together(self, job: AllSettings) -> None:
+        codec = job.of(CodecSettings).codec
+        if self.carrier != "shoal" and (self.schedule, codec) != ("auto", "identity"):
+            raise UsageError(
+                f"--schedule {self.schedule} and --codec {codec} do not go with --carrier {self.carrier}, which "
+                "has schedules of its own; leave them out, or take --carrier shoal"
+            )
+
+    def check_unused(self, strategy: str) -> None:
+        for name in (name for name in self.changed() if name in REFUSED):
+            raise UsageError(
+                f"{self.given(name)} does not go with --strategy {strategy}, where workers exchange nothing with each "
+                "other; leave it out, or take --strategy all-reduce"
+            )
+
+
+ALL_REDUCE = StrategyKind(
+    name="all-reduce",
+    settings=AllReduceSettings,
+    maker="shoal.strategies.all_reduce.all_reduce:make",
+    shares=(CodecSettings,),
+)

@@ -1,0 +1,49 @@
+"""Which codec encodes what crosses from host to host, as a user names it: NAME, or NAME:SETTING=VALUE,...
+
+Packages offer codecs by entry points, whose metadata is read here without importing anything. Not here: a codec's own
+settings, which it declares and checks itself (`codecs.codec`).
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from shoal.errors import UsageError
+from shoal.settings.setting_checks import offered, one_of
+from shoal.settings.strategy_settings import StrategySettings
+
+CODECS = ("identity",)  # Shoal's own; installed packages may offer others
+CODEC_GROUP = "shoal.codecs"  # of the entry points by which they do
+
+
+class CodecSettings(StrategySettings, frozen=True, kw_only=True, rename="kebab"):
+    title: ClassVar[str] = "codec"
+
+    codec: Annotated[
+        str,
+        Meta(description="how tensors cross hosts, to servers too: identity, or a codec of an installed package"),
+    ] = "identity"
+
+    def check_values(self) -> None:
+        name = codec_parts(self.codec)[0]
+        one_of("codec", name, CODECS if name in CODECS else (*CODECS, *codecs_offered()))
+
+
+def codec_parts(text: str) -> tuple[str, dict[str, str]]:
+    """`int8:bits=4,seed=3` is the codec int8 and two settings, which the codec itself checks when it is made."""
+    name, colon, rest = text.partition(":")
+    settings: dict[str, str] = {}
+    for part in rest.split(",") if colon else ():
+        key, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or not key or key in settings:
+            raise UsageError(f"--codec is {text!r}; it should be NAME, or NAME:SETTING=VALUE,SETTING=VALUE,...")
+        settings[key] = value
+    return name, settings
+
+
+def codecs_offered() -> dict[str, EntryPoint]:
+    """By name: codecs of packages that are installed beside Shoal."""
+    return offered(CODEC_GROUP)

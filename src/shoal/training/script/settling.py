@@ -1,0 +1,66 @@
+"""A loop that was left in the middle, and the end of the script: where the script comes back to us."""
+
+from __future__ import annotations
+
+from shoal.errors import CheckpointUnusable, TermsDiffer
+from shoal.training.open_batch import is_step
+from shoal.training.recovery.recovery import enter
+from shoal.training.saving.checkpointing import save_here
+from shoal.training.script.meetings import end_of_loop, leave_loop, meet, note_loop_end, take_past
+from shoal.training.script.past import StartAgain
+from shoal.training.script.script_calls import ADVICE
+from shoal.training.session import Session
+
+
+def settle(session: Session) -> None:
+    """A loop was left by `break` or `return`: fine if all workers left it in the same step.
+
+    Called where the script comes back to us, not when the loop's generator is closed: that happens while an exception
+    is on its way out too, and then there is nothing to agree on.
+    """
+    iteration = session.iteration
+    if not session.batch.was_left or iteration is None:
+        return
+    if iteration.is_void:
+        raise StartAgain("it left its loop")
+    counts = is_step(iteration)
+    if session.strategy.manners.has_stretches:  # the stretch ends here, however few steps it has
+        iteration.meets = True
+        session.strategy.finish(iteration)
+        if iteration.is_void:
+            raise StartAgain("it left its loop")
+    session.batch.settle()
+    point = end_of_loop(session)
+    session.conclude(iteration, counts=counts)
+    if session.loop is not None:
+        session.loop.leave()
+    session.saver.vote_asked(session.replica.votes)
+    meet(session, point, lambda label: session.agree(label, compare=True))
+    leave_loop(session)
+    note_loop_end(session)
+    mark = session.saver.take_asked()
+    if session.replica.votes.save_seen:
+        save_here(session, mark or "", is_agreed=True)  # asked for in the iteration that was left
+
+
+def finish(session: Session) -> None:
+    """The script has come to its end: settle a loop that was left, also one whose iterator is still around."""
+    if session.iteration is not None:
+        session.batch.leave()
+    settle(session)
+    enter(session, at_end=True)
+    past = session.place.past
+    session.script.end()
+    if past is not None and not past.is_resumed:
+        if past.in_loop:
+            raise TermsDiffer(f"the script came to its end before it was where the job is; {ADVICE}")
+        # The others' scripts have made the same calls: more meetings can only be those for the last checkpoint.
+        session.place.come_to_end(past.points)
+        take_past(session)
+    if past is not None and past.is_resumed and session.saver.last_step > 0:
+        text = (
+            f"the script came to its end after {session.place.loops} of its loops over data, before loop {past.loop}, "
+            f"where {session.saver.last_name} is: nothing of that checkpoint was loaded, and what the script printed "
+            "are results on record; resume the same script with at least as many epochs, or start a new job"
+        )
+        raise CheckpointUnusable(text)

@@ -17,7 +17,7 @@ from shoal.collectives import texts
 from shoal.collectives.group import Pending, Reduction
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import ShoalError, UsageError
-from shoal.job_config import SCHEDULES
+from shoal.settings.all_reduce_settings import SCHEDULES
 from support.collectives import GROUP_KINDS, groups, meshes
 
 ADDABLE = [

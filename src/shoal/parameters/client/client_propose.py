@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
-from shoal.errors import ShoalError
+from shoal.errors import ExchangeFailed, ShoalError
 from shoal.parameters.client.client_core import ClientCore
 from shoal.parameters.client.client_servers import Link
 from shoal.parameters.connections.connection import Connection
-from shoal.wire.ledger_entries import Answer, Proposal
+from shoal.wire.ledger_entries import Answer, Proposal, Void
 from shoal.wire.note import Note
 from shoal.wire.parameter_messages import Answered, AnyNote, Define, Defined, Propose
 from shoal.wire.tables import TableSpec
+
+Wanted = TypeVar("Wanted", bound=Answer)
 
 
 class _Request:
@@ -79,3 +83,11 @@ class Defining(_Request):
         del link, payload
         if isinstance(note, Defined):
             self.result = note.has_values
+
+
+def wanted(kind: type[Wanted], entry: Proposal, answer: Answer) -> Wanted:
+    """The answer, if it is of that kind; the servers refused the entry otherwise."""
+    if isinstance(answer, kind):
+        return answer
+    reason = answer.reason if isinstance(answer, Void) else f"the answer was {answer}"
+    raise ExchangeFailed(f"the servers did not take {type(entry).__name__} of worker {entry.worker}: {reason}")

@@ -17,14 +17,14 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from shoal.errors import ExchangeFailed, ShoalError
+from shoal.errors import ShoalError
 from shoal.parameters.blocks.block_codec import BlockCodec
 from shoal.parameters.blocks.table_blocks import blocks_of
 from shoal.parameters.client.client_ask import PullTerms
 from shoal.parameters.client.client_core import Activity, ClientCore
 from shoal.parameters.client.client_layout import ClientLayout
 from shoal.parameters.client.client_memory import StagingMemory
-from shoal.parameters.client.client_propose import Defining, Proposing
+from shoal.parameters.client.client_propose import Defining, Proposing, Wanted, wanted
 from shoal.parameters.client.client_pull import IncomingPull, PullMemory
 from shoal.parameters.client.client_push import OutgoingPush, OutgoingState, Staging
 from shoal.parameters.client.client_servers import ClientConfig, Sent, ServersChanged
@@ -53,7 +53,6 @@ __all__ = ["ClientConfig", "EnrolTerms", "IncomingPull", "OutgoingPush", "Parame
 
 NEWS_SECONDS = 0.2  # how long the news of a map may lag behind a server's word that there is a newer one
 
-Wanted = TypeVar("Wanted", bound=Answer)
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
@@ -249,7 +248,7 @@ class ParameterClient:
             )
             answer = self._propose(entry)
             if not (isinstance(answer, Void) and answer.restage):
-                return _wanted(Done, entry, answer).number
+                return wanted(Done, entry, answer).number
             layout = self._newer_layout(layout)
 
     # Values
@@ -303,7 +302,7 @@ class ParameterClient:
             self._core.lineage.begin_anew()
 
     def _get(self, kind: type[Wanted], entry: Proposal) -> Wanted:
-        return _wanted(kind, entry, self._propose(entry))
+        return wanted(kind, entry, self._propose(entry))
 
     def _propose(self, entry: Proposal) -> Answer:
         """Put an entry to the home server, whichever that is, until it is answered."""
@@ -380,13 +379,6 @@ class ParameterClient:
 def _outcome(staging: Staging) -> bool | None:
     """Staged everywhere; False: the map has changed; None: neither yet."""
     return False if not staging.is_current else staging.is_staged or None
-
-
-def _wanted(kind: type[Wanted], entry: Proposal, answer: Answer) -> Wanted:
-    if isinstance(answer, kind):
-        return answer
-    reason = answer.reason if isinstance(answer, Void) else f"the answer was {answer}"
-    raise ExchangeFailed(f"the servers did not take {type(entry).__name__} of worker {entry.worker}: {reason}")
 
 
 _open_clients: weakref.WeakSet[ParameterClient] = weakref.WeakSet()

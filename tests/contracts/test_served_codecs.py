@@ -77,6 +77,7 @@ class Job:
         self._mode = mode
         self.inside = inside
         self._clients: dict[int, ParameterClient] = {}
+        self._before: dict[int, Mapping[str, torch.Tensor]] = {}  # by worker: its residual before the present step
 
     def run(self, hub: Hub, **options: Any) -> None:
         hub.codec, hub.codec_text = partial(codec_by_name, CODEC), CODEC
@@ -93,9 +94,7 @@ class Job:
 
     def die(self, run: shoal.Run) -> None:
         """What the worker's pushes so far have left out goes with it; its present one was never committed."""
-        before = run._session.unit._residual._before
-        assert before is not None
-        self.lost = self.lost + left_out(before, run)
+        self.lost = self.lost + left_out(self._before[run._session.peers.worker], run)
         raise Killed
 
     def _make(self, replica: Replica, config: JobConfig) -> Strategy:
@@ -109,6 +108,7 @@ class Job:
         # A use is -1 over the step's samples in the gradient, and every step has as many: SGD adds one with that rate.
         optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=rate_of(run)))
         for (index,) in run.batches(TensorDataset(torch.arange(SAMPLES)), batch_size=BATCH, epochs=EPOCHS):
+            self._before[run._session.peers.worker] = run._session.peers.codec.state()
             model(index).backward()
             self.inside(run)
             optimizer.step()

@@ -100,10 +100,7 @@ class ParameterClient:
         return len(blocks), sum(block.size for block in blocks)
 
     def define(self, table: TableSpec, codec: BlockCodec | None = None) -> bool:
-        """Connect to all servers and tell them the table. True: it has values already.
-
-        `codec` encodes what servers on other machines are sent from now on, and values from them if it is lossless.
-        """
+        """Connect to all servers and tell them the table; `codec` is for other machines. True: it has values."""
         core = self._core
         servers = core.wait_for(lambda: core.links.map)
         with core.thread.changed:
@@ -113,8 +110,7 @@ class ParameterClient:
                 core.table = table
                 assert core.links.map is not None
                 core.layout = ClientLayout(table, core.links.map)
-                offer = core.memory.offer
-                core.thread.do(lambda: core.links.serve(table, offer))
+                core.thread.do(partial(core.links.serve, table, core.memory.offer))
             elif core.table.digest != table.digest:
                 raise ShoalError("the table was defined before, and it was another one")
         core.wait_for(lambda: core.links.is_whole or None)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from shoal.parameters.client.parameter_client import (
     ParameterClient,
     ServersChanged,
 )
-from shoal.parameters.connections.connection import Connection
+from shoal.transport.connection.sending import SendQueue
 from shoal.values import Address
 from shoal.wire import parameter_messages as wire
 from shoal.wire.ledger_entries import Committed, Void
@@ -404,18 +405,18 @@ def test_a_refusal_says_what_the_server_says() -> None:
 
 def test_a_client_that_is_closed_while_its_thread_sends_ends_without_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     is_sending, may_go_on = threading.Event(), threading.Event()
-    release = Connection._release
+    take_gone = SendQueue.take_gone
     with stand_ins(1) as servers, client_of(servers, shares_memory=False) as client:
         begin(client)
         core = client._core
 
-        def wait_and_release(connection: Connection, sent: int) -> None:
-            if connection in core.links.connections:
+        def wait_and_take(queue: SendQueue[Any]) -> list[Any]:
+            if any(connection._queue is queue for connection in core.links.connections):
                 is_sending.set()
                 assert may_go_on.wait(20)
-            release(connection, sent)
+            return take_gone(queue)
 
-        monkeypatch.setattr(Connection, "_release", wait_and_release)
+        monkeypatch.setattr(SendQueue, "take_gone", wait_and_take)
         outgoing = client.begin_push()
         for name, gradient in tensors(1).items():
             outgoing.put(name, gradient)

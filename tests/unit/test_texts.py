@@ -31,7 +31,6 @@ NOT_MENDED: frozenset[str] = frozenset(
         "parameters",
         "settings",
         "strategies",
-        "training",
     }
 )
 

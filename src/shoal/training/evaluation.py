@@ -18,6 +18,7 @@ from shoal.data.dealing import Dealing
 from shoal.data.feed import Feed
 from shoal.errors import UsageError
 from shoal.events import Evaluated
+from shoal.training import texts
 from shoal.training.model.devices import moved
 from shoal.training.reporting.reporter import finite
 from shoal.training.script.call_terms import data_terms
@@ -82,10 +83,7 @@ def _named(result: Any) -> Scores:
     scores: Scores = result if isinstance(result, Mapping) else {"score": result}
     for name, value in scores.items():
         if not isinstance(value, int | float) and not (isinstance(value, torch.Tensor) and value.numel() == 1):
-            raise UsageError(
-                f"the function given to run.evaluate returned {type(value).__name__} for {name!r}; "
-                "it should return the batch's mean as one number, or a dictionary of such numbers"
-            )
+            raise UsageError(texts.bad_score(name, value))
     return scores
 
 

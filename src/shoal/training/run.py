@@ -15,6 +15,7 @@ from shoal.collectives.group import Group
 from shoal.data.sources import FeedOptions, feed_for
 from shoal.errors import UsageError
 from shoal.settings.setting_checks import nearest
+from shoal.training import texts
 from shoal.training.evaluation import evaluate
 from shoal.training.loop.loop import Loop
 from shoal.training.loop.loop_plan import LoopPlan
@@ -94,10 +95,10 @@ class Run:
         """The same model with the same weights on every worker, on its device. A function is called to build it."""
         settle(self._session)
         if self._session.iteration is not None:
-            raise UsageError("run.model was called inside a loop over batches; hand models over before it")
+            raise UsageError(texts.MODEL_IN_LOOP)
         built = cast(Model, model() if callable(model) and not isinstance(model, nn.Module) else model)
         if not isinstance(built, nn.Module):
-            raise UsageError(f"run.model was given a {type(built).__name__}; it takes a torch.nn.Module")
+            raise UsageError(texts.no_model(built))
         built = placed(built, self._session.device)
         if self._session.config.sync_batchnorm if sync_batchnorm is None else sync_batchnorm:
             # The same class comes back, unless the whole model is one BatchNorm layer.
@@ -121,11 +122,11 @@ class Run:
     def optimizer(self, optimizer: Optimizer, *, clip_norm: float | None = None) -> Optimizer:
         """Let `optimizer.step()` apply whole steps only. `clip_norm` clips the averaged gradient before each."""
         if not isinstance(optimizer, torch.optim.Optimizer):
-            raise UsageError(f"run.optimizer was given a {type(optimizer).__name__}; it takes a torch.optim.Optimizer")
+            raise UsageError(texts.no_optimizer(optimizer))
         if clip_norm is not None and not clip_norm > 0:
-            raise UsageError(f"clip_norm is {clip_norm}; it should be above 0")
+            raise UsageError(texts.bad_clip_norm(clip_norm))
         if any(optimizer is known for known in self._session.watched.optimizers):
-            raise UsageError("run.optimizer was given the same optimizer twice; hand it over once, before the loop")
+            raise UsageError(texts.OPTIMIZER_TWICE)
         self._session.steps.watch(optimizer, clip_norm=clip_norm)
         self._session.watched.add_optimizer(optimizer)
         if self._session.batch.is_between:
@@ -199,7 +200,7 @@ class Run:
         """The mean over all workers, each counted once; a tensor element by element."""
         settle(self._session)
         if not isinstance(value, int | float | torch.Tensor):
-            raise UsageError(f"run.mean was given a {type(value).__name__}; it takes a number or a tensor")
+            raise UsageError(texts.bad_mean(value))
         if not isinstance(value, torch.Tensor):
             return float(self._mean(torch.tensor(float(value), dtype=torch.float64)).item())
         tensor = value.detach().clone()
@@ -235,11 +236,11 @@ class Run:
         """
         iteration = self._session.iteration
         if iteration is None:
-            raise UsageError("run.weight was called outside a loop over run.batches")
+            raise UsageError(texts.WEIGHT_OUTSIDE_LOOP)
         if not count >= 0 or count == float("inf"):
-            raise UsageError(f"run.weight was given {count}; it should be a finite number, 0 or more")
+            raise UsageError(texts.bad_weight(count))
         if iteration.exchanges:
-            raise UsageError("run.weight was called after backward(); the gradients have been exchanged by then")
+            raise UsageError(texts.WEIGHT_TOO_LATE)
         iteration.weight = float(count)
 
     def log(self, **values: float | torch.Tensor) -> None:
@@ -260,8 +261,7 @@ class Run:
         """Objects that belong to the state: schedulers, scalers, anything with `state_dict` and `load_state_dict`."""
         for name, thing in things.items():
             if not all(callable(getattr(thing, method, None)) for method in ("state_dict", "load_state_dict")):
-                kind = type(thing).__name__
-                raise UsageError(f"run.keep({name}=...) was given a {kind}, without state_dict and load_state_dict")
+                raise UsageError(texts.not_kept(name, thing))
             flatten(thing.state_dict(), named=f"the state of {name}")
             self._session.watched.keep(name, thing)
         if self._session.batch.is_between:
@@ -303,26 +303,24 @@ def batch_options(batch_size: int | None, options: dict[str, Any]) -> BatchOptio
     known = tuple(field.name for field in fields(BatchOptions))
     for name in options:
         if name not in known:
-            raise UsageError(f"run.batches has no option {name!r}; {nearest(name, known)}")
+            raise UsageError(texts.no_option(name, nearest(name, known)))
     chosen = BatchOptions(batch_size=batch_size, **options)
     if chosen.steps is not None:
         check_count("steps", chosen.steps)
     check_count("accumulate", chosen.accumulate)
     if chosen.collate is not None and not callable(chosen.collate):
-        raise UsageError(f"collate is {chosen.collate!r}; it should be a function from a list of samples to a batch")
+        raise UsageError(texts.bad_collate(chosen.collate))
     return chosen
 
 
 def check_mark(mark: object) -> None:
     if not isinstance(mark, str) or not re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?", mark):
-        raise UsageError(
-            f"mark is {mark!r}; it should be a short name of letters, digits, '-', '_' and '.', such as 'best'"
-        )
+        raise UsageError(texts.bad_mark(mark))
 
 
 def check_count(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UsageError(f"{name} is {value!r}; it should be a whole number, 1 or more")
+        raise UsageError(texts.bad_count(name, value))
 
 
 class Batches(Iterator[Any]):
@@ -338,7 +336,7 @@ class Batches(Iterator[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         if self._is_started:
-            raise UsageError("this loop over batches has run; call run.batches again, or ask it for several epochs")
+            raise UsageError(texts.LOOP_TWICE)
         self._is_started = True
         return self._loop.run()
 

@@ -6,6 +6,7 @@ The model counts how often each sample is used, so that every sample once per ep
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from shoal.checkpoint.published.store_publisher import StorePublisher
 from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.errors import CheckpointUnusable, UsageError
 from shoal.events import CheckpointDeferred, CheckpointRefused, CheckpointStarted, Resumed
+from shoal.training import texts
 from support.training import Hub, train_in_threads
 
 SAMPLES = 61
@@ -209,8 +211,9 @@ def test_a_checkpoint_of_another_model_says_which_tensors_differ(tmp_path: Path)
     with pytest.raises(CheckpointUnusable) as caught:
         train_in_threads(2, other, hub=hub_of(2, tmp_path, resumed=True))
     text = str(caught.value)
-    assert "extra.bias, extra.weight are only in the script's model" in text
-    assert "first.weight is float32 [12, 5] in the state and float32 [12, 6] in the script's model" in text
+    assert texts.only_in_script("extra.bias, extra.weight") in text
+    kinds = {"in_state": "float32 [12, 5]", "in_script": "float32 [12, 6]"}
+    assert texts.tensor_differs("first.weight", **kinds) in text
     assert "last.bias" in text
 
 
@@ -220,7 +223,8 @@ def test_results_that_the_script_did_not_ask_for_before_are_an_error(tmp_path: P
     def asking(run: shoal.Run) -> None:
         run.mean(1.0)
 
-    with pytest.raises(CheckpointUnusable, match=r"1 times before loop 1.*called them 0 times"):
+    text = texts.resume_same_script(texts.more_results_than_recorded(1, called=1, recorded=0))
+    with pytest.raises(CheckpointUnusable, match=text):
         train_in_threads(1, asking, hub=hub_of(1, tmp_path, resumed=True))
 
 
@@ -342,7 +346,7 @@ def test_marks_are_plain_names(mark: Any) -> None:
     def train(run: shoal.Run) -> None:
         run.save(mark=mark)
 
-    with pytest.raises(UsageError, match="mark is"):
+    with pytest.raises(UsageError, match=re.escape(texts.bad_mark(mark))):
         train_in_threads(1, train)
 
 

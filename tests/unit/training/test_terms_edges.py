@@ -18,6 +18,7 @@ from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.errors import CheckpointUnusable, WireError
 from shoal.strategies.peers.peers import Briefed
 from shoal.terms import Call, Made
+from shoal.training import texts
 from shoal.training.recovery.recovery import join_first
 from shoal.training.script.call_results import MOST_BYTES, decode_result, encode_result
 from shoal.training.script.call_terms import resume_difference
@@ -202,24 +203,20 @@ def test_a_resumed_script_may_have_more_epochs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("terms", "seed", "words"),
+    ("terms", "seed", "changed"),
     [
-        (
-            {"samples": SAMPLES + 20},
-            0,
-            "number of samples of loop 1 was 40 when it was made, at epoch 1, 24 samples, ",
-        ),
-        ({"shuffle": False}, 0, "order of samples of loop 1 was shuffled with seed 0 when it was made"),
-        ({}, 1, "order of samples of loop 1 was shuffled with seed 0 when it was made, at epoch 1, 24 samples, and is"),
+        ({"samples": SAMPLES + 20}, 0, ("number of samples", "40", "60")),
+        ({"shuffle": False}, 0, ("order of samples", "shuffled with seed 0", "as they stand")),
+        ({}, 1, ("order of samples", "shuffled with seed 0", "shuffled with seed 1")),
     ],
 )
 def test_a_place_inside_an_epoch_is_of_no_use_with_other_samples(
-    terms: dict[str, Any], seed: int, words: str, tmp_path: Path
+    terms: dict[str, Any], seed: int, changed: tuple[str, str, str], tmp_path: Path
 ) -> None:
     interrupted(tmp_path, die_at=4)
-    with pytest.raises(CheckpointUnusable) as raised:
+    text = texts.loop_changed("step-[0-9]+-g1", changed, loop=1, place="epoch 1, 24 samples")
+    with pytest.raises(CheckpointUnusable, match=text):
         train_in_threads(2, counting(terms), hub=hub_at(tmp_path, 2, resumed=True), seed=seed)
-    assert words in str(raised.value)
 
 
 def test_a_finished_loop_may_be_trained_on_with_other_samples(tmp_path: Path) -> None:

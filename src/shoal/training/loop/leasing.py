@@ -16,6 +16,7 @@ from shoal.errors import ExchangeFailed, MeetingCalled, UsageError
 from shoal.strategies.free_running import FreeRunning
 from shoal.strategies.peers.peers import Breakage
 from shoal.strategies.strategy import Iteration
+from shoal.training import texts
 from shoal.training.loop.supply import LoopAtWork, Supply
 from shoal.values import Cursor
 from shoal.wire.ledger_entries import Told
@@ -36,10 +37,7 @@ class Leased(Supply):
         self._is_over = False
         self.all_know = False  # every position was used in the last meeting
         if loop.plan.feed.samples is None:
-            raise UsageError(
-                "the data are a stream of unknown length, which cannot be leased to workers that run free; use "
-                "--consistency synchronous, or data with __getitem__ and __len__"
-            )
+            raise UsageError(texts.STREAM_LEASED)
 
     @property
     def is_over(self) -> bool:

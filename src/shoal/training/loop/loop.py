@@ -16,6 +16,7 @@ from shoal.errors import CheckpointUnusable, ExchangeFailed, UsageError
 from shoal.events import LoopStarted
 from shoal.strategies.peers.peers import Breakage
 from shoal.strategies.strategy import Iteration
+from shoal.training import texts
 from shoal.training.loop.leasing import Leased
 from shoal.training.loop.loop_length import LoopLength, Place
 from shoal.training.loop.loop_meetings import CalledMeetings, LoopMeetings, MeetingsInSteps
@@ -63,9 +64,7 @@ class Loop:
         session = self.session
         settle(session)
         if session.iteration is not None:
-            raise UsageError(
-                "a loop over batches starts while another one is open; finish that one, or leave it by `break`, first"
-            )
+            raise UsageError(texts.LOOP_IN_LOOP)
         if session.stopped is not None:
             return
         session.script.make("loop", loop_terms(self.plan))
@@ -146,10 +145,7 @@ class Loop:
         try:
             self.cursor = load_state(self.session, past.state)
         except CheckpointUnusable as error:
-            raise CheckpointUnusable(
-                f"{self.session.saver.last_name} does not fit the script: {error}; resume with the script, arguments "
-                "and model that it was made with, or start a new job"
-            ) from None
+            raise CheckpointUnusable(texts.checkpoint_misfits(self.session.saver.last_name, str(error))) from None
         self.first_step = past.first_step
         self.session.place.reach_checkpoint()
         self.session.held.trust(self.session.step)  # all have read the same bytes
@@ -198,10 +194,7 @@ class Loop:
         for number, optimizer in enumerate(watched.optimizers, start=1):
             for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
                 if id(parameter) not in known:
-                    raise UsageError(
-                        f"optimizer {number} has a parameter of shape {list(parameter.shape)} that is in no model of "
-                        "run.model, so workers would not agree on it; write model = run.model(model) first"
-                    )
+                    raise UsageError(texts.parameter_in_no_model(number, parameter.shape))
 
     def terms(self) -> dict[str, str]:
         """What the script has said of it."""

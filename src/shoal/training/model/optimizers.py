@@ -18,6 +18,7 @@ import torch
 from shoal.errors import UsageError
 from shoal.strategies.replica.notes import Votes
 from shoal.strategies.strategy import Iteration, Stepping, Strategy
+from shoal.training import texts
 
 Closure = Callable[[], Any]
 
@@ -151,10 +152,7 @@ class OptimizerSteps:
         if iteration is None:
             return original() if closure is None else original(closure)
         if closure is not None and not (iteration.is_first and iteration.is_last):
-            raise UsageError(
-                "optimizer.step(closure) was called in a loop with accumulate; a closure sees one batch only: "
-                "use a larger batch_size instead"
-            )
+            raise UsageError(texts.CLOSURE_WITH_ACCUMULATE)
         if not iteration.may_update:
             return None if closure is None else closure()
         self._check_watched(optimizer)
@@ -178,10 +176,7 @@ class OptimizerSteps:
 
     def _update_elsewhere(self, stepping: Stepping, closure: Closure | None) -> None:
         if closure is not None:
-            raise UsageError(
-                "optimizer.step(closure) was called where servers do the updates; call backward() before step(), or "
-                "use --strategy all-reduce"
-            )
+            raise UsageError(texts.CLOSURE_WITH_SERVERS)
         assert self._iteration is not None
         self._strategy.update(stepping)
         self._iteration.updates += 1
@@ -194,10 +189,7 @@ class OptimizerSteps:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None and not self._is_watched(parameter):
-                    raise UsageError(
-                        f"a gradient of shape {list(parameter.shape)} was not exchanged before optimizer.step(); "
-                        "hand the whole model to run.model before the loop, and thaw its parameters before the batch"
-                    )
+                    raise UsageError(texts.gradient_not_exchanged(parameter.shape))
 
     def _agreed(self, closure: Closure, optimizer: torch.optim.Optimizer, clip: float | None) -> Closure:
         """Line searches compare losses: every worker must see the same one, or replicas part."""

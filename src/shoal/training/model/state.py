@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from shoal.errors import CheckpointUnusable
+from shoal.training import texts
 from shoal.training.session import Session
 from shoal.values import Cursor
 from shoal.wire.tables import Range
@@ -115,8 +116,8 @@ def state_dict_keys(session: Session) -> dict[str, dict[str, str]]:
 @torch.no_grad()
 def load_state(session: Session, state: Mapping[str, Any]) -> Cursor:
     """Put a whole state in. Raises CheckpointUnusable, before anything changed, where it does not fit."""
-    if misfits := differences(session, state):
-        raise CheckpointUnusable("; ".join(misfits))
+    if found := differences(session, state):
+        raise CheckpointUnusable(texts.misfits(found))
     for name, model in session.watched.models.items():
         own = entries_of(model)
         for entry, tensor in state["models"][name].items():
@@ -148,8 +149,8 @@ def load_buffers(session: Session, state: Mapping[str, Any]) -> None:
 def load_weights(model: nn.Module, name: str, weights: Mapping[str, torch.Tensor]) -> None:
     """What training starts from, by the keys of the model's `state_dict()`."""
     own = {key: value for key, value in model.state_dict(keep_vars=True).items() if isinstance(value, torch.Tensor)}
-    if misfits := tensor_differences(name, own, weights):
-        raise CheckpointUnusable("; ".join(misfits))
+    if found := tensor_differences(name, own, weights):
+        raise CheckpointUnusable(texts.misfits(found))
     for entry, tensor in weights.items():
         own[entry].copy_(tensor)
 
@@ -159,19 +160,19 @@ def differences(session: Session, state: Mapping[str, Any]) -> list[str]:
     watched, found = session.watched, []
     for name in sorted(set(watched.models) | set(state["models"])):
         if name not in state["models"]:
-            found.append(f"the script has {name}, which the state does not have")
+            found.append(texts.model_not_in_state(name))
         elif name not in watched.models:
-            found.append(f"the state has {name}, which the script does not hand to run.model")
+            found.append(texts.model_not_in_script(name))
         else:
             found += tensor_differences(name, entries_of(watched.models[name]), state["models"][name])
     if len(watched.optimizers) != len(state["optimizers"]):
         there, here = len(state["optimizers"]), len(watched.optimizers)
-        found.append(f"the state has {there} optimizers and the script {here}")
+        found.append(texts.optimizers_differ(in_state=there, in_script=here))
     elif not found:
         found += _optimizer_differences(session, state["optimizers"])
     missing = sorted(set(watched.kept) - set(state["kept"]))
     if missing:
-        found.append(f"the script keeps {', '.join(missing)} (run.keep), which the state does not have")
+        found.append(texts.kept_not_in_state(missing))
     return found
 
 
@@ -179,14 +180,14 @@ def tensor_differences(model: str, own: Mapping[str, torch.Tensor], other: Mappi
     """Which tensors of a model differ in name, shape or dtype."""
     found = []
     for only, text in (
-        (sorted(set(other) - set(own)), "are only in the state"),
-        (sorted(set(own) - set(other)), "are only in the script's model"),
+        (sorted(set(other) - set(own)), texts.only_in_state),
+        (sorted(set(own) - set(other)), texts.only_in_script),
     ):
         if only:
             more = f" and {len(only) - MOST_NAMED} more" if len(only) > MOST_NAMED else ""
-            found.append(f"{model}: {', '.join(only[:MOST_NAMED])}{more} {text}")
+            found.append(f"{model}: {text(', '.join(only[:MOST_NAMED]) + more)}")
     unlike = [
-        f"{entry} is {_kind(other[entry])} in the state and {_kind(own[entry])} in the script's model"
+        texts.tensor_differs(entry, in_state=_kind(other[entry]), in_script=_kind(own[entry]))
         for entry in sorted(set(own) & set(other))
         if own[entry].shape != other[entry].shape or own[entry].dtype != other[entry].dtype
     ]
@@ -201,7 +202,7 @@ def _optimizer_differences(session: Session, states: list[dict[str, Any]]) -> li
     for number, (optimizer, values) in enumerate(zip(session.watched.optimizers, states, strict=True), start=1):
         own = [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups]
         if own != [group["params"] for group in values["groups"]]:
-            found.append(f"optimizer {number} has other parameters, or other groups of them, than in the state")
+            found.append(texts.optimizer_differs(number))
     return found
 
 

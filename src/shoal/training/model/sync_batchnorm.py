@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from shoal.errors import UsageError
+from shoal.training import texts
 
 Reduce = Callable[[torch.Tensor, str], torch.Tensor]  # sum over all workers; the worker's own where that fails
 
@@ -60,7 +61,7 @@ class _Normalize(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         if torch.is_grad_enabled():
-            raise UsageError("create_graph=True needs second derivatives, which sync_batchnorm does not have")
+            raise UsageError(texts.NO_SECOND_DERIVATIVES)
         normal, inverse, weight = ctx.saved_tensors
         gradient = gradients[0].double()
         axes = [axis for axis in range(gradient.dim()) if axis != 1]

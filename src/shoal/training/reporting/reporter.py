@@ -21,6 +21,7 @@ from shoal.membership.record.worker_clocks import own_clock
 from shoal.steps import StepRow
 from shoal.strategies.peers.peers import Peers
 from shoal.strategies.strategy import Iteration
+from shoal.training import texts
 from shoal.training.reporting.sinks import Sinks
 from shoal.values import TimeShares
 
@@ -144,9 +145,9 @@ class Reporter:
 
     def _check_name(self, name: str) -> None:
         if len(name.encode("utf-8", "replace")) > LONGEST_NAME:
-            raise UsageError(f"run.log({name[:40]}...=...) has a name of over {LONGEST_NAME} bytes; shorten it")
+            raise UsageError(texts.log_name_too_long(name, LONGEST_NAME))
         if len(self._names) >= MOST_NAMES:
-            raise UsageError(f"run.log({name}=...) is one more than {MOST_NAMES} names; log under fewer of them")
+            raise UsageError(texts.too_many_log_names(name, MOST_NAMES))
         self._names.add(name)
 
     # What the loop says
@@ -262,10 +263,10 @@ class Reporter:
 def _number(name: str, value: object) -> float:
     if isinstance(value, torch.Tensor):
         if value.numel() != 1:
-            raise UsageError(f"run.log({name}=...) was given a tensor of shape {list(value.shape)}, not one number")
+            raise UsageError(texts.logged_tensor(name, value.shape))
         value = value.item()
     if not isinstance(value, int | float):
-        raise UsageError(f"run.log({name}=...) was given a {type(value).__name__}; it takes numbers")
+        raise UsageError(texts.logged_no_number(name, value))
     return float(value)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shoal.errors import UsageError
+from shoal.training import texts
 
 Write = Callable[[int, dict[str, float]], object]
 
@@ -58,10 +59,7 @@ def _method(writer: object) -> Write:
         return lambda step, values: log(values, step=step)
     if callable(writer):
         return writer
-    raise UsageError(
-        f"run.log_to was given a {_name(writer)}; it takes a TensorBoard SummaryWriter, a Weights & Biases run, or a "
-        "function of a step and a dictionary of values"
-    )
+    raise UsageError(texts.no_writer(_name(writer)))
 
 
 def _name(writer: object) -> str:

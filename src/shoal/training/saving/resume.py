@@ -21,6 +21,7 @@ from shoal.checkpoint.state_tree import Tree
 from shoal.checkpoint.stores.store import Store
 from shoal.errors import CheckpointUnusable
 from shoal.events import Advised, CheckpointRefused, Resumed
+from shoal.training import texts
 from shoal.training.saving.saving import CODEC
 from shoal.training.script.call_terms import resume_difference
 from shoal.training.script.loop_end import without_later
@@ -52,8 +53,7 @@ def resume(session: Session, store: Store, *, must_find: bool = True, trusted: i
             session.peers.report(CheckpointRefused(checkpoint=name, file=_file_in(reason, name), reason=reason))
     if has_begun or (not must_find and (not names or trusted is not None)):
         return
-    what = f"none of the {len(names)} checkpoints there can be used: {'; '.join(reasons)}" if names else "there is none"
-    raise CheckpointUnusable(f"no checkpoint to resume from in {store.place}: {what}; start the job anew")
+    raise CheckpointUnusable(texts.no_checkpoint(store.place, len(names), reasons))
 
 
 def _listed(session: Session, store: Store) -> list[str]:
@@ -63,7 +63,7 @@ def _listed(session: Session, store: Store) -> list[str]:
         try:
             names = [listed.name for listed in published(store)]
         except OSError as error:
-            text = f"checkpoints in {store.place} cannot be read: {error.strerror or error}"
+            text = texts.checkpoints_unreadable(store.place, error.strerror or str(error))
             raise CheckpointUnusable(text) from None
     data = broadcast_bytes(msgspec.msgpack.encode(names), 0, session.peers.group, label="names of checkpoints")
     return msgspec.msgpack.decode(data, type=ItemList[Name])
@@ -142,13 +142,8 @@ def check_place(session: Session, past: Past, terms: Mapping[str, str]) -> None:
     then = past.state.get("terms", {})
     found = resume_difference(then, terms, is_inside=bool(position or past.state.get("gaps")))
     if found is not None:
-        name, before, now = found
         place = Cursor(epoch=epoch, position=position).text
-        raise CheckpointUnusable(
-            f"{session.saver.last_name} does not fit the script: {name} of loop {past.loop} was {before} when it was "
-            f"made, at {place}, and is {now} now; resume with the data set, the loops and the --seed that it was made "
-            "with, or start a new job"
-        )
+        raise CheckpointUnusable(texts.loop_changed(session.saver.last_name, found, loop=past.loop, place=place))
 
 
 def _file_in(reason: str, name: str) -> str:

@@ -16,6 +16,7 @@ from shoal.collectives.group import Group
 from shoal.errors import CheckpointUnusable, ExchangeFailed, TermsDiffer, UsageError
 from shoal.events import LoopEnded
 from shoal.strategies.peers.peers import Breakage
+from shoal.training import texts
 from shoal.training.model.state import load_state
 from shoal.training.recovery.recovery import enter, recover, take_place
 from shoal.training.script.loop_end import LoopEnd, from_tree, group_settings, without_later, wound_back
@@ -102,10 +103,7 @@ def gather(
     if session.iteration is not None:
         if session.strategy.manners.is_free:
             call = "run.evaluate" if operation == "evaluation" else "run.mean"
-            raise UsageError(
-                f"{call} was called inside a loop whose workers run free, each in another update; call it after the "
-                "loop (for every epoch: run.epochs), or use --consistency synchronous"
-            )
+            raise UsageError(texts.called_while_free(call))
         return session.collective(operation, action, alone=alone)
     session.script.make(operation, terms)
     if is_past(session, gives=True):
@@ -125,15 +123,11 @@ def recorded(session: Session) -> Any:
     elif len(session.place.results) < len(past.results):
         result = past.results[len(session.place.results)]
     else:
-        text = (
-            f"the script calls run.mean or run.evaluate {len(session.place.results) + 1} times before loop {past.loop} "
-            f"and the state is of one that called them {len(past.results)} times"
-        )
-        raise (
-            CheckpointUnusable(f"{text}; resume the same script")
-            if past.is_resumed
-            else TermsDiffer(f"{text}; {ADVICE}")
-        )
+        called = len(session.place.results) + 1
+        text = texts.more_results_than_recorded(past.loop, called=called, recorded=len(past.results))
+        if past.is_resumed:
+            raise CheckpointUnusable(texts.resume_same_script(text))
+        raise TermsDiffer(f"{text}; {ADVICE}")
     session.place.record(result)
     session.script.gave(result)
     return copy.deepcopy(result)

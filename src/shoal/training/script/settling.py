@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shoal.errors import CheckpointUnusable, TermsDiffer
+from shoal.training import texts
 from shoal.training.open_batch import is_step
 from shoal.training.recovery.recovery import enter
 from shoal.training.saving.checkpointing import save_here
@@ -58,9 +59,5 @@ def finish(session: Session) -> None:
         session.place.come_to_end(past.points)
         take_past(session)
     if past is not None and past.is_resumed and session.saver.last_step > 0:
-        text = (
-            f"the script came to its end after {session.place.loops} of its loops over data, before loop {past.loop}, "
-            f"where {session.saver.last_name} is: nothing of that checkpoint was loaded, and what the script printed "
-            "are results on record; resume the same script with at least as many epochs, or start a new job"
-        )
-        raise CheckpointUnusable(text)
+        name, loops = session.saver.last_name, session.place.loops
+        raise CheckpointUnusable(texts.checkpoint_not_reached(name, loops=loops, loop=past.loop))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from shoal.errors import UsageError
 from shoal.events import Advised, StepsApplied
 from shoal.steps import StepRow
 from shoal.strategies.strategy import Iteration
+from shoal.training import texts
 from shoal.training.reporting import reporter
 from shoal.training.reporting.reporter import Reporter
 from shoal.values import TimeShares
@@ -189,15 +191,15 @@ def test_numbers_that_json_cannot_say_are_null() -> None:
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"x" * 201: 1.0}, "over 200 bytes"),
-        ({f"name {number}": 1.0 for number in range(4001)}, "one more than 4000 names"),
-        ({"loss": torch.ones(2)}, r"tensor of shape \[2\]"),
-        ({"loss": torch.tensor(1j)}, "given a complex"),
-        ({"loss": "low"}, "given a str"),
+        ({"x" * 201: 1.0}, texts.log_name_too_long("x" * 201, 200)),
+        ({f"name {number}": 1.0 for number in range(4001)}, texts.too_many_log_names("name 4000", 4000)),
+        ({"loss": torch.ones(2)}, texts.logged_tensor("loss", [2])),
+        ({"loss": torch.tensor(1j)}, texts.logged_no_number("loss", 1j)),
+        ({"loss": "low"}, texts.logged_no_number("loss", "low")),
     ],
 )
 def test_what_cannot_be_recorded_is_refused_in_the_call(values: dict[str, Any], text: str) -> None:
-    with pytest.raises(UsageError, match=text):
+    with pytest.raises(UsageError, match=re.escape(text)):
         train_in_threads(1, lambda run: run.log(**values))
 
 

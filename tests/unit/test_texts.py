@@ -29,7 +29,6 @@ USERS_MISTAKES = frozenset(
 NOT_MENDED: frozenset[str] = frozenset(
     {
         "parameters",
-        "settings",
         "strategies",
         "training",
     }

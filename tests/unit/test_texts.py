@@ -28,8 +28,6 @@ USERS_MISTAKES = frozenset(
 # Packages in which several modules write such texts.
 NOT_MENDED: frozenset[str] = frozenset(
     {
-        "parameters",
-        "settings",
         "strategies",
     }
 )

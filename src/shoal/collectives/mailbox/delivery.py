@@ -28,14 +28,14 @@ class Delivery(Pending):
     """A send or a receive that was started. The tensor belongs to it until it is done."""
 
     def __init__(self, progress: Progress, tensor: torch.Tensor, peer: int | None, tag: int, *, is_send: bool) -> None:
-        # Not the base's: its event costs as much as sending a few bytes does.
+        # Do not call the base's __init__: its event costs as much as sending a few bytes.
         staging.check(tensor, label="send" if is_send else "receive")
         self.dtype = code_of(tensor.dtype)
-        self.peer = peer  # rank it goes to or comes from; None: from any
+        self.peer = peer  # rank that the message goes to or comes from; None: from any rank
         self.tag = tag
         self.is_send = is_send
         self.number = 0  # of a send in its direction of the pair, of a receive in its mailbox; from 0
-        self.source: int | None = None  # of a receive: who sent what it got; known when it is done
+        self.source: int | None = None  # of a receive: the sender of its message; known when it is done
         self.position = 0  # bytes moved so far, where they move in pieces
         self.is_moving = False  # a thread copies it without the guard and will finish it
         self._staged = None if staging.is_plain(tensor) else staging.Staged(tensor, is_read=is_send)
@@ -61,14 +61,14 @@ class Delivery(Pending):
 
     @property
     def rest(self) -> memoryview:
-        """The memory that has not moved yet. Only while it is not done."""
+        """The memory that has not moved yet. Call this only before the delivery is done."""
         if self._memory is None:
             assert self._tensor is not None
             self._memory = memory_of(self._tensor.data.view(-1))
         return self._memory[self.position :]
 
     def fill(self, data: int | bytes, length: int) -> None:
-        """The next bytes: these, or those at that address."""
+        """Take in the next bytes: `data` is the bytes themselves, or their address."""
         ctypes.memmove(self.address + self.position, data, length)
         self.position += length
 
@@ -92,10 +92,10 @@ class Delivery(Pending):
                     torch.inference_mode()
                 ):  # the tensor may be of that kind; this thread may be another than its maker
                     self._staged.write_back()
-            except Exception as trouble:  # of the tensor's device: the user's to see, whichever thread this is
+            except Exception as trouble:  # of the tensor's device; the user sees it, whichever thread this is
                 error = trouble
         self.error = error
-        self._staged = self._tensor = self._memory = None  # memory is not kept for a user who keeps this
+        self._staged = self._tensor = self._memory = None  # free the memory even if the user keeps this object
         self._is_done = True
 
     def tell(self) -> None:
@@ -103,17 +103,17 @@ class Delivery(Pending):
 
 
 class Message:
-    """One that arrived, or has begun to, before a receive was there for it."""
+    """A message that arrived, or began to arrive, before its receive was posted."""
 
     def __init__(self, letter: Letter, data: bytes | bytearray, *, is_whole: bool) -> None:
         self.letter = letter
         self.data = data  # what travels with the letter
         self.is_whole = is_whole  # all of that is there
-        self.delivery: Delivery | None = None  # the receive that came before that
+        self.delivery: Delivery | None = None  # its receive, if posted before the message was whole
 
 
 class Pull:
-    """A copy to be made, bytes of an offer out of its sender's memory: piece by piece, by one thread or several."""
+    """A copy of an offer out of its sender's memory, made piece by piece, by one thread or several."""
 
     def __init__(self, delivery: Delivery, source: int, letter: Letter) -> None:
         self.delivery = delivery
@@ -121,12 +121,12 @@ class Pull:
         self.letter = letter
         self.workers = 0  # threads that copy
         self.error: ExchangeFailed | None = None
-        self.stage: Stage | None = None  # where its sender may put some of it
+        self.stage: Stage | None = None  # where the sender may put part of it
         self.front = 0  # bytes from the start that came over the stage
-        self.end = delivery.size  # from here on somebody has copied or copies
+        self.end = delivery.size  # bytes from here on are copied, or a thread copies them
 
     def next_piece(self, most: int, last: int) -> tuple[int, int] | None:
-        """Start and size of what nobody has taken yet, unless it is the `last` so many bytes. None: that is all."""
+        """Start and size of the next piece that no thread has taken. None: only the `last` bytes are left, or none."""
         if self.end - self.front <= last or self.error is not None:
             return None
         stop, self.end = self.end, max(self.front, (self.end - 1) // most * most)

@@ -1,7 +1,7 @@
 """The interface of a lane: how a mailbox's letters get to some of the other ranks and back.
 
-A lane decides nothing: it carries letters in order per direction of a pair, and tells its recipient what came and who
-left. All calls come with the mailbox's guard held, but for `has_mail` and `pull`. Implementations: `memory_lane`
+A lane decides nothing: it carries letters in order per direction of a pair, and tells its recipient what arrived and
+who left. The caller holds the mailbox's guard, except for `has_mail` and `pull`. Implementations: `memory_lane`
 (ranks of this machine), `tcp_lane` (others).
 """
 
@@ -22,13 +22,13 @@ class Recipient(Protocol):
     """What a lane calls while it collects."""
 
     def letter(self, source: int, letter: Letter, payload: int) -> None:
-        """Any but DATA; what travels with it lies at address `payload` until this returns."""
+        """A letter of any kind but DATA has arrived. Its bytes lie at address `payload` until this returns."""
 
     def begin(self, source: int, letter: Letter) -> memoryview:
-        """The same before its bytes have come, and DATA: where they belong. Nothing else comes from there meanwhile."""
+        """The same before its bytes have arrived, and DATA: where to put them. Nothing else arrives meanwhile."""
 
     def end(self, source: int, letter: Letter) -> None:
-        """They are there."""
+        """The bytes have arrived."""
 
     def posted(self, delivery: Delivery) -> None:
         """A send that had to wait has left: its memory is free to change."""
@@ -40,54 +40,54 @@ class Recipient(Protocol):
 class Lane(ABC):
     peers: Collection[int]  # ranks
     most_inline: int  # bytes of the longest message that travels with its letter
-    most_ahead: int  # bytes of a longer one that travel with its offer
-    is_local: bool  # its peers are on this machine, and compete for its cores
+    most_ahead: int  # bytes of a longer message that travel with its offer
+    is_local: bool  # the peers are on this machine and compete for its cores
     reads_memory: bool  # whether offers are read where they lie
 
     @abstractmethod
     def post(self, target: int, letter: Letter, delivery: Delivery | None = None) -> bool:
         """Send a letter, and the bytes of the delivery that travel with it.
 
-        True: they have left. False: they wait; of a MESSAGE or DATA that is told with `posted` later.
+        True: they have left. False: they wait; for a MESSAGE or DATA, `posted` is called once they have left.
         """
 
     @abstractmethod
     def watch(self, epoll: select.epoll) -> None:
-        """Called once: what is slept on. Whatever needs `collect` wakes it, but what comes while nobody sleeps."""
+        """Called once with the epoll to sleep on. Events that need `collect` wake it, except while nobody sleeps."""
 
     @abstractmethod
     def collect(self, recipient: Recipient, ready: Sequence[tuple[int, int]]) -> None:
-        """Take in what has come and send what had to wait. `ready`: what the epoll says, of all lanes."""
+        """Take in what has arrived and send what had to wait. `ready`: the events of the epoll, of all lanes."""
 
     @property
     @abstractmethod
     def is_streaming(self) -> bool:
-        """Long messages are on their way in pieces: the next one takes longer than going to sleep."""
+        """Whether long messages are arriving in pieces, so that waiting for the next piece is worth a sleep."""
 
     @abstractmethod
     def has_mail(self) -> bool:
-        """Something has come that the epoll may not show."""
+        """Whether something has arrived that the epoll may not show."""
 
     @abstractmethod
     def sleep(self, is_asleep: bool) -> None:
-        """From now on somebody sleeps, or nobody does: peers need not ring then."""
+        """Say whether a thread sleeps from now on; if none does, peers need not wake this rank."""
 
     @abstractmethod
     def pull(self, source: int, there: int, here: int, size: int) -> None:
-        """Read bytes at an address of that rank's memory. `ExchangeFailed`: it is gone, or what it said of them is."""
+        """Read bytes at an address of a peer's memory. `ExchangeFailed`: the peer or the memory it named is gone."""
 
     def stage_of(self, peer: int) -> Stage | None:  # noqa: ARG002  lanes without one need not say so
-        """Where long messages to and from it may be put, or None."""
+        """The stage for long messages to and from a peer, or None."""
         return None
 
     @abstractmethod
     def look(self, recipient: Recipient, now: float) -> None:
-        """Now and then: is there a peer that has neither left nor lives?"""
+        """Called now and then: look for peers that have died without leaving."""
 
     @abstractmethod
     def leave(self, ending: Ending) -> None:
-        """Tell the peers, once. Nothing is sent afterwards."""
+        """Tell the peers once that this rank leaves. Nothing is sent afterwards."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release everything, also in a forked child: nothing is said."""
+        """Release everything without telling the peers; also for a forked child."""

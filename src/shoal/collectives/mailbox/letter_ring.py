@@ -1,9 +1,9 @@
-"""A ring of letters in shared memory: one process writes, one reads, nobody waits.
+"""A ring of letters in shared memory: one process writes, one reads, neither waits.
 
 The writer's position lies in the writer's memory and the reader's in the reader's; both only grow. Letters start at
-multiples of 64 bytes and never wrap: what does not fit before the end starts anew at the front. The position is written
-after the letter, with a fence between both where the processor does not keep the order of writes. What the other
-process wrote is read once and checked before it is used: a position or letter that cannot be is a `WireError`.
+multiples of 64 bytes and never wrap: a letter that does not fit before the end starts at the front. The writer writes
+the position after the letter, with a fence between both if the processor does not keep the order of writes. Each end
+reads what the other process wrote once and checks it before use: an impossible position or letter is a `WireError`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shoal.transport.memory import memory_order
 
 LINE = 64
 RING_BYTES = 512 * 1024
-MOST_BYTES = RING_BYTES // 2 - LINE - LETTER_BYTES  # of a letter's payload: with more, it might never fit
+MOST_BYTES = RING_BYTES // 2 - LINE - LETTER_BYTES  # of a letter's payload; a larger letter might never fit
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class Writer:
     def __init__(self, place: Place, written: Counter, read: Counter) -> None:
         self._place = place
         self._written, self._read = written, read
-        self._head = self._tail = 0  # as far as this end knows
+        self._head = self._tail = 0  # as last seen by this end
 
     def write(self, letter: Letter, payload: int) -> bool:
-        """False when there is no room now. `payload`: address of the bytes that follow the letter."""
+        """False: there is no room now. `payload`: address of the bytes that follow the letter."""
         needed = _lines(letter.length)
         position = self._head % RING_BYTES
         skipped = RING_BYTES - position if RING_BYTES - position < needed else 0
@@ -94,7 +94,7 @@ class Reader:
 
     @property
     def written(self) -> int:
-        """How far the writer is."""
+        """The writer's position."""
         end = self._written.get()
         if memory_order.is_weak:
             memory_order.fence()
@@ -127,7 +127,7 @@ class Reader:
         return self._place.memory[self._start : self._start + length]
 
     def advance(self, letter: Letter) -> None:
-        """It has been taken: its place may be written again."""
+        """Free the place of the letter that was peeked at, so that the writer may use it again."""
         self._tail += _lines(letter.length)
         if memory_order.is_weak:
             memory_order.fence()

@@ -1,9 +1,9 @@
 """What two mailboxes say to each other: the fixed header that precedes the bytes of a message. Pure.
 
-A message travels with its letter where it is short (MESSAGE). A long one is offered (OFFER), with some of its bytes at
-most, so that one that nobody receives yet costs little; the receiver then reads it where it lies and says so (DONE), or
-asks for the rest (GO) and is sent it (DATA). Letters of one direction of a pair arrive in order. Not here: how they
-travel (`lane`).
+A short message travels with its letter (MESSAGE). A long message is offered (OFFER) with at most some of its bytes, so
+that a message that nobody receives yet costs little. The receiver then reads it in the sender's memory and says so
+(DONE), or asks for the rest (GO), which the sender sends (DATA). Letters of one direction of a pair arrive in order.
+Not here: how letters travel (`lane`).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _ITEM_BYTES = {code: dtype.itemsize for dtype, code in CODES.items()}
 
 
 class Kind(enum.IntEnum):
-    """Numbers are never given another meaning later. 0 is no letter: the rest of a ring that is left empty."""
+    """A number never gets another meaning. 0 is no letter: it marks the unused rest of a ring."""
 
     MESSAGE = 1  # a whole message follows
-    OFFER = 2  # a message lies at `address` of the sender's memory, or can be asked for
+    OFFER = 2  # a message lies at `address` of the sender's memory, or the receiver can ask for it
     GO = 3  # the receiver has a place for offer `number`
     DATA = 4  # bytes of offer `number` follow
-    DONE = 5  # offer `number` was read where it lies
-    REFUSED = 6  # offer `number` is not what is received: the receiver's dtype and size
-    TAKEN = 7  # `size`: what short messages have cost that were received since the last letter of this kind
+    DONE = 5  # the receiver has read offer `number` in the sender's memory
+    REFUSED = 6  # offer `number` differs from the receive, whose dtype and size this letter has
+    TAKEN = 7  # `size`: the cost of the short messages received since the last letter of this kind
 
 
 class Letter(NamedTuple):
@@ -55,12 +55,12 @@ def pack_into(memory: memoryview, offset: int, letter: Letter) -> None:
 
 
 def copied_from(memory: memoryview | bytearray, offset: int) -> Letter:
-    """Whatever is there, read once. It is to be checked before it is used."""
+    """Read the letter once, whatever it holds. The caller checks it before use."""
     return Letter._make(_LAYOUT.unpack_from(memory, offset))
 
 
 def unpack_from(memory: memoryview | bytearray, offset: int, *, most: int) -> Letter:
-    """`most`: bytes that may follow a letter which is no DATA. Whatever is no letter is a `WireError`."""
+    """Raise a `WireError` if this is no letter. `most`: bytes that may follow a letter other than DATA."""
     return checked(copied_from(memory, offset), most=most)
 
 
@@ -77,6 +77,6 @@ def checked(letter: Letter, *, most: int) -> Letter:
 
 
 def describe(dtype: int, size: int) -> str:
-    """What a message is, for people."""
+    """A message described for an error text."""
     item = _ITEM_BYTES.get(dtype, 1)
     return f"{size // item} elements of {name_of(dtype)} ({size} bytes)"

@@ -1,6 +1,6 @@
-"""Who makes a mailbox's messages move: the thread that waits, or the background thread while nobody does.
+"""The threads that move a mailbox's messages: a waiting thread, or the background thread while none waits.
 
-One of the threads that wait leads: it sleeps on the lanes and does what is due, for all; the others follow. The
+One of the waiting threads leads: it sleeps on the lanes and does all work that is due; the others follow. The
 background thread starts with the first operation that cannot be done at once. It sleeps on the lanes only while nobody
 leads, so that a message does not wake two threads that then compete for Python's lock; a leader calls it to share a
 long copy. Callbacks run in whichever thread finishes an operation, and may wait and close: descriptors and lanes are
@@ -22,9 +22,9 @@ from shoal.collectives.mailbox.pieces import Stage
 from shoal.collectives.mailbox.post import Post
 from shoal.errors import Aborted, ExchangeFailed
 
-SLICE = 0.05  # seconds that somebody sleeps at most while something is under way
-IDLE_SLICE = 0.5  # the same for the background thread while nothing is
-LOOK_SECONDS = 0.05  # between two looks for peers that die, are stopped or are out of reach
+SLICE = 0.05  # seconds; longest sleep while an operation is under way
+IDLE_SLICE = 0.5  # seconds; longest sleep of the background thread otherwise
+LOOK_SECONDS = 0.05  # between two checks for peers that have died, are stopped or are out of reach
 # A waiting thread looks for itself so long before it sleeps, where there are cores for all: two short messages, there
 # and back, take about 40 us. Waking up costs twice that.
 SPIN_SECONDS = 50e-6
@@ -37,18 +37,18 @@ SHARED_BYTES = 1024 * 1024
 
 class Progress:
     def __init__(self, post: Post, lanes: Sequence[Lane]) -> None:
-        self.guard = threading.Lock()  # of post, lanes and all this; never held while sleeping or copying
+        self.guard = threading.Lock()  # guards post, lanes and this object; never held while sleeping or copying
         self._changed = threading.Condition(self.guard)  # for those who wait while another thread leads
         self._post = post
         self._lanes = lanes
         self._leader: int | None = None  # the thread that waits for the lanes on behalf of all who wait
-        self._giving: Stage | None = None  # where the leader has a send that it waits for
+        self._giving: Stage | None = None  # the stage of a send that the leader waits for
         self._followers = 0  # threads that wait for the leader
         self._copying = 0  # threads that copy
         self._is_serving = False  # the background thread runs
         self._looked = time.monotonic()
         local = 1 + sum(len(lane.peers) for lane in lanes if lane.is_local)
-        self._is_polled = any(not lane.is_local for lane in lanes)  # what comes shows in the epoll only
+        self._is_polled = any(not lane.is_local for lane in lanes)  # only the epoll shows what has arrived
         self._rings = local > 1  # neighbours wake this rank if it says that it sleeps; the kernel needs no telling
         self._has_cores = local <= len(os.sched_getaffinity(0))  # for every rank of this machine
         self._epoll = select.epoll()  # what a leader sleeps on
@@ -58,14 +58,14 @@ class Progress:
             lane.watch(self._epoll)
         self._thread: threading.Thread | None = None
         self._background = select.epoll()  # what the background thread sleeps on: the above, while nobody leads
-        self._is_attached = False  # whether it does
+        self._is_attached = False  # whether it sleeps on the above
         self._call = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # wakes the background thread in any case
         self._background.register(self._call, select.EPOLLIN)
         self._is_closed = False
         self._is_released = False
 
     def wait_for(self, delivery: Delivery, seconds: float | None) -> bool:
-        """Make progress until it is done. False: the time was over first."""
+        """Make progress until the delivery is done. False: the time was over first."""
         deadline = None if seconds is None else time.monotonic() + seconds
         if self._leader == threading.get_ident():  # in a callback
             self._lead(delivery, deadline)
@@ -82,7 +82,7 @@ class Progress:
         return True
 
     def close(self, reason: Exception) -> None:
-        """End everything with this, and return when no other thread is at it. Safe to call twice."""
+        """Fail all operations with this error, and return once no other thread works on them. Safe to call twice."""
         with self.guard:
             if self._is_closed:
                 return
@@ -97,7 +97,7 @@ class Progress:
         with self._changed:
             while self._leader not in (None, threading.get_ident()) or self._copying:
                 self._changed.wait(SLICE)
-            self._release()  # unless a callback closes: then when its thread is out of here
+            self._release()  # if a callback closes, its thread releases when it leaves
 
     def close_in_child(self, reason: Exception) -> None:
         """After a fork."""
@@ -113,7 +113,7 @@ class Progress:
     # With the guard held
 
     def collect(self, *, is_woken: bool) -> None:
-        """Do what can be done now. `is_woken`: somebody who slept was."""
+        """Do what can be done now. `is_woken`: the epoll woke a sleeping thread."""
         if self._post.failure is not None:
             return
         ready = self._epoll.poll(0) if is_woken or self._is_polled else ()
@@ -127,11 +127,11 @@ class Progress:
                     lane.look(self._post, now)
             for lane in self._lanes:
                 lane.collect(self._post, ready)
-        except Exception as error:  # whatever it is, nobody may wait for it forever
+        except Exception as error:  # whatever it is, fail all operations: nobody may wait for ever
             self._post.fail(error)
 
     def attach(self) -> None:
-        """Where something is under way and nobody leads, the background thread sees to it, and peers are to ring."""
+        """If work is under way and nobody leads, leave it to the background thread, and let peers wake this rank."""
         if self._is_attached or self._leader is not None or not self._post.open or self._is_closed:
             return
         self._is_attached = True
@@ -145,7 +145,7 @@ class Progress:
         self.collect(is_woken=False)  # what came before peers could see that we sleep
 
     def nudge(self) -> None:
-        """Wake whoever sleeps on the lanes."""
+        """Wake the thread that sleeps on the lanes."""
         if not self._is_closed:
             os.eventfd_write(self._nudge, 1)
 
@@ -178,7 +178,7 @@ class Progress:
     # Without the guard
 
     def settle(self, finished: list[Delivery], *, copies: bool = True) -> None:
-        """Make the copies that are due, and tell those who wait for what was finished."""
+        """Make the copies that are due, and run the callbacks of finished operations."""
         while copies and self._post.pulls:
             finished += self._copy_next()
         if not finished:
@@ -200,7 +200,7 @@ class Progress:
         """False: another thread leads, and something happened or so many seconds went by."""
         with self._changed:
             if self._is_closed:
-                return False  # and all is done
+                return False  # it is done
             if self._leader is not None:
                 self._followers += 1
                 self._changed.wait(seconds)
@@ -237,7 +237,7 @@ class Progress:
     def _spin(self, delivery: Delivery) -> bool:
         """True when there is something to collect."""
         if delivery.is_moving or any(lane.is_streaming for lane in self._lanes):
-            return False  # that takes longer, and whoever copies needs Python's lock
+            return False  # that takes longer, and a copying thread needs Python's lock
         limit = time.perf_counter() + SPIN_SECONDS
         while time.perf_counter() < limit:
             if self._is_polled and self._epoll.poll(0, 1):
@@ -297,7 +297,7 @@ class Progress:
     # Copies between neighbours
 
     def _give(self, delivery: Delivery) -> bool:
-        """Copy some of a long send to where its receiver takes it. False: there was nothing to do."""
+        """Copy part of a long send to the stage from which its receiver takes it. False: there was nothing to do."""
         if not delivery.is_send or delivery.size < STAGED_FROM or delivery.peer is None:
             return False
         stage = self._post.lane_of(delivery.peer).stage_of(delivery.peer)
@@ -315,7 +315,7 @@ class Progress:
                 self._post.given(delivery)
 
     def _copy_next(self) -> list[Delivery]:
-        """Take part in the next copy that is due; what was finished with it."""
+        """Take part in the next copy that is due. Returns the operations that it finished."""
         with self.guard:
             if not self._post.pulls:
                 return []
@@ -333,7 +333,7 @@ class Progress:
             if is_leader and not is_taker and self._has_cores and pull.delivery.size >= SHARED_BYTES:
                 os.eventfd_write(self._call, 1)
         most = max(SHORTEST_PIECE, min(LONGEST_PIECE, pull.delivery.size // 8))
-        # A leader that is helped makes the last piece itself: to be woken takes longer.
+        # A leader with a helper copies the last piece itself, which is faster than being woken.
         last = most if pull.workers > 1 and not is_leader else 0
         try:
             while True:
@@ -384,7 +384,7 @@ class Progress:
                 pull.stage.release(pull)
             if pull.error is not None:
                 pull.delivery.is_moving = False
-                self.collect(is_woken=True)  # whoever is gone is better named by how it went
+                self.collect(is_woken=True)  # finds out how a peer that is gone has left
             self._post.pulled(pull)
             self._changed.notify_all()
 

@@ -16,13 +16,13 @@ Message = TypeVar("Message")
 
 class Matching(Generic[Receive, Message]):
     def __init__(self) -> None:
-        self._count = 0  # of posts and arrivals: who came first
+        self._count = 0  # of posts and arrivals; gives their order
         # By source (None: any) and tag, each in order; an entry is dropped with its last item.
         self._posted: dict[tuple[int | None, int], deque[tuple[int, Receive]]] = {}
         self._arrived: dict[tuple[int, int], deque[tuple[int, Message]]] = {}
 
     def post(self, receive: Receive, source: int | None, tag: int) -> tuple[int, Message] | None:
-        """The source and the message that it gets, or None: it waits."""
+        """A receive is posted. The source and the message that it gets; None: it waits."""
         found = self._first_source(tag) if source is None else source
         if found is not None and (found, tag) in self._arrived:
             return found, _take(self._arrived, (found, tag))
@@ -31,7 +31,7 @@ class Matching(Generic[Receive, Message]):
         return None
 
     def match(self, source: int, tag: int) -> Receive | None:
-        """A message arrives: the receive that gets it, or None: it is to be kept."""
+        """A message arrives. The receive that gets it; None: the caller keeps the message."""
         exact, any_source = self._posted.get((source, tag)), self._posted.get((None, tag))
         if exact is not None and (any_source is None or exact[0][0] < any_source[0][0]):
             return _take(self._posted, (source, tag))

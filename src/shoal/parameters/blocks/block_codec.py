@@ -1,8 +1,8 @@
 """A job's codec as it is used on blocks: which are encoded, under which keys, and how several become one payload.
 
-Encoded blocks follow each other in a payload, and their lengths are in the message. Whatever comes from outside is
-checked before memory is taken for it; whatever a codec raises over it is a `WireError` that names the block. Blocks of
-complex numbers are never encoded. Not here: who encodes what (`client_push`, `pull_desk`) or decodes it (`staging`,
+Encoded blocks follow each other in a payload, and their lengths are in the message. Input from outside is checked
+before memory is taken for it; an exception of the codec becomes a `WireError` that names the block. Blocks of complex
+numbers are never encoded. Not here: who encodes what (`client_push`, `pull_desk`) or decodes it (`staging`,
 `client_pull`).
 """
 
@@ -31,7 +31,7 @@ class EncodedBlocks:
 
 
 def joined_blocks(parts: Sequence[bytes | None]) -> EncodedBlocks | None:
-    """None: some are not encoded, or there is no byte to send; then the blocks travel as they are."""
+    """None: some blocks are not encoded, or there is no byte to send; the blocks then travel unencoded."""
     found = [part for part in parts if part is not None]
     data = b"".join(found)
     return EncodedBlocks(tuple(map(len, found)), data) if data and len(found) == len(parts) else None
@@ -39,7 +39,7 @@ def joined_blocks(parts: Sequence[bytes | None]) -> EncodedBlocks | None:
 
 class BlockCodec:
     def __init__(self, table: TableSpec, text: str, codec: Codec) -> None:
-        """`text`: what the codec is made from, as in `--codec`."""
+        """`text`: name and settings of the codec, as in `--codec`."""
         self.text = text
         self.is_lossless = codec.is_lossless
         self._codec = codec
@@ -57,16 +57,16 @@ class BlockCodec:
             return bytes(self._codec.encode(self._key(number, leg), values))
 
     def decode(self, number: int, leg: Leg, data: memoryview, values: torch.Tensor) -> None:
-        """Fill `values` with one block. `WireError`: these are no bytes of it."""
+        """Decode one block into `values`. `WireError`: the bytes do not encode such a block."""
         try:
             with self._lock:
                 self._codec.decode(self._key(number, leg), data, values)
-        except Exception as error:  # the bytes are another process's, the code may be another package's
+        except Exception as error:  # the bytes come from another process, the code perhaps from another package
             what = str(error) if isinstance(error, WireError) else f"{type(error).__name__}: {error}"
             raise WireError(f"block {number} as the codec {self.text} should have encoded it: {what}") from error
 
     def check(self, numbers: Sequence[int], lengths: Sequence[int], size: int) -> None:
-        """`WireError`: a payload of so many bytes cannot be these blocks."""
+        """`WireError`: a payload of this size cannot hold these blocks."""
         if len(lengths) != len(numbers) or sum(lengths) != size:
             raise WireError(f"{size} bytes come for {len(numbers)} blocks, of which the lengths say otherwise")
         for number, length in zip(numbers, lengths, strict=True):
@@ -80,7 +80,7 @@ class BlockCodec:
                 )
 
     def encode_all(self, numbers: Sequence[int], leg: Leg, memory: torch.Tensor) -> EncodedBlocks | None:
-        """Blocks that lie in `memory`, a tensor of bytes, one after the other. None: they travel as they are."""
+        """Encode blocks that follow each other in `memory`, a tensor of bytes. None: the blocks travel unencoded."""
         if not all(map(self.takes, numbers)):
             return None
         views = self._views(numbers, memory)
@@ -89,7 +89,7 @@ class BlockCodec:
     def decode_all(
         self, numbers: Sequence[int], leg: Leg, encoded: tuple[Sequence[int], memoryview], memory: torch.Tensor
     ) -> None:
-        """Lay the blocks of a payload, with its lengths, out in `memory`, as `encode_all` found them. See `check`."""
+        """Decode the blocks of a payload into `memory`, laid out as for `encode_all`. Call `check` first."""
         lengths, data = encoded
         self.check(numbers, lengths, len(data))
         ends = itertools.accumulate(lengths)

@@ -1,8 +1,8 @@
 """Blocks with their optimizer's state as bytes: how they move between servers, to a checkpoint, and back.
 
-What bytes hold is said in a short *description* that goes beside them: for runs of blocks, the names of their state's
-tensors and the numbers that are one for the whole parameter (`step`). Of each block then follow its values and these
-tensors, all in the block's dtype, each padded to 16 bytes. Sizes follow from the table, so nothing in a description can
+A short *description* goes beside the bytes: for each run of blocks, the names of the state's tensors, and the numbers
+that the whole parameter has in common (`step`). The bytes of each block are its values, then these tensors, all in the
+block's dtype, each padded to 16 bytes. Sizes follow from the table, so nothing in a description can
 ask for more memory than the table does. Not here: where a server keeps them (`unit_rule`).
 """
 
@@ -30,7 +30,7 @@ ALIGNMENT = 16  # bytes; no element is larger
 
 @dataclass(frozen=True)
 class BlockState:
-    """One block. Flat tensors of the block's dtype; without tensors and scalars no update has been applied to it."""
+    """One block, as flat tensors of its dtype. Without tensors and scalars, no update has been applied to it."""
 
     values: torch.Tensor
     tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
@@ -67,7 +67,7 @@ def pack(table: TableSpec, numbers: Sequence[int], states: Sequence[BlockState])
 
 
 def payload_bytes(table: TableSpec, numbers: Sequence[int], described: bytes) -> int:
-    """How long the bytes of these blocks are; `ServerRefused` if the description is not one of them."""
+    """The size of these blocks in bytes; `ServerRefused` if the description is not of these blocks."""
     forms = _forms(table, numbers, described)
     return sum(_padded(block.size) * (1 + len(form.tensors)) for block, form in forms)
 
@@ -105,7 +105,7 @@ def cut(table: TableSpec, number: int, values: torch.Tensor, state: Mapping[str,
 
 
 class TensorJoin:
-    """Whole tensors out of the blocks that come, in any order."""
+    """Puts whole tensors together from blocks that arrive in any order."""
 
     def __init__(self, table: TableSpec) -> None:
         self._table = table
@@ -115,7 +115,7 @@ class TensorJoin:
         }
 
     def add(self, number: int, state: BlockState) -> None:
-        """Copies. A number that differs between the blocks of a tensor is that of its first block."""
+        """Copy a block in. If a number differs between blocks of a tensor, that of the first block counts."""
         block = blocks_of(self._table)[number]
         spec = self._table.tensors[block.tensor]
         whole = self._found[spec.name]

@@ -1,4 +1,4 @@
-"""Memory seen as a tensor of bytes and the other way round, without copying."""
+"""Views of memory as a tensor, and of tensors as bytes, without copying."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ def torch_type(name: str) -> torch.dtype:
 
 
 def tensor_over(memory: memoryview | bytearray | bytes) -> torch.Tensor:
-    """A tensor of these bytes, which stay as long as it does. What is read-only must only be read: writing crashes."""
+    """A tensor over these bytes, which keeps them alive. Writing to it crashes if the bytes are read-only."""
     if len(memory) == 0:
         return torch.empty(0, dtype=torch.uint8)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
-        # A view of its own, so that an owner may release the one it gave.
+        # Make another view, so that the caller may release the one that it gave.
         return torch.frombuffer(memoryview(memory), dtype=torch.uint8)
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a contiguous CPU tensor, which stay as long as they are viewed."""
+    """The bytes of a contiguous CPU tensor; the view keeps them alive."""
     found: memoryview = tensor.view(torch.uint8).numpy().data
     return found

@@ -41,7 +41,7 @@ def _ring(servers: Sequence[int]) -> tuple[Points, list[int]]:
 
 
 class _Walk:
-    """Servers in the order in which they follow a place, each once; looked at only as far as somebody asks."""
+    """Servers in the order in which they follow a place, each once; found lazily."""
 
     def __init__(self, owners: Sequence[int], start: int) -> None:
         self._owners = owners
@@ -73,7 +73,7 @@ class _Loads:
         return max(SLACK * self._mean * (replica + 1), self._largest)
 
     def add(self, walk: _Walk, chain: list[int], size: int, limit: float) -> None:
-        """To the first that has room; if none has (blocks are too large to be dealt out evenly) to the emptiest."""
+        """Choose the first server with room; if none has room (blocks too large for even shares), the emptiest."""
         room = limit - size
         for server in walk:
             if self._bytes[server] <= room and server not in chain:
@@ -89,8 +89,8 @@ def _chains(sizes: tuple[int, ...], servers: tuple[int, ...], replicas: int) -> 
     places, owners = _ring(servers)
     blocks = _points("block", len(sizes))
     starts = np.searchsorted(places, blocks)
-    # Those nearest to their server choose first: whoever is passed over when shares are full is then, as far as can be,
-    # the same block with other servers too.
+    # Place the blocks nearest to their server first: the blocks that find their server full are then mostly the same
+    # ones when the set of servers changes.
     gaps = places[starts % len(owners)] - blocks  # wraps around as the ring does
     order: list[int] = np.argsort(gaps, kind="stable").tolist()
     walks = [_Walk(owners, start) for start in starts.tolist()]
@@ -106,7 +106,7 @@ def _chains(sizes: tuple[int, ...], servers: tuple[int, ...], replicas: int) -> 
 def chains(sizes: Sequence[int], servers: Sequence[int], replicas: int) -> tuple[tuple[int, ...], ...]:
     """For each block, given its bytes: the distinct servers that hold it, the first one first.
 
-    Fewer than `replicas` where there are not as many servers. The order in which servers are named does not matter.
+    Fewer than `replicas` if there are fewer servers. The order in which servers are given does not matter.
     """
     if not servers or replicas < 1:
         raise ValueError(f"{len(servers)} servers and {replicas} replicas: at least one of each is needed")

@@ -1,4 +1,4 @@
-"""Copies of tensors of which the cache holds only a part: past it, where the C extension is there."""
+"""Copies of tensors larger than the cache; with the C extension, they bypass the cache."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 
 from shoal.transport.native import native
 
-LARGE = 1 << 20  # bytes; less may be read again while the cache has it
+LARGE = 1 << 20  # bytes; smaller copies go through the cache, where they may be read again
 
 
 def copy(to: torch.Tensor, source: torch.Tensor) -> None:
-    """Both flat, of one length and dtype."""
+    """Both tensors are flat and have the same length and dtype."""
     size = to.numel() * to.element_size()
     is_plain = to.dtype == source.dtype and to.is_contiguous() and source.is_contiguous()
     if native is None or size < LARGE or not is_plain or to.device.type != "cpu" or source.device.type != "cpu":

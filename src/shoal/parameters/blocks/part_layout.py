@@ -1,8 +1,8 @@
-"""How the blocks of one server lie in its memory, and which of them are dealt with together. Pure.
+"""How the blocks of one server lie in its memory, and which of them form a unit. Pure.
 
 A server's part is one run of bytes: its blocks in *part order*, without gaps. Larger elements come first, so that every
 block is aligned to its elements. *Units* are neighbouring blocks of one dtype and one optimizer's group, up to about
-8 MiB: messages, updates and seals are about whole units. A worker and a server that have the same list of blocks
+8 MiB: messages, updates and seals concern whole units. A worker and a server that have the same list of blocks
 compute the same layout. Not here: which blocks a server has (`placement`).
 """
 
@@ -45,7 +45,7 @@ def _rank(block: Block) -> tuple[int, str, int, int, int]:
 
 @functools.lru_cache(maxsize=16)
 def _ranks(blocks: tuple[Block, ...]) -> tuple[int, ...]:
-    """By block number: its place if all blocks were one part."""
+    """For each block number, its place in a part that holds all blocks."""
     ranks = [0] * len(blocks)
     for place, block in enumerate(sorted(blocks, key=_rank)):
         ranks[block.number] = place
@@ -97,7 +97,7 @@ class PartLayout:
             first = last
 
     def _belongs(self, blocks: list[Block], first: int, last: int) -> bool:
-        """Whether the block at `last` goes on the unit that starts at `first`."""
+        """Whether the block at `last` continues the unit that starts at `first`."""
         one, other = blocks[first], blocks[last]
         is_same = (one.dtype, one.optimizer, one.group) == (other.dtype, other.optimizer, other.group)
         is_small = self._offsets[last + 1] - self._offsets[first] <= UNIT_BYTES and last - first < UNIT_BLOCKS

@@ -1,6 +1,6 @@
 """The memory of a server's part: plain, or an arena that workers of the same machine read values from.
 
-In an arena every unit has a *seal*, a 32-bit counter that is odd while the unit's bytes change and another one
+In an arena every unit has a *seal*, a 32-bit counter that is odd while the unit's bytes change and a new even number
 afterwards. A reader copies the bytes between two looks at the seal, and takes them if both show the same even number.
 """
 
@@ -16,7 +16,7 @@ from shoal.parameters.blocks.part_layout import PartLayout
 from shoal.transport.memory import memory_order
 from shoal.transport.memory.arena import RESERVED, Arena, Offer, word_at
 
-_SEAL_BYTES = 64  # a line of the processor's cache each, so that readers of one do not disturb the next
+_SEAL_BYTES = 64  # one cache line per seal, so that readers of one seal do not slow down those of the next
 
 
 class PartMemory:
@@ -38,15 +38,15 @@ class PartMemory:
 
     @property
     def offer(self) -> Offer | None:
-        """What others find the arena by; None: it is nobody else's."""
+        """How other processes find the arena; None: the memory is private."""
         return None if self._arena is None else self._arena.offer
 
     def place(self, offset: int) -> int:
-        """Where in the arena this byte of the part is; -1: nowhere."""
+        """Offset in the arena of this byte of the part; -1: there is no arena."""
         return -1 if self._arena is None else self._start + offset
 
     def seal_place(self, unit: int) -> int:
-        """Where in the arena a unit's seal is; -1: nowhere."""
+        """Offset in the arena of a unit's seal; -1: there is no arena."""
         return -1 if self._arena is None else RESERVED + unit * _SEAL_BYTES
 
     def break_seal(self, unit: int) -> None:
@@ -57,14 +57,14 @@ class PartMemory:
                 memory_order.fence()
 
     def seal(self, unit: int) -> None:
-        """They are whole again."""
+        """The unit's bytes are complete again."""
         if self._seals:
             if memory_order.is_weak:
                 memory_order.fence()
             self._seals[unit].value += 1
 
     def close(self) -> None:
-        """Nobody new can open it. Memory that is still looked at stays until then. Safe to call twice."""
+        """Let no other process open the memory any more. Existing views stay valid. Safe to call twice."""
         self._seals = []
         self.tensor = torch.empty(0, dtype=torch.uint8)
         if self._arena is not None:

@@ -1,7 +1,7 @@
-"""Where each block of a table is under a map of servers: who is written to, who is read from, what has to move. Pure.
+"""Where each block of a table is under a map of servers: which to write to, which to read from, what to move. Pure.
 
-While blocks move, a map has two placements: updates go to the holders of both, reads to the first living holder of the
-one that is complete. Not here: the hashing (`hash_ring`), how maps follow each other (`server_group`).
+While blocks move, a map has two placements: updates go to the holders of both; reads go to the first living holder of
+the complete one. Not here: the hashing (`hash_ring`), how maps follow each other (`server_group`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Chain = tuple[int, ...]  # server numbers, the first holder first
 
 
 def keys_digest(table_digest: bytes, blocks: Iterable[int]) -> bytes:
-    """What a key list is named by once it was sent."""
+    """The digest by which messages refer to a key list once it was sent."""
     numbers = np.fromiter(blocks, dtype="<u4").tobytes()
     return hashlib.blake2b(table_digest + numbers, digest_size=16).digest()
 
@@ -43,20 +43,20 @@ class Placement:
         return len(self._before)
 
     def readers(self, block: int) -> Chain:
-        """Living servers that have its values for sure, the one to read from first."""
+        """Living servers that certainly have the values of a block; read from the first."""
         return tuple(number for number in self._before[block] if number in self._living)
 
     def reader(self, block: int) -> int | None:
-        """The server to read it from; None: it is lost."""
+        """The server to read a block from; None: the block is lost."""
         return next((number for number in self._before[block] if number in self._living), None)
 
     def answerer(self, block: int) -> int:
-        """Who answers for it: its reader, or where it is lost, the first of those who will hold it."""
+        """The server that answers for a block: its reader or, if the block is lost, the first of its next holders."""
         reader = self.reader(block)
         return self.writers(block)[0] if reader is None else reader
 
     def writers(self, block: int) -> Chain:
-        """Living servers that get every update of it: holders now, and those that are becoming ones."""
+        """Living servers that get every update of a block: its present and its next holders."""
         both = dict.fromkeys((*self._before[block], *self._after[block]))
         return tuple(number for number in both if number in self._living)
 
@@ -70,11 +70,11 @@ class Placement:
         return tuple(block for block in range(self.block_count) if self.reader(block) is None)
 
     def lost_to(self, server: int) -> tuple[int, ...]:
-        """Of the lost blocks those that this server should hold, in part order."""
+        """The lost blocks that this server should hold, in part order."""
         return part_order(self.table, (block for block in self.lost if server in self._after[block]))
 
     def fetches(self, server: int) -> dict[int, tuple[int, ...]]:
-        """What a server gets from others to become a holder: blocks in part order, by the server that has them."""
+        """The blocks that a server has to fetch, in part order, by the server to fetch them from."""
         found: dict[int, list[int]] = {}
         for block, chain in enumerate(self._after):
             if server in chain and server not in self._before[block]:

@@ -18,13 +18,13 @@ from shoal.parameters import texts
 from shoal.wire.parameter_messages import MOST_BLOCKS
 from shoal.wire.tables import TableSpec, TensorSpec
 
-GRAIN = 4096  # bytes; blocks are cut at multiples of it, which is one of every dtype's size
-LARGEST_BLOCK = 1 << 20  # bytes, in tables of up to `MANY_BLOCKS` of them
+GRAIN = 4096  # bytes; blocks are cut at multiples of GRAIN, itself a multiple of the size of every dtype
+LARGEST_BLOCK = 1 << 20  # bytes, in tables of up to MANY_BLOCKS such blocks
 USUAL_BLOCKS = 1024  # per table: enough for 16 servers to get even shares, few enough for short key lists
-MANY_BLOCKS = 1 << 17  # of a table, besides one for each tensor: larger tables have larger blocks instead of more
+MANY_BLOCKS = 1 << 17  # of a table, besides one for each tensor; larger tables have larger blocks, not more blocks
 LARGEST_TABLE = 1 << 50  # bytes
 
-# By torch's names; what a parameter that is trained may be made of.
+# Bytes per element of the dtypes that a trained parameter may have, by torch's names.
 ITEM_BYTES = {
     "complex128": 16,
     "complex64": 8,
@@ -36,7 +36,7 @@ ITEM_BYTES = {
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
-    """Elements `start` to `stop` of one tensor as it lies flat."""
+    """Elements `start` to `stop` of one flattened tensor."""
 
     number: int  # counts from 0 over the whole table
     tensor: int  # number in the table
@@ -53,7 +53,7 @@ class Block(msgspec.Struct, frozen=True, gc=False):
 
 
 def block_bytes_for(total: int) -> int:
-    """How large blocks should be in a table of `total` bytes; what `TableSpec.block_bytes` is to be."""
+    """The size of blocks, in bytes, to choose for a table of `total` bytes: the value for `TableSpec.block_bytes`."""
     wanted = max(min(max(total // USUAL_BLOCKS, GRAIN), LARGEST_BLOCK), total // MANY_BLOCKS)
     return -(-wanted // GRAIN) * GRAIN
 
@@ -94,7 +94,7 @@ def _cut(tensors: tuple[TensorSpec, ...], block_bytes: int) -> tuple[Block, ...]
 
 
 def check_cut(table: TableSpec) -> None:
-    """`UsageError`: it cannot be cut, or not without too many blocks. Nothing is cut for that."""
+    """Raise a `UsageError` if the table cannot be cut, or only into too many blocks. Makes no blocks."""
     if table.block_bytes < GRAIN or table.block_bytes % GRAIN:
         raise UsageError(texts.bad_block_size(table.block_bytes, GRAIN))
     if (size := table_bytes(table.tensors)) > LARGEST_TABLE:

@@ -1,7 +1,7 @@
-"""A listening socket of a server group and the strangers on it: whoever connects has little time to prove who it is.
+"""A listening socket of a server group. A stranger that connects has little time to prove who it is.
 
-Used by servers and by the keeper. Not here: accepting and how many strangers there may be (`transport.connection`), and
-what is said afterwards.
+Servers and the keeper use it. Not here: accepting, and the limit on strangers (`transport.connection`); messages on a
+connection that has proved itself (`connection`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BACKLOG = 512
 
 
 class Doorway:
-    """Accepts connections; each is a stranger until `settled` says that it is not."""
+    """Accepts connections; each is a stranger until `settled` is called for it."""
 
     def __init__(self, listen: Address, keys: Callable[[], Iterable[Key]], hearer: Hearer) -> None:
         listener = _listen(listen)
@@ -32,7 +32,7 @@ class Doorway:
         self._keys = keys
         self._hearer = hearer
         self._door: Door[Connection] = Door(listener, self._take_in, Connection.close)
-        self.on_interception: Callable[[str], None] = lambda _: None  # told of hosts that decrypt, once for each
+        self.on_interception: Callable[[str], None] = lambda _: None  # called once per host that decrypts
         self._is_watched = False
         self._board: Switchboard | None = None
 
@@ -42,11 +42,11 @@ class Doorway:
         self._watch()
 
     def settled(self, connection: Connection) -> None:
-        """It is no stranger any more, or gone."""
+        """This connection is no stranger any more, or is gone."""
         self._door.settle(connection)
 
     def sweep(self) -> None:
-        """Close strangers whose time is up; to be called now and then."""
+        """Close strangers whose time is up. Call this now and then."""
         for connection in self._door:
             if connection.is_closed:
                 self.settled(connection)
@@ -63,12 +63,12 @@ class Doorway:
         self._door.close()
 
     def _accept(self) -> None:
-        """Take in some of the connections that wait."""
+        """Accept some of the waiting connections."""
         self._door.accept(time.monotonic())
         self._watch()
 
     def _watch(self) -> None:
-        """Wait for whoever comes, unless nobody can be taken in for a moment."""
+        """Watch for new connections, except while the door is full."""
         is_wanted = self._door.fileno() >= 0 and not self._door.is_full(time.monotonic())
         if self._board is None or is_wanted == self._is_watched:
             return
@@ -79,7 +79,7 @@ class Doorway:
             self._board.unwatch(self._door.fileno())
 
     def _take_in(self, endpoint: socket.socket) -> Connection:
-        assert self._board is not None, "it is accepted for a board"
+        assert self._board is not None, "connections are accepted after `open`"
         connection = Connection.accepted(endpoint, self._keys, self._hearer)
         self._board.add(connection)
         return connection

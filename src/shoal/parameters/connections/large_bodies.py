@@ -1,7 +1,7 @@
-"""Memory for messages whose bodies are large, shared by the connections of one job: who finds none left waits. Pure.
+"""Memory for large message bodies, shared by the connections of one job; a connection waits if none is left. Pure.
 
-What a body's head announces is not believed with memory of its own for every connection that says so. Not here: bytes
-(`note_reader`), and how a connection waits (`connection`).
+The bound holds for all connections of a job together, so that announcing large bodies on many connections does not take
+memory for each of them. Not here: bytes (`note_reader`), and how a connection waits (`connection`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ MOST_BYTES = 128 * 1024 * 1024  # at once, for all connections of a job
 
 
 class Asking(Protocol):
-    """A connection."""
+    """A connection that asks for room."""
 
     def let_grow(self) -> None:
-        """There is room for the body that it has asked for."""
+        """Called when there is room for the body that this connection has asked for."""
 
 
 class LargeBodies:
@@ -25,7 +25,7 @@ class LargeBodies:
         self._waiting: dict[Asking, int] = {}  # in order of arrival
 
     def ask(self, connection: Asking, size: int) -> bool:
-        """False: it waits, and hears of it (`let_grow`). One body is taken however large it is."""
+        """False: the connection waits until `let_grow` is called. A body of any size gets room if no other has any."""
         if self._waiting or (self._granted and sum(self._granted.values()) + size > self._most):
             self._waiting[connection] = size
             return False
@@ -33,13 +33,13 @@ class LargeBodies:
         return True
 
     def done(self, connection: Asking) -> None:
-        """It needs no more room, or is gone. Safe to call for one that has none."""
+        """This connection needs no more room, or is gone. Safe to call if it has none."""
         self._waiting.pop(connection, None)
         if self._granted.pop(connection, None) is None:
             return
         waiting, self._waiting = self._waiting, {}
         for other, size in waiting.items():
             if self._waiting or not self.ask(other, size):
-                self._waiting[other] = size  # in their order
+                self._waiting[other] = size  # keep the order of arrival
             else:
                 other.let_grow()

@@ -1,8 +1,8 @@
-"""How long somebody at the other end of a connection may say nothing while it is waited for. Pure: times are given.
+"""How long a peer may stay silent while this process waits for it. Pure: the caller gives the times.
 
-A process that is stopped keeps its connections: only its silence tells. Whoever says nothing for half of the limit is
-asked for a sign of life, once, and is given up when none has come at the end of it. Time in which this process itself
-did not run is nobody's silence.
+A stopped process keeps its connections open, so that only its silence gives it away. After half of the limit, ask the
+silent peer once for a sign of life; at the limit, give it up. Time in which this process itself did not run does not
+count as silence.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ INTERVAL = 0.5  # seconds between two looks, at most
 class Silence(enum.Enum):
     NONE = "none"
     ASK = "ask"  # for a sign of life
-    LOST = "lost"  # it has had its time
+    LOST = "lost"  # the peer was silent for the whole limit
 
 
 class Listening:
-    """To one connection."""
+    """The silence of the peer at the other end of one connection."""
 
     def __init__(self, limit: float, now: float) -> None:
         self.limit = limit  # seconds
-        self._heard = now  # when it last said something, or began to be waited for
+        self._heard = now  # when the peer last said something, or when waiting for it began
         self._looked = now
         self._is_asked = False
 
     def heard(self, now: float) -> None:
-        """It said something, or nobody waits for it."""
+        """The peer said something, or nobody waits for it."""
         self._heard = now
         self._is_asked = False
 
     def look(self, now: float) -> Silence:
-        """To be called at least once in `INTERVAL` while it is waited for."""
+        """Call this at least once per `INTERVAL` while waiting for the peer."""
         self._heard += max(0.0, now - self._looked - 2 * INTERVAL)
         self._looked = now
         silence = now - self._heard

@@ -1,4 +1,4 @@
-"""What connections of a server group are for; a purpose names the secret that opens a connection."""
+"""The purposes of connections in a server group. A purpose says which secret opens the connection."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ KEEPER_PURPOSE = b"keeper"  # of servers and administrators with the keeper; the
 
 
 def job_purpose(job: str) -> bytes:
-    """Of a worker's connection to a server. The key of the job's space opens it."""
+    """The purpose of a worker's connection to a server. The key of the job's space opens it."""
     return f"parameters job={job}".encode()
 
 
 def keeper_job_purpose(job: str) -> bytes:
-    """Of a worker's connection to the keeper. The key of the job's space opens it."""
+    """The purpose of a worker's connection to the keeper. The key of the job's space opens it."""
     return f"keeper job={job}".encode()

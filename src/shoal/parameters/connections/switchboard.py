@@ -1,8 +1,8 @@
-"""Turns all connections of one thread: sends what is queued, waits, hands over what came.
+"""Serves all connections of one thread: sends what is queued, waits, hands over what arrived.
 
-In one turn a connection has a slice of time, and so have all connections of one *party* (a job) together: who says more
-than that waits for the next turn, and the others do not wait for it. Other files can be watched too. Not here: what a
-connection does with its bytes (`connection`).
+In one turn each connection has a slice of time, and all connections of one *party* (a job) have one together. A party
+with more to say waits for the next turn and does not hold up the others. Other files can be watched too. Not here: what
+a connection does with its bytes (`connection`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Switchboard:
     """All connections of one thread, and what else it waits for."""
 
     def __init__(self, between: Callable[[], None] = lambda: None) -> None:
-        """`between` is called after each connection's turn: for what must not wait until all have had theirs."""
+        """`between` is called after each connection's turn, for work that must not wait for the other connections."""
         self._between = between
-        self._late: dict[Connection, None] = {}  # that had no turn, because their party had had its time
-        self._eager: dict[Connection, None] = {}  # that have notes lying here, besides what the selector knows of
+        self._late: dict[Connection, None] = {}  # connections without a turn, as the time of their party was up
+        self._eager: dict[Connection, None] = {}  # connections with notes that have been read but not handed over
         self._selector = selectors.DefaultSelector()
         self._masks: dict[Connection, int] = {}  # what the selector waits for; 0: it does not know the connection
         self._touched: dict[Connection, None] = {}
@@ -40,7 +40,7 @@ class Switchboard:
         self._touch(connection)
 
     def watch(self, file: socket.socket | int, call: Callable[[], None]) -> None:
-        """Have `call` called whenever the file can be read."""
+        """Call `call` whenever the file is readable."""
         self._selector.register(file, selectors.EVENT_READ, call)
 
     def unwatch(self, file: socket.socket | int) -> None:
@@ -56,7 +56,7 @@ class Switchboard:
         return self._closed_out + sum(connection.bytes_out for connection in self._masks)
 
     def turn(self, timeout: float | None) -> bool:
-        """Send what is queued, wait for something to happen (None: for ever), hear it. Whether anything did."""
+        """Send what is queued, wait (None: for ever), hand over what arrived. Returns whether anything did."""
         self._settle()
         start = time.monotonic()
         ready = self._selector.select(0.0 if self._eager else timeout)
@@ -72,9 +72,9 @@ class Switchboard:
         return bool(due) or bool(ready)
 
     def _hear(self, due: dict[Connection, int]) -> None:
-        """Let connections have their say, by what the selector says of each; a party no more than its time.
+        """Give each connection that the selector reports its turn, and each party no more than its time.
 
-        Those that had none in the turn before, because their party's time was up, come first.
+        Connections without a turn last time, as the time of their party was up, come first.
         """
         spent: dict[object, float] = {}
         late, self._late = self._late, {}
@@ -84,9 +84,9 @@ class Switchboard:
             if connection.is_closed:
                 continue
             if party is not None and spent.get(party, 0.0) > PARTY_SECONDS:
-                self._late[connection] = None  # the selector, or its being eager, brings it up again
+                self._late[connection] = None  # the selector or `_eager` lists it again in the next turn
                 continue
-            self._eager.pop(connection, None)  # to the end, if it is so again
+            self._eager.pop(connection, None)  # if it is eager again, it goes to the end
             connection.ready(due[connection])
             self._touch(connection)
             self._between()

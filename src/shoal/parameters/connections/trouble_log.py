@@ -1,7 +1,7 @@
-"""Words about a fault in the process's log, for whoever looks into it; dropped where writing them would take waiting.
+"""Write a fault to the log of this process, or drop it if the write would block.
 
-The log is a pipe to whoever started the process, as a rule. If that one does not read, a thread that writes there waits
-for it, and everybody whom the thread serves waits too.
+The log is usually a pipe to the process that started this one. If that process does not read the pipe, a thread that
+writes to it blocks, and so do all clients of that thread.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import os
 import select
 import traceback
 
-MOST_BYTES = 4000  # a pipe that is ready takes so many at once
+MOST_BYTES = 4000  # a pipe that polls as writable takes this many without blocking
 STANDARD_ERROR = 2
 
 
 def write_exception() -> None:
-    """The exception that is being handled; of a long one, the end."""
+    """Write the traceback of the exception being handled, or the end of a long traceback."""
     text = traceback.format_exc().encode(errors="replace")
     poll = select.poll()
     with contextlib.suppress(OSError):  # there is no log

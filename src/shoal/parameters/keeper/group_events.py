@@ -1,4 +1,4 @@
-"""What can happen in a server group, as its keeper tells whoever started it. Frozen; no I/O, no torch."""
+"""Events of a server group, which its keeper reports to the process that started it. Frozen; no I/O, no torch."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ class ServerJoined:
 
 @dataclass(frozen=True)
 class ServerLost:
-    """It died, went silent, or is cut off. Its number is never used again."""
+    """A server died, went silent, or is cut off. Its number is never used again."""
 
     number: int
     reason: str
-    is_silent: bool = False  # it may hang or be stopped: its process will not end by itself
+    is_silent: bool = False  # the server may hang or be stopped: its process will not end by itself
 
 
 @dataclass(frozen=True)
 class ServerRemoved:
-    """It left as it was asked to, and what it held has moved: it ends by itself and needs no replacement."""
+    """A server left on request and its blocks have moved: its process ends by itself and needs no replacement."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class MapMade:
-    """A version of the map. One that is settled ends the moves of those before it."""
+    """A new version of the map. A settled one ends the moves that earlier versions began."""
 
     map: ServerMap
     seconds: float  # since the change that made the last settled map invalid; 0.0 for the first map
-    size: int  # bytes that servers fetched from each other since then; known when it is settled
+    size: int  # bytes that servers have fetched from each other since then; known once the map is settled
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class BlocksLost:
     job: str
     blocks: int
     size: int  # bytes
-    version: int = 0  # of the map; under the next one the servers that should have them then say so again
+    version: int = 0  # of the map; under the next version, the servers that should hold these blocks report them again
 
 
 @dataclass(frozen=True)
 class SpaceEnded:
-    """The servers could not go on with a job; others are not concerned."""
+    """The servers could not go on with a job; other jobs are not concerned."""
 
     job: str
     reason: str
@@ -58,9 +58,9 @@ class SpaceEnded:
 
 @dataclass(frozen=True)
 class InterceptionSeen:
-    """A listener of the group has refused a connection that somebody in between decrypts."""
+    """A listener of the group has refused a connection that a third party on the path decrypts."""
 
-    source: str  # host that it came from
+    source: str  # host that the connection came from
     number: int | None  # of the server that listened; None: the keeper
 
 

@@ -1,9 +1,9 @@
-"""The keeper of a server group: a thread that servers and workers are connected to, and that tells them the map.
+"""The keeper of a server group: a thread to which servers and workers connect, and which tells them the map.
 
-It runs in whoever started the servers. A server whose connection closes is lost at once, one that is silent a little
-later. Whoever connects has to prove that it holds the group's token (servers, administrators) or a job's (workers);
-until it has said what it wants it is a stranger, and there are only so many of those. Not here: decisions
-(`server_group`), bytes (`connection`), the blocking client (`keeper_client`). No torch.
+The keeper runs in the process that started the servers. A server whose connection closes is lost at once; a silent
+server is lost a little later. A peer that connects has to prove that it holds the group's token (servers,
+administrators) or a job's key (workers). Until its first message it counts as a stranger, and the number of strangers
+is limited. Not here: decisions (`server_group`), bytes (`connection`), the blocking client (`keeper_client`). No torch.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ TICK = 0.25  # seconds between looks at who is silent
 
 @dataclass(frozen=True)
 class KeeperConfig:
-    listen: Address  # port 0: any free one
-    token: str = field(repr=False)  # the group's: servers and administrators hold it
+    listen: Address  # port 0: any free port
+    token: str = field(repr=False)  # of the group; servers and administrators hold it
     expected: int  # servers that the first map waits for
     replicas: int = 1
     spaces: tuple[SpaceTerms, ...] = ()  # jobs that may use the group from the start
@@ -43,7 +43,7 @@ class KeeperConfig:
 
 
 class Keeper:
-    """Listens from its construction on; serves from `start` to `close`. `on_event` is called in its thread."""
+    """Listens from its construction on; serves from `start` to `close`. The keeper's thread calls `on_event`."""
 
     def __init__(self, config: KeeperConfig, on_event: Callable[[GroupEvent], None]) -> None:
         if not config.token:
@@ -59,7 +59,7 @@ class Keeper:
         self._door.on_interception = lambda source: on_event(InterceptionSeen(source, None))
         self.address = Address(config.listen.host, self._door.address.port)
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._orders: deque[Callable[[float], None]] = deque()  # of other threads; each is called with the time
+        self._orders: deque[Callable[[float], None]] = deque()  # of other threads; called with the time
         self._is_ending = False
         self._is_closed = False
         self._board = Switchboard()
@@ -69,7 +69,7 @@ class Keeper:
         self._thread.start()
 
     def close(self) -> None:
-        """All connections too. Safe to call twice, and without `start`."""
+        """End the thread and close all connections. Safe to call twice, and without `start`."""
         if self._is_closed:
             return
         self._is_closed = self._is_ending = True
@@ -81,17 +81,17 @@ class Keeper:
         os.close(self._bell)
 
     def status(self) -> GroupStatus:
-        """From any thread: the map, the jobs and what servers last said of themselves."""
+        """From any thread: the map, the jobs, and the figures that each server reported last."""
         return self._desk.status
 
     def lose(self, number: int, reason: str) -> None:
-        """From any thread: the server is gone, whatever its connection says."""
+        """From any thread: count this server as lost, even if its connection is open."""
         if not self._is_closed:
             self._orders.append(lambda now: self._desk.lose(number, reason, now))
             self._ring()
 
     def announce(self, coming: int) -> None:
-        """From any thread: so many servers are being started. Workers are told: they do not give up meanwhile."""
+        """From any thread: `coming` servers are being started. Tells workers, so that they do not give up meanwhile."""
         if not self._is_closed:
             self._orders.append(lambda _: self._desk.announce(coming))
             self._ring()
@@ -110,7 +110,7 @@ class Keeper:
             now = time.monotonic()
             while self._orders:
                 self._orders.popleft()(now)
-            # What was late because this thread did not run, or the whole machine, is nobody's silence.
+            # Time in which this thread or the whole machine did not run does not count as silence of servers.
             self._desk.look(now, late=max(0.0, now - looked - 2 * TICK))
             looked = now
             self._door.sweep()

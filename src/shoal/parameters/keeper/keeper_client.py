@@ -27,9 +27,9 @@ Value = TypeVar("Value")
 
 
 class KeeperClient:
-    """Connected from its construction to `close`. Nobody there or no answer in time: `AddressUnavailable`.
+    """Connected from its construction to `close`. If nobody answers in time, methods raise `AddressUnavailable`.
 
-    `Refused` is what the keeper would not have: another token, or a request, with its own words.
+    If the keeper refuses the token or a request, they raise `Refused` with the keeper's reason.
     """
 
     def __init__(self, address: Address, token: str, timeout: float = 10.0) -> None:
@@ -58,15 +58,15 @@ class KeeperClient:
         self._ask(OpenSpace(request=self._next(), space=terms.sealed(self._session)), Agreed)
 
     def close_space(self, job: str) -> None:
-        """The job is over. A job that the group does not know is no error."""
+        """Tell the group that the job is over. Does nothing if the group does not know the job."""
         self._ask(CloseSpace(request=self._next(), job=job), Agreed)
 
     def change_servers(self, *, remove: tuple[int, ...] = (), more: int = 0) -> None:
-        """Take servers out, which they do once what they hold has moved, or ask for more."""
+        """Take servers out, which end once their blocks have moved, or ask for more servers."""
         self._ask(ChangeServers(request=self._next(), remove=remove, more=more), Agreed)
 
     def stop_group(self) -> None:
-        """Whoever started the group ends it."""
+        """Ask the process that started the group to end it."""
         self._ask(StopGroup(request=self._next()), Agreed)
 
     def status(self) -> GroupStatus:

@@ -1,8 +1,8 @@
 """What the keeper of a server group does with everything that it hears. Pure: events in, instructions out.
 
-Who may say what, who is told of changes, who has been silent for too long, who is cut off from another server. Clients
-are numbers that the shell gives; times are in seconds and are only ever subtracted. Not here: which map follows from a
-change (`server_group`), sockets and the sealing of keys (`keeper_desk`).
+Decides which client may say what, which clients are told of changes, which servers have been silent for too long, and
+which are cut off from another server. The shell numbers the clients and gives the times, in seconds. Not here: which
+map follows from a change (`server_group`), sockets and the sealing of keys (`keeper_desk`).
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ Request = OpenSpace | CloseSpace | ChangeServers | StopGroup | GroupStatus  # an
 
 @dataclass(frozen=True)
 class Caller:
-    """Whoever is at the other end of a connection."""
+    """The peer at the other end of a connection."""
 
     client: int
-    purpose: bytes  # whose key it has proved to hold: the group's or a job's (`proving`)
+    purpose: bytes  # says which key the client has proved to hold: the group's or a job's (`proving`)
     session: bytes = field(repr=False)  # key that the keys of jobs are sealed with on this connection
 
 
@@ -64,7 +64,7 @@ class Admit:
 
     client: int
     is_server: bool = False
-    job: str = ""  # whose worker it is
+    job: str = ""  # the job whose worker the client is
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class SendNews:
 
 @dataclass(frozen=True)
 class Refuse:
-    """Tell the client why, if it reads, and have no more to do with it."""
+    """Tell the client the reason, if it reads, and close its connection."""
 
     client: int
     kind: str  # as in `Refusal`
@@ -93,7 +93,7 @@ class Refuse:
 
 @dataclass(frozen=True)
 class KeeperEvent:
-    """Whoever started the group hears of this."""
+    """Report this event to the process that started the group."""
 
     event: GroupEvent
 
@@ -106,7 +106,7 @@ class _Seat:
     """A server's connection."""
 
     number: int
-    heard: float  # when it last said something
+    heard: float  # when the server last said something
     beat: ServerBeat
 
 
@@ -118,7 +118,7 @@ class KeeperCore:
         self._silence_limit = silence_limit
         self._most_watchers = most_watchers
         self._seats: dict[int, _Seat] = {}  # by client
-        self._watchers: dict[int, str] = {}  # by client: the job whose worker it is; empty: an administrator's
+        self._watchers: dict[int, str] = {}  # by client: the job whose worker the client is; empty: an administrator
         self._cuts = CutLinks()
         self._coming = 0  # servers that are being started
 
@@ -155,7 +155,7 @@ class KeeperCore:
         return out
 
     def lose(self, number: int, reason: str, now: float, *, is_silent: bool = False) -> list[KeeperInstruction]:
-        """The server is gone, whatever its connection says."""
+        """Count this server as lost, even if its connection is open."""
         out: list[KeeperInstruction] = []
         events = self._group.lose(number, reason, now, is_silent=is_silent)
         for client in [client for client, seat in self._seats.items() if seat.number == number]:
@@ -166,7 +166,7 @@ class KeeperCore:
         return out
 
     def announce(self, coming: int) -> list[KeeperInstruction]:
-        """So many servers are being started now: watchers need not give up while there are any."""
+        """`coming` servers are being started; watchers need not give up while there are any."""
         self._coming = coming
         return self._news_for_watchers()
 
@@ -177,7 +177,7 @@ class KeeperCore:
         return out
 
     def refused(self, client: int, reason: str, now: float) -> list[KeeperInstruction]:
-        """The client did what is not to be answered with anything but the end of its connection."""
+        """Tell the client that its request was bad, and close its connection."""
         out: list[KeeperInstruction] = []
         self._refuse(client, "bad-request", reason, now, out)
         return out

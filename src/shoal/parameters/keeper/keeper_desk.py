@@ -1,4 +1,4 @@
-"""The keeper's connections: gives what they bring to the keeper's core, and carries its instructions out.
+"""The keeper's connections: passes their messages to the keeper's core, and carries out its instructions.
 
 Runs in the keeper's thread alone; `status` is replaced whole, so that other threads may read it. Not here: the thread
 and the listening socket (`keeper`), decisions (`keeper_core`).
@@ -31,7 +31,7 @@ from shoal.wire.keeper_messages import GroupNews
 from shoal.wire.note_frames import MAX_BODY_BYTES
 from shoal.wire.parameter_messages import AnyNote, Refusal
 
-WATCHERS_SHARE, FEWEST_WATCHERS = 4, 32  # a job's connections: one in so many of the files that may be open
+WATCHERS_SHARE, FEWEST_WATCHERS = 4, 32  # a job may have a quarter of all files that may be open, or 32
 
 
 class KeeperDesk:
@@ -41,9 +41,9 @@ class KeeperDesk:
         most_watchers = max(FEWEST_WATCHERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // WATCHERS_SHARE)
         self._core = KeeperCore(group, silence_limit, most_watchers)
         self.status = self._core.status
-        self.settled: Callable[[Connection], None] = lambda _: None  # the keeper's: it is no stranger any more, or gone
+        self.settled: Callable[[Connection], None] = lambda _: None  # called when a stranger is none any more
         self._on_event = on_event
-        self._clients: dict[Connection, int] = {}  # that have said something
+        self._clients: dict[Connection, int] = {}  # connections that have said something
         self._connections: dict[int, Connection] = {}
         self._count = itertools.count(1)
         self._instructions: deque[KeeperInstruction] = deque()  # still to be carried out
@@ -57,11 +57,11 @@ class KeeperDesk:
             self._do(instructions)
 
     def lose(self, number: int, reason: str, now: float) -> None:
-        """The server is gone, whatever its connection says."""
+        """Count this server as lost, even if its connection is open."""
         self._do(self._core.lose(number, reason, now))
 
     def announce(self, coming: int) -> None:
-        """So many servers are being started now."""
+        """`coming` servers are being started."""
         self._do(self._core.announce(coming))
 
     # From connections
@@ -86,8 +86,8 @@ class KeeperDesk:
             caller = Caller(client, connection.purpose, connection.session)
             self._do(self._core.heard(caller, note, time.monotonic()))
         except WireError:
-            raise  # the connection tells its other end, and ends
-        except Exception:  # a fault of ours: the client that brought it about goes, and the group does not
+            raise  # the connection tells its peer the reason, and closes
+        except Exception:  # our own fault: close the client that caused it, and keep the group
             trouble_log.write_exception()
             if not self._core.is_server(client):
                 reason = f"the keeper could not make sense of {type(note).__name__}"
@@ -111,7 +111,7 @@ class KeeperDesk:
         self.status = self._core.status
         self._instructions += instructions
         if self._is_busy:
-            return  # a connection has closed while it was sent something: what follows from that comes afterwards
+            return  # a send below closed a connection; the loop that made it carries these out too
         self._is_busy = True
         try:
             while self._instructions:

@@ -1,8 +1,8 @@
-"""Who is in a server group, and which map of it is valid: the keeper's decisions. Pure: events in, happenings out.
+"""The members of a server group and its valid map: the keeper's decisions. Pure: events in, events out.
 
-Every change makes a new version of the map. `before` is the last placement that was complete; `after` is that of the
-servers that are alive and shall stay. When all of them have fetched their blocks, `after` becomes `before`: the map is
-settled. A server that shall leave stays until then. Times are the caller's, in seconds, and are only ever subtracted.
+Every change makes a new version of the map. `before` is the last complete placement; `after` is the placement on the
+living servers that are to stay. When all of these have fetched their blocks, `after` becomes `before`, and the map is
+settled. A server that is to leave stays until then. The caller gives the times, in seconds; only differences matter.
 Not here: connections and silence (`keeper`), where blocks are (`placement`).
 """
 
@@ -20,7 +20,7 @@ from shoal.values import Departure, Server, ServerMap
 from shoal.wire.keeper_messages import Lost, SpaceEnd
 
 LONGEST_NAME = 200  # characters of a job's name
-KEPT_DEPARTURES = 32  # that a map tells of; whoever asks once a second hardly misses more
+KEPT_DEPARTURES = 32  # that a map lists; a reader that asks once a second is unlikely to miss any
 TAKEN_OUT = "it was taken out, and what it held has moved"
 
 
@@ -38,16 +38,16 @@ class GroupSettings:
 
 @dataclass
 class _Move:
-    """The way from the last settled map to the next."""
+    """The transition from the last settled map to the next."""
 
-    since: float  # when it became necessary
-    filled: set[int]  # servers that hold all of theirs under the present version
+    since: float  # when the transition became necessary
+    filled: set[int]  # servers that hold all of their blocks under the present version
     lost: dict[tuple[int, str], Lost] = field(default_factory=dict)  # under the present version, by server and job
-    size: int = 0  # bytes fetched, over all versions on the way
+    size: int = 0  # bytes fetched during this transition, over all versions of the map
 
     @property
     def outcome(self) -> str:
-        """What there is to say when all servers are filled."""
+        """The reason to give for the next map, once all servers are filled."""
         blocks = sum(note.blocks for note in self.lost.values())
         if not blocks:
             return "all blocks are in place"
@@ -57,16 +57,16 @@ class _Move:
 
 
 class ServerGroup:
-    """State of one group. Methods return what happened; `map` and `spaces` are what everybody should know."""
+    """State of one group. Methods return events; all servers and workers are to know `map` and `spaces`."""
 
     def __init__(self, settings: GroupSettings) -> None:
         self.settings = settings
         self.map: ServerMap | None = None
         self.spaces: dict[str, SpaceTerms] = {}  # by job
-        self._living: dict[int, Server] = {}  # joined, not lost, not removed; as they came, at first by number
-        self._numbers: set[int] = set()  # that were ever used
+        self._living: dict[int, Server] = {}  # joined, not lost, not removed; in order of arrival, at first by number
+        self._numbers: set[int] = set()  # of all servers that were ever in the group
         self._leaving: set[int] = set()
-        self._is_gone = False  # there was a map, and then nobody was left
+        self._is_gone = False  # there was a map, and then no server was left
         self._move: _Move | None = None
         self._departures: deque[Departure] = deque(maxlen=KEPT_DEPARTURES)
 
@@ -82,7 +82,7 @@ class ServerGroup:
         return [ServerJoined(server), *self._change(f"server {server.number} joined", now)]
 
     def lose(self, number: int, reason: str, now: float, *, is_silent: bool = False) -> list[GroupEvent]:
-        """Nothing if it is not in the group, or not any more."""
+        """No events if the server is not in the group, or not any more."""
         if self._living.pop(number, None) is None:
             return []
         self._leaving.discard(number)
@@ -102,12 +102,12 @@ class ServerGroup:
                 f"{self.settings.replicas} replicas; add servers first, or stop the group"
             )
         if leaving <= self._leaving:
-            return []  # it is on its way out: a new version would only delay it
+            return []  # they are leaving already; a new version would only delay that
         self._leaving |= leaving
         return self._change(f"server {_listed(leaving)} is taken out", now)
 
     def filled(self, number: int, view: int, size: int, now: float) -> list[GroupEvent]:
-        """A server has fetched `size` bytes and holds all that is its under this version of the map."""
+        """A server has fetched `size` bytes and holds all of its blocks under this version of the map."""
         if self.map is None or self._move is None or view != self.map.version or number not in self.map.after:
             return []
         if number not in self._move.filled:
@@ -118,14 +118,14 @@ class ServerGroup:
         return self._publish(self.map.after, self.map.after, self._move.outcome, now)
 
     def lost(self, number: int, note: Lost) -> None:
-        """A server should hold blocks that no living server has. It says so before it says that it is filled."""
+        """A server should hold blocks that no living server has. It reports them before it is filled."""
         if self.map is not None and self._move is not None and note.view == self.map.version:
             self._move.lost[number, note.job] = note
 
     # Jobs
 
     def open(self, space: SpaceTerms) -> None:
-        """Let a job use the group. Saying the same twice is as good as once."""
+        """Let a job use the group. Opening the same space twice changes nothing."""
         known = self.spaces.get(space.job)
         if known is not None and known.key != space.key:
             raise Refused(
@@ -138,7 +138,7 @@ class ServerGroup:
         self.spaces[space.job] = space
 
     def end(self, job: str, end: SpaceEnd) -> bool:
-        """A server cannot go on with a job: nobody does any more. Whether that is news."""
+        """A server cannot go on with a job, so that no server does. Returns whether this was not known yet."""
         known = self.spaces.get(job)
         if known is None or known.end is not None:
             return False

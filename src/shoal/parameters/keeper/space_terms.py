@@ -14,18 +14,18 @@ from shoal.wire.keeper_messages import SealedSpace, SpaceEnd
 @dataclass(frozen=True)
 class SpaceTerms:
     job: str  # name of the space
-    key: str = field(repr=False)  # that its workers hold: derived from the job's token, which nobody here knows
+    key: str = field(repr=False)  # held by the job's workers; derived from the job's token, unknown here
     quota: int = 0  # bytes of parameters and state over all servers; 0: no limit
-    end: SpaceEnd | None = None  # None: the group serves it
+    end: SpaceEnd | None = None  # None: the group serves the job
 
     def sealed(self, session: bytes) -> SealedSpace:
-        """For the other end of the connection that has this session's key."""
+        """Seal the key for the peer of the connection that has this session key."""
         key = seal(session, self.key, _about(self.job, self.quota))
         return SealedSpace(job=self.job, key=key, quota=self.quota, end=self.end)
 
     @staticmethod
     def opened(sealed: SealedSpace, session: bytes) -> SpaceTerms:
-        """`WireError`: it was not sealed for this connection."""
+        """`WireError`: the key was not sealed for this connection."""
         key = unseal(session, sealed.key, _about(sealed.job, sealed.quota))
         return SpaceTerms(sealed.job, key, sealed.quota, sealed.end)
 

@@ -1,8 +1,8 @@
-"""Which peers answer at all, while a mesh comes about: a peer that does not come may be late, or out of reach.
+"""Which peers answer while a mesh is being built: a peer that does not connect may be late, or out of reach.
 
-Whoever connects to a peer sees whether it answers. Those who wait to be connected to cannot tell, so they knock: they
-connect, say nothing and close. A connection that comes about proves that packets pass in both directions, also where
-the process at the other end is busy or stopped, since its kernel answers for it.
+A rank that connects to a peer sees whether the peer answers. A rank that waits for a peer to connect cannot see that,
+so it knocks: it connects, says nothing and closes. An established connection proves that packets pass in both
+directions, even if the process at the other end is busy or stopped, since its kernel answers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 
 from shoal.values import Address
 
-KNOCK_SECONDS = 0.5  # between two tries at a peer that did not let a knock through
+KNOCK_SECONDS = 0.5  # between two knocks at a peer that did not answer the first
 
 
 class Answers:
@@ -32,16 +32,16 @@ class Answers:
         self._again: dict[int, float] = {}  # ranks whose last knock failed: when to try again
 
     def without(self, peers: Collection[int]) -> list[int]:
-        """Of these peers those that have not answered in any way."""
+        """Those of these peers that have not answered in any way."""
         return [peer for peer in peers if peer not in self.open and peer not in self._refusing]
 
     def failed(self, peer: int, error: OSError) -> None:
-        """A try to connect to a peer came to nothing."""
+        """An attempt to connect to a peer failed."""
         if error.errno in (errno.ECONNREFUSED, errno.ECONNRESET):
             self._refusing.add(peer)
 
     def knock(self, peers: Collection[int], now: float) -> float:
-        """At those of the peers that have not answered. Returns when to call again."""
+        """Knock at those of the peers that have not answered. Returns when to call again."""
         for peer in peers:
             if peer not in self.open and peer not in self._knocking and self._again.get(peer, now) <= now:
                 self._again[peer] = now + KNOCK_SECONDS

@@ -1,4 +1,4 @@
-"""Asking several workers at once whether they can be reached, without being in a generation with them."""
+"""Asks several workers at once whether they can be reached, outside of any generation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PROBE = Hello(generation=0, source=0, target=0)
 
 
 def reachable(addresses: Mapping[int, Address], token: str, timeout: float) -> set[int]:
-    """Those of the workers, by number, that answer and prove their token within `timeout` seconds."""
+    """The numbers of the workers that answer and prove their token within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     poll = select.poll()
     waiting: dict[int, tuple[int, Departure]] = {}  # by descriptor

@@ -1,8 +1,8 @@
 """Full meshes over TCP: every rank of a generation connected to every other, both ends proven to hold the job's token.
 
-Rank i connects to the lower ranks and is connected to by the higher ones, all in one poll loop: a peer that is slow,
-silent or a stranger delays nobody else. One that cannot be reached yet is tried again until time is up; then the error
-names all of them, and tells those that do not answer from those that answer and do not come. The moving of bytes is in
+Rank i connects to the lower ranks and the higher ranks connect to it, all in one poll loop: a slow or silent peer, or a
+stranger, delays nobody else. A rank tries a peer that it cannot reach again until time is up. The error then names all
+missing peers, those that do not answer apart from those that answer but do not connect. The moving of bytes is in
 `tcp_mesh`, the listening socket in `tcp_listener`, what both ends say in `tcp_handshake`, who answers in `answering`.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["PeerListener", "TcpMesh", "connect_all", "connect_mesh"]
 
 RETRY_SECONDS = 0.05  # before the next try to reach a peer, growing with every try
 LONGEST_RETRY = 0.5
-KNOCK_SHARE = 0.25  # of the time, after which higher ranks that have not come are asked whether they answer
+KNOCK_SHARE = 0.25  # of the time, after which this rank knocks at higher ranks that have not connected
 
 
 def connect_mesh(listener: PeerListener, generation: Generation, rank: int, token: str, timeout: float) -> TcpMesh:
@@ -69,9 +69,9 @@ class _Joining:
         self._departures: dict[int, Departure] = {}  # by descriptor
         self._ranks: dict[int, int] = {}  # descriptor of a finished connection -> rank
         self._due: dict[int, float] = {}  # lower ranks to be tried, by time.monotonic
-        self._tries: dict[int, int] = {}  # that failed, by rank
-        self._troubles: dict[int, str] = {}  # of the last such try
-        self._doom: PeerLost | None = None  # why this mesh will never be whole: somebody gave it up
+        self._tries: dict[int, int] = {}  # failed attempts, by rank
+        self._troubles: dict[int, str] = {}  # why the last attempt failed, by rank
+        self._doom: PeerLost | None = None  # why this mesh will never be complete: a rank gave it up
         self.answers = Answers(self._poll, {member.rank: member.address for member in generation.members})
 
     def run(self, timeout: float) -> None:
@@ -102,7 +102,7 @@ class _Joining:
         return [peer for peer in range(self._generation.size) if peer != self._rank and peer not in self.connected]
 
     def give_up(self) -> None:
-        """Close everything. Those who are connected are told that this is no death."""
+        """Close everything. Tell connected peers that this rank gives up and has not died."""
         for connection in self.connected.values():
             with contextlib.suppress(OSError):
                 connection.send(pack_ending(Ending(announced=True)))
@@ -136,7 +136,7 @@ class _Joining:
         try:
             connection = arrival.welcome()
         except OSError:
-            arrival.endpoint.close()  # it gave up; if it still lives, it connects again
+            arrival.endpoint.close()  # the peer gave up; if it lives, it connects again
             return
         self._finish(hello.source, connection)
 
@@ -195,7 +195,7 @@ class _Joining:
         self._poll.register(connection, select.POLLRDHUP)
 
     def _left(self, peer: int) -> None:
-        """It was connected and is not any more. One that gave up because of another is not the one to name."""
+        """A connected peer has left. A peer that gave up because of another one is not to be blamed."""
         connection = self.connected[peer]
         try:
             last_words = connection.peek(4096)
@@ -203,7 +203,7 @@ class _Joining:
             last_words = b""
         if not unpack_ending(last_words).announced:
             raise PeerLost(self._about(peer, "it left before everybody was connected"), peer=peer)
-        # What it gave up for may be between others. This rank still has to find out about its own peers.
+        # The cause may lie between two other ranks. This rank still has to find out about its own peers.
         del self._ranks[connection.fileno()]
         self._poll.unregister(connection)
         if self._doom is None:

@@ -1,7 +1,7 @@
-"""What connections between two workers are for, and how they begin: `transport.connection` with a purpose of their own.
+"""How connections between two workers begin: the handshake of `transport.connection` with the workers' purpose.
 
-The listening end proves that it holds the token when it gets to that generation, not before. Not here: who waits for
-whom (`tcp`, `tcp_listener`, `probe`).
+The listening end proves that it holds the token only when it reaches the generation of the connection. Not here: which
+rank waits for which (`tcp`, `tcp_listener`, `probe`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _HELLO_MAGIC = b"SHPR"
 
 @dataclass(frozen=True)
 class Hello:
-    """What a connection between two peers is for."""
+    """The purpose of a connection between two peers."""
 
-    generation: int  # 0: none, it only asks whether the other one can be reached
-    source: int  # rank of the one that connects
-    target: int  # rank of the one that listens
+    generation: int  # 0: none; the connection only asks whether the peer can be reached
+    source: int  # rank that connects
+    target: int  # rank that listens
 
     @property
     def is_probe(self) -> bool:
@@ -47,7 +47,7 @@ class Hello:
 
 
 def arrival(token: str) -> ListenerHandshake:
-    """Of a connection that was accepted."""
+    """The purpose of an accepted connection."""
 
     def secret_of(purpose: bytes) -> str:
         Hello.of(purpose)
@@ -71,11 +71,11 @@ class Departure:
 
     @property
     def mask(self) -> int:
-        """What it waits for: being connected, then bytes."""
+        """The poll events to wait for: first the connection, then bytes."""
         return select.POLLIN if self._met.is_connected else select.POLLOUT
 
     def advance(self) -> bool:
-        """Do what can be done now. True when both sides are proven; `OSError`: the peer is gone or will not have us."""
+        """Do what can be done now. True: both sides are proven. `OSError`: the peer is gone or refuses us."""
         try:
             return self._met.advance()
         except ConnectionResetError:

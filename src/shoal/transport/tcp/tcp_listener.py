@@ -42,18 +42,18 @@ class PeerListener:
         listener = _listen(host)
         self.address = Address(host=host, port=listener.getsockname()[1])
         self.token = token
-        self.silence_limit = 5.0  # seconds after which a link whose packets vanish counts as cut
-        self.on_interception: Callable[[str], None] = lambda _: None  # called in the thread, with the host it came from
+        self.silence_limit = 5.0  # seconds; a link that loses all packets for longer counts as cut
+        self.on_interception: Callable[[str], None] = lambda _: None  # called in the thread, with the source host
         self.faults = LinkFaults()
-        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # for whoever connects: something is new
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # for the thread: look again
+        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # wakes the connecting thread
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # wakes the thread
         self._lock = threading.Lock()  # guards what follows
         self._door: Door[Introduction] = Door(listener, self._take_in, self._drop)
         self._unproven: dict[int, Introduction] = {}  # by descriptor
         self._proven: dict[tuple[int, int], Introduction] = {}  # by generation and rank of the one that connected
         self._oldest = 0  # generations below this one are over for this process
-        self._interceptors: list[str] = []  # hosts that are to be told of
-        self._given_up: tuple[int, str] = (0, "")  # newest generation that nobody shall wait for, and why
+        self._interceptors: list[str] = []  # hosts to report
+        self._given_up: tuple[int, str] = (0, "")  # newest generation not to wait for, and why
         self._closed = False
         _open_listeners.add(self)
         self._thread = threading.Thread(target=self._serve, name="shoal-peer-listener", daemon=True)
@@ -68,7 +68,7 @@ class PeerListener:
                 os.eventfd_write(self.wake, 1)
 
     def reason_against(self, generation: int) -> str | None:
-        """Why connecting in this generation is of no use any more, if so."""
+        """The reason why connecting in this generation is useless; None: it is not."""
         newest, reason = self._given_up
         return reason if generation <= newest else None
 
@@ -137,7 +137,7 @@ class PeerListener:
                     self._door.accept(time.monotonic())
                 self._door.sweep(time.monotonic())
                 interceptors, self._interceptors = self._interceptors, []
-            for interceptor in interceptors:  # without the lock: whoever is told takes locks of its own
+            for interceptor in interceptors:  # without the lock, since the callback takes other locks
                 self.on_interception(interceptor)
 
     def _take_in(self, connection: socket.socket) -> Introduction:
@@ -148,7 +148,7 @@ class PeerListener:
         return arrival
 
     def _drop(self, arrival: Introduction) -> None:
-        """It proved nothing in time, or has to make room."""
+        """Close a stranger that proved nothing in time, or has to make room."""
         self._forget(arrival)
         arrival.endpoint.close()
 
@@ -170,7 +170,7 @@ class PeerListener:
         self._door.settle(arrival)
 
     def _place(self, arrival: Introduction) -> None:
-        """A proven connection: answered, kept, or of no use. A newer one of the same peer replaces the older."""
+        """Answer, keep or close a proven connection. A newer one of the same peer replaces the older."""
         hello = Hello.of(arrival.handshake.purpose)
         if hello.is_probe:
             arrival.welcome()
@@ -184,14 +184,14 @@ class PeerListener:
         os.eventfd_write(self.wake, 1)
 
     def _drop_closed(self, ready: set[int]) -> None:
-        """Of the kept connections those whose other end is gone."""
+        """Close the kept connections whose other end is gone."""
         for key in [key for key, arrival in self._proven.items() if arrival.endpoint.fileno() in ready]:
             if _is_closed(self._proven[key].endpoint):
                 self._proven.pop(key).endpoint.close()
 
 
 def _is_closed(endpoint: Endpoint) -> bool:
-    """The other end has let go of a connection that was proven: until it is welcomed it has nothing to say."""
+    """Whether the other end has closed a proven connection; it sends nothing before it is welcomed."""
     try:
         return not endpoint.peek(1)
     except BlockingIOError:

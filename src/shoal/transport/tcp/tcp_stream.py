@@ -21,10 +21,10 @@ class Stream:
         self.peer = peer
         self.endpoint = endpoint
         self.outgoing: SendQueue[None] = SendQueue()
-        self.ending: Ending | None = None  # set once, when the peer's side was seen to be closed
-        self.read = memoryview(b"")  # of the piece that is being received: may hold the start of a mark, or all of it
+        self.ending: Ending | None = None  # set once, when the peer is seen to have closed its side
+        self.read = memoryview(b"")  # bytes of the piece being received; may hold the start of a mark, or all of it
         self.mask = -1  # what poll is asked for; -1: not registered
-        self.held = False  # it has bytes to send and may not, on purpose
+        self.held = False  # a fault on purpose keeps its bytes from being sent
 
     def peek_head(self) -> bytes:
         """The first unread bytes, at most a header's length; they stay unread."""
@@ -34,7 +34,7 @@ class Stream:
             return b""
 
     def peek_ending(self) -> Ending:
-        """What the peer's last bytes say, none of them read. Only for a stream that the kernel reports as closed."""
+        """How the peer ended, from its last, unread bytes. Only for a stream that the kernel reports as closed."""
         try:
             unread = self.endpoint.peek(ALL)
         except OSError as error:

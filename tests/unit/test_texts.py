@@ -30,7 +30,6 @@ NOT_MENDED: frozenset[str] = frozenset(
     {
         "parameters",
         "settings",
-        "strategies",
     }
 )
 

@@ -26,6 +26,7 @@ from torch import nn
 
 from shoal.collectives.group import Group, Pending
 from shoal.errors import ExchangeFailed, ReplicasDiffer, UsageError
+from shoal.strategies import texts
 from shoal.strategies.all_reduce.gradient_groups import GradientGroups, Scales
 from shoal.strategies.replica.autograd_node import accumulator
 from shoal.strategies.replica.buffers import BufferAverage
@@ -94,10 +95,7 @@ class GradientExchange:
     def _is_watched(self, parameter: torch.Tensor) -> bool:
         """Once watched, always watched: scripts freeze and thaw within an iteration."""
         if id(parameter) not in self._known:
-            raise UsageError(
-                f"{self.name} has a new parameter of shape {list(parameter.shape)} since run.model; "
-                "change a model before it is handed over, or hand over the new one"
-            )
+            raise UsageError(texts.new_parameter(self.name, parameter.shape))
         is_mine = self._shared.owners[id(parameter)] is self
         return is_mine and (parameter.requires_grad or id(parameter) in self._watched)
 
@@ -176,10 +174,7 @@ class GradientExchange:
     def _comes_again(self, index: int, parameter: torch.Tensor) -> None:
         """In one backward. That is fine while the first is still here."""
         if self._groups.has_left(index):
-            raise UsageError(
-                f"the gradient of {self._watched[id(parameter)]!r} of {self.name} came twice in one backward(), as it "
-                "does where a layer is checkpointed in several places; use checkpoint(..., use_reentrant=False)"
-            )
+            raise UsageError(texts.gradient_came_twice(self._watched[id(parameter)], self.name))
         self._groups.add(index)
 
     def _open(self) -> _Round | None:

@@ -20,6 +20,7 @@ import torch
 from shoal.data.order import key_of
 from shoal.errors import UsageError
 from shoal.parameters.client.client_push import OutgoingPush
+from shoal.strategies import texts
 from shoal.strategies.parameter_server.host_memory import in_host_memory, numbers
 from shoal.strategies.parameter_server.parameter_table import Entry
 from shoal.strategies.replica.autograd_node import accumulator
@@ -153,11 +154,7 @@ class GradientOutbox:
             queue(self._finish)
         entry = self._entries[number]
         if number in self._sent:
-            raise UsageError(
-                f"{entry.name} got a second gradient in step {iteration.step}, after the first was sent to the "
-                "servers; add the losses up and call backward() once, use run.batches(accumulate=...), or --strategy "
-                "all-reduce"
-            )
+            raise UsageError(texts.second_gradient(entry.name, iteration.step))
         gradient, scale = parameter.grad, self._scale(iteration)
         assert gradient is not None
         self._came.add(number)
@@ -218,11 +215,7 @@ class GradientOutbox:
             pairs = zip(present, values, values[len(present) :], strict=False)
             changed = [name for (name, _, _), before, after in pairs if not _is_same(before, after)]
         if changed:
-            raise UsageError(
-                f"the gradient of {changed[0]} was changed after backward(), when it had left for the servers; to "
-                "clip, write run.optimizer(..., clip_norm=...); for anything else, a gradient scaler too, change the "
-                "loss, or use --strategy all-reduce"
-            )
+            raise UsageError(texts.gradient_changed(changed[0]))
 
 
 def _is_same(one: float, other: float) -> bool:

@@ -24,6 +24,7 @@ from shoal.manners import Manners
 from shoal.parameters.blocks.block_codec import BlockCodec
 from shoal.parameters.client.parameter_client import OutgoingPush, ParameterClient
 from shoal.settings.parameter_server_settings import ParameterServerSettings
+from shoal.strategies import texts
 from shoal.strategies.parameter_server.gradient_outbox import GradientOutbox, Noise
 from shoal.strategies.parameter_server.parameter_inbox import ParameterInbox
 from shoal.strategies.parameter_server.parameter_table import Entry, entries_of, local_states, step_values, table_of
@@ -74,19 +75,13 @@ class ParameterServer(Strategy):
 
     def attach(self, model: nn.Module, name: str) -> None:  # noqa: ARG002  watched from the first loop on
         if self._outbox is not None:
-            raise UsageError(
-                f"{name} was handed to run.model after a loop over batches had begun; with --strategy parameter-server "
-                "hand over all models before the first loop, or use --strategy all-reduce"
-            )
+            raise UsageError(texts.model_too_late(name))
 
     def prepare(self, optimizers: Sequence[torch.optim.Optimizer], *, step: int, holds_state: bool) -> None:
         if self._outbox is None:
             self._define(optimizers)
         elif list(optimizers) != self._optimizers:
-            raise UsageError(
-                "an optimizer was handed to run.optimizer after the first loop over batches; with --strategy "
-                "parameter-server hand over all of them before it, or use --strategy all-reduce"
-            )
+            raise UsageError(texts.OPTIMIZER_TOO_LATE)
         self._view.enrol()
         if holds_state:
             self._give_values(step)
@@ -100,7 +95,7 @@ class ParameterServer(Strategy):
         self._entries = entries_of(self._replica.models, optimizers)
         self._served = frozenset(id(entry.parameter) for entry in self._entries)
         if not self._entries:
-            raise UsageError("no optimizer with trainable parameters was handed to run.optimizer before the loop")
+            raise UsageError(texts.NO_OPTIMIZER)
         self._table = table_of(self._entries, optimizers)
         codec, text = self._peers.codec, self._peers.generation.codec
         self._client.define(self._table, None if codec.raw else BlockCodec(self._table, text, codec))
@@ -148,10 +143,7 @@ class ParameterServer(Strategy):
         for optimizer in self._optimizers:
             for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
                 if parameter.requires_grad and id(parameter) not in self._served:
-                    raise UsageError(
-                        f"a parameter of shape {list(parameter.shape)} was thawed, or added to an optimizer, after the "
-                        "first loop had begun, and no server has it; thaw it before, or use --strategy all-reduce"
-                    )
+                    raise UsageError(texts.parameter_too_late(parameter.shape))
 
     def end(self) -> None:
         self._iteration = None
@@ -166,11 +158,7 @@ class ParameterServer(Strategy):
         assert iteration is not None
         number = next(n for n, optimizer in enumerate(self._optimizers) if optimizer is stepping.optimizer)
         if self._is_asked or number in self._steps:
-            raise UsageError(
-                f"optimizer {number + 1} takes a second step in step {iteration.step}; with --strategy "
-                "parameter-server an iteration makes one update: call backward() and step() once, or use --strategy "
-                "all-reduce"
-            )
+            raise UsageError(texts.second_step(number + 1, iteration.step))
         assert self._table is not None, "a loop has begun"
         self._steps[number] = step_values(self._table, number, stepping.optimizer, stepping.factor)
         self._clips[number] = stepping.clip_norm

@@ -20,6 +20,7 @@ from shoal.bounds import MOST_ITEMS, Name, Shape
 from shoal.checkpoint.peer_copy import broadcast_bytes
 from shoal.collectives.group import Group
 from shoal.errors import ModelsDiffer, UsageError
+from shoal.strategies import texts
 from shoal.values import Generation
 
 _Entry = tuple[Name, Name, Shape, Name]  # kind, name, shape, dtype and device
@@ -33,10 +34,7 @@ def describe(model: nn.Module) -> list[_Entry]:
     entries: list[_Entry] = []
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
-            raise UsageError(
-                f"parameter {name!r} of the model has no shape yet; run one batch through it before run.model, "
-                "or use layers that are not lazy"
-            )
+            raise UsageError(texts.no_shape(name))
     for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
         entries += [(kind, name, tuple(tensor.shape), _type_text(tensor)) for name, tensor in tensors]
     return entries

@@ -1,7 +1,7 @@
 """The parameter-server strategy: servers hold the parameters and apply updates; workers send gradients and get values.
 
-    backward            each gradient leaves for its servers as soon as it is there
-    optimizer.step()    the servers are asked to apply them: with those of all workers, or at once
+    backward            each gradient leaves for its servers as soon as backward has made it
+    optimizer.step()    the servers are asked to apply the gradients: with those of all workers, or at once
     forward             the new values are taken in
 
 Synchronous: the workers exchange their note first, as in all-reduce, and the ledger on the servers says whether the
@@ -34,7 +34,7 @@ from shoal.strategies.strategy import Commit, Iteration, Stepping, Strategy, wai
 from shoal.wire.ledger_entries import Committed, Void
 from shoal.wire.tables import Number, PushTerms, TableSpec
 
-TINY = 1e-12  # added to a norm that something is divided by
+TINY = 1e-12  # added to a norm before dividing by it
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ParameterServer(Strategy):
         self._optimizers: list[torch.optim.Optimizer] = []
         self._clips: dict[int, float | None] = {}  # by number of the optimizer
         self._entries: tuple[Entry, ...] = ()
-        self._served: frozenset[int] = frozenset()  # ids of their parameters
+        self._served: frozenset[int] = frozenset()  # ids of the parameters in `_entries`
         self._table: TableSpec | None = None  # from the first loop on
         self._outbox: GradientOutbox | None = None  # from the first loop on
         self._inbox: ParameterInbox | None = None
@@ -69,7 +69,7 @@ class ParameterServer(Strategy):
         self._steps: dict[int, tuple[dict[str, Number], ...]] = {}  # values of optimizers that stepped in this batch
         self._is_asked = False  # the servers were asked about this batch's gradients
         self._has_values = False  # the servers have this script's values
-        self._known_digest: int | None = None  # of the parameters when a loop ended, as the servers have them
+        self._known_digest: int | None = None  # of the parameters at the end of the last loop, as the servers have them
 
     # Models, and loops that begin
 
@@ -86,7 +86,7 @@ class ParameterServer(Strategy):
         if holds_state:
             self._give_values(step)
         self._has_values = True
-        for optimizer in optimizers:  # it is on the servers from now on
+        for optimizer in optimizers:  # the servers have the state from now on
             optimizer.state.clear()
         self.catch_up()
 
@@ -107,13 +107,13 @@ class ParameterServer(Strategy):
     def _forward_failed(self, failure: ExchangeFailed) -> None:
         """Values that the model's forward needed did not come."""
         if self._iteration is None:
-            raise failure  # outside iterations whoever meets the others deals with it
+            raise failure  # outside iterations the code that meets the others handles it
         self._iteration.mark_void("values for forward", failure)
 
     def _give_values(self, step: int) -> None:
-        """All members are here: the servers get values if they have none of this script, or if the script changed them.
+        """Give the servers values if they have none of this script, or if the script changed them. All members call it.
 
-        The first member that has used the servers before knows; where none has, the job begins, or begins again.
+        The first member that has used the servers before decides; where none has, the job begins, or begins again.
         """
         group = self._peers.group
         has_used = torch.zeros(group.size, dtype=torch.int64)
@@ -197,11 +197,11 @@ class ParameterServer(Strategy):
             self._take_in(iteration)
 
     def _take_in(self, iteration: Iteration) -> None:
-        """The step is applied; the script sees what it came to."""
+        """The step is applied: take in the new values before the script goes on."""
         try:
             with waiting(iteration, self._peers):
                 self.settle()
-        except ExchangeFailed as failure:  # this worker cannot go on without them
+        except ExchangeFailed as failure:  # this worker cannot go on without the values
             assert self._inbox is not None
             self._inbox.abandon()
             iteration.mark_broken("values after the update", failure)
@@ -217,7 +217,7 @@ class ParameterServer(Strategy):
         )
 
     def _free_scale(self) -> float:
-        """What the gradient is multiplied by so that it is clipped, or normalized, by this worker's own norm."""
+        """The factor that clips or normalizes the gradient by this worker's own norm."""
         assert self._outbox is not None
         if self._config.normalize:
             return 1.0 / (self._outbox.norm() + TINY)
@@ -225,7 +225,7 @@ class ParameterServer(Strategy):
         return min(1.0, min(limits) / (self._outbox.norm() + TINY)) if limits else 1.0
 
     def _meet_in_step(self, iteration: Iteration, group: Group) -> float:
-        """All workers' notes, and their buffers; returns what the sum of gradients is to be multiplied by."""
+        """Exchange all workers' notes and buffers. Returns the factor for the sum of gradients."""
         label, board, buffers = f"step {iteration.step}, note", self._replica.board, self._replica.buffers
         own_digest, iteration.digest = iteration.digest, None
         note = board.write(iteration.step_weight, buffers.changed(), own_digest=own_digest)
@@ -244,14 +244,14 @@ class ParameterServer(Strategy):
         try:
             with self._peers.interrupting(self._client.interrupt):
                 return self._client.commit(push, terms, step=iteration.step)
-        except Aborted:  # the group broke: whether the step counts is for the ledger to say, once and for all
+        except Aborted:  # the group broke: the ledger decides, once and for all, whether the step counts
             self._client.resume()
             return self._client.withdraw(iteration.step)
 
     # Values
 
     @property
-    def held(self) -> tuple[int, int]:  # type: ignore[override]  # it changes with the table
+    def held(self) -> tuple[int, int]:  # type: ignore[override]  # changes with the table
         return self._client.held
 
     def pull(self, *, is_bounded: bool = True) -> None:
@@ -282,7 +282,7 @@ class ParameterServer(Strategy):
         return states
 
     def _served_states(self) -> dict[str, dict[str, torch.Tensor]]:
-        """What the servers' optimizers have, by parameter: without the values themselves."""
+        """The states of the servers' optimizers, by parameter, without the parameters' values."""
         found = self._client.read_state(at_least=self._view.seen)
         return {name: {key: value for key, value in parts.items() if key} for name, parts in found.items()}
 

@@ -34,7 +34,7 @@ class Entry:
 
 
 def entries_of(models: Mapping[str, nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> tuple[Entry, ...]:
-    """In the order of the models."""
+    """Parameters that servers hold, in the order of the models."""
     places: dict[int, tuple[int, int]] = {}
     for number, optimizer in enumerate(optimizers):
         for index, group in enumerate(optimizer.param_groups):
@@ -78,9 +78,9 @@ def table_of(entries: Sequence[Entry], optimizers: Sequence[torch.optim.Optimize
 def local_states(
     entries: Sequence[Entry], optimizers: Sequence[torch.optim.Optimizer]
 ) -> dict[str, dict[str, torch.Tensor | float]]:
-    """What the script's own optimizers have: of a resumed job, or of one that was trained without servers before.
+    """States of the script's own optimizers, in a job that is resumed or was trained without servers before.
 
-    In memory of the host: it is cut into blocks, each of which would be a copy from a device of its own.
+    In host memory: they are cut into blocks, and each block would be a copy of its own from a device.
     """
     return {
         entry.name: {
@@ -107,7 +107,7 @@ def rule_name(optimizer: torch.optim.Optimizer) -> str:
 def step_values(
     table: TableSpec, number: int, optimizer: torch.optim.Optimizer, factor: float
 ) -> tuple[dict[str, Number], ...]:
-    """What one optimizer of a table steps with now. Raises UsageError for what no server can run."""
+    """The values that one optimizer of a table steps with now. Raises UsageError for what no server can run."""
     values = group_values(optimizer, factor)
     with _as_mistakes():
         check_groups(table, number, values)
@@ -115,7 +115,7 @@ def step_values(
 
 
 def group_values(optimizer: torch.optim.Optimizer, factor: float = 1.0) -> tuple[dict[str, Number], ...]:
-    """The present values of its groups, with learning rates times `factor`."""
+    """The present values of an optimizer's groups, with learning rates times `factor`."""
     return tuple(
         {
             name: _plain(name, value) * factor if name == "lr" else _plain(name, value)  # type: ignore[operator]  # lr is a number
@@ -128,7 +128,7 @@ def group_values(optimizer: torch.optim.Optimizer, factor: float = 1.0) -> tuple
 
 @contextmanager
 def _as_mistakes() -> Generator[None, None, None]:
-    """What a server would refuse is the script's mistake: the same words, before any server is asked."""
+    """Raise what a server would refuse as a mistake of the script, in the same words, before any server is asked."""
     try:
         yield
     except ServerRefused as refusal:

@@ -41,7 +41,7 @@ def describe(model: nn.Module) -> list[_Entry]:
 
 
 def _type_text(tensor: torch.Tensor) -> str:
-    """Its dtype, and where it is unless that is memory: workers with and without a GPU cannot exchange tensors."""
+    """A tensor's dtype, and its device if not the CPU: workers with and without a GPU cannot exchange tensors."""
     dtype = str(tensor.dtype)[6:]
     return dtype if tensor.is_cpu else f"{dtype} on {tensor.device.type}"
 
@@ -101,7 +101,7 @@ def digest(models: Iterable[nn.Module], *, of_buffers: bool = False) -> int:
 
 
 def _tensor_digest(tensor: torch.Tensor) -> int:
-    """The sum of its memory, read as integers as wide as its elements."""
+    """The sum of a tensor's memory, read as integers as wide as its elements."""
     flat = tensor.contiguous().reshape(-1)
     flat = torch.view_as_real(flat.resolve_conj()).reshape(-1) if flat.is_complex() else flat
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()]

@@ -1,9 +1,10 @@
 """What a user may set about a job: one flat set of names for Python, the command line and TOML files.
 
 `workers` in Python is `--workers` on the command line and `workers` in a file; `run_dir` is `--run-dir` and `run-dir`.
-Values are checked once, here; an unknown name is answered with the nearest known one. Not here: settings that some
-strategies have, which are declared and checked by themselves (`settings`), and which settings go with the strategy that
-is chosen (`launching.settings`), as they may come from a file and a command line.
+This module checks each value once and answers an unknown name with the nearest known one. Not here: settings that only
+some strategies have (`settings` declares and checks them); which settings go with the chosen strategy
+(`launching.settings` checks that once the file and the command line are merged); what users are told about mistakes
+(`settings.texts`).
 """
 
 from __future__ import annotations
@@ -22,35 +23,38 @@ from shoal import files
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.manners import Manners
+from shoal.settings import texts
 from shoal.settings.setting_checks import MOST_LOCAL, nearest, one_of
 from shoal.settings.strategy_kinds import OWN, kinds_beside_own, settings_of, strategy_kind
 from shoal.settings.strategy_settings import Kind, StrategySettings
 
 RESIZES = ("global-batch", "worker-batch", "worker-batch-and-lr")
 PROGRESS = ("auto", "live", "plain", "none")
-
-
 MOST_WORKERS = 10_000  # of a job
 
 
 class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """The settings of one job: these, and those of strategies."""
+    """The settings of one job: those that every job has, and those of strategies."""
 
     workers: Annotated[int, Meta(description="number of worker processes (-n); MIN:MAX sets --min-workers too")] = 1
     min_workers: Annotated[
-        int, Meta(description="the job waits while there are fewer; 0: all to begin with, then any number")
+        int, Meta(description="the job waits while it has fewer workers; 0: start with all, go on with any number")
     ] = 0
     spares: Annotated[int, Meta(description="processes kept ready, with torch imported, to replace lost workers")] = 0
     resize: Annotated[
-        str, Meta(description="what stays when workers come and go: global-batch, worker-batch or worker-batch-and-lr")
+        str,
+        Meta(
+            description="what to keep constant when the number of workers changes: global-batch, worker-batch or "
+            "worker-batch-and-lr"
+        ),
     ] = "global-batch"
     strategy: Annotated[
         str, Meta(description="how replicas agree: all-reduce, parameter-server, or a strategy of an installed package")
     ] = "all-reduce"
     seed: Annotated[int, Meta(description="seed of the sample order and of every step's random generators")] = 0
-    sync_batchnorm: Annotated[bool, Meta(description="BatchNorm statistics over all workers' samples")] = False
+    sync_batchnorm: Annotated[bool, Meta(description="BatchNorm statistics over the samples of all workers")] = False
     threads: Annotated[int, Meta(description="torch threads per worker; 0 divides the cores evenly")] = 0
-    address: Annotated[str, Meta(description="where the coordinator listens, HOST:PORT; port 0 is any free one")] = (
+    address: Annotated[str, Meta(description="where the coordinator listens, HOST:PORT; port 0: any free port")] = (
         "127.0.0.1:0"
     )
     plaintext: Annotated[
@@ -60,52 +64,50 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     hang_limit: Annotated[
         float, Meta(description="seconds without a step, while others wait, after which a worker is expelled")
     ] = 600.0
-    lease: Annotated[float, Meta(description="seconds that workers train on without the coordinator")] = 60.0
+    lease: Annotated[float, Meta(description="seconds that workers go on training without the coordinator")] = 60.0
     max_failures: Annotated[int, Meta(description="identical failures of the script after which the job stops")] = 3
     digest_every: Annotated[
-        int, Meta(description="steps between two comparisons of all workers' parameters; 0 for never")
+        int, Meta(description="steps between two comparisons of all workers' parameters; 0: never")
     ] = 100
     chaos: Annotated[str, Meta(description='faults on purpose, such as "kill worker every 15s"')] = ""
     checkpoint_every: Annotated[
         str, Meta(description="steps such as 200, seconds such as 30s, end (when the job ends or is stopped) or never")
     ] = "end"
     checkpoint_to: Annotated[str, Meta(description="folder or fsspec URL; default the run directory")] = ""
-    keep_checkpoints: Annotated[int, Meta(description="how many of the newest are kept, besides marked ones")] = 3
+    keep_checkpoints: Annotated[int, Meta(description="newest checkpoints to keep, besides marked ones")] = 3
     resume: Annotated[str, Meta(description="run directory of a job to go on with")] = ""
     run_dir: Annotated[str, Meta(description="folder for the job's record; default runs/TIME-SCRIPT")] = ""
     progress: Annotated[str, Meta(description="auto, live, plain or none")] = "auto"
     open: Annotated[bool, Meta(description="open the report in a browser when the job ends")] = False
-    strategy_settings: tuple[StrategySettings, ...] = ()  # not by name; kinds that are as usual are left out
+    strategy_settings: tuple[StrategySettings, ...] = ()  # no setting by itself; kinds with all defaults are left out
 
     def validate(self) -> Self:
-        """Raise a UsageError that names the option, its value and what to do."""
+        """Raise a UsageError that names the option, its value and the values it may have."""
         if not 1 <= self.workers <= MOST_WORKERS:
-            raise UsageError(f"--workers is {self.workers}; a job needs at least 1 and has at most {MOST_WORKERS}")
+            raise UsageError(texts.bad_workers(self.workers, MOST_WORKERS))
         if not 0 <= self.min_workers <= self.workers:
-            raise UsageError(
-                f"--min-workers is {self.min_workers} of {self.workers} workers; it should be from 0 to {self.workers}"
-            )
+            raise UsageError(texts.bad_min_workers(self.min_workers, self.workers))
         if not 0 <= self.spares <= MOST_LOCAL:
-            raise UsageError(f"--spares is {self.spares}; it should be from 0 to {MOST_LOCAL}")
+            raise UsageError(texts.out_of_range("spares", self.spares, 0, MOST_LOCAL))
         one_of("resize", self.resize, RESIZES)
         strategy_kind(self.strategy)
         one_of("progress", self.progress, PROGRESS)
         if not 0 <= self.seed < 2**63:
-            raise UsageError(f"--seed is {self.seed}; it should be from 0 to 2^63-1")
+            raise UsageError(texts.bad_seed(self.seed))
         if self.threads < 0:
-            raise UsageError(f"--threads is {self.threads}; it should be 0 (divide the cores) or more")
+            raise UsageError(texts.bad_threads(self.threads))
         if not 0.5 <= self.heartbeat_limit <= 3600:
-            raise UsageError(f"--heartbeat-limit is {self.heartbeat_limit}; it should be from 0.5 to 3600 seconds")
+            raise UsageError(texts.out_of_range("heartbeat-limit", self.heartbeat_limit, 0.5, 3600, "seconds"))
         if not 1 <= self.hang_limit <= 86400:
-            raise UsageError(f"--hang-limit is {self.hang_limit}; it should be from 1 to 86400 seconds")
+            raise UsageError(texts.out_of_range("hang-limit", self.hang_limit, 1, 86400, "seconds"))
         if not 1 <= self.lease <= 3600:
-            raise UsageError(f"--lease is {self.lease}; it should be from 1 to 3600 seconds")
+            raise UsageError(texts.out_of_range("lease", self.lease, 1, 3600, "seconds"))
         if not 1 <= self.max_failures <= 1000:
-            raise UsageError(f"--max-failures is {self.max_failures}; it should be from 1 to 1000")
+            raise UsageError(texts.out_of_range("max-failures", self.max_failures, 1, 1000))
         if not 0 <= self.digest_every <= 10**9:
-            raise UsageError(f"--digest-every is {self.digest_every}; it should be 0 (never) or more steps")
+            raise UsageError(texts.bad_digest_every(self.digest_every))
         if not 1 <= self.keep_checkpoints <= 1_000_000:
-            raise UsageError(f"--keep-checkpoints is {self.keep_checkpoints}; it should be from 1 to 1000000")
+            raise UsageError(texts.out_of_range("keep-checkpoints", self.keep_checkpoints, 1, 1_000_000))
         parse_address(self.address, named="--address")
         _ = self.checkpoints
         for settings in self.strategy_settings:
@@ -113,7 +115,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         return self
 
     def of(self, kind: type[Kind]) -> Kind:
-        """The settings of one kind, which some strategies have."""
+        """The settings of one kind, all defaults if the user has changed none of them."""
         return next((settings for settings in self.strategy_settings if isinstance(settings, kind)), kind())
 
     def has(self, kind: type[StrategySettings]) -> bool:
@@ -122,12 +124,12 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
 
     @property
     def manners(self) -> Manners:
-        """What the strategy is like, also for those who never load it."""
+        """The manners of the chosen strategy, without loading it."""
         return self.of(strategy_kind(self.strategy).settings).manners
 
     @property
     def fewest(self) -> int:
-        """With fewer workers a job that has begun waits."""
+        """The fewest workers with which a job that has begun goes on; with fewer it waits."""
         return max(1, self.min_workers)
 
     @property
@@ -135,11 +137,11 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         return checkpoint_rhythm(self.checkpoint_every)
 
     def to_toml(self) -> str:
-        """Every setting, so that a file written today means the same when defaults change."""
+        """Every setting, so that a file written today means the same after a default has changed."""
         return "".join(f"{name} = {_toml(value)}\n" for name, value in self.values().items())
 
     def values(self) -> dict[str, object]:
-        """By name: every setting, also those of Shoal's own strategies that are not chosen."""
+        """Every setting by name, including settings of Shoal's own strategies that are not chosen."""
         values: dict[str, object] = msgspec.to_builtins(self)
         del values["strategy-settings"]
         for kind in settings_of([*OWN.values(), strategy_kind(self.strategy)]):
@@ -149,11 +151,11 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
 
 @dataclass(frozen=True)
 class CheckpointRhythm:
-    """When checkpoints are made."""
+    """When a job makes checkpoints."""
 
-    steps: int | None = None  # after every so many applied steps
-    seconds: float | None = None  # after so many seconds since the last one began
-    at_end: bool = True  # when the job ends or is stopped
+    steps: int | None = None  # from one checkpoint to the next, counted in applied steps
+    seconds: float | None = None  # from the start of one checkpoint to the start of the next
+    at_end: bool = True  # make one when the job ends or is stopped
 
 
 def checkpoint_rhythm(text: str) -> CheckpointRhythm:
@@ -165,23 +167,21 @@ def checkpoint_rhythm(text: str) -> CheckpointRhythm:
         return CheckpointRhythm(steps=int(text))
     if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?s", text) and float(text[:-1]) > 0:
         return CheckpointRhythm(seconds=float(text[:-1]))
-    raise UsageError(
-        f"--checkpoint-every is {text!r}; it should be a number of steps (200), seconds (30s), end or never"
-    )
+    raise UsageError(texts.bad_checkpoint_every(text))
 
 
 def _toml(value: object) -> str:
-    """JSON's numbers, booleans and strings are TOML's too, but for one control character that JSON leaves as it is."""
+    """JSON's numbers, booleans and strings are valid TOML, except that TOML wants the character 0x7f escaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def common_names() -> tuple[str, ...]:
-    """Of the settings that every job has, as the command line and files have them."""
+    """Names, on the command line and in files, of the settings that every job has."""
     return tuple(name for name in JobConfig.__struct_encode_fields__ if name != "strategy-settings")
 
 
 def kinds_for(values: Mapping[str, Any]) -> tuple[type[StrategySettings], ...]:
-    """The kinds of settings of strategies among these values. Packages are asked only for names that Shoal has not."""
+    """The kinds of strategy settings among these values. Packages are asked only for names that Shoal does not have."""
     kinds = [*OWN.values()]
     if (chosen := values.get("strategy")) not in OWN and isinstance(chosen, str):
         kinds.append(strategy_kind(chosen))
@@ -190,27 +190,25 @@ def kinds_for(values: Mapping[str, Any]) -> tuple[type[StrategySettings], ...]:
 
 
 def from_mapping(values: Mapping[str, Any], *, origin: str) -> JobConfig:
-    """Build from plain values, names in either spelling. `origin` says where they came from, for the error."""
+    """Make the settings from plain values, names in either spelling. Errors name `origin`, the source of the values."""
     renamed = {name.replace("_", "-"): value for name, value in values.items()}
     if len(renamed) < len(values):
         twice = next(name for name in values if name.replace("_", "-") in values and "_" in name)
-        raise UsageError(
-            f"{origin} sets {twice!r} and {twice.replace('_', '-')!r}, which are one setting; leave one out"
-        )
+        raise UsageError(texts.set_twice(origin, twice))
     kinds = kinds_for(renamed)
     known = (*common_names(), *(name for kind in kinds for name in kind.names()))
     for name in renamed:
         if name not in known:
-            raise UsageError(f"{origin} sets {name!r}, which is no setting; {nearest(name, known)}")
+            raise UsageError(texts.no_setting(origin, name, nearest(name, known)))
     if isinstance(workers := renamed.get("workers"), str):
         renamed |= _workers_range(workers)
-    if type(every := renamed.get("checkpoint-every")) is int:  # the plainest way to write it in Python and TOML
+    if type(every := renamed.get("checkpoint-every")) is int:  # in Python and TOML a user writes steps as an integer
         renamed["checkpoint-every"] = str(every)
     try:
         particular = tuple(_settings_in(renamed, kind) for kind in kinds)
         common = msgspec.convert({name: renamed[name] for name in renamed if name in common_names()}, JobConfig)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{origin}: {_plainly(str(error))}") from None
+        raise UsageError(texts.wrong_type(origin, _plainly(str(error)))) from None
     unusual = tuple(settings for settings in particular if settings.changed())
     return msgspec.structs.replace(common, strategy_settings=unusual).validate()
 
@@ -221,34 +219,34 @@ def _settings_in(values: Mapping[str, Any], kind: type[StrategySettings]) -> Str
 
 
 def _workers_range(text: str) -> dict[str, int]:
-    """What `4` or `2:8` sets."""
+    """The settings that `4` or `2:8` stands for."""
     if not re.fullmatch(r"[0-9]{1,6}(:[0-9]{1,6})?", text):
-        raise UsageError(f"--workers is {text!r}; it should be a number, or MIN:MAX such as 2:8")
+        raise UsageError(texts.bad_workers_range(text))
     fewest, colon, most = text.rpartition(":")
     return {"workers": int(most)} | ({"min-workers": int(fewest)} if colon else {})
 
 
 def _plainly(error: str) -> str:
-    """msgspec's words without its markup: Expected `int`, got `str` - at `$.workers`."""
+    """Rewrite msgspec's message, such as: Expected `int`, got `str` - at `$.seed`, to: seed: Expected int, got str."""
     what, _, where = error.partition(" - at `$.")
     return f"{where.rstrip('`')}: {what.replace('`', '')}" if where else what
 
 
 def read_toml(path: Path, *, may_be_pipe: bool = False) -> dict[str, Any]:
-    """The settings in a file, not yet checked. A file that the user names may be a pipe, as shells make them."""
+    """The settings in a file, not yet checked. A file that the user names may be a pipe, such as a shell's <(...)."""
     try:
         return files.toml_of(path.read_text(encoding="utf-8")) if may_be_pipe else files.read_toml(path)
     except FileNotFoundError:
-        raise UsageError(f"the configuration file {path} does not exist") from None
+        raise UsageError(texts.config_missing(path)) from None
     except OSError as error:
-        raise UsageError(f"the configuration file {path} cannot be read: {error.strerror}") from None
+        raise UsageError(texts.config_unreadable(path, error.strerror)) from None
     except ValueError as error:
-        raise UsageError(f"the configuration file {path} is not TOML: {error}") from None
+        raise UsageError(texts.config_not_toml(path, error)) from None
 
 
 def from_toml(text: str, *, origin: str) -> JobConfig:
     try:
         mapping = files.toml_of(text)
     except ValueError as error:
-        raise UsageError(f"{origin} is not TOML: {error}") from None
+        raise UsageError(texts.not_toml(origin, error)) from None
     return from_mapping(mapping, origin=origin)

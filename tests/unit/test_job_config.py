@@ -10,58 +10,64 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.job_config import JobConfig, from_mapping, from_toml, read_toml
+from shoal.job_config import RESIZES, JobConfig, from_mapping, from_toml, read_toml
+from shoal.settings import texts
 from shoal.settings.all_reduce_settings import AllReduceSettings
-from shoal.settings.parameter_server_settings import ParameterServerSettings
-from shoal.settings.setting_checks import size_of
+from shoal.settings.parameter_server_settings import SCALINGS, ParameterServerSettings
+from shoal.settings.setting_checks import nearest, size_of
+from shoal.settings.strategy_kinds import OWN
 from shoal.values import Address
 
 
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"workers": 0}, "--workers is 0; a job needs at least 1"),
-        ({"workers": 99_999_999}, "--workers is 99999999; .* at most 10000"),
-        ({"run_dir": "a", "run-dir": "b"}, "sets 'run_dir' and 'run-dir', which are one setting"),
-        ({"worker": 4}, "sets 'worker', which is no setting; did you mean 'workers'"),
-        ({"seed": "four"}, "the test: seed: Expected int, got str"),
-        ({"workers": "four"}, "--workers is 'four'; it should be a number, or MIN:MAX such as 2:8"),
-        ({"workers": "2:"}, "--workers is '2:'"),
-        ({"workers": "5:3"}, "--min-workers is 5 of 3 workers"),
-        ({"spares": -1}, "--spares is -1"),
-        ({"resize": "batch"}, "--resize is 'batch'"),
-        ({"lease": 0}, "--lease is 0"),
-        ({"hang_limit": 0}, "--hang-limit is 0"),
-        ({"max_failures": 0}, "--max-failures is 0"),
-        ({"digest_every": -1}, "--digest-every is -1"),
-        ({"schedule": "rings"}, "--schedule is 'rings'; did you mean 'ring'"),
-        ({"strategy": "gossip"}, "--strategy is 'gossip'; there is all-reduce, parameter-server"),
-        ({"consistency": "synchron"}, "--consistency is 'synchron'; did you mean 'synchronous'"),
-        ({"staleness": "-1"}, "--staleness is '-1'; it should be a whole number of updates, 0 or more"),
-        ({"staleness": -1}, "--staleness is '-1'"),
-        ({"staleness": "1.5"}, "--staleness is '1.5'"),
-        ({"staleness_scaling": "learning"}, "--staleness-scaling is 'learning'; there is lr, gradient, none"),
-        ({"servers": 0}, "--servers is 0; one machine starts from 1 to 256"),
-        ({"servers": "257"}, "--servers is 257; one machine starts from 1 to 256"),
-        ({"servers": "rack"}, "--servers is 'rack'; it should be a number of servers to start"),
+        ({"workers": 0}, texts.bad_workers(0, 10_000)),
+        ({"workers": 99_999_999}, texts.bad_workers(99_999_999, 10_000)),
+        ({"run_dir": "a", "run-dir": "b"}, texts.set_twice("the test", "run_dir")),
+        ({"worker": 4}, texts.no_setting("the test", "worker", texts.did_you_mean("workers"))),
+        ({"seed": "four"}, texts.wrong_type("the test", "seed: Expected int, got str")),
+        ({"workers": "four"}, texts.bad_workers_range("four")),
+        ({"workers": "2:"}, texts.bad_workers_range("2:")),
+        ({"workers": "5:3"}, texts.bad_min_workers(5, 3)),
+        ({"spares": -1}, texts.out_of_range("spares", -1, 0, 256)),
+        ({"resize": "batch"}, texts.not_one_of("resize", "batch", nearest("batch", RESIZES))),
+        ({"lease": 0}, texts.out_of_range("lease", 0.0, 1, 3600, "seconds")),
+        ({"hang_limit": 0}, texts.out_of_range("hang-limit", 0.0, 1, 86400, "seconds")),
+        ({"max_failures": 0}, texts.out_of_range("max-failures", 0, 1, 1000)),
+        ({"digest_every": -1}, texts.bad_digest_every(-1)),
+        ({"schedule": "rings"}, texts.not_one_of("schedule", "rings", texts.did_you_mean("ring"))),
+        ({"strategy": "gossip"}, texts.not_one_of("strategy", "gossip", texts.there_is(OWN))),
+        ({"consistency": "synchron"}, texts.not_one_of("consistency", "synchron", texts.did_you_mean("synchronous"))),
+        ({"staleness": "-1"}, texts.bad_staleness("-1")),
+        ({"staleness": -1}, texts.bad_staleness("-1")),
+        ({"staleness": "1.5"}, texts.bad_staleness("1.5")),
+        (
+            {"staleness_scaling": "learning"},
+            texts.not_one_of("staleness-scaling", "learning", texts.there_is(SCALINGS)),
+        ),
+        ({"servers": 0}, texts.bad_server_count("0", 256)),
+        ({"servers": "257"}, texts.bad_server_count("257", 256)),
+        ({"servers": "rack"}, texts.bad_servers("rack")),
         ({"servers": "rack:port"}, "--servers is 'rack:port'; it should be HOST:PORT"),
-        ({"replicas": 0}, "--replicas is 0"),
-        ({"noise": -0.1}, "--noise is -0.1"),
-        ({"noise": float("nan")}, "--noise is nan"),
-        ({"server_memory": "much"}, "--server-memory is 'much'; it should be a size such as 2GB"),
-        ({"server_quota": "0GB"}, "--server-quota is '0GB'"),
-        ({"codec": "int8"}, "--codec is 'int8'"),
-        ({"seed": -1}, "--seed is -1"),
-        ({"bucket_mb": 0}, "--bucket-mb is 0"),
-        ({"threads": -2}, "--threads is -2"),
-        ({"heartbeat_limit": 0.1}, "--heartbeat-limit is 0.1"),
+        ({"replicas": 0}, texts.out_of_range("replicas", 0, 1, 256)),
+        ({"noise": -0.1}, texts.bad_noise(-0.1)),
+        ({"noise": float("nan")}, texts.bad_noise(float("nan"))),
+        ({"server_memory": "much"}, texts.bad_size("--server-memory", "much")),
+        ({"server_quota": "0GB"}, texts.bad_size("--server-quota", "0GB")),
+        ({"codec": "int8"}, texts.not_one_of("codec", "int8", "")),
+        ({"seed": -1}, texts.bad_seed(-1)),
+        ({"bucket_mb": 0}, texts.bad_bucket_mb(0.0)),
+        ({"threads": -2}, texts.bad_threads(-2)),
+        ({"heartbeat_limit": 0.1}, texts.out_of_range("heartbeat-limit", 0.1, 0.5, 3600, "seconds")),
         ({"address": "nowhere:port"}, "--address is 'nowhere:port'"),
-        ({"progress": "lively"}, "did you mean 'live'"),
+        ({"progress": "lively"}, texts.not_one_of("progress", "lively", texts.did_you_mean("live"))),
     ],
 )
 def test_what_cannot_work_is_named(values: dict[str, Any], text: str) -> None:
-    with pytest.raises(UsageError, match=text):
+    with pytest.raises(UsageError) as caught:
         from_mapping(values, origin="the test")
+    assert text in str(caught.value)
 
 
 def test_a_range_of_workers_is_two_settings() -> None:
@@ -123,8 +129,11 @@ def test_every_character_of_a_path_survives_the_file() -> None:
 
 
 def test_files_that_are_missing_or_no_toml_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"absent\.toml does not exist"):
-        read_toml(tmp_path / "absent.toml")
-    (tmp_path / "bad.toml").write_text("workers = = 3")
-    with pytest.raises(UsageError, match=r"bad\.toml is not TOML"):
-        read_toml(tmp_path / "bad.toml")
+    absent, bad = tmp_path / "absent.toml", tmp_path / "bad.toml"
+    with pytest.raises(UsageError) as caught:
+        read_toml(absent)
+    assert str(caught.value) == texts.config_missing(absent)
+    bad.write_text("workers = = 3")
+    with pytest.raises(UsageError) as caught:
+        read_toml(bad)
+    assert str(caught.value).startswith(texts.config_not_toml(bad, ValueError()))

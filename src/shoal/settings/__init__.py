@@ -1,1 +1,1 @@
-"""Settings that some strategies have, declared and checked beside each other; `job_config` puts them together."""
+"""Settings that only some strategies have: declared and checked here, put together by `job_config`."""

@@ -7,13 +7,14 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from shoal.errors import UsageError
+from shoal.settings import texts
 from shoal.settings.codec_settings import CodecSettings
 from shoal.settings.setting_checks import one_of
 from shoal.settings.strategy_settings import AllSettings, StrategyKind, StrategySettings
 
 SCHEDULES = ("auto", "ring", "tree", "double-tree", "halving-doubling", "hierarchical")
 CARRIERS = ("shoal", "gloo", "nccl", "mpi")
-REFUSED = ("schedule", "carrier")  # with a strategy that does not have them; the others do no harm there
+REFUSED = ("schedule", "carrier")  # by strategies without these settings; they ignore the other ones
 
 
 class AllReduceSettings(StrategySettings, frozen=True, kw_only=True, rename="kebab"):
@@ -22,12 +23,12 @@ class AllReduceSettings(StrategySettings, frozen=True, kw_only=True, rename="keb
     schedule: Annotated[
         str,
         Meta(
-            description="who sends what to whom: auto (as the measured links have it), ring, tree, double-tree, "
+            description="who sends what to whom: auto (chosen from measured links), ring, tree, double-tree, "
             "halving-doubling or hierarchical"
         ),
     ] = "auto"
     deterministic: Annotated[
-        bool, Meta(description="choose schedules by sizes alone, from a fixed table, and measure no link")
+        bool, Meta(description="choose schedules by size, from a fixed table, instead of measuring links")
     ] = False
     carrier: Annotated[
         str, Meta(description="what moves tensors: shoal (shared memory and TCP), or the library gloo, nccl or mpi")
@@ -40,22 +41,16 @@ class AllReduceSettings(StrategySettings, frozen=True, kw_only=True, rename="keb
         one_of("schedule", self.schedule, SCHEDULES)
         one_of("carrier", self.carrier, CARRIERS)
         if not 0 < self.bucket_mb <= 1024:
-            raise UsageError(f"--bucket-mb is {self.bucket_mb}; it should be above 0 and at most 1024")
+            raise UsageError(texts.bad_bucket_mb(self.bucket_mb))
 
     def check_together(self, job: AllSettings) -> None:
         codec = job.of(CodecSettings).codec
         if self.carrier != "shoal" and (self.schedule, codec) != ("auto", "identity"):
-            raise UsageError(
-                f"--schedule {self.schedule} and --codec {codec} do not go with --carrier {self.carrier}, which "
-                "has schedules of its own; leave them out, or take --carrier shoal"
-            )
+            raise UsageError(texts.carrier_has_own_schedules(self.carrier, self.schedule, codec))
 
     def check_unused(self, strategy: str) -> None:
         for name in (name for name in self.changed() if name in REFUSED):
-            raise UsageError(
-                f"{self.given(name)} does not go with --strategy {strategy}, where workers exchange nothing with each "
-                "other; leave it out, or take --strategy all-reduce"
-            )
+            raise UsageError(texts.workers_exchange_nothing(self.given(name), strategy))
 
 
 ALL_REDUCE = StrategyKind(

@@ -1,7 +1,7 @@
-"""Which codec encodes what crosses from host to host, as a user names it: NAME, or NAME:SETTING=VALUE,...
+"""Which codec encodes tensors that cross from host to host, as a user names it: NAME, or NAME:SETTING=VALUE,...
 
-Packages offer codecs by entry points, whose metadata is read here without importing anything. Not here: a codec's own
-settings, which it declares and checks itself (`codecs.codec`).
+Packages offer codecs by entry points. This module reads the metadata of entry points and imports no codec. Not here:
+the settings of a codec, which the codec declares and checks itself (`codecs.codec`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from shoal.errors import UsageError
+from shoal.settings import texts
 from shoal.settings.setting_checks import offered, one_of
 from shoal.settings.strategy_settings import StrategySettings
 
 CODECS = ("identity",)  # Shoal's own; installed packages may offer others
-CODEC_GROUP = "shoal.codecs"  # of the entry points by which they do
+CODEC_GROUP = "shoal.codecs"  # of the entry points by which packages offer codecs
 
 
 class CodecSettings(StrategySettings, frozen=True, kw_only=True, rename="kebab"):
@@ -24,7 +25,9 @@ class CodecSettings(StrategySettings, frozen=True, kw_only=True, rename="kebab")
 
     codec: Annotated[
         str,
-        Meta(description="how tensors cross hosts, to servers too: identity, or a codec of an installed package"),
+        Meta(
+            description="encoding of tensors between hosts, servers too: identity, or a codec of an installed package"
+        ),
     ] = "identity"
 
     def check_values(self) -> None:
@@ -33,17 +36,17 @@ class CodecSettings(StrategySettings, frozen=True, kw_only=True, rename="kebab")
 
 
 def codec_parts(text: str) -> tuple[str, dict[str, str]]:
-    """`int8:bits=4,seed=3` is the codec int8 and two settings, which the codec itself checks when it is made."""
+    """`int8:bits=4,seed=3` names the codec int8 and two settings. The codec checks its settings when it is made."""
     name, colon, rest = text.partition(":")
     settings: dict[str, str] = {}
     for part in rest.split(",") if colon else ():
         key, equals, value = (word.strip() for word in part.partition("="))
         if not equals or not key or key in settings:
-            raise UsageError(f"--codec is {text!r}; it should be NAME, or NAME:SETTING=VALUE,SETTING=VALUE,...")
+            raise UsageError(texts.bad_codec(text))
         settings[key] = value
     return name, settings
 
 
 def codecs_offered() -> dict[str, EntryPoint]:
-    """By name: codecs of packages that are installed beside Shoal."""
+    """Codecs of installed packages, by name."""
     return offered(CODEC_GROUP)

@@ -1,6 +1,6 @@
-"""Settings of the parameter-server strategy: what each may be, and which go together. Pure.
+"""Settings of the parameter-server strategy: which values each may have, and which settings go together. Pure.
 
-A mistake is a `UsageError` that names the setting, its value and the nearest that works.
+A mistake raises a `UsageError` that names the setting, its value and the nearest value that works.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from msgspec import Meta
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.manners import Manners
+from shoal.settings import texts
 from shoal.settings.codec_settings import CodecSettings
 from shoal.settings.setting_checks import MOST_LOCAL, one_of, size_of
 from shoal.settings.strategy_settings import AllSettings, StrategyKind, StrategySettings
@@ -27,12 +28,12 @@ class ParameterServerSettings(StrategySettings, frozen=True, kw_only=True, renam
     title: ClassVar[str] = "parameter servers"
 
     servers: Annotated[
-        str, Meta(description="parameter servers: how many to start, or HOST:PORT of a group that runs")
+        str, Meta(description="parameter servers: how many to start, or HOST:PORT of a group that is running")
     ] = ""
     servers_token: Annotated[
-        str, Meta(description="file with the token of that group, as `shoal servers start` names it")
+        str, Meta(description="file with the token of that group; `shoal servers start` prints its name")
     ] = ""
-    replicas: Annotated[int, Meta(description="servers that hold each parameter; one less of them may die at once")] = 1
+    replicas: Annotated[int, Meta(description="servers that hold each parameter; all but one may die at once")] = 1
     consistency: Annotated[
         str, Meta(description="synchronous (all workers' gradients make one update) or asynchronous (each its own)")
     ] = "synchronous"
@@ -40,38 +41,39 @@ class ParameterServerSettings(StrategySettings, frozen=True, kw_only=True, renam
         str, Meta(description="updates by which a worker may be ahead of the slowest; implies asynchronous")
     ] = ""
     staleness_scaling: Annotated[
-        str, Meta(description="what a late update is scaled down in: lr (the learning rate), gradient or none")
+        str, Meta(description="what to scale down in a late update: lr (the learning rate), gradient or none")
     ] = "lr"
     noise: Annotated[
         float, Meta(description="standard deviation of noise that each asynchronous push adds to its gradient")
     ] = 0.0
-    normalize: Annotated[bool, Meta(description="asynchronous pushes have their gradient scaled to norm 1")] = False
+    normalize: Annotated[bool, Meta(description="scale the gradient of each asynchronous push to norm 1")] = False
     server_memory: Annotated[
-        str, Meta(description="what each server may hold, such as 2GB; default 90% of what is free, divided evenly")
+        str,
+        Meta(description="memory of each server, such as 2GB; default an even share of 90% of the free memory"),
     ] = ""
     server_limit: Annotated[
         float, Meta(description="seconds of silence after which a parameter server counts as lost")
     ] = 1.5
     server_quota: Annotated[
         str,
-        Meta(description="what the job may hold on all servers, parameters and state, such as 4GB; default no limit"),
+        Meta(description="memory for the job's parameters and state on all servers, such as 4GB; default no limit"),
     ] = ""
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """A number of servers, or of updates, is the plainest way to write either in Python and TOML."""
+        """Numbers of servers and of updates become text; in Python and TOML a user writes them as integers."""
         texts = {name: str(given[name]) for name in ("servers", "staleness") if type(given.get(name)) is int}
         implied = {"consistency": "asynchronous"} if texts.get("staleness", given.get("staleness")) else {}
         return {**implied, **given, **texts}
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether all workers' gradients make one update."""
+        """Whether the gradients of all workers make one update together."""
         return self.consistency == "synchronous"
 
     @property
     def manners(self) -> Manners:
-        """Workers with servers connect to nobody else."""
+        """Workers connect to servers only, not to each other."""
         return Manners(every=1 if self.is_synchronous else None, updates_elsewhere=True, connects_workers=False)
 
     @property
@@ -86,7 +88,7 @@ class ParameterServerSettings(StrategySettings, frozen=True, kw_only=True, renam
 
     @property
     def server_group(self) -> Address | None:
-        """Where the group of servers is reached that runs already."""
+        """The address of a group of servers that is already running; None: the job starts its own servers."""
         if not self.servers or re.fullmatch(r"[0-9]{1,9}", self.servers):
             return None
         return parse_address(self.servers, named="--servers")
@@ -96,25 +98,19 @@ class ParameterServerSettings(StrategySettings, frozen=True, kw_only=True, renam
         one_of("staleness-scaling", self.staleness_scaling, SCALINGS)
         address = self.server_group
         if self.servers and address is None and not 1 <= self.server_count <= MOST_LOCAL:
-            raise UsageError(f"--servers is {self.servers}; one machine starts from 1 to {MOST_LOCAL}")
+            raise UsageError(texts.bad_server_count(self.servers, MOST_LOCAL))
         if address is not None and not address.port:
-            raise UsageError(
-                f"--servers is {self.servers!r}; it should be a number of servers to start (3), or HOST:PORT of a "
-                "group that runs, as `shoal servers start` prints it"
-            )
+            raise UsageError(texts.bad_servers(self.servers))
         if not 1 <= self.replicas <= MOST_LOCAL:
-            raise UsageError(f"--replicas is {self.replicas}; it should be from 1 to {MOST_LOCAL}")
+            raise UsageError(texts.out_of_range("replicas", self.replicas, 1, MOST_LOCAL))
         if self.staleness and (
             not re.fullmatch(r"[0-9]{1,10}", self.staleness) or int(self.staleness) > MOST_STALENESS
         ):
-            raise UsageError(
-                f"--staleness is {self.staleness!r}; it should be a whole number of updates, 0 or more: 0 lets no "
-                "worker ahead of another, and --consistency asynchronous without --staleness has no bound"
-            )
-        if not 0 <= self.noise <= 1e6:  # nan is not either
-            raise UsageError(f"--noise is {self.noise}; it should be a standard deviation of 0 (none) or more")
+            raise UsageError(texts.bad_staleness(self.staleness))
+        if not 0 <= self.noise <= 1e6:  # refuses nan too
+            raise UsageError(texts.bad_noise(self.noise))
         if not 1 <= self.server_limit <= 3600:
-            raise UsageError(f"--server-limit is {self.server_limit}; it should be from 1 to 3600 seconds")
+            raise UsageError(texts.out_of_range("server-limit", self.server_limit, 1, 3600, "seconds"))
         size_of(self.server_memory or "1B", named="--server-memory")
         size_of(self.server_quota or "1B", named="--server-quota")
 
@@ -124,54 +120,33 @@ class ParameterServerSettings(StrategySettings, frozen=True, kw_only=True, renam
 
     def _check_servers(self) -> None:
         if not self.servers:
-            raise UsageError(
-                "--strategy parameter-server has no servers: give --servers 2 to start two, or --servers HOST:PORT of "
-                "a group that `shoal servers start` runs; without servers, take --strategy all-reduce"
-            )
+            raise UsageError(texts.NO_SERVERS)
         if self.server_group is None:
             if self.replicas > self.server_count:
-                raise UsageError(
-                    f"--replicas is {self.replicas} of {self.servers} servers, and each parameter is on so many "
-                    f"different ones: give --servers {self.replicas} or more, or --replicas {self.server_count}"
-                )
-            self._refuse(("servers-token", "server-quota"), "a group that runs (--servers HOST:PORT)")
+                raise UsageError(texts.too_few_servers(self.replicas, self.server_count))
+            self._refuse(("servers-token", "server-quota"), texts.GROUP_THAT_RUNS)
             return
         if not self.servers_token:
-            raise UsageError(
-                f"--servers {self.servers} needs --servers-token FILE: the file that `shoal servers start` has named"
-            )
-        self._refuse(("server-memory", "replicas"), "servers of the job's own (--servers 2)")
+            raise UsageError(texts.no_servers_token(self.servers))
+        self._refuse(("server-memory", "replicas"), texts.SERVERS_OF_THE_JOB)
 
     def _check_consistency(self) -> None:
         if not self.is_synchronous:
             return
         if self.staleness:
-            raise UsageError(
-                f"--staleness {self.staleness} does not go with --consistency synchronous, where nobody is ever ahead; "
-                "leave one of them out"
-            )
+            raise UsageError(texts.nobody_is_ahead(self.staleness))
         if self.noise or self.normalize:
-            given = f"--noise {self.noise}" if self.noise else "--normalize"
-            raise UsageError(
-                f"{given} is for asynchronous pushes and does not go with --consistency synchronous; "
-                "take --consistency asynchronous"
-            )
+            raise UsageError(texts.for_asynchronous_pushes(self.given("noise" if self.noise else "normalize")))
 
-    def _refuse(self, names: tuple[str, ...], who: str) -> None:
+    def _refuse(self, names: tuple[str, ...], whose: str) -> None:
         for name in (name for name in names if name in self.changed()):
-            raise UsageError(f"{self.given(name)} is for {who}; with --servers {self.servers} leave it out")
+            raise UsageError(texts.for_other_servers(self.given(name), whose, self.servers))
 
     def check_unused(self, strategy: str) -> None:
-        for name in sorted(self.changed(), key=lambda name: name != "staleness"):  # which implies others
+        for name in sorted(self.changed(), key=lambda name: name != "staleness"):  # staleness implies others
             if name in ("noise", "normalize"):
-                raise UsageError(
-                    f"{self.given(name)} is for asynchronous pushes, and --strategy {strategy} has none; take "
-                    "--strategy parameter-server --servers 2 --consistency asynchronous"
-                )
-            raise UsageError(
-                f"{self.given(name)} is for --strategy parameter-server, and the strategy is {strategy}; add "
-                f"--strategy parameter-server, or leave --{name} out"
-            )
+                raise UsageError(texts.strategy_pushes_nothing(self.given(name), strategy))
+            raise UsageError(texts.for_parameter_servers(self.given(name), name, strategy))
 
 
 PARAMETER_SERVER = StrategyKind(

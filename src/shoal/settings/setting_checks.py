@@ -1,4 +1,4 @@
-"""What checks of settings have in common: names that are nearly right, names that packages offer, sizes."""
+"""What several checks of settings use: names that are nearly right, names that packages offer, sizes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib.metadata
 import re
 
 from shoal.errors import UsageError
+from shoal.settings import texts
 
 MOST_LOCAL = 256  # processes that one machine starts and watches
 UNITS = {"": 1, "B": 1} | {f"{letter}B": 1000 ** (power + 1) for power, letter in enumerate("KMGT")}
@@ -15,17 +16,17 @@ UNITS |= {f"{letter}iB": 1024 ** (power + 1) for power, letter in enumerate("KMG
 
 def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise UsageError(f"--{name} is {value!r}; {nearest(value, allowed)}")
+        raise UsageError(texts.not_one_of(name, value, nearest(value, allowed)))
 
 
 def nearest(name: str, known: tuple[str, ...]) -> str:
-    """'did you mean X?' where something is close, else the list of what there is."""
+    """'did you mean X?' if a known name is similar, otherwise the list of known names."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known)}"
+    return texts.did_you_mean(near[0]) if near else texts.there_is(known)
 
 
 def offered(group: str) -> dict[str, importlib.metadata.EntryPoint]:
-    """By name: what installed packages offer in this group of entry points. Reads metadata and imports nothing."""
+    """The entry points of installed packages in this group, by name. Reads metadata and imports nothing."""
     return {point.name: point for point in importlib.metadata.entry_points(group=group)}
 
 
@@ -34,5 +35,5 @@ def size_of(text: str, *, named: str) -> int:
     match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([A-Za-z]*)", text.strip())
     unit = {name.lower(): size for name, size in UNITS.items()}.get(match[2].lower()) if match else None
     if match is None or unit is None or float(match[1]) * unit < 1:
-        raise UsageError(f"{named} is {text!r}; it should be a size such as 2GB, 512MB or 1.5GiB")
+        raise UsageError(texts.bad_size(named, text))
     return int(float(match[1]) * unit)

@@ -1,8 +1,9 @@
 """Which strategies there are: Shoal's own, and those of installed packages.
 
-A package offers a strategy by an entry point in the group `shoal.strategies`, whose name is the strategy's and whose
-object is its `StrategyKind`. Nothing else is ever imported by a name that comes from a command line or from another
-process. Packages are asked only for names that Shoal itself does not have: reading their metadata takes time.
+A package offers a strategy by an entry point in the group `shoal.strategies`: the name of the entry point is the name
+of the strategy, and its object is the `StrategyKind`. A name from a command line or from another process never leads to
+any other import. This module reads the metadata of packages only for names that Shoal itself does not have, since
+reading takes time.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from shoal.errors import UsageError
+from shoal.settings import texts
 from shoal.settings.all_reduce_settings import ALL_REDUCE
 from shoal.settings.parameter_server_settings import PARAMETER_SERVER
 from shoal.settings.setting_checks import nearest, offered
@@ -22,26 +24,26 @@ _loaded: dict[str, StrategyKind] = {}  # of packages, by name
 
 
 def strategy_kind(name: str) -> StrategyKind:
-    """The strategy of that name. A UsageError lists what there is."""
+    """The strategy of that name. If there is none, raise a UsageError that lists the known names."""
     known = OWN.get(name) or _loaded.get(name)
     if known is not None:
         return known
     found = offered(STRATEGY_GROUP).get(name)
     if found is None:
-        raise UsageError(f"--strategy is {name!r}; {nearest(name, (*OWN, *offered(STRATEGY_GROUP)))}")
+        raise UsageError(texts.not_one_of("strategy", name, nearest(name, (*OWN, *offered(STRATEGY_GROUP)))))
     try:
         kind = found.load()
     except Exception as error:  # whatever the package's code raises
-        raise UsageError(f"the strategy {name!r} of {found.value} cannot be loaded: {error or repr(error)}") from error
+        raise UsageError(texts.strategy_fails_to_load(name, found.value, error)) from error
     if not isinstance(kind, StrategyKind) or kind.name != name:
-        raise UsageError(f"{found.value}, which is offered as the strategy {name!r}, is no StrategyKind of that name")
+        raise UsageError(texts.no_strategy_kind(name, found.value))
     _check_names(kind)
     _loaded[name] = kind
     return kind
 
 
 def kinds_beside_own() -> list[StrategyKind]:
-    """What installed packages offer. One that cannot be used is left out: who names it learns why."""
+    """Strategies of installed packages. Leaves out those that cannot be loaded; `strategy_kind` says why."""
     found = []
     for name in offered(STRATEGY_GROUP):
         if name not in OWN:
@@ -53,7 +55,7 @@ def kinds_beside_own() -> list[StrategyKind]:
 
 
 def settings_of(kinds: Iterable[StrategyKind]) -> tuple[type[StrategySettings], ...]:
-    """All their settings, each kind once."""
+    """The settings of all these strategies, each kind of settings once."""
     return tuple(dict.fromkeys(settings for kind in kinds for settings in kind.all_settings))
 
 
@@ -62,7 +64,4 @@ def _check_names(kind: StrategyKind) -> None:
     for settings in kind.all_settings:
         for name in settings.names():
             if taken.setdefault(name, settings) is not settings:
-                raise UsageError(
-                    f"the strategy {kind.name!r} has a setting {name!r}, which {taken[name].__name__} has too; give "
-                    "the setting another name, or share those settings"
-                )
+                raise UsageError(texts.setting_taken(kind.name, name, taken[name].__name__))

@@ -1,7 +1,7 @@
-"""What a strategy declares about itself without being loaded: its name, its settings, its manners. The interface.
+"""The interface by which a strategy declares its name, its settings and its manners without being loaded.
 
-Launcher, command line and coordinator know a strategy by this alone, so that none of them waits for torch. Not here:
-which strategies there are (`strategy_kinds`), and what each does (`strategies`).
+The launcher, the command line and the coordinator know a strategy by this declaration only, so that none of them
+imports torch. Not here: which strategies there are (`strategy_kinds`), and what each does (`strategies`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import msgspec
 
 from shoal.errors import UsageError
 from shoal.manners import Manners
+from shoal.settings import texts
 
 Kind = TypeVar("Kind", bound="StrategySettings")
 
@@ -21,65 +22,65 @@ class AllSettings(Protocol):
     """All settings of one job."""
 
     def of(self, kind: type[Kind]) -> Kind:
-        """Those of one kind."""
+        """The settings of one kind."""
         ...
 
 
 class StrategySettings(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """Settings that some strategies have. Each field has a default, and a description for `--help`.
 
-    A mistake is a `UsageError` that names the setting, its value and the nearest that works. No two kinds of settings
-    have a name in common: users type it without saying whose it is.
+    A mistake raises a `UsageError` that names the setting, its value and the nearest value that works. No two kinds of
+    settings have a name in common, since users type the name of a setting without the name of its kind.
     """
 
-    title: ClassVar[str] = ""  # of their group in `--help`
+    title: ClassVar[str] = ""  # of this group of options in `--help`
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """As the command line and files have them."""
+        """The names of these settings on the command line and in files."""
         return cls.__struct_encode_fields__
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """What was given, by name, with numbers as text where a setting is text, and with what it implies."""
+        """The given settings by name, numbers as text where the setting is text, and the settings they imply."""
         return given
 
     @property
     def manners(self) -> Manners:
-        """What a strategy with these settings is like. Asked of a strategy's own settings alone."""
+        """The manners of a strategy with these settings. Only a strategy's own settings are asked, not shared ones."""
         return Manners()
 
     def check_values(self) -> None:
         """Raise for a value that no job could have."""
 
     def check_together(self, job: AllSettings) -> None:
-        """Raise for settings that do not go together, where the job's strategy has these."""
+        """Raise for settings that do not go together. Called if the job's strategy has settings of this kind."""
 
     def check_unused(self, strategy: str) -> None:
-        """Raise where one of these is set, and the job's strategy does not have them."""
+        """Raise if one of these settings is changed. Called if the job's strategy has no settings of this kind."""
         for name in self.changed():
-            raise UsageError(f"{self.given(name)} is for another strategy than {strategy}; leave --{name} out")
+            raise UsageError(texts.for_another_strategy(self.given(name), name, strategy))
 
     def changed(self) -> list[str]:
-        """Names of those that are not as they usually are."""
+        """Names of the settings that differ from their defaults."""
         usual = type(self)()
         pairs = zip(self.__struct_fields__, self.names(), strict=True)
         return [name for field, name in pairs if getattr(self, field) != getattr(usual, field)]
 
     def given(self, name: str) -> str:
-        """A setting as one writes it on a command line."""
+        """A setting with its value, as a user writes it on a command line."""
         value = getattr(self, name.replace("-", "_"))
         return f"--{name}" if value is True else f"--{name} {value}"
 
 
 @dataclass(frozen=True)
 class StrategyKind:
-    """A strategy as a package offers it, and as Shoal has its own."""
+    """The declaration of one strategy: one of Shoal's own, or one that a package offers."""
 
     name: str  # as in `--strategy`
-    settings: type[StrategySettings]  # its own, which say its manners
-    maker: str  # MODULE:FUNCTION that makes one, a `strategies.choosing.Maker`; only workers import it
-    shares: tuple[type[StrategySettings], ...] = ()  # settings that it has in common with other strategies
+    settings: type[StrategySettings]  # settings of this strategy alone; they say its manners
+    maker: str  # MODULE:FUNCTION that makes the strategy, a `strategies.choosing.Maker`; only workers import it
+    shares: tuple[type[StrategySettings], ...] = ()  # settings that this strategy shares with others
 
     @property
     def all_settings(self) -> tuple[type[StrategySettings], ...]:

@@ -15,6 +15,7 @@ from shoal.errors import UsageError
 from shoal.job_config import JobConfig
 from shoal.launching import texts
 from shoal.launching.settings import merge
+from shoal.settings import texts as setting_texts
 from shoal.settings.strategy_kinds import OWN, settings_of
 
 # option strings and default, in the order of --help
@@ -128,25 +129,31 @@ def test_values_arrive_typed(arguments: tuple[str, ...], name: str, value: objec
         (("-n", "2", "--workers", "3", "train.py"), cli_texts.given_twice("workers", 2, 3)),
         (("--seed", "1", "--seed", "2", "train.py"), cli_texts.given_twice("seed", 1, 2)),
         (("--sync-batchnorm", "--no-sync-batchnorm", "train.py"), cli_texts.switched_on_and_off("sync-batchnorm")),
-        (("-n", "two", "train.py"), "--workers is 'two'; it should be a number, or MIN:MAX such as 2:8"),
-        (("-n", "8:2", "train.py"), "--min-workers is 8 of 2 workers"),
+        (("-n", "two", "train.py"), setting_texts.bad_workers_range("two")),
+        (("-n", "8:2", "train.py"), setting_texts.bad_min_workers(8, 2)),
         (("-n", "2:8", "--min-workers", "3", "train.py"), texts.two_minimums("the command line", "2:8")),
         (("--spares", "few", "train.py"), cli_texts.wrong_kind("spares", "few", "a whole number")),
         (("--bucket-mb", "x", "train.py"), cli_texts.wrong_kind("bucket-mb", "x", "a number")),
-        (("-n", "0", "train.py"), "--workers is 0; a job needs at least 1"),
-        (("-n", "-1", "train.py"), "--workers is -1; a job needs at least 1"),
+        (("-n", "0", "train.py"), setting_texts.bad_workers(0, 10_000)),
+        (("-n", "-1", "train.py"), setting_texts.bad_workers(-1, 10_000)),
         (("--schedule", "rings", "train.py"), "did you mean 'ring'?"),
         (("--carrier", "glo", "train.py"), "did you mean 'gloo'?"),
-        (("--carrier", "mpi", "--schedule", "ring", "train.py"), "do not go with --carrier mpi"),
+        (
+            ("--carrier", "mpi", "--schedule", "ring", "train.py"),
+            setting_texts.carrier_has_own_schedules("mpi", "ring", "identity"),
+        ),
         (("--address", "nowhere:port", "train.py"), "HOST:PORT"),
-        (("--checkpoint-every", "30 s", "train.py"), "a number of steps (200), seconds (30s), end or never"),
-        (("--checkpoint-every", "0", "train.py"), "--checkpoint-every is '0'"),
-        (("--keep-checkpoints", "0", "train.py"), "--keep-checkpoints is 0; it should be from 1"),
+        (("--checkpoint-every", "30 s", "train.py"), setting_texts.bad_checkpoint_every("30 s")),
+        (("--checkpoint-every", "0", "train.py"), setting_texts.bad_checkpoint_every("0")),
+        (("--keep-checkpoints", "0", "train.py"), setting_texts.out_of_range("keep-checkpoints", 0, 1, 1_000_000)),
         (("--keep", "2", "train.py"), "there is no option --keep;"),
         (("--resume", "missing"), texts.no_run("missing", "")),
-        (("--strategy", "parameter-server", "train.py"), "has no servers: give --servers 2"),
-        (("--servers", "2", "train.py"), "--servers 2 is for --strategy parameter-server"),
-        (("--strategy", "parameter-server", "--servers=2", "--staleness=-1", "train.py"), "--staleness is '-1'"),
+        (("--strategy", "parameter-server", "train.py"), setting_texts.NO_SERVERS),
+        (("--servers", "2", "train.py"), setting_texts.for_parameter_servers("--servers 2", "servers", "all-reduce")),
+        (
+            ("--strategy", "parameter-server", "--servers=2", "--staleness=-1", "train.py"),
+            setting_texts.bad_staleness("-1"),
+        ),
         (("-n",), "-n/--workers"),
         ((), cli_texts.no_script(USAGE)),
         (("-n", "2"), cli_texts.no_script(USAGE)),
@@ -205,9 +212,9 @@ def test_command_line_beats_the_file_and_the_file_the_defaults(tmp_path: Path) -
     ("text", "words"),
     [
         ("worker = 3\n", "did you mean 'workers'?"),
-        ("workers = 'many'\n", "--workers is 'many'; it should be a number, or MIN:MAX such as 2:8"),
+        ("workers = 'many'\n", setting_texts.bad_workers_range("many")),
         ("seed = 'many'\n", "job.toml"),
-        ("workers = 0\n", "--workers is 0"),
+        ("workers = 0\n", setting_texts.bad_workers(0, 10_000)),
         ("workers = \n", "is not TOML"),
     ],
 )

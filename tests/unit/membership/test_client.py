@@ -108,6 +108,10 @@ def test_a_broken_connection_is_made_again_and_the_generation_goes_on(pair: Pair
 
 def test_a_coordinator_that_is_away_for_a_while_is_found_again(pair: Pair) -> None:
     pair.coordinator.go_away()
+    limit = time.monotonic() + PATIENCE
+    while pair.client._line._connection is not None:  # what a connection takes before it is known to be gone is lost
+        assert time.monotonic() < limit
+        time.sleep(0.01)
     pair.client.report(Advised(worker=0, text="said while it was away"))
     time.sleep(0.3)  # a few tries fail
     pair.coordinator.listen()

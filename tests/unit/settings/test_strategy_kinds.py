@@ -12,6 +12,7 @@ from shoal.cli.options import config_from
 from shoal.errors import UsageError
 from shoal.job_config import from_mapping, from_toml
 from shoal.launching.settings import merge
+from shoal.settings import texts
 from shoal.settings.all_reduce_settings import AllReduceSettings
 from shoal.settings.strategy_kinds import OWN, kinds_beside_own, strategy_kind
 from support.local_steps_settings import LOCAL_STEPS, LocalStepsSettings
@@ -69,11 +70,17 @@ def test_a_job_that_goes_on_with_another_strategy_leaves_them_behind() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("gossip", "--strategy is 'gossip'; there is all-reduce, parameter-server, local-steps, odd, gone, other"),
-        ("local-step", "did you mean 'local-steps'"),
-        ("odd", "offered as the strategy 'odd', is no StrategyKind of that name"),
-        ("other", "is no StrategyKind of that name"),
-        ("gone", "the strategy 'gone' of nowhere.at.all:KIND cannot be loaded: No module named 'nowhere'"),
+        (
+            "gossip",
+            texts.not_one_of("strategy", "gossip", texts.there_is([*OWN, "local-steps", "odd", "gone", "other"])),
+        ),
+        ("local-step", texts.not_one_of("strategy", "local-step", texts.did_you_mean("local-steps"))),
+        ("odd", texts.no_strategy_kind("odd", "pathlib:Path")),
+        ("other", texts.no_strategy_kind("other", "support.local_steps_settings:LOCAL_STEPS")),
+        (
+            "gone",
+            texts.strategy_fails_to_load("gone", "nowhere.at.all:KIND", ImportError("No module named 'nowhere'")),
+        ),
     ],
 )
 def test_a_strategy_that_cannot_be_used_says_why(name: str, words: str) -> None:
@@ -91,5 +98,6 @@ def test_a_setting_has_one_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "TAKEN = StrategyKind(name='taken', settings=Taken, maker='nowhere:make')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    with pytest.raises(UsageError, match="'taken' has a setting 'schedule', which AllReduceSettings has too"):
+    with pytest.raises(UsageError) as caught:
         strategy_kind("taken")
+    assert str(caught.value) == texts.setting_taken("taken", "schedule", "AllReduceSettings")

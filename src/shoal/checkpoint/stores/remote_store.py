@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 class RemoteStore(Store):
     def __init__(self, url: str, patience: float = PATIENCE) -> None:
-        self.place = re.sub(r"//[^/@]*@", "//", url)  # without a user name and password
+        self.place = _public(url)
         self._patience = patience
         self._fs, root = _open_filesystem(url, patience)
         self._root = root.rstrip("/")
@@ -163,6 +163,11 @@ class RemoteStore(Store):
         return "/".join((self._root, *checked_parts(name)))
 
 
+def _public(url: str) -> str:
+    """The URL without a user name and password."""
+    return re.sub(r"//[^/@]*@", "//", url)
+
+
 def _open_filesystem(url: str, patience: float) -> tuple[Any, str]:
     scheme = url.partition("://")[0]
     options: dict[str, Any] = {}
@@ -175,7 +180,7 @@ def _open_filesystem(url: str, patience: float) -> tuple[Any, str]:
         what = "install shoal[s3]" if options else str(error)
         raise UsageError(texts.no_package(scheme, what)) from None
     except Exception as error:
-        raise UsageError(texts.no_store(url, error)) from None
+        raise UsageError(texts.no_store(_public(url), str(error).replace(url, _public(url)))) from None
     if options:
         filesystem.retries = 1  # s3fs's own retries would multiply those of the client below it
     return filesystem, root

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from shoal.errors import ServerRefused
+from shoal.parameters import texts
 
 
 class MemoryBudget:
@@ -23,12 +24,8 @@ class MemoryBudget:
             return
         held = self._held() - instead_of
         if held + wanted > self.limit:
-            raise ServerRefused(
-                f"server {self._server} has no room for {what}: it takes {_mebibytes(wanted)} and the server holds "
-                f"{_mebibytes(held)} of the {_mebibytes(self.limit)} that it may; start more servers, give them more "
-                "(--server-memory), or use fewer replicas",
-                kind="memory",
-            )
+            reason = texts.no_room(self._server, what, wanted=wanted, held=held, limit=self.limit)
+            raise ServerRefused(reason, kind="memory")
 
 
 class Usage(Protocol):
@@ -59,15 +56,7 @@ class SpaceBudget:
     def check_staged(self, size: int, staged: int, what: str) -> None:
         """Refuses `what`, which takes `size` bytes besides the `staged` ones. What was promised needs no more room."""
         if self._quota and staged + size > self._quota:
-            raise ServerRefused(
-                f"job {self._job} would have {staged + size} bytes of pushes staged on this server; that is over its "
-                f"quota of {self._quota} bytes: raise --server-quota",
-                kind="quota",
-            )
+            raise ServerRefused(texts.staged_over_quota(self._job, staged + size, self._quota), kind="quota")
         promised = max(0, self._usage.claimed_bytes - self._usage.held_bytes)
         if size > promised:
             self._budget.check(size, what, instead_of=promised)
-
-
-def _mebibytes(size: int) -> str:
-    return f"{size / (1 << 20):.1f} MiB"

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 import msgspec
 
 from shoal.errors import UsageError
+from shoal.parameters import texts
 from shoal.wire.parameter_messages import MOST_BLOCKS
 from shoal.wire.tables import TableSpec, TensorSpec
 
@@ -65,10 +66,7 @@ def item_bytes(tensor: TensorSpec) -> int:
     try:
         return ITEM_BYTES[tensor.dtype]
     except KeyError:
-        raise UsageError(
-            f"a parameter server cannot hold {tensor.name}: its dtype is {tensor.dtype}, and servers know "
-            f"{', '.join(ITEM_BYTES)}; use one of these, or --strategy all-reduce"
-        ) from None
+        raise UsageError(texts.bad_dtype(tensor.name, tensor.dtype, ITEM_BYTES)) from None
 
 
 @functools.lru_cache(maxsize=16)
@@ -98,18 +96,16 @@ def _cut(tensors: tuple[TensorSpec, ...], block_bytes: int) -> tuple[Block, ...]
 def check_cut(table: TableSpec) -> None:
     """`UsageError`: it cannot be cut, or not without too many blocks. Nothing is cut for that."""
     if table.block_bytes < GRAIN or table.block_bytes % GRAIN:
-        raise UsageError(f"blocks of {table.block_bytes} bytes: a multiple of {GRAIN} is needed")
+        raise UsageError(texts.bad_block_size(table.block_bytes, GRAIN))
     if (size := table_bytes(table.tensors)) > LARGEST_TABLE:
-        raise UsageError(f"a table of {size} bytes; parameter servers hold at most {LARGEST_TABLE}")
+        raise UsageError(texts.table_too_large(size, LARGEST_TABLE))
     count = sum(
         -(-math.prod(tensor.shape) // (table.block_bytes // item_bytes(tensor)))  # rounded up
         for tensor in table.tensors
     )
     if count > MOST_BLOCKS:
-        raise UsageError(
-            f"a table of {size} bytes in {count} blocks of {table.block_bytes} bytes or less; at most {MOST_BLOCKS} "
-            f"are possible: cut it into blocks of {block_bytes_for(size)} bytes"
-        )
+        better = block_bytes_for(size)
+        raise UsageError(texts.too_many_blocks(size, count, table.block_bytes, most=MOST_BLOCKS, better=better))
 
 
 def blocks_of(table: TableSpec) -> tuple[Block, ...]:

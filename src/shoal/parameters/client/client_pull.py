@@ -15,6 +15,7 @@ import torch
 
 from shoal.codecs.codec import Leg
 from shoal.errors import UsageError, WireError
+from shoal.parameters import texts
 from shoal.parameters.blocks import large_copy
 from shoal.parameters.blocks.block_codec import BlockCodec
 from shoal.parameters.blocks.byte_views import bytes_of, torch_type
@@ -120,8 +121,8 @@ class IncomingPull(Asking):
         number = layout.names.get(name)
         spec = None if number is None else layout.table.tensors[number]
         if spec is None or tuple(into.shape) != spec.shape or into.dtype != torch_type(spec.dtype):
-            wanted = "nothing of that name" if spec is None else f"{spec.dtype} of shape {spec.shape}"
-            raise UsageError(f"{name} is {into.dtype} of shape {tuple(into.shape)}; the servers have {wanted}")
+            wanted = texts.NOT_THERE if spec is None else texts.tensor_kind(spec.dtype, spec.shape)
+            raise UsageError(texts.target_differs(name, texts.tensor_kind(into.dtype, tuple(into.shape)), wanted))
         return into.data.reshape(-1)  # a copy where it is not contiguous
 
     def _found(self, name: str) -> list[tuple[Stretch, _Source]] | None:

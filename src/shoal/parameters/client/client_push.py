@@ -16,6 +16,7 @@ import torch
 
 from shoal.codecs.codec import Leg
 from shoal.errors import ShoalError, UsageError
+from shoal.parameters import texts
 from shoal.parameters.blocks import large_copy
 from shoal.parameters.blocks.block_codec import BlockCodec, joined_blocks
 from shoal.parameters.blocks.byte_views import torch_type
@@ -165,7 +166,7 @@ class OutgoingPush(Staging):
         """
         number = self.layout.names.get(name)
         if number is None:
-            raise UsageError(f"{name!r} is not in the table that was defined; it has {len(self.layout.names)} tensors")
+            raise UsageError(texts.not_in_the_table(name, len(self.layout.names)))
         flat = self._flat(number, gradient)
         with self.core.thread.changed:
             if name not in self._missing:
@@ -224,13 +225,10 @@ class OutgoingPush(Staging):
     def _flat(self, number: int, gradient: torch.Tensor) -> torch.Tensor:
         spec = self.layout.table.tensors[number]
         if tuple(gradient.shape) != spec.shape or gradient.dtype != torch_type(spec.dtype):
-            raise UsageError(
-                f"the gradient of {spec.name} is {str(gradient.dtype).removeprefix('torch.')} of shape "
-                f"{tuple(gradient.shape)}; the parameter is {spec.dtype} of shape {spec.shape}: a parameter server "
-                f"takes gradients of the same dtype and shape"
-            )
+            given = texts.tensor_kind(str(gradient.dtype).removeprefix("torch."), tuple(gradient.shape))
+            raise UsageError(texts.gradient_differs(spec.name, given, texts.tensor_kind(spec.dtype, spec.shape)))
         if gradient.layout != torch.strided:
-            raise UsageError(f"the gradient of {spec.name} is sparse; a parameter server takes dense ones")
+            raise UsageError(texts.sparse_gradient(spec.name))
         return gradient.detach().reshape(-1)  # copies what is not contiguous
 
     def _far_blocks(self, number: int) -> tuple[Block, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import torch
 
 from shoal.errors import UsageError, WireError
+from shoal.parameters import texts
 from shoal.parameters.blocks.block_state import TensorJoin, cut, pack, unpack
 from shoal.parameters.blocks.byte_views import bytes_of, tensor_over
 from shoal.parameters.blocks.table_blocks import blocks_of
@@ -31,8 +32,8 @@ def parcels_of(
     for spec in table.tensors:
         given = tensors.get(spec.name)
         if given is None or tuple(given.shape) != spec.shape:
-            shape = "nothing" if given is None else f"shape {tuple(given.shape)}"
-            raise UsageError(f"values for {spec.name}: {shape} was given; the table says shape {spec.shape}")
+            shape = None if given is None else tuple(given.shape)
+            raise UsageError(texts.values_differ(spec.name, shape, spec.shape))
     here = {spec.name: tensors[spec.name].detach().cpu() for spec in table.tensors}
     blocks = blocks_of(table)
     parcels = {}

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from shoal.errors import AddressUnavailable, UsageError
+from shoal.parameters import texts
 from shoal.parameters.connections.connection import Connection, Hearer
 from shoal.parameters.connections.switchboard import Switchboard
 from shoal.transport.connection import listening
@@ -86,11 +87,9 @@ class Doorway:
 
 def _listen(address: Address) -> socket.socket:
     if not address.host:
-        raise UsageError("no host to listen on is given; 127.0.0.1 is this machine alone")
+        raise UsageError(texts.NO_HOST)
     try:
         listener = listening.listen(address, BACKLOG)
     except OSError as error:
-        raise AddressUnavailable(
-            f"cannot listen on {address}: {error.strerror}; choose another address or port"
-        ) from None
+        raise AddressUnavailable(texts.cannot_listen(address, error.strerror)) from None
     return listener

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shoal.errors import AddressUnavailable, UsageError
+from shoal.parameters import texts
 from shoal.parameters.connections.doorway import Doorway
 from shoal.parameters.connections.purposes import KEEPER_PURPOSE, keeper_job_purpose
 from shoal.parameters.connections.switchboard import Switchboard
@@ -46,7 +47,7 @@ class Keeper:
 
     def __init__(self, config: KeeperConfig, on_event: Callable[[GroupEvent], None]) -> None:
         if not config.token:
-            raise UsageError("a server group needs a token; see --token-file")
+            raise UsageError(texts.NO_TOKEN)
         group = ServerGroup(GroupSettings(config.expected, config.replicas))
         for space in config.spaces:
             group.open(space)
@@ -127,4 +128,4 @@ def _door(listen: Address, keys: Callable[[], list[Key]], desk: KeeperDesk) -> D
     try:
         return Doorway(listen, keys, desk)
     except AddressUnavailable as error:
-        raise AddressUnavailable(f"the servers' keeper {error}") from None
+        raise AddressUnavailable(texts.keeper_unavailable(error)) from None

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from shoal.errors import AddressUnavailable, Refused, WireError
+from shoal.parameters import texts
 from shoal.parameters.connections.purposes import KEEPER_PURPOSE
 from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.transport.connection.handshake import Key
@@ -102,7 +103,4 @@ class KeeperClient:
             return action()
         except OSError as error:
             reason = "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
-            raise AddressUnavailable(
-                f"no keeper of a server group can be reached at {self._address}: {reason}; "
-                "see `shoal servers start` for its address"
-            ) from None
+            raise AddressUnavailable(texts.keeper_unreached(self._address, reason)) from None

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from shoal.errors import Refused, UsageError
+from shoal.parameters import texts
 from shoal.parameters.keeper.group_events import GroupEvent, MapMade, ServerJoined, ServerLost, ServerRemoved
 from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.values import Departure, Server, ServerMap
@@ -30,11 +31,9 @@ class GroupSettings:
 
     def __post_init__(self) -> None:
         if self.expected < 1:
-            raise UsageError(f"a group of {self.expected} servers: at least 1 is needed")
+            raise UsageError(texts.no_servers(self.expected))
         if not 1 <= self.replicas <= self.expected:
-            raise UsageError(
-                f"{self.replicas} replicas on {self.expected} servers: from 1 to {self.expected} are possible"
-            )
+            raise UsageError(texts.bad_replicas(self.replicas, self.expected))
 
 
 @dataclass

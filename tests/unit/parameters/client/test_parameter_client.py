@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from shoal.errors import Aborted, ExchangeFailed, MeetingCalled, Refused, ServerRefused, ServersLost, UsageError
+from shoal.parameters import texts
 from shoal.parameters.client import client_servers
 from shoal.parameters.client.parameter_client import (
     ClientConfig,
@@ -140,10 +141,13 @@ def test_gradients_that_lie_strangely_are_taken_and_wrong_ones_are_refused_by_na
         strange = torch.ones(17, 2000).t()
         outgoing.put("weight", strange, scale=2.0)
         outgoing.put("bias", torch.ones(34)[::2])
-        with pytest.raises(UsageError, match="gradient of half is float32"):
+        with pytest.raises(UsageError) as caught:
             outgoing.put("half", torch.ones(129, 33))
-        with pytest.raises(UsageError, match="'elsewhere' is not in the table"):
+        given, half = (texts.tensor_kind(dtype, (129, 33)) for dtype in ("float32", "bfloat16"))
+        assert str(caught.value) == texts.gradient_differs("half", given, half)
+        with pytest.raises(UsageError) as caught:
             outgoing.put("elsewhere", torch.ones(1))
+        assert str(caught.value) == texts.not_in_the_table("elsewhere", len(tensors(0)))
         committed = client.commit(outgoing, TERMS)
         expected = tensors(0)
         expected["weight"] -= 1.0

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from shoal.errors import AddressUnavailable, UsageError
+from shoal.parameters import texts
 from shoal.parameters.connections.connection import Connection
 from shoal.parameters.connections.doorway import Doorway
 from shoal.parameters.connections.purposes import job_purpose
@@ -131,8 +132,9 @@ def test_a_process_without_a_descriptor_waits_for_one_and_does_not_turn_in_circl
 def test_an_address_that_cannot_be_listened_on_is_named() -> None:
     with pytest.raises(AddressUnavailable, match=r"192\.0\.2\.1"):
         Doorway(Address("192.0.2.1", 0), list, Ear())
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError) as caught:
         Doorway(Address("", 0), list, Ear())
+    assert str(caught.value) == texts.NO_HOST
 
 
 def test_others_are_told_a_name_where_every_address_is_listened_on() -> None:

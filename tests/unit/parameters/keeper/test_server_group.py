@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import Refused, UsageError
+from shoal.parameters import texts
 from shoal.parameters.keeper.group_events import GroupEvent, MapMade, ServerJoined, ServerLost, ServerRemoved
 from shoal.parameters.keeper.server_group import KEPT_DEPARTURES, GroupSettings, ServerGroup
 from shoal.parameters.keeper.space_terms import SpaceTerms
@@ -184,8 +185,9 @@ def test_removals_that_cannot_be_are_refused_with_figures() -> None:
 
 @pytest.mark.parametrize(("expected", "replicas"), [(0, 1), (2, 3), (2, 0)])
 def test_groups_that_cannot_be_are_refused(expected: int, replicas: int) -> None:
-    with pytest.raises(UsageError, match="servers"):
+    with pytest.raises(UsageError) as caught:
         GroupSettings(expected, replicas)
+    assert str(caught.value) == (texts.bad_replicas(replicas, expected) if expected else texts.no_servers(expected))
 
 
 def test_job_names_belong_to_one_token() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shoal.codecs.registry import codec_by_name
 from shoal.errors import ServerRefused, UsageError
+from shoal.parameters import texts
 from shoal.parameters.blocks.block_codec import BlockCodec
 from shoal.parameters.ledger.effects import Begun
 from shoal.parameters.ledger.sequencer import Sequencer
@@ -34,11 +35,7 @@ class JobCodecs:
             try:
                 codec = codec_by_name(text)
             except UsageError as error:
-                raise ServerRefused(
-                    f"server {self._server} cannot decode what workers send: {error}; install the codec's package "
-                    "where the servers run too, or leave --codec out",
-                    kind="bad-request",
-                ) from None
+                raise ServerRefused(texts.codec_unknown(self._server, error), kind="bad-request") from None
             self._made[text] = BlockCodec(table, text, codec)
         return self._made[text]
 

@@ -18,6 +18,7 @@ from functools import partial
 import msgspec
 
 from shoal.errors import ServerRefused, ServerUnfit
+from shoal.parameters import texts
 from shoal.parameters.blocks.memory_budget import SpaceBudget
 from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.parameters.ledger.effects import Begun, Drop, Ended, Replace, Update
@@ -86,10 +87,7 @@ class Space:
         that others have defined."""
         if self.state.table is not None:
             if self.state.table.digest != table.digest:
-                raise ServerRefused(
-                    f"job {self.job} has another table already: workers must have the same models and optimizers",
-                    kind="table",
-                )
+                raise ServerRefused(texts.another_table(self.job), kind="table")
             return True
         if self._laying is not None:
             return False
@@ -114,12 +112,8 @@ class Space:
     def _check_quota(self, table: TableSpec, servers: ServerMap) -> None:
         needed = whole_bytes(table) * min(servers.replicas, len(servers.servers))
         if self.terms.quota and needed > self.terms.quota:
-            raise ServerRefused(
-                f"job {self.job} needs {needed} bytes on the servers for parameters and optimizers' state, "
-                f"{servers.replicas} replicas included; its quota is {self.terms.quota}: raise --server-quota, "
-                "or use fewer replicas or an optimizer with less state",
-                kind="quota",
-            )
+            reason = texts.over_quota(self.job, needed, servers.replicas, self.terms.quota)
+            raise ServerRefused(reason, kind="quota")
 
     # What other servers say
 

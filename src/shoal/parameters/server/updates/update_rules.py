@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from shoal.errors import ServerRefused, UsageError
+from shoal.parameters import texts
 from shoal.parameters.blocks.table_blocks import blocks_of, check_cut, item_bytes
 from shoal.wire.tables import Number, PushTerms, TableSpec
 
@@ -79,19 +80,15 @@ def check_rule(name: str) -> Rule:
     if name in RULES:
         return RULES[name]
     why = _WHY_NOT.get(name, "it is not one of torch.optim that treats every element by itself")
-    raise ServerRefused(
-        f"optimizer {name} cannot run in parts on parameter servers: {why}; use one of {', '.join(RULES)}, "
-        "or --strategy all-reduce",
-        kind="rule",
-    )
+    raise ServerRefused(texts.optimizer_not_in_parts(name, why, RULES), kind="rule")
 
 
 def check_table(table: TableSpec) -> None:
     """Refuses a table whose tensors or rules a server cannot hold. Takes no memory for any of it."""
     if table.kind != "dense":
-        raise ServerRefused(f"a table of kind {table.kind!r}: this server knows dense ones only", kind="table")
+        raise ServerRefused(texts.not_dense(table.kind), kind="table")
     if (count := sum(len(rule.groups) for rule in table.rules)) > MOST_GROUPS:
-        raise ServerRefused(f"optimizers with {count} groups; servers know at most {MOST_GROUPS}", kind="table")
+        raise ServerRefused(texts.too_many_groups(count, MOST_GROUPS), kind="table")
     for number, rule in enumerate(table.rules):
         check_rule(rule.name)
         for group in rule.groups:
@@ -100,13 +97,9 @@ def check_table(table: TableSpec) -> None:
     for tensor in table.tensors:
         rules = table.rules
         if not (0 <= tensor.optimizer < len(rules) and 0 <= tensor.group < len(rules[tensor.optimizer].groups)):
-            raise ServerRefused(
-                f"{tensor.name} belongs to group {tensor.group} of optimizer {tensor.optimizer}, which the table does "
-                "not have",
-                kind="table",
-            )
+            raise ServerRefused(texts.group_missing(tensor.name, tensor.group, tensor.optimizer), kind="table")
         if any(length < 0 for length in tensor.shape):
-            raise ServerRefused(f"{tensor.name} has the shape {tensor.shape}", kind="table")
+            raise ServerRefused(texts.negative_shape(tensor.name, tensor.shape), kind="table")
     try:
         check_cut(table)
     except UsageError as error:
@@ -202,11 +195,7 @@ def _check_values(name: str, number: int, values: Mapping[str, Number]) -> None:
     defaults = _defaults(name)
     for key, value in values.items():
         if key in _REFUSED_FLAGS and value:
-            raise ServerRefused(
-                f"optimizer {number + 1} ({name}) has {key}=True, which is for graphs of one process: parameter "
-                f"servers run without; leave {key} out, or use --strategy all-reduce",
-                kind="rule",
-            )
+            raise ServerRefused(texts.flag_of_one_process(name, number, key), kind="rule")
         if key in defaults and not _fits(defaults[key], value):
             raise _bad(
                 f"optimizer {number + 1} ({name}) has {key}={value!r}; something like {defaults[key]!r} is needed"
@@ -219,9 +208,7 @@ def _try_out(name: str, number: int, values: Mapping[str, Number]) -> None:
         parameters = [torch.nn.Parameter(torch.empty(0), requires_grad=False)]
         make_optimizer(name, parameters, present_values(name, values, "float32"))
     except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
-        raise ServerRefused(
-            f"optimizer {number + 1} ({name}) cannot be made with these values: {error}", kind="rule"
-        ) from None
+        raise ServerRefused(texts.optimizer_not_made(name, number, error), kind="rule") from None
 
 
 def _fits(default: Any, value: Number) -> bool:

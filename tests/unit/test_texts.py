@@ -26,11 +26,7 @@ USERS_MISTAKES = frozenset(
 )
 
 # Packages in which several modules write such texts.
-NOT_MENDED: frozenset[str] = frozenset(
-    {
-        "strategies",
-    }
-)
+NOT_MENDED: frozenset[str] = frozenset()
 
 
 def own_texts(path: Path) -> Iterator[int]:

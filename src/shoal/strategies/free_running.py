@@ -19,15 +19,15 @@ class FreeRunning(ABC):
     @property
     @abstractmethod
     def is_called(self) -> bool:
-        """All workers are to meet, and this one has not been there."""
+        """Whether all workers are called to a meeting that this one has not attended."""
 
     @abstractmethod
     def plan(self, terms: LoopTerms) -> None:
-        """Say which loop this worker speaks of, and what of it is used already. Raises ExchangeFailed."""
+        """Say which loop this worker is in, and which of its positions are used already. Raises ExchangeFailed."""
 
     @abstractmethod
     def lease(self, updates: int, holds: Sequence[Range] = ()) -> Granted:
-        """Get positions for about so many updates. `holds`: what of earlier leases is still in use.
+        """Get positions for about so many updates. `holds`: parts of earlier leases that are still in use.
 
         Raises ExchangeFailed.
         """
@@ -52,7 +52,7 @@ class FreeRunning(ABC):
 
     @abstractmethod
     def rejoin(self) -> None:
-        """This worker is in a new generation: what it had asked for was given up with the one before.
+        """This worker is in a new generation: requests that it made in the last one were given up.
 
         Raises ExchangeFailed.
         """

@@ -1,9 +1,9 @@
 """The interface of a strategy: how replicas agree on the model.
 
 A strategy is told of every model and of the start and the end of every batch; gradients reach it through hooks, inside
-`backward()`. Its `manners` say when workers meet and what counts as one. A failed exchange never raises: it marks the
-batch's `Iteration` as broken, and the loop asks for recovery before the next batch. Not here: how workers agree where
-they meet (`replica`).
+`backward()`. Its `manners` say when workers meet and what the unit of commit is. A failed exchange never raises: it
+marks the batch's `Iteration` as broken, and the loop asks for recovery before the next batch. Not here: how workers
+agree where they meet (`replica`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Commit:
     """Where the whole job was when an update of one worker's own was applied."""
 
     step: int  # updates of all workers so far, with this one
-    base: int  # all updates after this one
-    used: int  # have used so many samples
+    base: int  # an update of the job; see `used`
+    used: int  # samples that all updates after `base` have used
 
 
 @dataclass
@@ -96,7 +96,7 @@ class Stepping:
     """One call of `optimizer.step()` in an iteration that may update."""
 
     optimizer: torch.optim.Optimizer
-    factor: float  # what learning rates are multiplied by, against those that the script set
+    factor: float  # between the learning rates to use and those that the script set
     clip_norm: float | None
 
 
@@ -104,9 +104,9 @@ class Strategy(ABC):
     """How replicas agree on the model."""
 
     manners: Manners
-    free: FreeRunning | None = None  # of one whose workers meet when called
+    free: FreeRunning | None = None  # set where workers meet when called
     held = (0, 0)  # blocks of the job's parameters that servers hold, and their bytes
-    replaced = 0  # updates that servers had applied to values that were then replaced, whoever knew of them
+    replaced = 0  # updates that servers had applied to values which were then replaced
 
     @abstractmethod
     def attach(self, model: nn.Module, name: str) -> None:
@@ -126,25 +126,25 @@ class Strategy(ABC):
 
     @abstractmethod
     def rebind(self) -> None:
-        """The peers have a new group: use it from now on, with no trace of what was in flight."""
+        """The peers have a new group: use it from now on, and drop all that was in flight."""
 
     @abstractmethod
     def detach(self) -> None:
         """Let go of all models: the job is over for this script."""
 
-    # What most strategies need not say
+    # What most strategies need not override
 
     def prepare(  # noqa: B027
         self, optimizers: Sequence[torch.optim.Optimizer], *, step: int, holds_state: bool
     ) -> None:
-        """A loop is about to begin, or a newcomer is about to be let into it: what is optimized is known now.
+        """A loop is about to begin, or a newcomer is about to be let into it: all optimizers are known now.
 
-        `step`: applied so far. `holds_state`: this worker's state is the job's, not that of a newcomer. Raises
+        `step`: steps applied so far. `holds_state`: this worker's state is the job's, not that of a newcomer. Raises
         ExchangeFailed.
         """
 
     def update(self, stepping: Stepping) -> None:  # noqa: B027
-        """The script calls `optimizer.step()`; only where updates are done elsewhere."""
+        """The script calls `optimizer.step()`. Called only where updates are done elsewhere."""
 
     def finish(self, iteration: Iteration) -> None:  # noqa: B027
         """The script asks for the next batch: do now what is left of this batch's exchange."""
@@ -164,9 +164,9 @@ class Strategy(ABC):
     def load_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027
         """Take over what `state` gave on a member, or in the job that is resumed.
 
-        A resumed job may have had another strategy: what this one does not know it leaves alone.
+        A resumed job may have had another strategy: ignore entries that this one does not know.
         """
 
     def optimizer_states(self) -> list[dict[str, dict[str, torch.Tensor]]] | None:
-        """By optimizer and parameter's name, where it is not the optimizers that have them."""
+        """By optimizer and parameter's name, where servers have the optimizers' states; None elsewhere."""
         return None

@@ -1,6 +1,6 @@
 """Scores over a data set, shared out over all workers: `run.evaluate`.
 
-Each sample is scored once. The user's function returns means over its batch; they are averaged by samples.
+Each sample is scored once. The user's function returns means over its batch; these are averaged by samples.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def evaluate(session: Session, score: Callable[..., Any], feed: Feed) -> dict[st
     seen: list[str] = []  # names of this worker's own scores
 
     def reduce(group: Group, label: str) -> dict[str, float]:
-        # From the start again after a regrouping: the data are shared out anew.
+        # After a regrouping this starts from the first sample: the data are dealt out anew.
         sums, samples = _own_sums(session, score, feed)
         seen[:] = sorted(sums)
         together = torch.tensor([samples, *(sums[name] for name in seen)], dtype=torch.float64)
@@ -50,12 +50,12 @@ def evaluate(session: Session, score: Callable[..., Any], feed: Feed) -> dict[st
         scores = gather(session, "evaluation", reduce, alone=None, terms=data_terms(feed))
     finally:
         feed.close()
-    # Where it failed in an iteration: a part of the data must not pass for the whole.
+    # None: the exchange failed in an iteration. Scores of a part of the data must not pass for those of all.
     return dict.fromkeys(seen, math.nan) if scores is None else dict(scores)
 
 
 def _own_sums(session: Session, score: Callable[..., Any], feed: Feed) -> tuple[dict[str, float], int]:
-    """This worker's part. A worker without a sample still learns the names, from a stand-in that does not count."""
+    """Sums over this worker's samples, and their number. A worker without samples learns the names from a stand-in."""
     members = session.peers.generation.members
     dealing = Dealing(
         rank=session.peers.group.rank, shares=tuple(member.share for member in members), batch_size=feed.batch_size

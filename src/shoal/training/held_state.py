@@ -1,4 +1,4 @@
-"""Which state this worker holds, as far as workers compare theirs: which step, and who agreed on it. Pure.
+"""Which state this worker holds, for workers to compare: its step, and the generation that agreed on it. Pure.
 
 Not here: the tensors (`state`), where the script is in program order (`script_place`), and the place in the data, which
 is the loop's cursor.
@@ -16,7 +16,7 @@ class HeldState:
         self.agreed_step = 0  # where workers run free: the updates that all knew of when they last met
         self.gaps: tuple[Range, ...] = ()  # positions before the loop's cursor that are still to be used
         self.compared = 0  # the last step before which all workers had the same parameters
-        self.is_doubtful = False  # the script got its own value from a collective that gave others another
+        self.is_doubtful = False  # a collective failed and gave this worker's own value; others may have another
         self.stopped: str | None = None  # reason, once all workers have agreed to end their loops
 
     # Steps
@@ -28,7 +28,7 @@ class HeldState:
         self.step += 1
 
     def apply_own(self, step: int) -> None:
-        """An update of this worker's own was applied, as this one of all workers'."""
+        """An update of this worker's own was applied. `step`: its number among the updates of all workers."""
         self.step = max(self.step, step)
 
     def use_gap(self, position: int) -> None:
@@ -38,7 +38,7 @@ class HeldState:
         self.gaps = (left, *rest) if left.size else tuple(rest)
 
     def go_back(self, step: int, gaps: tuple[Range, ...]) -> None:
-        """The steps since then are void."""
+        """Go back to this step: all later ones are void."""
         self.step, self.gaps = step, gaps
 
     def take(self, step: int, gaps: tuple[Range, ...]) -> None:
@@ -46,7 +46,7 @@ class HeldState:
         self.step = self.agreed_step = step
         self.gaps = gaps
 
-    # What others know of it
+    # What other workers know of this state
 
     def know_step(self) -> None:
         """All workers know of the updates that this one knows of."""
@@ -61,7 +61,7 @@ class HeldState:
         self.generation = generation
 
     def lose(self) -> None:
-        """Nobody has agreed on what this worker has now."""
+        """No generation has agreed on the state that this worker has now."""
         self.generation = 0
 
     def doubt(self, *, is_doubtful: bool) -> None:

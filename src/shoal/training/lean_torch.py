@@ -1,9 +1,9 @@
 """Keeps torch from importing its compiler where a script does not use it: a second of processor time per worker.
 
 Optimizers import `torch._dynamo`, 800 modules, when the first one is made and when it takes its first step, to mark
-places that must not be compiled. While that package is not there nothing can be compiled, so there is nothing to mark;
-once somebody has imported it, torch's own way is taken. Looks at how torch 2.13 is built, and leaves alone what is
-built otherwise.
+places that must not be compiled. While that package is not imported nothing can be compiled, so there is nothing to
+mark; once something has imported it, torch's own code runs. This module relies on how torch 2.13 is built, and leaves
+alone what is built otherwise.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STEP = "_use_grad"  # name of the function that torch puts around every optimize
 
 
 def spare_compiler() -> None:
-    """Do so for all of torch's optimizers in this process."""
+    """Keep all of torch's optimizers in this process from importing the compiler."""
     if COMPILER in sys.modules:
         return
     for method in vars(torch.optim.Optimizer).values():
@@ -45,7 +45,7 @@ def _unmarked(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _light(step: Any) -> Callable[..., Any]:
-    """As torch's own, without its marks."""
+    """torch's own step, without its marks for the compiler."""
     plain: Callable[..., Any] = step.__wrapped__
 
     @functools.wraps(plain)

@@ -20,13 +20,13 @@ class OpenBatch:
 
     @property
     def is_left_as_step(self) -> bool:
-        """The loop was left in an iteration that had got as far as a step, and that is not settled yet."""
+        """Whether the loop was left in an iteration that counts as a step and is not settled yet."""
         return self.was_left and self.iteration is not None and is_step(self.iteration)
 
     def begin(self, iteration: Iteration, *, is_compared: bool) -> None:
         self.iteration, self.is_compared = iteration, is_compared
         if iteration.is_first:
-            self.forget_calls()  # numbered within a step: void iterations may have made more or fewer
+            self.forget_calls()  # calls are numbered within a step: a void one may have made more or fewer
 
     def end(self, iteration: Iteration) -> None:
         self.was_applied = iteration.may_update
@@ -41,11 +41,11 @@ class OpenBatch:
         self.was_left = False
 
     def drop(self) -> None:
-        """The script is done, well or not."""
+        """The script has ended, with or without an error."""
         self.iteration = None
 
     def name_call(self, operation: str) -> str:
-        """What a collective of the script is called, the same on every worker."""
+        """A name for a collective of the script, the same on every worker."""
         self._calls += 1
         return f"{operation}, call {self._calls}"
 
@@ -54,5 +54,5 @@ class OpenBatch:
 
 
 def is_step(iteration: Iteration) -> bool:
-    """Whether an iteration that was left in the middle had got as far as a step."""
+    """Whether an iteration that was left in the middle counts as a step."""
     return iteration.is_last and (iteration.exchanges > 0 or iteration.updates > 0)

@@ -36,10 +36,10 @@ Value = TypeVar("Value", float, torch.Tensor)
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """How `run.batches` reads its data. Arguments of `batches` by the same names."""
+    """How `run.batches` reads its data. Each field is an argument of `batches`."""
 
     batch_size: int | None = None  # per worker; None: the DataLoader's own
-    steps: int | None = None  # end after so many, epoch after epoch; None: no limit but the epochs
+    steps: int | None = None  # end the loop after so many, over as many epochs as they take; None: no limit
     accumulate: int = 1  # batches per step
     shuffle: bool = True
     loaders: int = 0  # background processes that load
@@ -66,7 +66,7 @@ class Run:
     def is_first(self) -> bool:
         """True on one worker: for printing and writing files.
 
-        False on all of them in code behind a loop that was over before the script started again: it has done its work.
+        False on every worker in code after a loop that had ended before the script started again: that code has run.
         """
         return self.rank == 0 and not self._session.is_behind_past
 
@@ -110,7 +110,7 @@ class Run:
         self._session.replica.add(built, name)
         self._session.watched.add_model(name, built)
         self._session.script.make("model", model_terms(built))
-        if self._session.peers.is_new:  # it will get a state that all have agreed on
+        if self._session.peers.is_new:  # a newcomer gets a state that all have agreed on
             self._session.place.pass_meeting()
         elif not is_past(self._session):
             meet(self._session, name, lambda label: self._session.replica.unify(built, label))
@@ -191,7 +191,7 @@ class Run:
         scores = evaluate(self._session, score, feed_for(data, self._feed_options(chosen)))
         iteration = self._session.iteration
         if iteration is None:
-            self._session.seed_outside()  # `score` may have drawn; a resumed script does not call it again
+            self._session.seed_outside()  # `score` may have drawn numbers; a resumed script does not call it again
         if not self._session.is_catching_up and (iteration is None or iteration.breakage is None):
             self._session.reporter.scored(scores, step=self._session.step, is_open=iteration is not None)
         return scores
@@ -223,14 +223,14 @@ class Run:
         return gather(self._session, what, reduce, alone=tensor)
 
     def _share(self) -> float:
-        """This worker's part of the samples at hand; all of it outside a loop."""
+        """This worker's share of the step's samples; an equal share outside loops."""
         iteration = self._session.iteration
         if iteration is None:
             return 1.0 / self.world_size
         return iteration.weight / iteration.step_samples if iteration.step_samples else 0.0
 
     def weight(self, count: float) -> None:
-        """How much this batch counts against the other workers', where that is not its number of samples.
+        """Set how much this batch counts relative to other workers', where that is not its number of samples.
 
         For losses that are means over something else, such as tokens. Call it before `backward()`.
         """
@@ -247,7 +247,7 @@ class Run:
         """Numbers for the progress display and the job's record, by name. Dropped if the step turns out void."""
         if self._session.iteration is not None:
             self._session.reporter.log(values)
-        elif not self._session.is_catching_up:  # the script, or the others' scripts, have logged them before
+        elif not self._session.is_catching_up:  # else this script, or the others', logged these values before
             self._session.reporter.log_outside(values, step=self._session.step)
 
     def log_to(self, writer: object) -> None:
@@ -270,8 +270,8 @@ class Run:
     def save(self, *, mark: str = "") -> None:
         """Make a checkpoint, after this step or, outside loops, of the state as it is. Every worker must call it.
 
-        A marked one is kept until another one gets the same mark: `run.save(mark="best")`. Outside loops it waits until
-        the checkpoint before is written.
+        A marked checkpoint is kept until another gets the same mark: `run.save(mark="best")`. Outside loops the call
+        waits until the previous checkpoint is written.
         """
         check_mark(mark)
         settle(self._session)
@@ -324,15 +324,16 @@ def check_count(name: str, value: object) -> None:
 
 
 class Batches(Iterator[Any]):
-    """What `run.batches` returns. It runs once; whoever iterates over it again is told so.
+    """What `run.batches` returns. Iterating over it a second time raises UsageError.
 
-    A `for` gets the generator itself, which nobody else holds: leaving the `for` closes it, which counts as leaving.
+    A `for` gets the generator itself, which nothing else refers to: leaving the `for` closes the generator, and that
+    leaves the loop.
     """
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._is_started = False
-        self._own: Generator[Any, None, None] | None = None  # where `next` is called on this object itself
+        self._own: Generator[Any, None, None] | None = None  # made when `next` is called on this object itself
 
     def __iter__(self) -> Iterator[Any]:
         if self._is_started:
@@ -347,7 +348,7 @@ class Batches(Iterator[Any]):
         return next(self._own)
 
     def __len__(self) -> int:
-        """How many batches this worker will get: for schedules that must know. TypeError where the data do not say."""
+        """How many batches this worker will get, for schedules. Raises TypeError where the data have no length."""
         return self._loop.length()
 
 

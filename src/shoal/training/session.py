@@ -1,6 +1,6 @@
 """One worker's side of a job, behind `Run`: what is watched, which step it is, how a step begins and ends.
 
-The loop (`loop`) drives it; `recovery` mends it after a failure. The contract of a step lives in `begin` and `end`.
+The loop (`loop`) drives the session; `recovery` mends it after failures. `begin` and `end` are the contract of a step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OUTSIDE_KEY = 6  # see `data.order`: keys for different uses start from differen
 
 
 class HandedOver(BaseException):
-    """This worker was told to go, and all others know that it does."""
+    """This worker was told to leave, and all others know that it leaves."""
 
 
 class RunningLoop(Protocol):
@@ -63,7 +63,7 @@ class RunningLoop(Protocol):
 
 @dataclass(frozen=True)
 class Lasting:
-    """What a worker keeps when its script starts again from the top, with a session of its own."""
+    """What a worker keeps when its script starts again from the top, in a new session."""
 
     reporter: Reporter
     progress: Progress
@@ -71,7 +71,7 @@ class Lasting:
 
 
 class Session:
-    """Parts that are each written by their own module alone; what this class itself may change is the loop."""
+    """Holds parts that only their own modules may change; this class itself only changes which loop is going on."""
 
     def __init__(self, replica: Replica, strategy: Strategy, config: JobConfig, lasting: Lasting) -> None:
         peers = self.peers = replica.peers
@@ -93,7 +93,7 @@ class Session:
             average_loss=self._mean_loss,
             before_update=self._prepare,
         )
-        self.loop: RunningLoop | None = None  # the one that is going on, or the last one
+        self.loop: RunningLoop | None = None  # the loop that is going on, or the last one
 
     # What others read often
 
@@ -121,13 +121,13 @@ class Session:
 
     @property
     def iteration(self) -> Iteration | None:
-        """The one that the script is in, or has left by `break`."""
+        """The iteration that the script is in, or has left by `break`."""
         return self.batch.iteration
 
     # Where the script is
 
     def go_through(self, past: Past) -> None:
-        """Everything up to where the others are is over for this script. Raises TermsDiffer."""
+        """Let the script skip everything that the other workers have passed. Raises TermsDiffer."""
         self.place.go_through(past)
         self.held.lose()
         self.script.learn_all(past.calls)
@@ -138,13 +138,13 @@ class Session:
 
     @property
     def is_catching_up(self) -> bool:
-        """What the script calls now was called before, by the others or by itself."""
+        """Whether the script repeats calls that the other workers, or its own earlier run, have made."""
         return self.place.past is not None or self.peers.is_new
 
     # The contract of a step
 
     def begin(self, iteration: Iteration) -> None:
-        """Everything that must be true when a batch is yielded."""
+        """Do all that must be done before a batch is yielded."""
         if iteration.is_first and self.unit.start is None:
             self._begin_unit()
         self.batch.begin(iteration, is_compared=self._compare_now(iteration))
@@ -165,7 +165,7 @@ class Session:
             self.progress.spent("undo copies", time.perf_counter() - started)
 
     def _goes_on_after(self, iteration: Iteration) -> bool:
-        """Whether the present stretch does."""
+        """Whether the present stretch goes on after this iteration."""
         return self.strategy.manners.has_stretches and not iteration.meets
 
     def _vote(self, iteration: Iteration) -> None:
@@ -184,7 +184,7 @@ class Session:
             )
 
     def _compare_now(self, iteration: Iteration) -> bool:
-        """Whether the step's exchange compares the replicas, as it does from time to time. One alone is like all."""
+        """Whether this step's exchange compares the replicas. A worker that is alone counts as compared."""
         every = self.config.digest_every
         is_due = bool(every) and iteration.is_last and iteration.step % every == 0
         # Replicas differ all the time where workers run free, and up to a meeting where steps are each worker's own.
@@ -196,13 +196,13 @@ class Session:
         return compares
 
     def _prepare(self) -> float:
-        """An update is about to happen: what its learning rates are multiplied by."""
+        """Finish copies of the state before an update changes it. Returns the factor for learning rates."""
         self.saver.fence()
         return self.lr_factor
 
     @property
     def lr_factor(self) -> float:
-        """What learning rates are multiplied by, against those that the script set."""
+        """The factor between the learning rates of updates and those that the script set."""
         is_scaled = self.config.resize == "worker-batch-and-lr"
         return self.peers.group.size / self.config.workers if is_scaled else 1.0
 
@@ -210,7 +210,7 @@ class Session:
         """The script asks for the next batch: settle what this one was."""
         iteration = self.iteration
         assert iteration is not None
-        self.saver.fence()  # also of an iteration without an update, such as one that a scaler skips
+        self.saver.fence()  # needed without an update too, such as where a scaler skips one
         self.strategy.finish(iteration)
         if iteration.breakage is None and self.peers.group.size > 1:
             if iteration.meets and iteration.exchanges == 0:
@@ -220,7 +220,7 @@ class Session:
         self.conclude(iteration, counts=iteration.is_last)
 
     def conclude(self, iteration: Iteration, *, counts: bool) -> None:
-        """Undo it if it is void, else count it as a step if it is one."""
+        """Undo a void iteration; count any other as a step where it `counts`."""
         if iteration.is_void and not self.steps.is_protected:
             text = (
                 f"step {iteration.step} took more optimizer steps than any iteration before it and failed after the "
@@ -244,18 +244,18 @@ class Session:
             self.unit.add_samples(iteration.step_samples)
 
     def commit(self) -> None:
-        """The present unit counts, whatever happens from now on."""
+        """Make the present unit final, whatever happens from now on."""
         self.unit.commit()
         self.reporter.commit()
 
     @property
     def is_inside_stretch(self) -> bool:
-        """Steps were applied that count only if all workers come to their next meeting."""
+        """Whether applied steps count only if all workers reach their next meeting."""
         start = self.unit.start
         return start is not None and start.step < self.step and self.strategy.manners.has_stretches
 
     def go_back(self) -> None:
-        """The present unit is void: give back what the script's code changed in it."""
+        """The present unit is void: restore what the script's code changed in it."""
         start = self.unit.go_back(self.watched.kept)
         if start is not None and self.loop is not None:
             self.held.go_back(start.step, start.gaps)
@@ -263,7 +263,7 @@ class Session:
             self.replica.votes.take_updates(start.updates)
 
     def _meet_without_backward(self, iteration: Iteration) -> None:
-        """No gradient was exchanged here. If none was anywhere, fine; else all learn who did what."""
+        """Meet the others where this worker exchanged no gradient: all learn whether any worker exchanged one."""
         point = f"step {iteration.step}, no backward"
         try:
             with waiting(iteration, self.peers):
@@ -308,24 +308,24 @@ class Session:
 
     @property
     def is_behind_past(self) -> bool:
-        """The script runs from the top again, or is a newcomer's, and is behind a loop that was over before."""
+        """Whether the script, a newcomer's or one that started again, has passed a loop that had ended before."""
         return self.is_catching_up and self.place.loops > 0
 
     def give_up_iteration(self) -> None:
-        """A void iteration that the script will not come back to."""
+        """End a void iteration that the script will not come back to."""
         assert self.iteration is not None
         self.batch.settle()
         self.conclude(self.iteration, counts=False)
 
     @property
     def steps_done(self) -> int:
-        """Applied steps, with that of a loop that was left and is not settled yet."""
+        """Applied steps, including the last one of a loop that was left and is not settled yet."""
         return self.step + self.batch.is_left_as_step
 
     def close(self, *, starts_again: bool = False) -> None:
-        """The script is done, well or not: its models are its own again.
+        """Release the models: the script has ended, with or without an error.
 
-        `starts_again`: another session goes on with what lasts, and with checkpoints that are on their way.
+        `starts_again`: another session takes over what lasts, and checkpoints that are being written.
         """
         self.reporter.send(step=self.step, now=True, is_inside=self.is_inside_stretch)
         if not starts_again:
@@ -336,7 +336,7 @@ class Session:
         self.batch.drop()
 
     def rebind(self) -> None:
-        """The members regroup, or have: nothing of what was in flight in the group before is left."""
+        """Drop all that was in flight in the old group: the members regroup, or have regrouped."""
         self.replica.votes.forget_seen()
         self.strategy.rebind()
 
@@ -346,7 +346,7 @@ class Session:
             self.peers.report(StopRequested(worker=self.peers.worker, reason=reason))
 
     def collective(self, operation: str, action: Callable[[Group, str], T], *, alone: T) -> T:
-        """Run a collective of the script in an iteration. If it fails the worker's own value is the result."""
+        """Run a collective of the script in an iteration. If it fails, return this worker's own value, `alone`."""
         iteration = self.iteration
         assert iteration is not None
         named = self.batch.name_call(operation)
@@ -376,7 +376,7 @@ class Session:
 
     @property
     def _is_changed(self) -> bool:
-        """The script's code behind its last loop has changed parameters, as far as anybody knows."""
+        """Whether the script's code after its last loop has, or may have, changed parameters."""
         end = self.place.loop_end
         if self.place.in_loop or end is None:
             return False

@@ -169,15 +169,15 @@ def checkpoint_not_reached(checkpoint: str, *, loops: int, loop: int) -> str:
     """`loops`: that the script had. `loop`: the one in which the checkpoint was made."""
     return (
         f"the script came to its end after {loops} of its loops over data, before loop {loop}, "
-        f"where {checkpoint} is: nothing of that checkpoint was loaded, and what the script printed "
-        "are results on record; resume the same script with at least as many epochs, or start a new job"
+        f"where {checkpoint} is: nothing of that checkpoint was loaded, and results that the script printed "
+        "come from the record; resume the same script with at least as many epochs, or start a new job"
     )
 
 
 def more_results_than_recorded(loop: int, *, called: int, recorded: int) -> str:
     return (
-        f"the script calls run.mean or run.evaluate {called} times before loop {loop} "
-        f"and the state is of one that called them {recorded} times"
+        f"the script calls run.mean or run.evaluate {called} times before loop {loop}, "
+        f"but the script that made the state called them {recorded} times"
     )
 
 

@@ -46,7 +46,7 @@ class Watched:
         return None if self._weights is None else self._weights.get(name, {})
 
     def load_kept(self, states: Mapping[str, Any]) -> None:
-        """By name: states of kept objects, also of those that the script has yet to hand over."""
+        """Load states of kept objects, by name; hold those of objects that the script has yet to hand over."""
         for name, thing in self.kept.items():
             thing.load_state_dict(states[name])
         self._kept_before = {name: state for name, state in states.items() if name not in self.kept}

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import shoal
 from shoal.errors import DataError, UsageError, WorkersDisagree
 from shoal.events import EpochEnded, Evaluated, LoopEnded, LoopStarted, StepsApplied, StopAgreed
+from shoal.strategies import texts as strategy_texts
 from shoal.training import texts
 from support.training import Hub, train_in_threads
 
@@ -225,7 +226,7 @@ def test_the_length_of_a_loop_is_known_before_it_runs() -> None:
 
 
 def test_a_lazy_model_is_refused_with_the_fix() -> None:
-    with pytest.raises(UsageError, match="has no shape yet"):
+    with pytest.raises(UsageError, match=re.escape(strategy_texts.no_shape("weight"))):
         train_in_threads(1, lambda run: run.model(nn.LazyLinear(3)))
 
 

@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 import shoal
 from shoal.errors import UsageError, WorkersDisagree
+from shoal.strategies import texts as strategy_texts
 from shoal.training import texts
 from support.training import train_in_threads
 
@@ -279,7 +280,7 @@ def closure_with_accumulation(run: shoal.Run) -> None:
         (again, texts.LOOP_TWICE),
         (foreign, texts.parameter_in_no_model(1, [8, 5])),
         (late_model, texts.MODEL_IN_LOOP),
-        (replaced_layer, "new parameter of shape"),
+        (replaced_layer, strategy_texts.new_parameter("model 1", [2, 8])),
         (twice, texts.OPTIMIZER_TWICE),
         (closure_with_accumulation, texts.CLOSURE_WITH_ACCUMULATE),
     ],

@@ -5,11 +5,11 @@
     end of that backward            missing gradients become zeros, the rest leaves, the script waits for all
 
 Until then the group's own thread does the work. What is left at the end is done in the script's thread, which has
-nothing else to do. That is all, note included, of a model that fits into one group, and where a thread beside backward
-would take its core away: ranks that share memory and have one core each at most.
+nothing else to do. Everything, the note included, is left to the end for a model that fits into one group, and where
+a thread would take backward's core away: ranks that share memory and have at most one core each.
 
-The first exchange also learns in which order gradients come: rank 0 tells all, and who joins later takes the order over
-with the state. A failed round marks the iteration as broken and does not raise. Not here: what is exchanged
+The first exchange also learns in which order gradients come: rank 0 tells all, and newcomers take the order over with
+the state. A failed round marks the iteration as broken and does not raise. Not here: what is exchanged
 (`gradient_groups`).
 """
 
@@ -26,6 +26,7 @@ from torch import nn
 
 from shoal.collectives.group import Group, Pending
 from shoal.errors import ExchangeFailed, ReplicasDiffer, UsageError
+from shoal.strategies import texts
 from shoal.strategies.all_reduce.gradient_groups import GradientGroups, Scales
 from shoal.strategies.replica.autograd_node import accumulator
 from shoal.strategies.replica.buffers import BufferAverage
@@ -51,7 +52,7 @@ class _Round:
     operation: str  # for people
     label: str
     scales: Scales
-    sent: tuple[Note, Pending] | None  # the note, if it has left; before that nothing else may
+    sent: tuple[Note, Pending] | None  # the note, if it has left; nothing else may leave before it
 
 
 class GradientExchange:
@@ -64,11 +65,11 @@ class GradientExchange:
         self._handles: list[Any] = []
         self._nodes: list[Any] = []  # torch keeps them only while somebody refers to them
         self._watched: dict[int, str] = {}  # by a parameter's id: its name
-        self._layout: list[tuple[int, torch.dtype, torch.Size]] = []  # of the watched ones, as the groups were made
+        self._layout: list[tuple[int, torch.dtype, torch.Size]] = []  # of watched parameters when groups were made
         self._groups = GradientGroups([], group_bytes=shared.group_bytes)
-        self.order: list[str] = []  # in which gradients travel, by name; empty before all have agreed on one
-        self._seen: list[str] = []  # the same, to count when this step does
-        self._knows_order = False  # `order` is about the parameters that are watched
+        self.order: list[str] = []  # of gradients on their way, by name; empty until all have agreed on one
+        self._seen: list[str] = []  # the order of this step, which counts if the step does
+        self._knows_order = False  # `order` names the parameters that are watched
         self._iteration: Iteration | None = None
         self._group: Group | None = None
         self._works_beside = True  # whether groups leave before the end of a backward
@@ -78,7 +79,7 @@ class GradientExchange:
             shared.owners.setdefault(key, self)
 
     def begin(self, iteration: Iteration, group: Group) -> None:
-        """A batch is about to be yielded. Parameters thawed since the last one are noticed here."""
+        """A batch is about to be yielded. Notices parameters that were thawed since the last batch."""
         if iteration.is_first:
             self._groups.reset()
         is_alone = group.size == 1 and iteration.is_first and iteration.is_last
@@ -94,10 +95,7 @@ class GradientExchange:
     def _is_watched(self, parameter: torch.Tensor) -> bool:
         """Once watched, always watched: scripts freeze and thaw within an iteration."""
         if id(parameter) not in self._known:
-            raise UsageError(
-                f"{self.name} has a new parameter of shape {list(parameter.shape)} since run.model; "
-                "change a model before it is handed over, or hand over the new one"
-            )
+            raise UsageError(texts.new_parameter(self.name, parameter.shape))
         is_mine = self._shared.owners[id(parameter)] is self
         return is_mine and (parameter.requires_grad or id(parameter) in self._watched)
 
@@ -141,7 +139,7 @@ class GradientExchange:
         for handle in self._handles:
             handle.remove()
         self._watched = {id(parameter): self._known[id(parameter)][0] for parameter in watched}
-        if any(self._groups.keys):  # what was left out of other groups belongs to none of the new ones
+        if any(self._groups.keys):  # the residual of old groups belongs to none of the new ones
             self._shared.board.peers.drop_residual(f"{self.name} trains other parameters from now on")
         self._groups = GradientGroups(watched, group_bytes=self._shared.group_bytes)
         self.follow(self.order)
@@ -158,12 +156,12 @@ class GradientExchange:
             parameter.requires_grad_(required)
 
     def _before(self, index: int, parameter: torch.Tensor, _gradients: tuple[torch.Tensor, ...]) -> None:
-        """Runs for every gradient, amid the script's computation: as short as can be."""
+        """Runs for every gradient, during the script's computation: as short as can be."""
         if parameter.grad is not None and self._iteration is not None:
             self._groups.set_aside(index)
 
     def _after(self, index: int, parameter: torch.Tensor) -> None:
-        """As short as can be, too."""
+        """Runs for every gradient too: as short as can be."""
         current = self._round or self._open()
         if current is None:
             return  # backward outside a loop: the script's own business
@@ -174,12 +172,9 @@ class GradientExchange:
             self._groups.launch_ready(self._group, current.label, current.scales)
 
     def _comes_again(self, index: int, parameter: torch.Tensor) -> None:
-        """In one backward. That is fine while the first is still here."""
+        """A second gradient in one backward: fine while the first has not left."""
         if self._groups.has_left(index):
-            raise UsageError(
-                f"the gradient of {self._watched[id(parameter)]!r} of {self.name} came twice in one backward(), as it "
-                "does where a layer is checkpointed in several places; use checkpoint(..., use_reentrant=False)"
-            )
+            raise UsageError(texts.gradient_came_twice(self._watched[id(parameter)], self.name))
         self._groups.add(index)
 
     def _open(self) -> _Round | None:
@@ -195,7 +190,7 @@ class GradientExchange:
             sent = self._send_note(iteration, group, label)
         scale = iteration.weight / iteration.step_samples if iteration.step_samples else 0.0
         if iteration.is_first and iteration.is_last and scale:
-            # Multiplied while it is reduced, which costs nothing. Not so where batches of different weights add up.
+            # Scale while reducing, which costs nothing. Batches of different weights must be scaled before they add up.
             scales = Scales(each=1.0, group=scale)
         else:
             scales = Scales(each=scale, group=1.0)
@@ -243,7 +238,7 @@ class GradientExchange:
             telling.wait()
             names = list(self._watched.values())
             self._seen = [names[number] for number in order.tolist()]
-        # Contributions were scaled by the samples that the plan foresaw; `run.weight` may have made it another total.
+        # Contributions were scaled by the expected samples; `run.weight` may have changed the total.
         self._groups.publish(iteration.step_samples / reading.weight if reading.weight else 1.0)
         iteration.exchanges += 1
 

@@ -1,7 +1,7 @@
 """The gradients of one model in an exchange: taken from autograd, reduced where they are, handed to the parameters.
 
-Groups of gradients leave in the order of the plan, each as soon as it is complete. The last one carries a flag per
-parameter, so that all workers know which parameters somebody used. What `.grad` held before is added at the end, so
+Groups of gradients leave in the order of the plan, each as soon as it is complete. The last group carries a flag per
+parameter, so that all workers know which parameters any worker used. What `.grad` held before is added at the end, so
 that `backward()` accumulates for n workers as it does for one. Where a codec encodes gradients, the flags travel by
 themselves: they must arrive as they are. Not here: when an exchange starts and ends (`gradient_exchange`).
 """
@@ -18,7 +18,7 @@ from shoal.collectives.group import Group, Pending
 from shoal.strategies.all_reduce.gradient_memory import GradientLayout
 from shoal.strategies.all_reduce.gradient_plan import GradientSize, completed, first_order, plan_groups
 
-# Groups on a GPU are so much larger: each costs half a millisecond of its own for ways to the host and back.
+# Groups on a GPU are larger by this factor: each costs half a millisecond for the way to the host and back.
 GPU_FACTOR = 8
 MOST_KEY = 100  # characters of a parameter's name in a codec's key, for people; a digest makes it unique
 
@@ -27,8 +27,8 @@ MOST_KEY = 100  # characters of a parameter's name in a codec's key, for people;
 class Scales:
     """What this worker's gradients are multiplied by."""
 
-    each: float  # when it is taken; 0 takes zeros, whatever there is, even nan
-    group: float  # while it is reduced, which costs nothing
+    each: float  # when a gradient is taken; 0 takes zeros, even in place of nan
+    group: float  # while a group is reduced, which costs nothing
 
 
 class GradientGroups:
@@ -48,7 +48,7 @@ class GradientGroups:
         self._sparse: set[int] = set()  # parameters whose gradients autograd makes as sparse tensors
         self._pending: list[Pending] = []  # by group that has left
         self._flags: torch.Tensor | None = None  # by parameter: not 0 where some worker used it
-        self._flags_pending: Pending | None = None  # where they travel by themselves
+        self._flags_pending: Pending | None = None  # where the flags travel by themselves
         self.follow(first_order(len(self.parameters)))
 
     def follow(self, order: Sequence[int], *, named: Sequence[str] = ()) -> None:
@@ -62,7 +62,7 @@ class GradientGroups:
         self.reset()
 
     def _key(self, group: Sequence[int], named: Sequence[str]) -> str:
-        """Another one for other tensors, or for the same in another order: a residual belongs to elements."""
+        """A key that depends on the tensors and on their order, since a residual belongs to single elements."""
         if not named or not self.parameters[group[0]].is_floating_point():
             return ""
         digest = hashlib.blake2b("\n".join(named[index] for index in group).encode(), digest_size=8).hexdigest()
@@ -83,7 +83,7 @@ class GradientGroups:
             parameter.grad = None
 
     def arrive(self, index: int) -> bool:
-        """A gradient came, for the first time in this backward. Whether something can leave now."""
+        """A gradient came for the first time in this backward. Returns whether a group can leave now."""
         parameter = self.parameters[index]
         self.arrived[index] = parameter.grad
         parameter.grad = None
@@ -92,7 +92,7 @@ class GradientGroups:
         return not self._missing[number] and number == len(self._pending) and number < len(self._plan) - 1
 
     def add(self, index: int) -> None:
-        """One that has arrived and has not left came again in the same backward."""
+        """A gradient that has arrived and has not left came again in the same backward."""
         parameter, first = self.parameters[index], self.arrived[index]
         self.arrived[index] = parameter.grad if first is None or parameter.grad is None else first + parameter.grad
         parameter.grad = None
@@ -145,7 +145,7 @@ class GradientGroups:
             self._flags_pending = group.all_reduce(extra, label=f"{label}, flags")
 
     def _take(self, index: int, scale: float) -> None:
-        """Make what autograd made our own."""
+        """Take a gradient over from autograd, into memory of our own."""
         layout, gradient = self._layouts[index], self.arrived[index]
         self.arrived[index] = None
         if gradient is None:  # a hook of the script's has thrown it away
@@ -169,11 +169,11 @@ class GradientGroups:
             pending.wait()
 
     def order(self) -> tuple[int, ...]:
-        """In which gradients came in this exchange, on this worker."""
+        """The order in which gradients came in this exchange, on this worker."""
         return completed(self.arrived, len(self.parameters))
 
     def publish(self, correction: float) -> None:
-        """Give each parameter its reduced gradient, times a factor. One that no worker used keeps what it had."""
+        """Give each parameter its reduced gradient, times a factor. Parameters that no worker used keep theirs."""
         flags = [] if self._flags is None else (self._flags != 0).tolist()
         for index, is_used in enumerate(flags):
             earlier = self._earlier.get(index)
@@ -199,12 +199,12 @@ class GradientGroups:
         self.reset()
 
     def reset(self) -> None:
-        """Nothing of an exchange remains here. Operations that were given up keep their memory; it is never reused."""
+        """Drop all of an exchange. Operations that were given up keep their memory, which is never reused."""
         self._gradients, self._earlier = {}, {}
         self._pending, self._flags, self._flags_pending = [], None, None
         self._expect()
 
     def _expect(self) -> None:
-        """The next backward."""
+        """Get ready for the next backward."""
         self.arrived = {}
         self._missing = [len(group) for group in self._plan]  # gradients that each group still waits for

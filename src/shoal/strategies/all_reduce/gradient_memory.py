@@ -1,6 +1,6 @@
-"""The memory of a gradient: autograd's own tensor where nobody else has a part in it, else a copy.
+"""The memory of a gradient: autograd's own tensor where nothing else uses that memory, else a copy.
 
-A gradient is reduced where it lies. That is only right if no other tensor lies there too: the script may hold one
+A gradient is reduced in place. That is only right if no other tensor shares its memory: the script may hold one
 (`backward(gradient)`), the gradients of `torch.cat` are slices of one tensor, and with `create_graph` a graph refers to
 it. Not here: what is exchanged when (`gradient_groups`).
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-# Those who hold the storage of a gradient that is ours alone: the gradient, and the object that we ask.
+# References to the storage of a gradient that is ours alone: the gradient, and the object that we ask.
 _OWN_HOLDERS = 2
 
 
@@ -34,11 +34,11 @@ class GradientLayout:
         return self._empty().zero_()
 
     def flat(self, gradient: torch.Tensor) -> torch.Tensor:
-        """One that `own` or `zeros` made, as a run of elements in their order in memory."""
+        """A gradient that `own` or `zeros` made, as a flat tensor in the order of memory."""
         return gradient.as_strided((self._elements,), (1,))
 
     def _fits(self, gradient: torch.Tensor) -> bool:
-        """Strides of dimensions of size 1 mean nothing and may differ."""
+        """Whether the strides fit; those of dimensions of size 1 mean nothing and may differ."""
         return gradient.stride() == self._strides or (self._is_row_by_row and gradient.is_contiguous())
 
     def _empty(self) -> torch.Tensor:
@@ -46,10 +46,10 @@ class GradientLayout:
 
 
 def _is_alone(gradient: torch.Tensor) -> bool:
-    """Whether nobody else can see what happens to its memory."""
+    """Whether nothing else can see a change of the gradient's memory."""
     if gradient.requires_grad:  # backward(create_graph=True): a graph was recorded with these values
         return False
-    if gradient.is_conj() or gradient.is_neg():  # what lies in memory is not what it says
+    if gradient.is_conj() or gradient.is_neg():  # the values in memory are not those of the tensor
         return False
     storage = gradient.untyped_storage()
     is_whole = storage.nbytes() == gradient.numel() * gradient.element_size()

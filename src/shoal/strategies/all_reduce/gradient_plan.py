@@ -2,7 +2,7 @@
 
 A group is a run of neighbours in the order in which backward produces gradients, all of one dtype; a large gradient
 fills one by itself. All workers must have the same plan: they start with the reverse order of registration, which is
-about what backward does, and go over to the order that was seen in the first exchange (`gradient_exchange`).
+about what backward does, and change to the order that was seen in the first exchange (`gradient_exchange`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def plan_groups(
 ) -> tuple[tuple[int, ...], ...]:
     """Indices into `sizes`, each in exactly one group; a group takes more until it holds `group_bytes`.
 
-    What fits into one group is one: its bytes take less time than another round of messages.
+    Gradients that fit into one group make one: their bytes take less time than another round of messages.
     """
     total = sum(size.bytes for size in sizes)
     first_bytes = group_bytes // FIRST_GROUP_PART if total > group_bytes else group_bytes

@@ -1,9 +1,10 @@
 """Gradients on their way to servers: hooks that hand each one over as soon as backward has made it.
 
-In the batches of a step before the last, gradients are kept here and added up. In the last one each leaves when it is
-there; those that never come are zeros, and leave when the update is asked for. A gradient that the script changes after
-it has left is noticed then. Hooks run in autograd's threads, of which every device has one. Not here: what becomes of
-gradients (`parameters.client.parameter_client`), and when an update is asked for (`parameter_server`).
+In the batches of a step before the last, gradients are kept here and added up. In the last batch each gradient leaves
+as soon as it is made; those that never come are zeros, and leave when the update is asked for. A gradient that the
+script changed after it had left is noticed then. Hooks run in autograd's threads, of which every device has one. Not
+here: what becomes of gradients (`parameters.client.parameter_client`), and when an update is asked for
+(`parameter_server`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from shoal.data.order import key_of
 from shoal.errors import UsageError
 from shoal.parameters.client.client_push import OutgoingPush
+from shoal.strategies import texts
 from shoal.strategies.parameter_server.host_memory import in_host_memory, numbers
 from shoal.strategies.parameter_server.parameter_table import Entry
 from shoal.strategies.replica.autograd_node import accumulator
@@ -30,7 +32,7 @@ NOISE_KEY = 9  # see `data.order`: keys for different uses start from different 
 
 @dataclass(frozen=True)
 class Noise:
-    """Gaussian noise on every gradient: the same again for the same seed, worker and push."""
+    """Gaussian noise on every gradient: the same for the same seed, worker and push."""
 
     deviation: float
     seed: int
@@ -54,7 +56,7 @@ class _Sent:
 
 
 def _probe(gradient: torch.Tensor) -> torch.Tensor | float:
-    """A value from its middle; 0 where it has none to look at. A view where looking would wait for a device."""
+    """A value from the gradient's middle; 0 if it has none. A view where reading would wait for a device."""
     if gradient.is_sparse or not gradient.numel():
         return 0.0
     value = gradient[tuple(size // 2 for size in gradient.shape)]
@@ -75,9 +77,9 @@ class GradientOutbox:
         self._push: OutgoingPush | None = None  # of the present step, once its first gradient is there
         self._sent: dict[int, _Sent] = {}  # by number of the entry
         self._held: dict[int, torch.Tensor] = {}  # sums over the batches before the last
-        self._aside: dict[int, torch.Tensor] = {}  # gradients from before this backward
+        self._aside: dict[int, torch.Tensor] = {}  # what `.grad` held before this backward
         self._came: set[int] = set()  # in this iteration
-        self._left: list[tuple[torch.Tensor, float]] = []  # what has left, and what it was multiplied by
+        self._left: list[tuple[torch.Tensor, float]] = []  # gradients that have left, and the factor of each
         self._is_open = False  # a backward is going on
         self._nodes = [accumulator(entry.parameter) for entry in entries]  # torch keeps them only while referred to
         self._handles: list[Any] = []
@@ -122,12 +124,12 @@ class GradientOutbox:
         return self._push
 
     def norm(self) -> float:
-        """Of everything in the push that was taken."""
+        """The norm of all gradients in the push that was taken."""
         norms = numbers([torch.linalg.vector_norm(gradient) for gradient, _ in self._left])
         return math.hypot(*(norm * scale for norm, (_, scale) in zip(norms, self._left, strict=True)))
 
     def _reset(self) -> None:
-        self._push = None  # one that is not committed is given up by the next
+        self._push = None  # the next push gives up one that is not committed
         self._left.clear()
         self._sent.clear()
         self._held.clear()
@@ -136,7 +138,7 @@ class GradientOutbox:
     # In backward
 
     def _before(self, number: int, _gradients: tuple[torch.Tensor, ...]) -> None:
-        """What is there from an earlier batch of the step has been counted. What the script left there has not."""
+        """Set aside what `.grad` holds from an earlier batch of the step, which is counted already."""
         iteration, parameter = self._iteration, self._entries[number].parameter
         if iteration is None or parameter.grad is None or number in self._sent:
             return
@@ -153,11 +155,7 @@ class GradientOutbox:
             queue(self._finish)
         entry = self._entries[number]
         if number in self._sent:
-            raise UsageError(
-                f"{entry.name} got a second gradient in step {iteration.step}, after the first was sent to the "
-                "servers; add the losses up and call backward() once, use run.batches(accumulate=...), or --strategy "
-                "all-reduce"
-            )
+            raise UsageError(texts.second_gradient(entry.name, iteration.step))
         gradient, scale = parameter.grad, self._scale(iteration)
         assert gradient is not None
         self._came.add(number)
@@ -189,14 +187,14 @@ class GradientOutbox:
         self._left.append((dense, scale) if coded is None else (coded, 1.0))
 
     def _drawn(self, noise: Noise, number: int, like: torch.Tensor) -> torch.Tensor:
-        """On the CPU, so that it is the same on every kind of device."""
+        """Noise for one gradient, drawn on the CPU, so that it is the same on every kind of device."""
         with self._guard:
             self._generator.manual_seed(key_of(NOISE_KEY, noise.seed, noise.worker, self._pushes, number))
             drawn = torch.randn(like.shape, generator=self._generator, dtype=torch.float32)
         return drawn.to(like) * noise.deviation
 
     def _finish(self) -> None:
-        """End of a backward: what was set aside is added to what came, as the script expects."""
+        """End of a backward: add what was set aside to what came, as the script expects."""
         self._is_open = False
         for number, before in self._aside.items():
             parameter = self._entries[number].parameter
@@ -218,11 +216,7 @@ class GradientOutbox:
             pairs = zip(present, values, values[len(present) :], strict=False)
             changed = [name for (name, _, _), before, after in pairs if not _is_same(before, after)]
         if changed:
-            raise UsageError(
-                f"the gradient of {changed[0]} was changed after backward(), when it had left for the servers; to "
-                "clip, write run.optimizer(..., clip_norm=...); for anything else, a gradient scaler too, change the "
-                "loss, or use --strategy all-reduce"
-            )
+            raise UsageError(texts.gradient_changed(changed[0]))
 
 
 def _is_same(one: float, other: float) -> bool:

@@ -1,8 +1,8 @@
-"""Values of tensors that are on a device, in memory of the host: what servers send and get is there.
+"""Values of tensors on a device, in host memory: what servers send and get is there.
 
-Copies are whole when they return, in both directions: a server reads the memory, or writes over it, at once. So they
-need no order with anything but the stream that they are made on, which is that of whoever calls. For GPUs the memory is
-pinned: they copy to and from it three times as fast. Not here: copies that go on beside computing
+Copies are complete when the functions return, in both directions: a server reads the memory, or writes over it, at
+once. So they are ordered only with the caller's stream, on which they are made. For GPUs the memory is pinned, which
+makes copies three times as fast. Not here: copies that go on beside computing
 (`collectives.gpu_copies`).
 """
 
@@ -16,14 +16,14 @@ from shoal.collectives.gpu.pinned_memory import pool
 
 
 def room_for(tensor: torch.Tensor) -> torch.Tensor:
-    """Memory of the host for its values, which are any so far. It is contiguous."""
+    """Contiguous host memory for a tensor's values, uninitialized."""
     if tensor.is_cuda:
         return pool.take(tensor.nbytes).view(tensor.dtype).view(tensor.shape)
     return torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
 def in_host_memory(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself where it is there already, else a copy."""
+    """The tensor itself where it is in host memory, else a copy."""
     return tensor if tensor.is_cpu else room_for(tensor).copy_(tensor)
 
 

@@ -1,7 +1,7 @@
-"""Values on their way from servers: they are in the model when its forward needs them.
+"""Values on their way from servers: each is in the model when the model's forward needs it.
 
-Where workers run free, each module waits for its own parameters only, right before its forward; what is left over when
-the whole model's forward has ended is taken in then. So code that reads a parameter of a module which has not run yet
+Where workers run free, each module waits for its own parameters only, right before its forward; the rest is taken in
+when the whole model's forward has ended. So code that reads a parameter of a module which has not run yet
 may see it one update late, which is what running free means. Everywhere else the model waits for all of them at once.
 """
 
@@ -29,15 +29,15 @@ class ParameterInbox:
         *,
         lazily: bool,
     ) -> None:
-        """`failed`: told of what failed inside a forward, where nothing of ours may raise."""
+        """`failed`: called with a failure inside a forward, where hooks must not raise."""
         self._failed = failed
         self._parameters = {entry.name: entry.parameter for entry in entries}
         self._names = {id(entry.parameter): entry.name for entry in entries}
         self._lazily = lazily
         self._pull: IncomingPull | None = None
         self._pending: set[str] = set()
-        self._order: dict[str, None] = {}  # in which forward needs them, as far as it has been seen
-        self.updates = 0  # that are in the parameters, all of them
+        self._order: dict[str, None] = {}  # of names, as forward was seen to need them
+        self.updates = 0  # updates that are in all parameters
         self._handles: list[Any] = []
         for model in models:
             for module in model.modules():
@@ -51,18 +51,18 @@ class ParameterInbox:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """All names, first those that forward needs first."""
+        """All names, in the order in which forward needs them."""
         return tuple({**self._order, **dict.fromkeys(self._parameters)})
 
     def expect(self, pull: IncomingPull) -> None:
         self._pull, self._pending = pull, set(self._parameters)
 
     def abandon(self) -> None:
-        """What was expected will not be taken in."""
+        """Forget what was expected: it will not be taken in."""
         self._pull, self._pending = None, set()
 
     def settle(self) -> None:
-        """Take in all there is to come."""
+        """Take in all values that are expected."""
         if self._pull is None:
             return
         for name in [name for name in self.order if name in self._pending]:

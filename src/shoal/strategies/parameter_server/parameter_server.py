@@ -1,7 +1,7 @@
 """The parameter-server strategy: servers hold the parameters and apply updates; workers send gradients and get values.
 
-    backward            each gradient leaves for its servers as soon as it is there
-    optimizer.step()    the servers are asked to apply them: with those of all workers, or at once
+    backward            each gradient leaves for its servers as soon as backward has made it
+    optimizer.step()    the servers are asked to apply the gradients: with those of all workers, or at once
     forward             the new values are taken in
 
 Synchronous: the workers exchange their note first, as in all-reduce, and the ledger on the servers says whether the
@@ -24,6 +24,7 @@ from shoal.manners import Manners
 from shoal.parameters.blocks.block_codec import BlockCodec
 from shoal.parameters.client.parameter_client import OutgoingPush, ParameterClient
 from shoal.settings.parameter_server_settings import ParameterServerSettings
+from shoal.strategies import texts
 from shoal.strategies.parameter_server.gradient_outbox import GradientOutbox, Noise
 from shoal.strategies.parameter_server.parameter_inbox import ParameterInbox
 from shoal.strategies.parameter_server.parameter_table import Entry, entries_of, local_states, step_values, table_of
@@ -33,7 +34,7 @@ from shoal.strategies.strategy import Commit, Iteration, Stepping, Strategy, wai
 from shoal.wire.ledger_entries import Committed, Void
 from shoal.wire.tables import Number, PushTerms, TableSpec
 
-TINY = 1e-12  # added to a norm that something is divided by
+TINY = 1e-12  # added to a norm before dividing by it
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class ParameterServer(Strategy):
         self._optimizers: list[torch.optim.Optimizer] = []
         self._clips: dict[int, float | None] = {}  # by number of the optimizer
         self._entries: tuple[Entry, ...] = ()
-        self._served: frozenset[int] = frozenset()  # ids of their parameters
+        self._served: frozenset[int] = frozenset()  # ids of the parameters in `_entries`
         self._table: TableSpec | None = None  # from the first loop on
         self._outbox: GradientOutbox | None = None  # from the first loop on
         self._inbox: ParameterInbox | None = None
@@ -68,30 +69,24 @@ class ParameterServer(Strategy):
         self._steps: dict[int, tuple[dict[str, Number], ...]] = {}  # values of optimizers that stepped in this batch
         self._is_asked = False  # the servers were asked about this batch's gradients
         self._has_values = False  # the servers have this script's values
-        self._known_digest: int | None = None  # of the parameters when a loop ended, as the servers have them
+        self._known_digest: int | None = None  # of the parameters at the end of the last loop, as the servers have them
 
     # Models, and loops that begin
 
     def attach(self, model: nn.Module, name: str) -> None:  # noqa: ARG002  watched from the first loop on
         if self._outbox is not None:
-            raise UsageError(
-                f"{name} was handed to run.model after a loop over batches had begun; with --strategy parameter-server "
-                "hand over all models before the first loop, or use --strategy all-reduce"
-            )
+            raise UsageError(texts.model_too_late(name))
 
     def prepare(self, optimizers: Sequence[torch.optim.Optimizer], *, step: int, holds_state: bool) -> None:
         if self._outbox is None:
             self._define(optimizers)
         elif list(optimizers) != self._optimizers:
-            raise UsageError(
-                "an optimizer was handed to run.optimizer after the first loop over batches; with --strategy "
-                "parameter-server hand over all of them before it, or use --strategy all-reduce"
-            )
+            raise UsageError(texts.OPTIMIZER_TOO_LATE)
         self._view.enrol()
         if holds_state:
             self._give_values(step)
         self._has_values = True
-        for optimizer in optimizers:  # it is on the servers from now on
+        for optimizer in optimizers:  # the servers have the state from now on
             optimizer.state.clear()
         self.catch_up()
 
@@ -100,7 +95,7 @@ class ParameterServer(Strategy):
         self._entries = entries_of(self._replica.models, optimizers)
         self._served = frozenset(id(entry.parameter) for entry in self._entries)
         if not self._entries:
-            raise UsageError("no optimizer with trainable parameters was handed to run.optimizer before the loop")
+            raise UsageError(texts.NO_OPTIMIZER)
         self._table = table_of(self._entries, optimizers)
         codec, text = self._peers.codec, self._peers.generation.codec
         self._client.define(self._table, None if codec.raw else BlockCodec(self._table, text, codec))
@@ -112,13 +107,13 @@ class ParameterServer(Strategy):
     def _forward_failed(self, failure: ExchangeFailed) -> None:
         """Values that the model's forward needed did not come."""
         if self._iteration is None:
-            raise failure  # outside iterations whoever meets the others deals with it
+            raise failure  # outside iterations the code that meets the others handles it
         self._iteration.mark_void("values for forward", failure)
 
     def _give_values(self, step: int) -> None:
-        """All members are here: the servers get values if they have none of this script, or if the script changed them.
+        """Give the servers values if they have none of this script, or if the script changed them. All members call it.
 
-        The first member that has used the servers before knows; where none has, the job begins, or begins again.
+        The first member that has used the servers before decides; where none has, the job begins, or begins again.
         """
         group = self._peers.group
         has_used = torch.zeros(group.size, dtype=torch.int64)
@@ -148,10 +143,7 @@ class ParameterServer(Strategy):
         for optimizer in self._optimizers:
             for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
                 if parameter.requires_grad and id(parameter) not in self._served:
-                    raise UsageError(
-                        f"a parameter of shape {list(parameter.shape)} was thawed, or added to an optimizer, after the "
-                        "first loop had begun, and no server has it; thaw it before, or use --strategy all-reduce"
-                    )
+                    raise UsageError(texts.parameter_too_late(parameter.shape))
 
     def end(self) -> None:
         self._iteration = None
@@ -166,11 +158,7 @@ class ParameterServer(Strategy):
         assert iteration is not None
         number = next(n for n, optimizer in enumerate(self._optimizers) if optimizer is stepping.optimizer)
         if self._is_asked or number in self._steps:
-            raise UsageError(
-                f"optimizer {number + 1} takes a second step in step {iteration.step}; with --strategy "
-                "parameter-server an iteration makes one update: call backward() and step() once, or use --strategy "
-                "all-reduce"
-            )
+            raise UsageError(texts.second_step(number + 1, iteration.step))
         assert self._table is not None, "a loop has begun"
         self._steps[number] = step_values(self._table, number, stepping.optimizer, stepping.factor)
         self._clips[number] = stepping.clip_norm
@@ -209,11 +197,11 @@ class ParameterServer(Strategy):
             self._take_in(iteration)
 
     def _take_in(self, iteration: Iteration) -> None:
-        """The step is applied; the script sees what it came to."""
+        """The step is applied: take in the new values before the script goes on."""
         try:
             with waiting(iteration, self._peers):
                 self.settle()
-        except ExchangeFailed as failure:  # this worker cannot go on without them
+        except ExchangeFailed as failure:  # this worker cannot go on without the values
             assert self._inbox is not None
             self._inbox.abandon()
             iteration.mark_broken("values after the update", failure)
@@ -229,7 +217,7 @@ class ParameterServer(Strategy):
         )
 
     def _free_scale(self) -> float:
-        """What the gradient is multiplied by so that it is clipped, or normalized, by this worker's own norm."""
+        """The factor that clips or normalizes the gradient by this worker's own norm."""
         assert self._outbox is not None
         if self._config.normalize:
             return 1.0 / (self._outbox.norm() + TINY)
@@ -237,7 +225,7 @@ class ParameterServer(Strategy):
         return min(1.0, min(limits) / (self._outbox.norm() + TINY)) if limits else 1.0
 
     def _meet_in_step(self, iteration: Iteration, group: Group) -> float:
-        """All workers' notes, and their buffers; returns what the sum of gradients is to be multiplied by."""
+        """Exchange all workers' notes and buffers. Returns the factor for the sum of gradients."""
         label, board, buffers = f"step {iteration.step}, note", self._replica.board, self._replica.buffers
         own_digest, iteration.digest = iteration.digest, None
         note = board.write(iteration.step_weight, buffers.changed(), own_digest=own_digest)
@@ -256,14 +244,14 @@ class ParameterServer(Strategy):
         try:
             with self._peers.interrupting(self._client.interrupt):
                 return self._client.commit(push, terms, step=iteration.step)
-        except Aborted:  # the group broke: whether the step counts is for the ledger to say, once and for all
+        except Aborted:  # the group broke: the ledger decides, once and for all, whether the step counts
             self._client.resume()
             return self._client.withdraw(iteration.step)
 
     # Values
 
     @property
-    def held(self) -> tuple[int, int]:  # type: ignore[override]  # it changes with the table
+    def held(self) -> tuple[int, int]:  # type: ignore[override]  # changes with the table
         return self._client.held
 
     def pull(self, *, is_bounded: bool = True) -> None:
@@ -294,7 +282,7 @@ class ParameterServer(Strategy):
         return states
 
     def _served_states(self) -> dict[str, dict[str, torch.Tensor]]:
-        """What the servers' optimizers have, by parameter: without the values themselves."""
+        """The states of the servers' optimizers, by parameter, without the parameters' values."""
         found = self._client.read_state(at_least=self._view.seen)
         return {name: {key: value for key, value in parts.items() if key} for name, parts in found.items()}
 

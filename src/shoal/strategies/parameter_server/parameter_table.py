@@ -17,6 +17,7 @@ from torch import nn
 from shoal.errors import ServerRefused, UsageError
 from shoal.parameters.blocks.table_blocks import block_bytes_for
 from shoal.parameters.server.updates.update_rules import check_groups, check_rule, check_table
+from shoal.strategies import texts
 from shoal.wire.tables import Number, RuleSpec, TableSpec, TensorSpec
 
 KINDS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -33,16 +34,13 @@ class Entry:
 
 
 def entries_of(models: Mapping[str, nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> tuple[Entry, ...]:
-    """In the order of the models."""
+    """Parameters that servers hold, in the order of the models."""
     places: dict[int, tuple[int, int]] = {}
     for number, optimizer in enumerate(optimizers):
         for index, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
                 if places.setdefault(id(parameter), (number, index)) != (number, index):
-                    raise UsageError(
-                        f"a parameter of shape {list(parameter.shape)} is in two optimizers; with --strategy "
-                        "parameter-server a server applies one rule to it: give it to one, or use --strategy all-reduce"
-                    )
+                    raise UsageError(texts.in_two_optimizers(parameter.shape))
     found: dict[int, Entry] = {}
     for name, model in models.items():
         for entry, parameter in model.named_parameters():
@@ -54,10 +52,8 @@ def entries_of(models: Mapping[str, nn.Module], optimizers: Sequence[torch.optim
 def table_of(entries: Sequence[Entry], optimizers: Sequence[torch.optim.Optimizer]) -> TableSpec:
     for entry in entries:
         if entry.parameter.dtype not in KINDS:
-            raise UsageError(
-                f"{entry.name} is {str(entry.parameter.dtype)[6:]}; servers hold "
-                f"{', '.join(str(kind)[6:] for kind in KINDS)}: leave it out of the optimizer"
-            )
+            served = [str(kind)[6:] for kind in KINDS]
+            raise UsageError(texts.not_served(entry.name, str(entry.parameter.dtype)[6:], served))
     size = sum(entry.parameter.numel() * entry.parameter.element_size() for entry in entries)
     table = TableSpec(
         kind="dense",
@@ -82,9 +78,9 @@ def table_of(entries: Sequence[Entry], optimizers: Sequence[torch.optim.Optimize
 def local_states(
     entries: Sequence[Entry], optimizers: Sequence[torch.optim.Optimizer]
 ) -> dict[str, dict[str, torch.Tensor | float]]:
-    """What the script's own optimizers have: of a resumed job, or of one that was trained without servers before.
+    """States of the script's own optimizers, in a job that is resumed or was trained without servers before.
 
-    In memory of the host: it is cut into blocks, each of which would be a copy from a device of its own.
+    In host memory: they are cut into blocks, and each block would be a copy of its own from a device.
     """
     return {
         entry.name: {
@@ -101,10 +97,7 @@ def rule_name(optimizer: torch.optim.Optimizer) -> str:
     """The class's name, if it is torch's own and can work on parts of tensors. Raises UsageError."""
     kind = type(optimizer)
     if getattr(torch.optim, kind.__name__, None) is not kind:
-        raise UsageError(
-            f"{kind.__module__}.{kind.__name__} is not an optimizer of torch.optim, and no code is sent to servers; "
-            "use one of torch's, or --strategy all-reduce, which takes any"
-        )
+        raise UsageError(texts.not_of_torch(kind))
     name: str = kind.__name__
     with _as_mistakes():
         check_rule(name)
@@ -114,7 +107,7 @@ def rule_name(optimizer: torch.optim.Optimizer) -> str:
 def step_values(
     table: TableSpec, number: int, optimizer: torch.optim.Optimizer, factor: float
 ) -> tuple[dict[str, Number], ...]:
-    """What one optimizer of a table steps with now. Raises UsageError for what no server can run."""
+    """The values that one optimizer of a table steps with now. Raises UsageError for what no server can run."""
     values = group_values(optimizer, factor)
     with _as_mistakes():
         check_groups(table, number, values)
@@ -122,7 +115,7 @@ def step_values(
 
 
 def group_values(optimizer: torch.optim.Optimizer, factor: float = 1.0) -> tuple[dict[str, Number], ...]:
-    """The present values of its groups, with learning rates times `factor`."""
+    """The present values of an optimizer's groups, with learning rates times `factor`."""
     return tuple(
         {
             name: _plain(name, value) * factor if name == "lr" else _plain(name, value)  # type: ignore[operator]  # lr is a number
@@ -135,7 +128,7 @@ def group_values(optimizer: torch.optim.Optimizer, factor: float = 1.0) -> tuple
 
 @contextmanager
 def _as_mistakes() -> Generator[None, None, None]:
-    """What a server would refuse is the script's mistake: the same words, before any server is asked."""
+    """Raise what a server would refuse as a mistake of the script, in the same words, before any server is asked."""
     try:
         yield
     except ServerRefused as refusal:
@@ -149,7 +142,4 @@ def _plain(name: str, value: Any) -> Number:
         return tuple(float(one) for one in value)
     if value is None or isinstance(value, bool | int | float):
         return value
-    raise UsageError(
-        f"the optimizer's group has {name}={value!r}, a {type(value).__name__}; servers are sent numbers only: "
-        "remove it from the group, or use --strategy all-reduce"
-    )
+    raise UsageError(texts.no_number(name, value))

@@ -25,7 +25,7 @@ Heard = TypeVar("Heard", bound=Answer)
 
 @dataclass(frozen=True)
 class LedgerTerms:
-    """How the ledger is to treat this job's updates."""
+    """How the ledger should treat this job's updates."""
 
     is_free: bool  # each worker makes updates of its own
     staleness: int | None  # most clocks that a worker may be ahead of the slowest; None: any number
@@ -39,12 +39,12 @@ class LedgerView:
         self._terms = terms
         self._origin: int | None = None  # of the ledger that this worker enrolled in
         self._enrolled = 0  # newest generation that the servers were told of by this worker
-        self._meetings = self._attended = 0  # that workers were called to, and those that this one has been in
+        self._meetings = self._attended = 0  # that workers were called to; that this one has attended
         self.seen = 0  # number of the newest entry that this worker knows of
         self.updates = 0  # applied by all workers, as far as this one knows
 
     def enrol(self) -> None:
-        """The servers must know who is in the present generation before anything of it counts."""
+        """Tell the servers who is in the present generation, before anything of it counts."""
         generation = self._peers.generation
         if self._enrolled == generation.number:
             return
@@ -56,14 +56,14 @@ class LedgerView:
             scaling=self._terms.scaling,
         )
         done = self._client.enrol(terms)
-        # Enrolling begins anew with whatever ledger there is: this worker must say so if that is another one. Numbers
+        # Enrolling works with any ledger: this worker must raise if the ledger is not the one that it knew. Numbers
         # only go up: one below a number that was seen means that entries were lost with servers.
         if self._origin not in (None, self._client.origin) or done.number < self.seen:
             raise ParametersLost.all()
         self._origin = self._client.origin
         self._enrolled = generation.number
         self.heard(done)
-        self._attend(done.meetings)  # those that were called before this generation are over
+        self._attend(done.meetings)  # meetings that were called before this generation are over
 
     def heard(self, answer: Heard) -> Heard:
         self.seen, self.updates = max(self.seen, answer.number), max(self.updates, answer.updates)
@@ -76,7 +76,7 @@ class LedgerView:
 
     @property
     def is_called(self) -> bool:
-        """All workers are to meet, and this one has not been there."""
+        """Whether all workers are called to a meeting that this one has not attended."""
         return self._meetings > self._attended
 
     def attended(self) -> None:
@@ -92,7 +92,7 @@ class Values(Protocol):
     """The parameters' values, as the servers have them."""
 
     def pull(self) -> None:
-        """Ask for the newest that this worker may have."""
+        """Ask for the newest values that this worker may have."""
 
     def settle(self) -> None:
         """Take in what was asked for. Raises ExchangeFailed."""
@@ -105,7 +105,7 @@ class ServerLeases(FreeRunning):
     def __init__(
         self, peers: Peers, client: ParameterClient, view: LedgerView, values: Values, *, is_bounded: bool
     ) -> None:
-        """`is_bounded`: a worker may be ahead of the slowest by so much only, and waits for it."""
+        """`is_bounded`: a worker that is too far ahead of the slowest waits for it."""
         self._peers = peers
         self._client = client
         self._view = view

@@ -1,7 +1,7 @@
 """Peers of a worker in a job: a coordinator that says who is in, and a TCP mesh for each generation.
 
-The way from one generation into the next is decided in `membership.member`; here are its means. Not here: the state
-that members copy from each other (`training`).
+`membership.member` decides how a worker gets from one generation into the next; this module carries it out. Not here:
+the state that members copy from each other (`training`).
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class ClusterPeers(Peers):
         self._current: ThreadedGroup | None = None
         self._mesh: TcpMesh | None = None  # of the newest group, or of the one that is being put together
         self._team: Team | None = None  # of a group that is being put together
-        self._told_to_leave: str | None = None  # this process was, by a signal
+        self._told_to_leave: str | None = None  # why, where a signal told this process to leave
         self._interrupt: Callable[[str], None] | None = None  # ends what the script waits for besides the group
-        self._interrupted: str | None = None  # why that was ended
-        self._interrupting = threading.Lock()  # held while it is; taken before the locks of whoever is interrupted
-        self._unreached = Unreached()  # members that are missed since the last try to connect
+        self._interrupted: str | None = None  # why the wait was ended
+        self._interrupting = threading.Lock()  # held while interrupting; taken before the locks of what is interrupted
+        self._unreached = Unreached()  # members that were missing in the last try to connect
         self._said: Ready | ExchangeBroken | None = None  # the newest notice
         self._connecting = 0  # number of the newest generation that this worker has tried to connect in
         join = Join(
@@ -82,7 +82,7 @@ class ClusterPeers(Peers):
             process=os.getpid(),
             address=self._listener.address,
             shoal=importlib.metadata.version("shoal"),
-            torch=torch.__version__.partition("+")[0],  # what follows names the build, for this processor or that GPU
+            torch=torch.__version__.partition("+")[0],  # the rest names the build, for a processor or a GPU
         )
         try:
             self.client = CoordinatorClient.connect(
@@ -179,7 +179,7 @@ class ClusterPeers(Peers):
         if generation.codec != self._codec_named:
             self.codec, self._codec_named = codec_by_name(generation.codec), generation.codec
         if (news := self.client.interruption(generation.number)) is not None:
-            raise Aborted(news)  # from before there was something to interrupt; what comes later ends the connecting
+            raise Aborted(news)  # this news came before there was a connection to interrupt
         group = self._direct_group(generation, rank) if self.servers is None else self._relayed_group(generation, rank)
         self.generation = generation
         with self._lock:
@@ -249,9 +249,9 @@ class ClusterPeers(Peers):
         return group
 
     def abandon(self, reason: str, formed: int | None = None) -> None:
-        """From any thread: whatever the script is blocked in must end now. Peers see it as a failure of this worker.
+        """From any thread: end now whatever the script is blocked in. Peers see that as a failure of this worker.
 
-        `formed`: only in generations with a lower number.
+        `formed`: do so only in generations with a lower number.
         """
         with self._lock:
             group, mesh, team = self._current, self._mesh, self._team
@@ -284,10 +284,10 @@ class ClusterPeers(Peers):
         finally:
             with self._interrupting:
                 self._interrupt = None
-        if self._interrupted is not None:  # it came with the answer, and whoever was interrupted answers no more
+        if self._interrupted is not None:  # the interruption came with the answer: what was interrupted answers no more
             raise Aborted(self._interrupted)
 
-    # Wishes, and the leave to go on
+    # Wishes, and permission to go on
 
     def regroup_wish(self) -> str | None:
         return self.client.regroup_wish
@@ -338,7 +338,7 @@ class ClusterPeers(Peers):
 
     @property
     def idle_seconds(self) -> float:
-        """Without a look at the servers, which takes the lock of their client."""
+        """As in `traffic`, but without the servers' part, which takes the lock of their client."""
         group = self._current
         return self._past.idle_seconds + (0.0 if group is None else group.idle_seconds)
 

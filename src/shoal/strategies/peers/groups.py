@@ -1,4 +1,4 @@
-"""Groups of a worker and what they are made of: an engine over a carrier, a stand-in before it is let in, a brake."""
+"""Groups of a worker and their parts: an engine over a carrier, a stand-in for newcomers, a brake for slow links."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shoal.values import Generation, Member
 
 
 def make_engine(name: str, mesh: Mesh, generation: int, host: str) -> CarriedEngine:
-    """All ranks of a mesh call it. The engine owns the mesh from now on; the mesh is closed if this fails.
+    """All ranks of a mesh call this function. The engine owns the mesh from now on; the mesh is closed if this fails.
 
     `host` is an address of this rank that the others can reach. Raises `PeerLost` if a rank is gone.
     """
@@ -81,7 +81,7 @@ SLICE_SECONDS = 0.005
 
 
 class Brake:
-    """Called before every operation of a group."""
+    """Delays every operation of a group where links are slow on purpose."""
 
     def __init__(self, faults: LinkFaults, generation: Generation, rank: int) -> None:
         self._faults = faults

@@ -42,17 +42,17 @@ class Briefed(Exception):
 
 @dataclass(frozen=True)
 class Breakage:
-    """Why a group is of no more use, as this worker saw it."""
+    """Why a group cannot be used any more, as this worker saw it."""
 
     step: int  # the step that was being worked on
     operation: str  # label of the collective
     reason: str
-    peer: int | None  # rank it was waiting for, where known
-    at_end: bool = False  # it was the meeting at the end of a loop, after which a script may be done
+    peer: int | None  # rank that the collective was waiting for, where known
+    at_end: bool = False  # the meeting at the end of a loop broke, after which a script may be done
     point: int = 0  # the number of a meeting outside loops, in program order
     is_planned: bool = False  # nothing failed: all members regroup here, as was asked for
     must_restore: bool = False  # nobody has the job's state any more: all start from the newest checkpoint
-    is_total: bool = False  # because all servers that had it are lost
+    is_total: bool = False  # all servers that had the job's state are lost
 
     @classmethod
     def by(cls, failure: ExchangeFailed, step: int, operation: str, *, at_end: bool = False) -> Self:
@@ -81,10 +81,10 @@ class Peers(ABC):
     """This worker's connection to the job."""
 
     worker: int  # this worker's number in the job
-    is_new: bool  # it has not been in a generation yet: its group stands for the one to come, and can do nothing
+    is_new: bool  # not in a generation yet: `group` stands for the one to come, and can do nothing
     group: Group  # of the current generation
     generation: Generation
-    codec: Codec = Identity()  # encodes what crosses hosts, in every generation: its residual is this worker's
+    codec: Codec = Identity()  # encodes what crosses hosts, in all generations; the residual is this worker's
 
     # Into the next generation: see `membership.member`
 
@@ -102,10 +102,10 @@ class Peers(ABC):
 
     @abstractmethod
     def await_generation(self, after: int) -> Generation:
-        """Block until there is one with a higher number. Raises JobOver where the job has ended.
+        """Block until there is a generation with a higher number. Raises JobOver where the job has ended.
 
-        Raises Briefed where this worker is a newcomer and is told of more of the job's calls; then it is not ready any
-        more.
+        Raises Briefed where this worker is a newcomer and is told of more of the job's calls; then it must say again
+        that it is ready.
         """
 
     @abstractmethod
@@ -113,7 +113,7 @@ class Peers(ABC):
         """Make `group` that of a generation which this worker is in. Raises ExchangeFailed."""
 
     def call_made(self, index: int, made: Made) -> None:  # noqa: B027  most have no newcomers to tell
-        """This worker's script has made this call, or it gave its result: newcomers compare it with their own."""
+        """This worker's script has made this call, or has its result: newcomers compare their own calls with it."""
 
     def finish(self, notice: Done) -> Generation | None:  # noqa: ARG002  some have nobody to wait for
         """The script is done here: block until it is on all workers, and say None, or until there is a generation with
@@ -122,9 +122,9 @@ class Peers(ABC):
         return None
 
     def reach(self, point: int) -> None:  # noqa: B027  some have nobody to tell
-        """The script has run up to this meeting outside loops, counted from 1: others need not run that again."""
+        """The script has come to this meeting outside loops, counted from 1: nobody need run the code before again."""
 
-    # What is wished for from outside the script, and the leave to go on
+    # Wishes from outside the script, and permission to go on
 
     @abstractmethod
     def regroup_wish(self) -> str | None:
@@ -136,9 +136,9 @@ class Peers(ABC):
 
     @abstractmethod
     def hold(self, *, at_end: bool = False) -> None:
-        """Return at once while the coordinator was heard of within the lease; else wait until it is heard again.
+        """Return at once if the coordinator was heard within the lease; else wait until it is heard again.
 
-        `at_end`: a result is about to be final, so it must have been heard of within the heartbeat limit.
+        `at_end`: a result is about to be final, so the coordinator must have been heard within the heartbeat limit.
         """
 
     def interruption(self) -> str | None:
@@ -149,7 +149,7 @@ class Peers(ABC):
     def interrupting(self, interrupt: Callable[[str], None]) -> Iterator[None]:  # noqa: ARG002  some are never interrupted
         """Inside, `interrupt` is called, from another thread, when the present generation is over.
 
-        Raises Aborted on the way out where it was called, also where what was waited for came all the same.
+        Raises Aborted on the way out where `interrupt` was called, even if what was waited for came all the same.
         """
         yield
 
@@ -158,7 +158,7 @@ class Peers(ABC):
         """Hand events to whoever records them."""
 
     def drop_residual(self, reason: str) -> None:
-        """What the codec left out of this worker's gradients will not be made up for."""
+        """Drop the codec's residual: what it left out of this worker's gradients will never be sent."""
         if self.codec.state():
             self.codec.load({})
             text = f"what the codec {self.codec.name} had left out of worker {self.worker}'s gradients is dropped"
@@ -170,7 +170,7 @@ class Peers(ABC):
 
     @abstractmethod
     def set_position(self, step: int, operation: str) -> None:
-        """What this worker is in, for the next heartbeat. Cheap."""
+        """Say what this worker is doing, for the next heartbeat. Cheap."""
 
     @abstractmethod
     def part_done(self, message: PartWritten | PartFailed) -> None:
@@ -178,9 +178,9 @@ class Peers(ABC):
 
     @abstractmethod
     def settlement(self, checkpoint: str, timeout: float) -> bool | None:
-        """Whether a checkpoint was published, once that is known; None when it is not within `timeout` seconds.
+        """Whether a checkpoint was published, once that is known; None where it is not known within `timeout` seconds.
 
-        False also where nobody will ever say: without a coordinator, or when the job is over.
+        False also where nobody will ever know: without a coordinator, or when the job is over.
         """
 
     @abstractmethod
@@ -189,7 +189,7 @@ class Peers(ABC):
 
     @property
     def idle_seconds(self) -> float:
-        """Of `traffic`, for those who ask several times a step."""
+        """The part of `traffic` that is asked for several times a step."""
         return self.traffic().idle_seconds
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """Who can reach whom: this worker's address for its peers, and the members that a worker which was left out can reach.
 
-The worker that was left out tells the coordinator, again whenever that changes, so that it is let in when it would not
-break the generation.
+The worker that was left out tells the coordinator which members it reaches, and again whenever that changes, so that it
+is let in once it would not break the generation.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from shoal.values import Address, Generation, Unreached
 from shoal.wire.messages import Ready
 
 PROBE_SECONDS = 1.0  # for all members to answer, and before they are asked again
-PROBES = 10  # then it says that it waits, whether they did or not: some may be gone for good
-LONGEST_PAUSE = 30.0  # seconds, growing from then on: the members of a large job are not to be asked all the time
+PROBES = 10  # after so many, it says that it waits even if some do not answer: these may be gone for good
+LONGEST_PAUSE = 30.0  # seconds, to which pauses grow from then on: members are not to be asked all the time
 
 
 def tell_from_outside(
@@ -54,7 +54,7 @@ def tell_from_outside(
 
 
 def by_worker(unreached: Unreached, generation: Generation) -> Unreached:
-    """With worker numbers in place of ranks."""
+    """The same members, by worker number instead of rank."""
     return Unreached(
         unreachable=tuple(sorted(generation.members[rank].worker for rank in unreached.unreachable)),
         late=tuple(sorted(generation.members[rank].worker for rank in unreached.late)),

@@ -1,7 +1,7 @@
 """A worker's ways to its job's parameter servers: the client of all of them, and the relay through the first one.
 
-Workers that have servers talk to nobody else: the home server passes on what they say to each other, as long as it is
-in the map. Not here: generations (`cluster_peers`), what is pushed and pulled (`parameter_server`).
+Workers that have servers connect only to them: the home server relays what workers say to each other, as long as that
+server is in the map. Not here: generations (`cluster_peers`), what is pushed and pulled (`parameter_server`).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.values import Generation, Server, ServerMap
 from shoal.wire.derived_keys import space_key
 
-HOME_SECONDS = 30.0  # for a server to be there through which workers talk: the next one may have to be started
+HOME_SECONDS = 30.0  # to wait for a server that relays: the next one may have to be started
 HOME_RETRY = 0.05  # seconds between two tries
-SILENCE_FACTOR, SILENCE_SECONDS = 2.0, 2.0  # of a server: longer than its keeper waits for it
+SILENCE_FACTOR, SILENCE_SECONDS = 2.0, 2.0  # silence that is borne from a server: longer than its keeper bears it
 
 
 class ServerWays:
     def __init__(self, coordinator: CoordinatorClient, token: str, worker: int) -> None:
-        """Begins to connect. The job's token stays here: servers know the key of the space that is derived from it."""
+        """Begins to connect. The job's token stays here: servers only know the space's key, derived from the token."""
         self._coordinator = coordinator
         self._space = coordinator.welcome.space
         self._key = space_key(token, self._space)
@@ -45,7 +45,7 @@ class ServerWays:
 
     @property
     def _silence_limit(self) -> float:
-        """Seconds: longer than the keeper of the servers waits, which tells of a new map then, if it can."""
+        """Seconds: longer than the servers' keeper waits, so that its new map comes first, if it comes."""
         limit = self._coordinator.settings.of(ParameterServerSettings).server_limit
         return SILENCE_FACTOR * limit + SILENCE_SECONDS
 
@@ -57,7 +57,7 @@ class ServerWays:
             relay.map_changed(servers)
 
     def relay(self, generation: Generation, rank: int) -> RelayMesh:
-        """To the other workers of a generation. `Aborted`: no server was there, or the news are of another one."""
+        """A relay to a generation's other workers. Raises Aborted where no server is there or the generation ended."""
         mesh = RelayMesh(
             RelayConfig(
                 server=self._living_home(generation.number),
@@ -72,7 +72,7 @@ class ServerWays:
         with self._lock:
             self._relay = mesh
         if (servers := self.client.server_map) is not None:
-            mesh.map_changed(servers)  # it may have come while this worker joined
+            mesh.map_changed(servers)  # the map may have come while this worker joined
         return mesh
 
     def _living_home(self, generation: int) -> Server:

@@ -59,14 +59,14 @@ class BufferAverage:
         self.remember()
 
     def refresh(self) -> None:
-        """Look at what buffers there are now. One that was replaced counts as changed."""
+        """Find the buffers that the models have now. A buffer that was replaced counts as changed."""
         found = {id(buffer): buffer for model in self._models for buffer in buffers_of(modules_of(model))}
         self._buffers = list(found.values())
         self._known = {key: known for key, known in self._known.items() if key in found}
 
     @torch.no_grad()
     def remember(self) -> None:
-        """From now on only what changes after this moment counts as changed."""
+        """Take the present values as unchanged: only later changes count."""
         for buffer in self._buffers:
             known = self._known.get(id(buffer))
             if known is None or known.shape != buffer.shape or known.dtype != buffer.dtype:
@@ -78,7 +78,7 @@ class BufferAverage:
         return not _same(self._known.get(id(buffer)), buffer)
 
     def forget(self, buffer: torch.Tensor) -> None:
-        """It counts as changed, whatever it is."""
+        """Let this buffer count as changed, whatever its values."""
         self._known.pop(id(buffer), None)
 
     def changed(self) -> list[bool]:

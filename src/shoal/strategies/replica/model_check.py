@@ -20,6 +20,7 @@ from shoal.bounds import MOST_ITEMS, Name, Shape
 from shoal.checkpoint.peer_copy import broadcast_bytes
 from shoal.collectives.group import Group
 from shoal.errors import ModelsDiffer, UsageError
+from shoal.strategies import texts
 from shoal.values import Generation
 
 _Entry = tuple[Name, Name, Shape, Name]  # kind, name, shape, dtype and device
@@ -33,17 +34,14 @@ def describe(model: nn.Module) -> list[_Entry]:
     entries: list[_Entry] = []
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
-            raise UsageError(
-                f"parameter {name!r} of the model has no shape yet; run one batch through it before run.model, "
-                "or use layers that are not lazy"
-            )
+            raise UsageError(texts.no_shape(name))
     for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
         entries += [(kind, name, tuple(tensor.shape), _type_text(tensor)) for name, tensor in tensors]
     return entries
 
 
 def _type_text(tensor: torch.Tensor) -> str:
-    """Its dtype, and where it is unless that is memory: workers with and without a GPU cannot exchange tensors."""
+    """A tensor's dtype, and its device if not the CPU: workers with and without a GPU cannot exchange tensors."""
     dtype = str(tensor.dtype)[6:]
     return dtype if tensor.is_cpu else f"{dtype} on {tensor.device.type}"
 
@@ -103,7 +101,7 @@ def digest(models: Iterable[nn.Module], *, of_buffers: bool = False) -> int:
 
 
 def _tensor_digest(tensor: torch.Tensor) -> int:
-    """The sum of its memory, read as integers as wide as its elements."""
+    """The sum of a tensor's memory, read as integers as wide as its elements."""
     flat = tensor.contiguous().reshape(-1)
     flat = torch.view_as_real(flat.resolve_conj()).reshape(-1) if flat.is_complex() else flat
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()]

@@ -1,7 +1,7 @@
-"""The modules, parameters and buffers of a model, in torch's order, at less than half of what torch's own way takes.
+"""The modules, parameters and buffers of a model, in torch's order, in less than half the time of torch's own methods.
 
-They are looked at before every batch, since scripts may replace any of them: a third of a millisecond for a model of
-50 modules when torch's generators do it three times.
+They are listed before every batch, since scripts may replace any of them: torch's generators, used three times, would
+take a third of a millisecond for a model of 50 modules.
 """
 
 from __future__ import annotations

@@ -33,15 +33,15 @@ class Votes:
     updates: int = 0  # optimizer steps taken since the script began; must be equal everywhere
     stop_seen: bool = False  # an exchange showed that some worker votes for a stop; all workers saw it at that step
     save: bool = False  # this worker wants a checkpoint of the step that is being made
-    busy: bool = False  # this worker is still writing the one before
-    save_seen: bool = False  # in the present step's exchange some worker wanted one
-    busy_seen: bool = False  # and some worker could not
+    busy: bool = False  # this worker is still writing the previous checkpoint
+    save_seen: bool = False  # in the present step's exchange some worker wanted a checkpoint
+    busy_seen: bool = False  # in that exchange some worker was busy
     leaving: bool = False  # this worker has said in the present step's exchange that it hands its place over
-    leaving_seen: int = 0  # how many have
+    leaving_seen: int = 0  # how many workers have said so
     regroup_seen: bool = False  # some worker knows of somebody who waits to be let in
 
     def ask_stop(self, reason: str | None) -> None:
-        """This worker wants all loops to end, where there is a reason."""
+        """Set why this worker wants all loops to end; None: it does not."""
         self.stop = reason
 
     def count_updates(self, more: int) -> None:
@@ -52,7 +52,7 @@ class Votes:
         self.updates = updates
 
     def want_save(self, *, save: bool, busy: bool) -> None:
-        """What this worker brings to the next exchange, of which nothing was seen yet."""
+        """Set what this worker brings to the next exchange; forget what earlier exchanges showed."""
         self.save, self.busy = save, busy
         self.forget_save()
 
@@ -66,11 +66,11 @@ class Votes:
         self.leaving, self.leaving_seen, self.regroup_seen = leaving, int(leaving), regroup
 
     def forget_wishes(self) -> None:
-        """Workers meet: who leaves and who waits to be let in is to be seen there."""
+        """Workers are about to meet: the meeting will show who leaves and who waits to be let in."""
         self.leaving_seen, self.regroup_seen = 0, False
 
     def forget_seen(self) -> None:
-        """The members have regrouped: what was seen may have come from a worker that is gone, and not all may have."""
+        """The members have regrouped: what was seen may be of a worker that is gone, and not all may have seen it."""
         self.stop_seen = self.regroup_seen = self.leaving = False
         self.leaving_seen = 0
 
@@ -80,7 +80,7 @@ class Note:
     vector: torch.Tensor  # becomes the sum over all workers
     updates: int  # this worker's own
     digest: int  # of what all workers should have in common; 0 where nothing is compared
-    slots: int = 0  # at the end of the vector, one per rank: digests of replicas, where it matters whose differ
+    slots: int = 0  # at the end of the vector, one per rank: digests of replicas, to find whose differ
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class NoteBoard:
         self._votes = votes
 
     def write(self, weight: float, changed: list[bool], digest: int = 0, *, own_digest: int | None = None) -> Note:
-        """`digest` should be equal everywhere; `own_digest` is told to all, who then know whose differ."""
+        """`digest` should be equal everywhere; `own_digest` is told to all, so that they know whose replica differs."""
         votes, group = self._votes, self.peers.group
         wants_stop = votes.stop is not None or self.peers.stop_wish() is not None
         votes.leaving = self.peers.leave_wish() is not None

@@ -93,13 +93,13 @@ class Replica:
     def digest(self, names: Collection[str] | None = None) -> int:
         """A number that differs, almost surely, where any bit of any parameter differs. Below 2**40.
 
-        Of these models only, in the order in which they were added, where `names` are given.
+        Where `names` are given, only of these models, in the order in which they were added.
         """
         chosen = [model for name, model in self.models.items() if names is None or name in names]
         return digest(chosen) % DIGEST_LIMIT
 
     def replaced(self) -> None:
-        """Parameters and buffers were copied from a member: what they are now is what all have agreed on."""
+        """Parameters and buffers were copied from a member: all have agreed on their present values."""
         self.buffers.refresh()
         self.buffers.remember()
 

@@ -1,8 +1,8 @@
 """Positions that are leased to one worker, for workers that run free.
 
-A lease comes from whoever keeps the loop's books for all workers (`strategies.free_running`), and its positions count
+Leases come from the strategy (`strategies.free_running`), which keeps the loop's books for all workers. Positions count
 as used with the update that used them. What a lost worker had leased is leased again. Loader processes stay from lease
-to lease, and where they can, have the next one before this one is used up.
+to lease, and get the next lease, where they can, before this one is used up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shoal.values import Cursor
 from shoal.wire.ledger_entries import Told
 from shoal.wire.tables import LoopTerms, Range
 
-UPDATES_PER_LEASE = 8  # that a worker asks for: fewer questions, and more to do again when it dies
+UPDATES_PER_LEASE = 8  # more would mean fewer requests, but more to do again when a worker dies
 
 
 class Leased(Supply):
@@ -31,11 +31,11 @@ class Leased(Supply):
     def __init__(self, loop: LoopAtWork, free: FreeRunning) -> None:
         self._loop = loop
         self._free = free
-        self._lease: Range | None = None  # what is left of the present one, from the update under way on
+        self._lease: Range | None = None  # what is left of the present lease, with the update under way
         self._ahead: Range | None = None  # leased while the present lease was worked on, and still held
-        self._may_ask = False  # for the next lease, once the present one is nearly loaded
+        self._may_ask = False  # this worker may ask for the next lease once the present one is nearly loaded
         self._is_over = False
-        self.all_know = False  # every position was used in the last meeting
+        self.all_know = False  # the last meeting showed that every position is used
         if loop.plan.feed.samples is None:
             raise UsageError(texts.STREAM_LEASED)
 
@@ -72,7 +72,7 @@ class Leased(Supply):
     # One lease after the other
 
     def portion(self) -> Generator[Any, None, None]:
-        """One lease, or what keeps this worker from getting one."""
+        """Work through one lease, or deal with what keeps this worker from getting one."""
         lease, self._ahead = self._ahead, None
         if lease is None:
             try:
@@ -99,7 +99,7 @@ class Leased(Supply):
             )
         finally:
             if not is_used_up:
-                self._ahead = None  # it goes back with the rest
+                self._ahead = None  # the next lease goes back with the rest of this one
 
     def may_begin(self, batch: Batch) -> bool:
         if not self._get_values():
@@ -122,14 +122,14 @@ class Leased(Supply):
         session.reporter.numbered(session.step, base=commit.base, used=commit.used)
 
     def placed(self, told: Told) -> None:
-        """All have learnt in a meeting where the loop is."""
+        """A meeting has told all workers where the loop is."""
         session = self._loop.session
         session.held.take(told.updates, told.open)
         self._loop.go_to(Cursor(epoch=told.epoch, position=told.position))
         self._is_over = self.all_know = told.is_over
 
     def reopen(self) -> None:
-        """What a lost worker had leased is to be used, and somebody may have come who knows less."""
+        """A new generation: a lost worker's leases are to be used again, and a newcomer may know less."""
         self._is_over = self.all_know = False
 
     def rejoin(self) -> None:
@@ -137,7 +137,7 @@ class Leased(Supply):
         self._free.rejoin()
 
     def _get_values(self) -> bool:
-        """Wait for what bounded staleness makes this worker wait for; False where it is called away."""
+        """Wait while bounded staleness holds this worker back; False where something came between."""
         try:
             self._free.await_turn()
         except MeetingCalled:
@@ -151,21 +151,21 @@ class Leased(Supply):
     # The next lease, so that its samples are loaded before this one is used up
 
     def _may_lease_ahead(self, lease: Range) -> bool:
-        """Not where nothing is loaded ahead anyway, nor in these two cases:
+        """Whether to ask for the next lease early: not where nothing is loaded ahead, nor in these two cases.
 
-        Leases get shorter towards the end of a loop, so that nobody has much left there. Under a bound on staleness, a
-        worker's clock is set to that of the others when it comes for its next lease with nothing left; one that always
-        has the next would hold them up.
+        Leases get shorter towards the end of a loop, so that no worker has much left there. Under a bound on staleness,
+        a worker that asks for a lease with nothing left has its clock set to the others'; a worker that always has its
+        next lease would hold them up.
         """
         loop, steps = self._loop, self._loop.plan.steps
         is_whole = lease.size == UPDATES_PER_LEASE * self.dealing().step_size
-        if steps is not None:  # leases are not shorter before such an end
+        if steps is not None:  # leases do not get shorter towards a limit of steps
             share = UPDATES_PER_LEASE * loop.session.peers.group.size
             is_whole = is_whole and steps - (loop.session.step - loop.first_step) > 2 * share
         return loop.plan.feed.loads_ahead > 0 and is_whole and self._free.leases_ahead
 
     def _is_near(self, left: int) -> bool:
-        """Whether a lease of which so many positions are left after the present update is loaded to its end."""
+        """Whether a lease with so many positions left after the present update is already loaded to its end."""
         feed = self._loop.plan.feed
         return left <= feed.loads_ahead * feed.batch_size
 
@@ -184,7 +184,7 @@ class Leased(Supply):
 
 
 def used_ranges(first_epoch: int, cursor: Cursor, samples: int, gaps: tuple[Range, ...]) -> tuple[Range, ...]:
-    """What a loop has used that is at `cursor`, with `gaps` before it."""
+    """Positions that a loop at `cursor` has used: all before it but the `gaps`."""
     found = [Range(epoch, 0, samples) for epoch in range(first_epoch, cursor.epoch)]
     found += [Range(cursor.epoch, 0, cursor.position)] if cursor.position else []
     for gap in sorted(gaps):

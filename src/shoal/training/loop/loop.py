@@ -1,7 +1,7 @@
 """One loop over data: yields batches, settles each step when the next batch is asked for, redoes void ones.
 
 Everything that needs peers besides gradients happens here, inside the generator's `next()`: agreement on stopping,
-regrouping, copying. All workers leave a loop at the same step; one that leaves early is told so, by name.
+regrouping, copying. All workers leave a loop at the same step; an error names a worker that leaves early.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Loop:
         self.number = 0  # in program order, given when the loop starts
         self.first_step = 0
         self.cursor = Cursor(epoch=plan.first_epoch)
-        self._weight = 0.0  # of the batches of the current step before the current one
+        self._weight = 0.0  # of the current step's batches before the current one
         self._is_step_start = True
         self.reached = 0
         self._mark = time.perf_counter()  # end of the last iteration
         self._own_samples = 0  # of this worker in the current step so far
         self._input = 0.0  # seconds that the current batch was waited for
-        self._blocked = 0.0  # seconds that checkpoints had held the script up when the last iteration ended
+        self._blocked = 0.0  # seconds that checkpoints had held the script up by the end of the last iteration
         self._supply: Supply = Dealt(self)
         self._meetings: LoopMeetings = MeetingsInSteps(self)
         if (free := session.strategy.free) is not None:
@@ -89,13 +89,13 @@ class Loop:
                     return
         except GeneratorExit:
             self.session.batch.leave()
-            self.session.saver.fence()  # what the script does now is its own business
+            self.session.saver.fence()  # from now on the script may change the state
             raise
         finally:
             self.plan.feed.close()
 
     def _is_past(self, past: Past | None) -> bool:
-        """Whether it is over for the others, or was over before this script started again."""
+        """Whether this loop is over for the others, or was over before this script started again."""
         for optimizer in self.session.watched.optimizers:  # else schedulers warn that they step before the optimizer
             optimizer._opt_called = True  # type: ignore[attr-defined]  # torch.optim.lr_scheduler's own mark
         # Without a past: a newcomer that is in no generation yet, and knows that the others have passed this loop.
@@ -112,7 +112,7 @@ class Loop:
         elif past.in_loop:
             self.cursor = take_past(session)
             self.first_step = past.first_step
-            session.place.enter_loop(self.number)  # as the others are
+            session.place.enter_loop(self.number)  # like the others
             session.place.pass_meeting()
             self._join_in()
             session.reporter.restart_clock()
@@ -122,7 +122,7 @@ class Loop:
             meet(session, start, self._start)
 
     def _join_in(self) -> None:
-        """The others are in the middle of it."""
+        """Join the others in the middle of the loop."""
         while True:
             try:
                 self._prepare(holds_state=False)
@@ -132,7 +132,7 @@ class Loop:
                 self.cursor = recover(self.session, breakage, self.cursor).cursor
 
     def _wind_up(self) -> None:
-        """The last thing before the script goes on behind the loop."""
+        """Do what is left to do before the script goes on after the loop."""
         save_asked(self.session)
         if self.session.stopped is not None:
             save_on_stop(self.session)
@@ -153,16 +153,16 @@ class Loop:
         forget_changed(self.session, past.state)
 
     def go_to(self, cursor: Cursor) -> None:
-        """From now on the loop is there in its data."""
+        """Set the loop's place in its data."""
         self.cursor = cursor
 
     def begin_portion(self) -> int:
-        """The position from which batches of one epoch are about to be dealt out."""
+        """Note and return the position from which batches of one epoch are about to be dealt out."""
         self.reached = self.cursor.position
         return self.reached
 
     def leave(self) -> None:
-        """The script left it in the middle: it is over, wherever it was in its data."""
+        """The script left the loop in the middle: the loop is over, wherever it was in its data."""
         self.cursor = Cursor(epoch=self.plan.first_epoch + self.plan.epochs)
 
     def _finished_everywhere(self) -> bool:
@@ -182,7 +182,7 @@ class Loop:
             if not recovered.has_passed:
                 self._supply.reopen()
                 return False
-            session.replica.votes.forget_save()  # those who have passed began it before this generation
+            session.replica.votes.forget_save()  # the save began in an earlier generation, with those who have passed
         session.place.pass_meeting()
         leave_loop(session)
         return True
@@ -197,7 +197,7 @@ class Loop:
                     raise UsageError(texts.parameter_in_no_model(number, parameter.shape))
 
     def terms(self) -> dict[str, str]:
-        """What the script has said of it."""
+        """What the script has said of this loop."""
         return {name: str(value) for name, value in loop_terms(self.plan)}
 
     def length(self) -> int:
@@ -239,7 +239,7 @@ class Loop:
         return not self._supply.is_over and self.session.stopped is None
 
     def run_through(self, batches: Generator[Batch, None, None]) -> Generator[Any, None, bool]:
-        """Yield them, each settled before the next; returns whether they came to their end."""
+        """Yield the batches, settling each before the next. Returns whether all of them were yielded."""
         self._is_step_start, self._weight = True, 0.0
         self._mark = time.perf_counter()
         try:
@@ -292,7 +292,7 @@ class Loop:
         return iteration.breakage is not None or (batch.is_last and self._meetings.heed())
 
     def mend(self, iteration: Iteration, breakage: Breakage) -> None:
-        """Something broke: go back where nothing of it may remain, and go on in the next generation."""
+        """After a breakage: undo the iteration where it is void, and go on in the next generation."""
         session, is_free = self.session, self.session.strategy.manners.is_free
         if iteration.is_void:
             undo_void(session, iteration)
@@ -317,7 +317,7 @@ class Loop:
                 breakage = Breakage.by(failure, session.step, "coming back into the loop")
 
     def _account(self, batch: Batch, iteration: Iteration, *, begun: float, resumed: float, held_up: float) -> None:
-        """Where the time of an iteration went. `held_up`: seconds in its body, by a checkpoint."""
+        """Report where the time of an iteration went. `held_up`: seconds that a checkpoint held up its body."""
         session = self.session
         now = time.perf_counter()
         body = resumed - begun

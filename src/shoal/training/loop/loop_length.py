@@ -14,8 +14,8 @@ from shoal.wire.tables import Range
 class Place:
     """Where a loop is."""
 
-    first_step: int  # steps that the job had applied when it began
-    step: int  # that it has applied now
+    first_step: int  # steps that the job had applied when the loop began
+    step: int  # steps that the job has applied now
     cursor: Cursor
     gaps: tuple[Range, ...] = ()  # positions before the cursor that are still to be used
 
@@ -27,18 +27,18 @@ class LoopLength:
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """None: nobody knows how many samples there are."""
+        """None where the number of samples is not known."""
         return self.plan.feed.steps(self.dealing)
 
     @property
     def epochs(self) -> int:
-        """Of all of it, also where it is one of a nested loop's; those that a limit of steps comes to."""
+        """Epochs of the whole loop, nested or not; where only steps limit it, as many as those steps take."""
         if self.plan.total_epochs:
             return self.plan.total_epochs
         return -(-(self.plan.steps or 1) // self.steps_per_epoch) if self.steps_per_epoch else 1
 
     def batches(self) -> int:
-        """On each worker, over all epochs."""
+        """Batches of each worker, over all epochs."""
         plan, per_epoch = self.plan, self.steps_per_epoch
         if per_epoch is None and (plan.steps is None or plan.total_epochs is not None):
             raise TypeError("the length of a stream is not known before it ends; limit the loop with steps=")
@@ -47,14 +47,14 @@ class LoopLength:
         return min(steps, plan.steps or steps) * plan.accumulate
 
     def end(self, place: Place) -> int | None:
-        """Steps that the job will have applied when it is over."""
+        """Steps that the job will have applied when the loop is over; None where that is not known."""
         feed, plan, per_epoch = self.plan.feed, self.plan, self.steps_per_epoch
         limit = None if plan.steps is None else place.first_step + plan.steps
         if per_epoch is None or feed.samples is None:
             return limit
         epochs = (plan.total_epochs or plan.first_epoch + plan.epochs) - place.cursor.epoch
         rest = max(0, feed.samples - place.cursor.position)
-        # Gaps were whole updates of somebody's: nothing of them is dropped.
+        # Gaps were whole updates of some worker: nothing of them is dropped.
         left = sum(count_steps(self.dealing, gap.size) for gap in place.gaps)
         if epochs > 0:
             left += (epochs - 1) * per_epoch + count_steps(self.dealing, rest, drop_last=feed.drop_last)

@@ -1,7 +1,7 @@
 """Where all workers of a loop come together, and what they do there: save, stop, regroup, hand over.
 
-In step with each other, workers meet in a step's exchange, which carries their votes; what these ask for is done when
-the step is over. Workers that run free meet when one of them calls. Not here: meetings outside loops (`meetings`).
+Workers in step meet in each step's exchange, which carries their votes; what the votes ask for is done when the step is
+over. Workers that run free meet when one of them calls. Not here: meetings outside loops (`meetings`).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from shoal.training.session import HandedOver
 class LoopMeetings(ABC):
     @abstractmethod
     def after_step(self, iteration: Iteration) -> None:
-        """A step was applied: do, or have done, what needs all workers. Marks the iteration where that broke."""
+        """A step was applied: do what needs all workers, or call them. Marks the iteration where that fails."""
 
     def heed(self) -> bool:
-        """The step is accounted for. Whether something came between now, so that the rest must be given out anew."""
+        """After the step is accounted for: whether something came between, so that positions are given out anew."""
         return False
 
     def meet(self) -> None:  # noqa: B027  in step with each other, workers meet in the next step
         """Come together now: all workers were called, or this one has nothing left to do."""
 
     def ends_together(self) -> bool:
-        """No position is left here, or a stop was agreed on. Whether all workers know that, where it matters."""
+        """No position is left here, or a stop was agreed on: whether all workers know that, where it matters."""
         return True
 
 
@@ -48,7 +48,7 @@ class MeetingsInSteps(LoopMeetings):
         if votes.stop_seen:
             self._agree(iteration, f"stop after step {session.step}")
         if session.saver.is_asked_now and iteration.breakage is None:
-            # The script called run.save in this step, on every worker: who is still writing is asked now.
+            # Every worker's script called run.save in this step: ask now which workers are still writing.
             session.saver.vote(votes, step=session.step)
             self._agree(iteration, f"saving after step {session.step}")
         if iteration.breakage is None and session.stopped is None:
@@ -83,7 +83,7 @@ class CalledMeetings(LoopMeetings):
         self._free = free
 
     def after_step(self, iteration: Iteration) -> None:
-        """Something that only all workers together can do: they are called at the end of their present update."""
+        """Call all workers, for the end of their present update, where only all together can do what is wished for."""
         session, votes, peers = self._loop.session, self._loop.session.replica.votes, self._loop.session.peers
         session.saver.vote(votes, step=session.step)
         wishes = {
@@ -132,7 +132,7 @@ class CalledMeetings(LoopMeetings):
                 self._loop.regroup(iteration.breakage)
 
     def ends_together(self) -> bool:
-        """Everybody takes in the last values before they compare."""
+        """All workers take in the last values before they compare replicas."""
         session = self._loop.session
         if session.stopped is None and not self._supply.all_know:
             self.meet()
@@ -140,7 +140,7 @@ class CalledMeetings(LoopMeetings):
 
 
 def heed_wishes(loop: LoopAtWork, iteration: Iteration) -> None:
-    """Some worker said where all met that it leaves, or that somebody waits to be let in."""
+    """Act on what workers said where all met: that one of them leaves, or that somebody waits to be let in."""
     session, votes = loop.session, loop.session.replica.votes
     if votes.leaving:
         session.reporter.tell(step=session.step)  # nobody else may know of this step

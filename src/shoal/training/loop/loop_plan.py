@@ -14,4 +14,4 @@ class LoopPlan:
     epochs: int  # how many, from first_epoch on
     total_epochs: int | None  # for the progress display; None: as many as the limit of steps takes
     accumulate: int
-    steps: int | None = None  # the loop ends after so many, wherever it is in its data
+    steps: int | None = None  # the loop ends after so many steps, wherever it is in its data

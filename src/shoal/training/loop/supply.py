@@ -1,4 +1,4 @@
-"""Where the positions of a loop come from. The interface, and positions that are dealt out to all workers.
+"""Where the positions of a loop come from: the interface, and positions that are dealt out to all workers.
 
 Dealt positions are a pure function of the cursor and the generation, so that all members see the same steps and a void
 one is dealt out anew. Not here: positions that are leased (`leasing`).
@@ -23,7 +23,7 @@ from shoal.wire.tables import Range
 
 
 class LoopAtWork(Protocol):
-    """What a supply, and whoever brings workers together, know of the loop."""
+    """What supplies and meetings know of the loop."""
 
     session: Session
     plan: LoopPlan
@@ -36,19 +36,19 @@ class LoopAtWork(Protocol):
     def goes_on(self) -> bool: ...
 
     def go_to(self, cursor: Cursor) -> None:
-        """From now on the loop is there in its data."""
+        """Set the loop's place in its data."""
         ...
 
     def begin_portion(self) -> int:
-        """The position from which batches of one epoch are about to be dealt out."""
+        """Note and return the position from which batches of one epoch are about to be dealt out."""
         ...
 
     def run_through(self, batches: Generator[Batch, None, None]) -> Generator[Any, None, bool]:
-        """Yield them, each settled before the next; returns whether they came to their end."""
+        """Yield the batches, settling each before the next. Returns whether all of them were yielded."""
         ...
 
     def mend(self, iteration: Iteration, breakage: Breakage) -> None:
-        """Something broke: go back where nothing of it may remain, and go on in the next generation."""
+        """After a breakage: undo the iteration where it is void, and go on in the next generation."""
         ...
 
     def meet(self) -> None:
@@ -61,7 +61,7 @@ class LoopAtWork(Protocol):
 
 
 class Supply(ABC):
-    """Methods that are not abstract are those that only leases need."""
+    """Only leases need the methods that are not abstract."""
 
     @property
     @abstractmethod
@@ -84,15 +84,15 @@ class Supply(ABC):
         """The loop begins, or a newcomer gets into it (not `holds_state`). Raises ExchangeFailed."""
 
     def may_begin(self, batch: Batch) -> bool:  # noqa: ARG002
-        """A step is about to begin, with this batch. False where something came between, and the batch is given up."""
+        """Whether a step may begin with this batch. False where something came between: the batch is given up."""
         return True
 
     def positions(self, batch: Batch) -> tuple[Range, ...]:  # noqa: ARG002
-        """Those that the present step has used up after this batch, where they are this worker's own."""
+        """Positions that the present step has used up after this batch, where they are this worker's own."""
         return ()
 
     def reopen(self) -> None:  # noqa: B027
-        """A new generation: whether all positions are used is to be found out again."""
+        """In a new generation: forget whether all positions are used."""
 
     def rejoin(self) -> None:  # noqa: B027
         """This worker is in a new generation. Raises ExchangeFailed."""

@@ -1,7 +1,7 @@
 """A worker's device: which one it is, and how models, batches and random numbers get there.
 
-Workers of one machine take its GPUs in turn, and share them where there are fewer. Where there is no GPU all is on the
-CPU and nothing here does anything.
+Workers of one machine take its GPUs in turn, and share them where there are fewer GPUs than workers. Without a GPU
+everything is on the CPU, and nothing is moved.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def own_device() -> torch.device:
-    """This process's, from now on also torch's own default among its GPUs."""
+    """Choose this process's device; a GPU also becomes torch's default among its GPUs."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", chosen_gpu(local_place(), torch.cuda.device_count()))
@@ -28,12 +28,12 @@ def own_device() -> torch.device:
 
 
 def chosen_gpu(place: int, gpus: int) -> int:
-    """For a worker's place on its machine. Pure."""
+    """The GPU for a worker's place on its machine. Pure."""
     return place % gpus
 
 
 def placed(model: Model, device: torch.device) -> Model:
-    """On the worker's device, unless the script has put any part of it on a device of its choice."""
+    """Put a model on the worker's device, unless the script has put any part of it on a device of its choice."""
     tensors = [*model.parameters(), *model.buffers()]
     return model.to(device) if device.type != "cpu" and all(tensor.is_cpu for tensor in tensors) else model
 
@@ -54,7 +54,7 @@ def moved(batch: Any, device: torch.device) -> Any:
 
 
 def seed(device: torch.device, number: int) -> None:
-    """Every generator that a script draws from without having made it: the CPU's, and the device's."""
+    """Seed every generator that a script draws from without having made it: the CPU's, and the device's."""
     seed_generators(number)
     if device.type == "cuda":
         torch.cuda.init()
@@ -62,6 +62,6 @@ def seed(device: torch.device, number: int) -> None:
 
 
 def finish(tensors: Iterable[torch.Tensor]) -> None:
-    """Return when the current streams have done what they were given to do with these tensors."""
+    """Wait until the current streams have done all work that was queued for these tensors."""
     for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
         torch.cuda.current_stream(device).synchronize()

@@ -63,7 +63,7 @@ def _size(state: Any) -> int:
 
 @contextmanager
 def _scaled(optimizer: torch.optim.Optimizer, factor: float) -> Iterator[None]:
-    """Learning rates times a factor, for one step only: schedulers and checkpoints see those that the script set."""
+    """Multiply learning rates for one step only: schedulers and checkpoints see those that the script set."""
     if factor == 1.0:
         yield
         return
@@ -94,11 +94,11 @@ class OptimizerSteps:
         self._is_watched = strategy.watches
         self._can_fail = can_fail  # whether an exchange can fail at all: not while the worker is alone
         self._average_loss = average_loss  # mean over workers, for closures whose loss steers the optimizer
-        self._before_update = before_update  # the state is about to change; gives a factor for learning rates
+        self._before_update = before_update  # called before the state changes; returns a factor for learning rates
         self._iteration: Iteration | None = None
         self._undo: list[UndoCopy] = []
-        self._usual = 2  # optimizer steps that an iteration is expected to take; 2 at first, to learn from one
-        self._most = 1  # that any iteration has taken so far
+        self._usual = 2  # optimizer steps expected of an iteration; 2 at first, so that the first one keeps a copy
+        self._most = 1  # optimizer steps that any iteration has taken so far, at most
         self._undo_cost: tuple[int, float] | None = None  # bytes and seconds of one iteration's copies
         self._is_cost_told = False
 
@@ -118,7 +118,7 @@ class OptimizerSteps:
         self._iteration = None
 
     def take_undo_cost(self) -> tuple[int, float] | None:
-        """Once: bytes and seconds of the copies of an iteration with several optimizer steps."""
+        """Bytes and seconds of the copies of an iteration with several optimizer steps; told only once."""
         if self._undo_cost is None or self._is_cost_told:
             return None
         self._is_cost_told = True
@@ -137,7 +137,7 @@ class OptimizerSteps:
         """Whether every optimizer step taken so far in this iteration can be undone."""
         manners = self._strategy.manners
         if self._iteration is None or manners.updates_elsewhere or manners.has_stretches:
-            return True  # nothing was changed here, or the copy of the whole stretch has it
+            return True  # nothing was changed here, or the stretch's own copy undoes it
         return len(self._undo) >= self._iteration.updates
 
     def step(
@@ -192,7 +192,7 @@ class OptimizerSteps:
                     raise UsageError(texts.gradient_not_exchanged(parameter.shape))
 
     def _agreed(self, closure: Closure, optimizer: torch.optim.Optimizer, clip: float | None) -> Closure:
-        """Line searches compare losses: every worker must see the same one, or replicas part."""
+        """Average the loss: line searches compare losses, so replicas part unless every worker sees the same one."""
 
         def evaluate() -> Any:
             with torch.enable_grad():

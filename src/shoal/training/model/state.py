@@ -72,7 +72,7 @@ def parameter_names(session: Session) -> dict[int, str]:
 
 
 def steady_names(session: Session, names: list[str]) -> set[str]:
-    """Those paths in a state that nothing but `optimizer.step()` changes. What the script trains by hand is not."""
+    """Which of these paths nothing but `optimizer.step()` changes: no parameters that the script trains by hand."""
     optimized = {
         id(parameter)
         for optimizer in session.watched.optimizers
@@ -97,7 +97,9 @@ def changed_buffers(session: Session) -> dict[str, list[str]]:
 
 
 def forget_changed(session: Session, state: Mapping[str, Any]) -> None:
-    """After the last meeting before the next step: its exchange averages what it would have averaged."""
+    """Mark buffers that had changed in the checkpoint as changed, so that the next step's exchange averages them.
+
+    Call it after the last meeting before that step."""
     for name, model in session.watched.models.items():
         for entry in state.get("changed", {}).get(name, ()):
             session.replica.buffers.forget(model.get_buffer(entry))
@@ -115,7 +117,7 @@ def state_dict_keys(session: Session) -> dict[str, dict[str, str]]:
 
 @torch.no_grad()
 def load_state(session: Session, state: Mapping[str, Any]) -> Cursor:
-    """Put a whole state in. Raises CheckpointUnusable, before anything changed, where it does not fit."""
+    """Load a whole state. Raises CheckpointUnusable, before anything changed, where it does not fit."""
     if found := differences(session, state):
         raise CheckpointUnusable(texts.misfits(found))
     for name, model in session.watched.models.items():
@@ -137,7 +139,7 @@ def load_state(session: Session, state: Mapping[str, Any]) -> Cursor:
 
 @torch.no_grad()
 def load_buffers(session: Session, state: Mapping[str, Any]) -> None:
-    """Only what a meeting outside loops may have changed: the averaged buffers of models."""
+    """Load only what a meeting outside loops may have changed: the averaged buffers of models."""
     for name, model in session.watched.models.items():
         for entry, buffer in model.named_buffers():
             if entry in state["models"].get(name, {}):
@@ -147,7 +149,7 @@ def load_buffers(session: Session, state: Mapping[str, Any]) -> None:
 
 @torch.no_grad()
 def load_weights(model: nn.Module, name: str, weights: Mapping[str, torch.Tensor]) -> None:
-    """What training starts from, by the keys of the model's `state_dict()`."""
+    """Load the weights that training starts from, by the keys of the model's `state_dict()`."""
     own = {key: value for key, value in model.state_dict(keep_vars=True).items() if isinstance(value, torch.Tensor)}
     if found := tensor_differences(name, own, weights):
         raise CheckpointUnusable(texts.misfits(found))
@@ -156,7 +158,7 @@ def load_weights(model: nn.Module, name: str, weights: Mapping[str, torch.Tensor
 
 
 def differences(session: Session, state: Mapping[str, Any]) -> list[str]:
-    """What keeps a state from fitting, in words; empty where it fits."""
+    """Why a state does not fit the script, in words; empty where it fits."""
     watched, found = session.watched, []
     for name in sorted(set(watched.models) | set(state["models"])):
         if name not in state["models"]:
@@ -211,7 +213,7 @@ def _kind(tensor: torch.Tensor) -> str:
 
 
 def _gradient_entry(gradient: torch.Tensor) -> Any:
-    """A sparse one as it is: made dense and sparse again it would add up in another order."""
+    """Keep a sparse gradient as it is: made dense and sparse again, it would add up in another order."""
     if not gradient.is_sparse:
         return gradient
     return {
@@ -231,7 +233,7 @@ def _gradient_from(entry: Any, parameter: torch.Tensor) -> torch.Tensor | None:
 
 
 def _laid_out_as(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """In the parameter's memory layout, such as channels_last: fused optimizers pair elements by place in memory."""
+    """The value in the parameter's memory layout: fused optimizers pair elements by their place in memory."""
     if value.shape != parameter.shape:
         return value
     if value.stride() == parameter.stride():

@@ -1,8 +1,8 @@
 """BatchNorm over all workers' samples: the same statistics and gradients as one worker with the whole batch.
 
-torch's own SyncBatchNorm refuses CPU tensors and needs a process group. Sums travel in double precision. A worker's
-stand-in counts no sample. Losses are means over a worker's own samples and gradients are weighted by samples later, so
-the backward pass weights each worker's part the same way.
+torch's own SyncBatchNorm refuses CPU tensors and needs a process group. Sums travel in double precision. The stand-in
+of a worker without samples does not count. Losses are means over a worker's own samples and gradients are weighted by
+samples later, so the backward pass weights each worker's part the same way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from shoal.errors import UsageError
 from shoal.training import texts
 
-Reduce = Callable[[torch.Tensor, str], torch.Tensor]  # sum over all workers; the worker's own where that fails
+Reduce = Callable[[torch.Tensor, str], torch.Tensor]  # sum over all workers; the worker's own value where that fails
 
 
 class Statistics:
@@ -111,7 +111,7 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"expected at least 2 dimensions, got {input.dim()}")
 
     def update(self, mean: torch.Tensor, variance: torch.Tensor, count: float) -> None:
-        """Running statistics, as torch keeps them: the variance unbiased."""
+        """Update running statistics as torch does, with the unbiased variance."""
         if self.running_mean is None or self.running_var is None or not self.track_running_stats:
             return
         assert self.num_batches_tracked is not None

@@ -31,12 +31,12 @@ from shoal.wire.messages import Done, ExchangeBroken, Ready
 @dataclass(frozen=True)
 class Recovered:
     cursor: Cursor
-    has_passed: bool = False  # the meeting that broke here was whole on the source: it is over, with its result
+    has_passed: bool = False  # the meeting that broke here was complete on the source: it is over, and has a result
     result: Any = None
 
 
 def undo_void(session: Session, iteration: Iteration) -> None:
-    """Give back what the script's code changed in a step that does not count, and with it in its stretch."""
+    """Restore what the script's code changed in a void step, and in the stretch that the step belongs to."""
     breakage, earlier = iteration.breakage, 0 if session.unit.start is None else session.unit.start.samples
     assert breakage is not None
     session.go_back()
@@ -54,9 +54,9 @@ def undo_void(session: Session, iteration: Iteration) -> None:
 
 
 def recover(session: Session, breakage: Breakage, cursor: Cursor, *, in_place: bool = True) -> Recovered:
-    """Where to go on from, the same on every member. `cursor` is this worker's own place.
+    """Enter the next generation. Returns where to go on, the same on every member. `cursor`: this worker's own place.
 
-    Raises StartAgain where the script has to run from the top to get there; `in_place` says that it can go on in its
+    Raises StartAgain where the script has to run from the top to get there. `in_place`: the script can go on in its
     loop with another state.
     """
     session.saver.fence()
@@ -70,7 +70,7 @@ def recover(session: Session, breakage: Breakage, cursor: Cursor, *, in_place: b
 
 
 def finish_together(session: Session) -> bool:
-    """The script is done here. Whether it is on all workers; else they have regrouped meanwhile, and so has this one.
+    """Wait until the script is done on all workers. False where all, this worker included, have regrouped instead.
 
     Raises StartAgain where a worker was lost before it was done: all run the code behind the last loop again.
     """
@@ -119,7 +119,7 @@ def enter(session: Session, *, gives: bool = False, at_end: bool = False) -> Non
 def _has_gone_through(session: Session, past: Past) -> bool:
     """Whether all that this script has passed on its own is over for the others too, with the same results.
 
-    It is not where they have begun anew, or gone back, since this worker was told of their calls. A script that has
+    False where they have begun anew, or gone back, since this worker was told of their calls. A script that has
     passed the loop which they are behind runs again too: its code there must see the trained model.
     """
     known = [encode_result(result) for result in past.results[: len(session.place.results)]]
@@ -128,9 +128,9 @@ def _has_gone_through(session: Session, past: Past) -> bool:
 
 
 def join_first(peers: Peers) -> Past | None:
-    """Before the script runs: wait for the first generation. What its members have done, if they did anything."""
-    own_device()  # what carries tensors between GPUs asks torch which one is this process's
-    # Whoever is in it from the start has nothing to give and nothing to take. Whoever is left out of it is a newcomer.
+    """Before the script runs: wait for a generation. Returns what its members have done, if anything."""
+    own_device()  # carriers between GPUs ask torch which GPU is this process's
+    # A member from the start has no state to give or to take. A worker that is left out is a newcomer.
     try:
         done = Regrouping(peers).run(Ready(generation=0, seen=0, is_ahead=True), Standing(is_new=True))
     except Briefed:
@@ -152,19 +152,19 @@ def past_from(payload: Tree) -> Past:
 
 
 def own_past(session: Session, cursor: Cursor) -> Past:
-    """For a script that starts again from the top in this process."""
+    """What a script that starts again from the top in this process goes on with."""
     return past_from(_payload(session, cursor))
 
 
 def _tell_lost(session: Session) -> None:
-    """No server is left that could say it. Whoever finds out tells: the record has it once."""
+    """Report that all parameters are lost, since no server is left to do so. The record has it once."""
     blocks, size = session.strategy.held
     reason = "all servers that held them are lost"
     session.peers.report(ParametersGone(server=None, blocks=blocks, size=size, reason=reason))
 
 
 def tell_batch(session: Session) -> None:
-    """Say what becomes of the batch, if the number of workers is another than it was."""
+    """Report what becomes of the batch, if the number of workers has changed."""
     loop = session.loop
     if loop is not None and session.place.in_loop and not session.strategy.manners.is_free:  # else each has its own
         session.progress.resized(
@@ -197,7 +197,7 @@ def _notice(session: Session, breakage: Breakage) -> ExchangeBroken:
 
 
 def _payload(session: Session, cursor: Cursor, *, goes_back: bool = False) -> Tree:
-    """All that a worker needs to be where this one is; `goes_back`: at the end of the loop that it is behind."""
+    """All that another worker needs to be where this one is. `goes_back`: at the end of this worker's last loop."""
     end = session.place.loop_end
     place = {
         "loop": session.place.loops,
@@ -220,12 +220,12 @@ def _payload(session: Session, cursor: Cursor, *, goes_back: bool = False) -> Tr
 
 
 def take(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool) -> Recovered:
-    """Go on in the new generation: with the state that its members agreed on, where it says."""
+    """Go on in the new generation, with the state that its members agreed on and at that state's place."""
     session.rebind()
     session.held.doubt(is_doubtful=False)
     session.batch.forget_calls()
     ahead = 0
-    if done.payload is not None and not session.strategy.manners.is_free:  # else others' steps say nothing of its own
+    if done.payload is not None and not session.strategy.manners.is_free:  # steps of free workers do not compare
         ahead = done.payload["step"] - session.step
     session.unit.settle(ahead=ahead, holds=session.held.generation)
     tell_batch(session)
@@ -243,8 +243,8 @@ def _taken(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool)
         raise StartAgain("the job starts from its newest checkpoint", is_settled=True, trusted=trusted)
     if done.alignment.missed and not session.place.in_loop:
         payload = _payload(session, cursor, goes_back=True) if payload is None else payload
-        # All members run it again, and say the same then. It may be something else than before, where it depends on how
-        # many they are: nothing is compared.
+        # All members run that code again and make the same calls. These may differ from the earlier ones where they
+        # depend on the number of workers: nothing is compared.
         past = replace(past_from(payload), calls=())
         raise StartAgain("a worker was lost in the code behind the last loop", past, is_settled=True)
     if done.taking in (Taking.RESTART, Taking.PAST) or (done.taking is Taking.LOAD and not in_place):
@@ -266,7 +266,7 @@ def _taken(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool)
 
 
 def _tell_missed(session: Session, done: Regrouped) -> None:
-    """Workers were lost in code behind a loop: one says so for all."""
+    """Workers were lost in code after a loop: one member reports it for all."""
     if session.peers.group.rank != (done.alignment.source or 0):
         return
     missed = done.alignment.missed

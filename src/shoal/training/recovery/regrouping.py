@@ -1,7 +1,7 @@
 """Drives a worker's way into the next generation (`membership.member`) with real peers, and copies the state.
 
-Nothing of the session changes here: what was received is handed back, for `recovery` to put in. A failure on the way
-starts it over with the generation after; only the end of the job leaves it.
+Nothing of the session changes here: what was received is handed back, for `recovery` to load. After a failure on the
+way it starts over with the next generation; only the end of the job ends it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Regrouped:
 
 
 class State(Protocol):
-    """Makes the state that others copy. `goes_back`: as it is at the end of the loop that this worker is behind."""
+    """Makes the state that others copy. `goes_back`: as it was at the end of this worker's last loop."""
 
     def __call__(self, *, goes_back: bool) -> Tree: ...
 
 
 class Regrouping:
-    """One way into one generation, through as many as break on it."""
+    """Brings this worker into one generation, through as many as break on the way."""
 
     def __init__(self, peers: Peers, state: State | None = None) -> None:
         """`state` is asked for where this worker is one that others copy from; None: it has nothing to give."""
@@ -135,7 +135,7 @@ class Regrouping:
             return
         if self._is_lost:
             if self._peers.group.rank != 0:
-                return  # one says it
+                return  # rank 0 reports it for all
             text = f"updates up to step {notice.step} that are in no checkpoint are lost: {notice.reason}"
             self._peers.report(Advised(worker=self._peers.worker, text=text))
             return
@@ -158,7 +158,7 @@ class Regrouping:
 
 
 def _compare(standing: Standing, group: Group) -> tuple[Standing, ...]:
-    """Everybody's, by rank: a row of numbers each, which are added up."""
+    """All members' standings, by rank: each fills its own row of a table, and the tables are added up."""
     numbers = torch.zeros(group.size, len(Standing.__struct_fields__), dtype=torch.int64)
     own = [int(getattr(standing, field)) for field in Standing.__struct_fields__]
     numbers[group.rank] = torch.tensor(own, dtype=torch.int64)

@@ -1,9 +1,9 @@
 """When a script has to run from the top again in the same process: `train` is called again, as a newcomer.
 
-So it is when it raises in a void iteration, or leaves its loop there: the iteration did not count, so neither does what
-the script made of it. And so it is when the others are elsewhere in the script, or all go back to a checkpoint. `run`
-calls are numbered in program order: loops that are over yield nothing, recorded results are handed out again, and the
-current loop goes on where the others are.
+This happens when the script raises in a void iteration, or leaves its loop there: the iteration did not count, so
+neither does what the script made of it. It also happens when the others are elsewhere in the script, or when all go
+back to a checkpoint. Calls of `run` are numbered in program order: loops that are over yield nothing, recorded results
+are handed out again, and the current loop goes on where the others are.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def begin_anew(session: Session, store: Store | None, *, trusted: int | None = N
 
 
 def _what_it_goes_on_with(session: Session, error: BaseException) -> StartAgain:
-    """Raises the error where it is one of the script's own, in a step that counts."""
+    """What a script that must start again goes on with. Raises an error of the script's own in a step that counts."""
     if isinstance(error, StartAgain) and error.is_settled:
         return error
     loop, iteration = session.loop, session.iteration
@@ -107,7 +107,7 @@ def _what_it_goes_on_with(session: Session, error: BaseException) -> StartAgain:
 
 
 def _keep_last(session: Session) -> None:
-    """A script that fails after the job was stopped does not take the stop's checkpoint with it."""
+    """Wait for the checkpoint of a stop, so that a script which fails after the stop does not lose it."""
     if session.stopped is not None:
         session.saver.wait()
 

@@ -3,7 +3,7 @@ codec's residual.
 
 Taken when the first batch of a step is about to be yielded, restored when that step turns out to be void. Parameters
 and optimizer state are not in it: a void step never changed them (`optimizers` has the undo copies where it may have).
-They are in that of a stretch, whose steps change them before anybody knows whether the stretch counts.
+The snapshot of a stretch has them, since its steps change them before anybody knows whether the stretch counts.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ class StepSnapshot:
 class Residual:
     """What a codec left out of this worker's gradients, and what becomes of it when the group has broken.
 
-    It changes whenever the worker encodes. After a void unit it goes back if the unit is redone. It stays if the unit
-    was applied elsewhere and this worker copies the result: what it has sent is in that sum, and the old residual would
-    count twice. A worker that the others went on without starts at zero.
+    The residual changes whenever the worker encodes. After a void unit it goes back if the unit is redone. It stays if
+    the unit was applied elsewhere and this worker copies the result: what the worker has sent is in that sum, and the
+    old residual would count twice. A worker that the others went on without starts with none.
     """
 
     def __init__(self, peers: Peers) -> None:
@@ -121,7 +121,7 @@ class Residual:
         self._before = None
 
     def settle(self, *, ahead: int, holds: int) -> None:
-        """In a new generation. `ahead`: steps that the state which all go on with has applied and this worker has not.
+        """In a new generation. `ahead`: steps that are applied in the state which all go on with, but not here.
 
         `holds`: the generation that agreed on this worker's state before.
         """
@@ -155,23 +155,23 @@ class CommitUnit:
         self._snapshot.take(watched.models.values(), watched.kept, watched.optimizers, of_stretch=of_stretch)
 
     def add_samples(self, samples: int) -> None:
-        """A step of the unit was applied that does not end it."""
+        """A step was applied that does not end the unit."""
         if self.start is not None:
             self.start = replace(self.start, samples=self.start.samples + samples)
 
     def commit(self) -> None:
-        """It counts, whatever happens from now on."""
+        """The unit counts, whatever happens from now on."""
         self.start = None
         self._residual.commit()
 
     def go_back(self, kept: Mapping[str, Kept]) -> UnitStart | None:
-        """It is void: give back what the script's code changed in it. Where it began."""
+        """The unit is void: restore what the script's code changed in it. Returns where the unit began."""
         start, self.start = self.start, None
         self._snapshot.restore(kept)
         return start
 
     def drop(self) -> None:
-        """Another one begins with the next batch."""
+        """Forget the unit: another one begins with the next batch."""
         self.start = None
 
     def settle(self, *, ahead: int, holds: int) -> None:

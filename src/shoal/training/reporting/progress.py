@@ -1,4 +1,4 @@
-"""What being ready for faults costs this worker when there are none, and what becomes of the batch after one.
+"""What readiness for faults costs this worker while there are none, and what becomes of the batch after a fault.
 
 Not here: what faults cost, which is told from the steps of all workers (`membership.record.standstills`).
 """
@@ -19,7 +19,7 @@ class Progress:
         self.costs[what] = self.costs.get(what, 0.0) + seconds
 
     def resized(self, *, global_batch: int, lr_factor: float, resize: str) -> None:
-        """Tell what becomes of the batch where the number of workers is another than before."""
+        """Report what becomes of the batch, where the number of workers has changed."""
         generation = self._peers.generation
         is_new = self._size not in (0, generation.size)
         self._size = generation.size

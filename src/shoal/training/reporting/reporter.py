@@ -1,8 +1,8 @@
 """What a worker tells about itself: a row per applied step, samples and time shares, a few times a second at most.
 
-A report has the totals of this process, so that none has to arrive for the next one to be right. Values logged in a
-void step are dropped. A tensor is read when it is logged: on a CPU that costs less than keeping it, and one that the
-script changes later is recorded as it was. What counts goes to the coordinator and to the script's own writers
+A report has the totals of this process, so that a lost report does not make the next one wrong. Values logged in a
+void step are dropped. A tensor is read when it is logged: on a CPU that costs less than keeping it, and a tensor that
+the script changes later is recorded as it was. What counts goes to the coordinator and to the script's own writers
 (`sinks`).
 """
 
@@ -28,10 +28,10 @@ from shoal.values import TimeShares
 INTERVAL = 0.25  # seconds between two reports
 # What one report holds at most, so that it fits into a message of 4 MB whatever is logged.
 MOST_ROWS = 2000
-MOST_VALUES = 5000  # values in rows that wait; the row that reaches it still goes along
+MOST_VALUES = 5000  # values in rows that wait; the row that reaches this limit is sent with them
 MOST_NAMES = 4000
 LONGEST_NAME = 200  # bytes
-EVALUATION = "evaluation/"  # before names of scores, for writers: a script may well log a `loss` and evaluate one
+EVALUATION = "evaluation/"  # before names of scores, for writers: a script may both log and evaluate a `loss`
 
 
 class _Applied(msgspec.Struct, frozen=True):
@@ -50,22 +50,22 @@ class _Applied(msgspec.Struct, frozen=True):
 class Reporter:
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
-        self.generation = 0  # in which this worker applied a step, or took the others' state, last; 0: none yet
+        self.generation = 0  # the last one in which this worker applied a step or took the others' state; 0: none
         self.sinks = Sinks(lambda text: peers.report(Advised(worker=peers.worker, text=text)))
         self._names: set[str] = set()  # all that were ever logged
         self._values: dict[str, float] = {}  # last value of each name from applied steps
         self._value_samples = 0  # of the step that the last values are from
         self._open: dict[str, float] = {}  # logged in the iteration that is not over yet
-        self._open_scores: list[tuple[int, dict[str, float]]] = []  # evaluated in it, with the step
+        self._open_scores: list[tuple[int, dict[str, float]]] = []  # evaluated in that iteration, with the step
         self._applied: _Applied | None = None
         self._rows: list[StepRow] = []  # that wait to be sent; with nan and infinity as they are
         self._held: list[StepRow] = []  # of applied steps whose stretch may still turn out void
         self._held_samples = 0  # this worker's own, in the steps that are not committed
-        self._held_events: list[AnyEvent] = []  # to be told once those steps are
-        self._waiting_values = 0  # in those rows
+        self._held_events: list[AnyEvent] = []  # to be reported once those steps are committed
+        self._waiting_values = 0  # in `_rows`
         self._epoch = 0
         self._step_seconds = 0.0  # since the last row: accumulated batches and void tries are part of a step
-        self._added = own_clock()  # until when that is
+        self._added = own_clock()  # the end of the time in `_step_seconds`
         self._has_news = False  # since the last report
         self._samples = 0  # of all applied steps
         self._shares = TimeShares()  # since the last report
@@ -91,7 +91,7 @@ class Reporter:
         self._report(step)
 
     def scored(self, scores: Mapping[str, float], *, step: int, is_open: bool) -> None:
-        """Scores of an evaluation, for the writers. `is_open`: in an iteration, which they stand and fall with."""
+        """Scores of an evaluation, for the writers. `is_open`: in an iteration; a void one drops them."""
         named = {EVALUATION + name: score for name, score in scores.items()}
         self._open_scores.append((step, named))
         if not is_open:
@@ -99,9 +99,9 @@ class Reporter:
             self.sinks.hand_over()
 
     def keep_logged(self, iteration: Iteration, *, step: int) -> None:
-        """The step was applied: what was logged in its last batch counts, unless that was a stand-in.
+        """A step was applied: keep what was logged in its last batch, unless that batch was a stand-in.
 
-        It counts for good with the next `commit`, or is dropped with all others since the last one.
+        The values are final with the next `commit`, or are dropped together with all since the last one.
         """
         values = self._open if iteration.samples else {}
         if iteration.samples:
@@ -117,9 +117,9 @@ class Reporter:
         self._keep_scores()
 
     def numbered(self, step: int, *, base: int, used: int) -> None:
-        """The step that was just applied is this one of the whole job: of workers that run free each has its own.
+        """Number the step that was just applied, where workers run free: `step` counts the updates of all workers.
 
-        All steps after step `base` have used so many samples.
+        `used`: samples that all steps after step `base` have used.
         """
         if self._applied is not None:
             self._applied = msgspec.structs.replace(self._applied, step=step, base=base, used=used)
@@ -161,7 +161,7 @@ class Reporter:
         self._added = own_clock()
 
     def tell_of_steps(self, event: AnyEvent, *, is_inside: bool) -> None:
-        """Something about all steps so far. `is_inside`: some are of a stretch that may still turn out void."""
+        """Report an event about all steps so far. `is_inside`: some are of a stretch that may still turn out void."""
         if is_inside:
             self._held_events.append(event)
         else:
@@ -172,12 +172,12 @@ class Reporter:
         self.generation = self._peers.generation.number
 
     def entered(self, generation: int, *, step: int) -> None:
-        """This worker goes on in another generation: it has told all that it applied in those before."""
+        """This worker goes on in another generation: it has reported all that it applied in earlier ones."""
         self.generation = generation
         self._report(step)
 
     def tell(self, *, step: int) -> None:
-        """The members regroup, and who knows who comes out of it: what this worker has applied is told before."""
+        """Report what this worker has applied before the members regroup: they may go on without this worker."""
         applied = self._applied
         if applied is not None:
             taken = max(0.0, applied.ended - self._added)
@@ -188,9 +188,9 @@ class Reporter:
             self._report(step)
 
     def send(self, *, step: int, now: bool = False, is_inside: bool = False) -> None:
-        """Report if it is time to, or if asked to now. `step` are the applied steps, with the last that was added.
+        """Report if a report is due, or if asked to `now`. `step`: applied steps, with the last that was added.
 
-        `is_inside`: of a stretch that may still turn out void, and is told when it is over.
+        `is_inside`: the last step is of a stretch that may still turn out void, and is reported when that is over.
         """
         if self._applied is not None:
             self._append(self._applied, self._step_seconds)
@@ -206,7 +206,7 @@ class Reporter:
         return len(self._rows) >= MOST_ROWS or self._waiting_values >= MOST_VALUES
 
     def _release(self, step: int) -> None:
-        """What is held counts: it is sent with the next report, and handed to the script's writers."""
+        """Held rows count now: send them with the next report, and hand them to the script's writers."""
         for row in self._held:
             if self._is_full:
                 self._report(step)
@@ -220,7 +220,7 @@ class Reporter:
             self._held_events.clear()
 
     def restart_clock(self) -> None:
-        """A loop begins: time before it is nobody's."""
+        """A loop begins: do not count the time before it."""
         self._shares, self._step_seconds, self._added = TimeShares(), 0.0, own_clock()
         self._due = time.perf_counter() + INTERVAL
 
@@ -254,7 +254,7 @@ class Reporter:
         self._has_news = False
         self.sinks.hand_over()
         ended = time.perf_counter()
-        # Steps wait for this too, above all for a slow writer: it is part of the next report's time.
+        # Steps wait for this report too, above all for a slow writer: its time is part of the next report.
         self._shares = TimeShares(other=ended - began)
         self._step_seconds += ended - began
         self._due = ended + INTERVAL

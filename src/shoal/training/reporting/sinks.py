@@ -1,8 +1,8 @@
 """Writers that a script has handed to `run.log_to`: TensorBoard's, Weights & Biases', or a function of its own.
 
 Each gets the values of applied steps in the order of steps, on the thread that trains, in batches at the rhythm of
-reports. One that raises is dropped, and training goes on. Not here: which values count (`reporter`); closing a writer,
-which is the script's own business.
+reports. A writer that raises is dropped, and training goes on. Not here: which values count (`reporter`); closing a
+writer, which is the script's own business.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Sinks:
         self._writers.append((_name(writer), _method(writer)))
 
     def put(self, step: int, values: dict[str, float]) -> None:
-        """Values that count. They are not copied: nobody changes them any more."""
+        """Queue values that count. They are not copied: nobody changes them any more."""
         if self._writers and values:
             self._queue.append((step, values))
 
     def hand_over(self) -> None:
-        """Everything that waits, to every writer."""
+        """Hand all queued values to every writer."""
         waiting, self._queue = self._queue, []
         for writer in tuple(self._writers):
             name, write = writer
@@ -45,13 +45,13 @@ class Sinks:
             try:
                 for step, values in waiting:
                     write(step, dict(values))
-            except Exception as error:  # whatever it is, it must not end training
+            except Exception as error:  # no error of a writer may end training
                 self._writers.remove(writer)
                 self._advise(_farewell(name, step, error))
 
 
 def _method(writer: object) -> Write:
-    """How to call it. TensorBoard's writers have `add_scalar`, runs of Weights & Biases have `log`."""
+    """How to call a writer. TensorBoard's writers have `add_scalar`, runs of Weights & Biases have `log`."""
     add_scalar, log = getattr(writer, "add_scalar", None), getattr(writer, "log", None)
     if callable(add_scalar):
         return lambda step, values: [add_scalar(name, value, step) for name, value in values.items()]
@@ -63,7 +63,7 @@ def _method(writer: object) -> Write:
 
 
 def _name(writer: object) -> str:
-    """Functions and modules have one; of other objects it is their class's."""
+    """The name of a function or a module; for any other object, that of its class."""
     name = getattr(writer, "__name__", None)
     return name if isinstance(name, str) else type(writer).__name__
 

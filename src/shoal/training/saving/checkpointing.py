@@ -14,7 +14,7 @@ from shoal.values import Cursor
 
 
 def save_after_step(session: Session, cursor: Cursor) -> None:
-    """Between two steps, if the exchange of the last one said so."""
+    """Make a checkpoint between two steps, if the exchange of the last one said so."""
     due = session.saver.decide(session.replica.votes, step=session.step)
     if due is not None:
         _begin(session, cursor, reason=due.reason, mark=due.mark)
@@ -27,17 +27,17 @@ def save_here(session: Session, mark: str, *, is_agreed: bool = False) -> None:
     if not is_agreed:
         session.script.make("checkpoint", [("mark", mark)])
     if is_past(session):
-        return  # it was made before the script started again
+        return  # the checkpoint was made before the script started again
     if not is_agreed:
         is_here = meet(session, f"saving {mark!r}" if mark else "saving", lambda label: _agree(session, label))
         if not is_here:
-            return  # those who have passed it began theirs in an earlier generation
+            return  # members that have passed this meeting began the checkpoint in an earlier generation
     if session.saver.is_on:
         _save(session, mark)
 
 
 def save_asked(session: Session) -> None:
-    """A loop is over, and all have seen whether the script asked for one inside that was put off."""
+    """A loop is over: make a checkpoint that was asked for inside and put off, if the exchange showed one."""
     mark = session.saver.take_asked()
     if session.replica.votes.save_seen:
         _save(session, mark or "")  # a newcomer does not know the mark, and need not: the first worker tells it
@@ -55,7 +55,7 @@ def _save(session: Session, mark: str) -> None:
 
 
 def save_on_stop(session: Session) -> None:
-    """All loops end here and now: whatever else the script does, this state is what the job comes to."""
+    """All loops end here: save this state, which is the job's result whatever else the script does."""
     if session.saver.is_on and session.saver.last_step < session.step:
         session.saver.wait()
         _begin(session, cursor_of(session), reason=f"the job stops: {session.stopped}", is_last=True)
@@ -63,7 +63,7 @@ def save_on_stop(session: Session) -> None:
 
 
 def save_on_handover(session: Session, cursor: Cursor) -> None:
-    """All workers leave in the same step: whoever goes on with the job finds its state here."""
+    """All workers leave in the same step: save the state for whoever goes on with the job."""
     if session.saver.is_on and session.saver.last_step < session.step:
         session.saver.wait()
         _begin(session, cursor, reason="all workers hand over", is_last=True)
@@ -73,7 +73,7 @@ def save_on_handover(session: Session, cursor: Cursor) -> None:
 def save_at_end(session: Session) -> None:
     """The script is done. What it changed since its last loop, on all workers alike, is part of the result.
 
-    Called again where the members have regrouped since: whoever was lost may have taken its part with it.
+    Called again where the members have regrouped since: a lost worker may have taken its part with it.
     """
     saver = session.saver
     while saver.is_on and session.loop is not None and session.place.past is None and saver.last_step < session.step:
@@ -84,7 +84,7 @@ def save_at_end(session: Session) -> None:
             text = f"the last checkpoint is not made, since the workers differ after the last loop: {difference}"
             session.peers.report(Advised(worker=session.peers.worker, text=text))
             break
-        if is_here:  # else those who have passed it began theirs in an earlier generation
+        if is_here:  # else members that have passed this meeting began the checkpoint earlier
             _begin(session, cursor_of(session), reason="the script is done", is_last=True)
             saver.wait()
             saver.forget_lost()
@@ -93,7 +93,7 @@ def save_at_end(session: Session) -> None:
 
 
 def _agree(session: Session, label: str, *, compare: bool = False) -> bool:
-    """True: this worker was there. Whoever takes the result of a meeting that others have passed gets None."""
+    """Returns True. A worker that missed the meeting, and takes its result from the others, gets None instead."""
     session.agree(label, compare=compare)
     return True
 

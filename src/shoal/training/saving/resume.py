@@ -49,7 +49,7 @@ def resume(session: Session, store: Store, *, must_find: bool = True, trusted: i
             return
         if reason:
             reasons.append(reason)
-        if lacking and lacking[0] == session.peers.group.rank:  # one says it for all
+        if lacking and lacking[0] == session.peers.group.rank:  # one worker reports it for all
             session.peers.report(CheckpointRefused(checkpoint=name, file=_file_in(reason, name), reason=reason))
     if has_begun or (not must_find and (not names or trusted is not None)):
         return
@@ -57,7 +57,7 @@ def resume(session: Session, store: Store, *, must_find: bool = True, trusted: i
 
 
 def _listed(session: Session, store: Store) -> list[str]:
-    """What the first worker sees: one that is published at this moment is there for all or for none."""
+    """Names that the first worker sees: a checkpoint published at this moment is there for all workers or for none."""
     names: list[str] = []
     if session.peers.group.rank == 0:
         try:
@@ -86,11 +86,10 @@ def _read(store: Store, name: str, trusted: int | None, rank: int) -> tuple[Read
 
 
 def _take_up_own(session: Session, manifest: Manifest, own: Mapping[str, torch.Tensor]) -> None:
-    """The codec's residual, bit for bit, or the news that it is dropped: as of one of several workers, it is nobody
-    else's."""
+    """Restore the codec's residual bit for bit, or report that it is dropped: one worker's is of no use to another."""
     peers, then, now = session.peers, manifest.about.generation, session.peers.generation
     has_any = any(entry.name.startswith(OWN) for entry in manifest.tensors)
-    strategy = tomllib.loads(manifest.about.config).get("strategy")  # each has keys of its own
+    strategy = tomllib.loads(manifest.about.config).get("strategy")  # each strategy has keys of its own
     if (then.size, then.codec, strategy) == (now.size, now.codec, session.config.strategy):
         peers.codec.load({name.removeprefix(CODEC): tensor for name, tensor in own.items() if name.startswith(CODEC)})
     elif has_any and peers.group.rank == 0:
@@ -134,9 +133,9 @@ def _take_up(session: Session, manifest: Manifest, state: Tree, own: Mapping[str
 
 
 def check_place(session: Session, past: Past, terms: Mapping[str, str]) -> None:
-    """Whether a place in the data of the checkpoint's loop is one in the script's loop, which has these terms.
+    """Check that the checkpoint's place in its data is one in the data of the script's loop, which has these terms.
 
-    Raises CheckpointUnusable: some samples would be used twice, and others never.
+    Raises CheckpointUnusable where it is not: some samples would be used twice, and others never.
     """
     epoch, position = past.state["cursor"]
     then = past.state.get("terms", {})

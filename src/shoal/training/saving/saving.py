@@ -1,8 +1,9 @@
 """This worker's parts of checkpoints, and what holds the script up while they are made.
 
-All workers capture the same step: who wants a checkpoint says so in the step's exchange, and so does who is still
-writing the one before. One is over for a worker when the coordinator has published it or given it up. Not here: when
-one is due (`timetable`), what is captured (`state`), the writing (`checkpoint.parts.part_thread`), and publishing.
+All workers capture the same step: a worker that wants a checkpoint says so in the step's exchange, and so does one that
+is still writing the last checkpoint. A checkpoint is over for a worker when the coordinator has published it or given
+it up. Not here: when one is due (`timetable`), what is captured (`state`), the writing
+(`checkpoint.parts.part_thread`), and publishing.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ CODEC = "codec/"  # what the names of a codec's state begin with in a checkpoint
 
 @dataclass(frozen=True)
 class Moment:
-    """The point of a job that a checkpoint is of."""
+    """The point of a job at which a checkpoint is made."""
 
     step: int
     cursor: Cursor
@@ -65,15 +66,15 @@ class Saver:
         self._timetable = Timetable(rhythm, now=time.monotonic())
         self._staging = CaptureMemory()
         self._answers = CoordinatorAnswers(peers.part_done, peers.settlement)
-        self._thread: PartThread | None = None  # started with the first one
-        self._last: Writing | None = None  # the last one begun
+        self._thread: PartThread | None = None  # started with the first checkpoint
+        self._last: Writing | None = None  # the last checkpoint begun
         self._preparing: threading.Thread | None = None  # gets the memory for the first copy ready
         self._is_prepared = False
-        self._is_untold = False  # the script asked for one, and no vote has said so yet
+        self._is_untold = False  # the script asked for a checkpoint, and no vote has said so yet
         self._is_copying = False  # as far as the script's thread knows
         self._is_lazy = True  # copy during the next forward and backward; not where the script's own code interferes
         self.blocked = 0.0  # seconds so far that the script was held up
-        self.last_step = -1  # the step of the last one that was begun, or resumed from
+        self.last_step = -1  # step of the last checkpoint that was begun or resumed from
         self.last_name = ""
 
     def start_over(self) -> None:
@@ -111,13 +112,13 @@ class Saver:
         self._timetable.loop_begins(time.monotonic())
 
     def ask(self, mark: str) -> None:
-        """The script wants one after this step."""
+        """The script wants a checkpoint after this step."""
         self._timetable.ask(mark)
         self._is_untold = True
 
     @property
     def is_asked_now(self) -> bool:
-        """Since the last vote, and so on every worker: newcomers do not know what was asked for before they came."""
+        """Whether the script asked since the last vote, on every worker: newcomers know of no earlier request."""
         return self.is_on and self._is_untold
 
     def take_asked(self) -> str | None:
@@ -126,7 +127,7 @@ class Saver:
         return mark if self.is_on else None
 
     def owe(self) -> None:
-        """One was due in a step that broke."""
+        """A checkpoint was due in a step that broke."""
         self._timetable.owe()
 
     def vote(self, votes: Votes, *, step: int) -> None:
@@ -139,12 +140,12 @@ class Saver:
         votes.want_save(save=self.is_on and self._timetable.reason(step, time.monotonic()) is not None, busy=busy)
 
     def pass_over(self, *, step: int) -> None:
-        """Workers do not meet in the step that will be number `step`: what is due then is owed until they do."""
+        """Workers do not meet in the step that will be number `step`: a checkpoint that is due then is owed."""
         if self.is_on and self._timetable.reason(step, time.monotonic()) is not None:
             self._timetable.owe()
 
     def vote_asked(self, votes: Votes) -> None:
-        """A loop is over: what the script asked for inside and was put off is made now, by all workers or by none."""
+        """A loop is over: a checkpoint that was asked for inside and put off is made now, by all workers or by none."""
         self._is_untold = False
         votes.want_save(save=self.is_on and self._timetable.is_asked, busy=False)
 
@@ -176,7 +177,7 @@ class Saver:
             self._peers.report(told)
         try:
             part = self._captured(snapshot, moment, name)
-        except Exception as error:  # a mistake of ours, or a state that cannot be written, costs this checkpoint
+        except Exception as error:  # a defect, or a state that cannot be written, costs only this checkpoint
             failed = PartFailed(checkpoint=name, generation=generation, step=moment.step, reason=str(error))
             self._peers.part_done(failed)
             return
@@ -216,7 +217,7 @@ class Saver:
         )
 
     def fence(self) -> None:
-        """Somebody is about to change the state: whatever of it is still being copied comes first."""
+        """The state is about to change: wait until all that is still being copied is copied."""
         if self._is_copying and self._last is not None:
             started = time.perf_counter()
             self._last.part.capture.settle()
@@ -230,7 +231,7 @@ class Saver:
             self._last.blocked += seconds
 
     def wait(self) -> None:
-        """Until the last one is published or lost. In the script's thread."""
+        """Wait until the last checkpoint is published or lost. In the script's thread."""
         self.fence()
         if self._preparing is not None:
             self._preparing.join()
@@ -238,12 +239,12 @@ class Saver:
             self._last.over.wait()
 
     def forget_lost(self) -> None:
-        """Where the last one is over and was lost, it is as if it had not been begun."""
+        """Treat a last checkpoint that was lost as if it had not been begun."""
         if self._last is not None and self._last.over.is_set() and not self._last.is_published:
             self.last_step, self.last_name = -1, ""
 
     def mark_last(self, label: str) -> str:
-        """Mark the last one, which is settled; says what went wrong."""
+        """Mark the last checkpoint, which is settled. Returns what went wrong; empty: nothing."""
         assert self._store is not None
         try:
             if not is_published(self._store, self.last_name):

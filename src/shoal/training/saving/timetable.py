@@ -22,7 +22,7 @@ class Due:
 
 @dataclass(frozen=True)
 class Deferred:
-    """One is due and cannot be made yet."""
+    """A checkpoint is due and cannot be made yet."""
 
     is_new: bool  # this is the first time that it is put off
 
@@ -31,10 +31,10 @@ class Timetable:
     def __init__(self, rhythm: CheckpointRhythm, *, now: float) -> None:
         """Times are seconds of any clock that never goes back."""
         self._rhythm = rhythm
-        self._began = now  # when the last one began, or the first loop
-        self._has_begun = False  # a loop, or a checkpoint, has
-        self._wanted: str | None = None  # the mark, where the script asked for one
-        self._owed = False  # one was due when it could not be made
+        self._began = now  # when the last checkpoint, or else the first loop, began
+        self._has_begun = False  # a loop or a checkpoint has begun
+        self._wanted: str | None = None  # the mark, where the script asked for a checkpoint
+        self._owed = False  # a checkpoint was due when none could be made
 
     @property
     def is_periodic(self) -> bool:
@@ -45,7 +45,7 @@ class Timetable:
         return self._wanted is not None
 
     def loop_begins(self, now: float) -> None:
-        """The first one starts the clock; later ones do not, since loops may be shorter than the interval."""
+        """The first loop starts the clock; later loops do not, since they may be shorter than the interval."""
         if not self._has_begun:
             self._began, self._has_begun = now, True
 
@@ -57,12 +57,12 @@ class Timetable:
         self._wanted = mark
 
     def take_asked(self) -> str | None:
-        """The mark of one that was asked for and not made; it is no longer asked for."""
+        """The mark of a checkpoint that was asked for and not made. The request is dropped."""
         wanted, self._wanted = self._wanted, None
         return wanted
 
     def owe(self) -> None:
-        """One was due in a step that broke, or came to nothing."""
+        """A checkpoint was due in a step that broke, or was lost."""
         self._owed = True
 
     def reason(self, step: int, now: float) -> str | None:
@@ -84,11 +84,11 @@ class Timetable:
         return ASKED if self._rhythm.seconds is None else f"every {self._rhythm.seconds:g} seconds"
 
     def decide(self, step: int, now: float, *, some_are_busy: bool) -> Due | Deferred:
-        """Some worker wants one, as all have seen: every worker decides alike."""
+        """Some worker wants a checkpoint, as all have seen: every worker decides alike."""
         if some_are_busy:
             is_new, self._owed = not self._owed, True
             return Deferred(is_new)
-        # Where workers run free, the step that made one due was another worker's; so may be the clock.
+        # Where workers run free, another worker's step or clock may have made the checkpoint due.
         due = Due(self.reason(step, now) or self._occasion, self._wanted or "")
         self._owed, self._wanted = False, None
         return due

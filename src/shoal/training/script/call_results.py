@@ -24,7 +24,7 @@ class _Encoded(msgspec.Struct, frozen=True, array_like=True):
 
 
 def encode_result(value: Any) -> bytes | None:
-    """None for one that is too large, or that a state cannot hold."""
+    """None for a result that is too large, or that a state cannot hold."""
     try:
         skeleton, tensors = flatten(value, named="the result")
     except UsageError:

@@ -1,6 +1,6 @@
 """What each call of `run` says, as names and values in words: the terms that all workers' scripts must have in common.
 
-Left out is what a worker may have of its own (processes that load data, how a fused optimizer computes) and what
+Left out is what may differ from worker to worker (processes that load data, how a fused optimizer computes) and what
 changes by itself, such as a learning rate: a newcomer takes that with the state.
 """
 
@@ -27,7 +27,7 @@ OWN_SETTINGS = frozenset(
 
 
 def model_terms(model: nn.Module) -> Iterator[Term]:
-    """Tensors first, so that a model of another size is told by the first tensor that has another shape."""
+    """Tensors come first, so that for a model of another size the first tensor of another shape is named."""
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     for kind, name, shape, dtype in describe(model):
         yield f"{kind} {name!r}", f"{list(shape)} {dtype}" + (", frozen" if name in frozen else "")
@@ -36,7 +36,7 @@ def model_terms(model: nn.Module) -> Iterator[Term]:
 
 
 def _module(module: nn.Module) -> str:
-    """Its class; of one of torch's also its settings. What others say of themselves may name a rank or an address."""
+    """A module's class, and the settings of torch's own modules: what others print may name a rank or an address."""
     kind = type(module).__qualname__
     return f"{kind}({module.extra_repr()})" if type(module).__module__.startswith("torch.nn.") else kind
 

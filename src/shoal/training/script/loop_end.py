@@ -1,8 +1,8 @@
-"""The end of the last loop, as a place to go back to: what the code behind it may change, as it was there.
+"""The end of the last loop, as a place to go back to: all that the code after it may change, as it was there.
 
-A checkpoint that is made behind a loop has it, since a resumed script runs that code again; and so has a worker that
-goes back because another was lost in that code. Parameters and buffers are those of now. Not here: when all go back
-(`membership.member.alignment`).
+A checkpoint that is made after a loop holds it, since a resumed script runs that code again. A worker that goes back
+because another was lost in that code uses it too. Parameters and buffers are the present ones. Not here: when all go
+back (`membership.member.alignment`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def group_settings(optimizers: list[torch.optim.Optimizer]) -> list[list[dict[st
 def wound_back(tree: Tree, end: LoopEnd) -> Tree:
     """The state as a script finds it at the end of the loop: what came after, such as `scheduler.step()`, comes again.
 
-    What was handed over since then is of no use to it (`handed`); models of then stay in the tree, for exports.
+    `handed` lists what the script had handed over by then; later models stay in the tree, for exports.
     """
     optimizers = list(tree["optimizers"])
     for number, settings in enumerate(end.groups):
@@ -92,7 +92,7 @@ def wound_back(tree: Tree, end: LoopEnd) -> Tree:
 
 
 def without_later(tree: Tree) -> Tree:
-    """Without what the script handed over after the loop at whose end it goes on: it will do so again."""
+    """The state without what the script handed over after that loop's end: the script will hand it over again."""
     tree = dict(tree)
     handed = tree.pop("handed", None)
     if handed is None:

@@ -1,8 +1,8 @@
 """Meetings of all workers outside iterations: at a loop's start, for a mean or an evaluation, before a checkpoint.
 
-They are numbered in program order (`Session.points`). One that breaks is held again by the next generation; who missed
-the end of one takes its result from a member that was there; a script that runs from the top goes through those that
-the others have passed without meeting anybody.
+Meetings are numbered in program order (`ScriptPlace.points`). A meeting that breaks is held again by the next
+generation; a worker that missed the end of one takes its result from a member that was there; a script that runs from
+the top goes through meetings that the others have passed without meeting anybody.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def take_past(session: Session) -> Cursor:
 
 
 def load_behind(session: Session) -> None:
-    """The script goes through code behind a loop that the others are behind, too: it should see the trained model."""
+    """Load the trained model for code after the loop that the others have passed last."""
     past = session.place.past
     if past is None or past.loop != session.place.loops or past.state.get("end") is None:
         return
@@ -110,7 +110,7 @@ def gather(
         return cast(T, recorded(session))
     named = f"{operation}, meeting {session.place.points + 1}"
     result = meet(session, named, lambda label: action(session.peers.group, f"step {session.step}, {label}"))
-    session.place.record(copy.deepcopy(result))  # the script may change its own
+    session.place.record(copy.deepcopy(result))  # the script may change its own copy
     session.script.gave(result)
     return result
 
@@ -138,7 +138,7 @@ def cursor_of(session: Session) -> Cursor:
 
 
 def end_of_loop(session: Session) -> str:
-    """What the meeting at a loop's end is called, however the script gets there."""
+    """The name of the meeting at a loop's end, however the script gets there."""
     return f"end of loop {session.place.loops} after {session.steps_done} steps (to end it early, use run.stop)"
 
 
@@ -147,7 +147,7 @@ def note_loop_end(session: Session) -> None:
     session.seed_outside()
     loop, digest = session.loop, session.replica.compared
     assert loop is not None
-    if digest is None and session.peers.group.size > 1:  # it took the result of that meeting from another
+    if digest is None and session.peers.group.size > 1:  # this worker took the meeting's result from another
         digest = session.replica.digest()
     end = LoopEnd(
         loop=session.place.loops,

@@ -1,4 +1,4 @@
-"""What a script that runs from the top again goes on with: the newcomer's, a resumed one, one that is called again."""
+"""What a script that runs from the top goes on with: a newcomer's, a resumed one, or one that starts again."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Past:
     first_step: int  # applied steps when that loop began
     results: tuple[Any, ...]  # of collectives outside loops, in program order
     is_resumed: bool = False  # from a checkpoint, all workers together
-    points: int = 0  # of members that are running: meetings outside loops that they have passed
+    points: int = 0  # meetings outside loops that running members have passed
     in_loop: bool = True  # that loop is not over
-    calls: tuple[Call, ...] = ()  # that members which are running have made, for this script's own to be compared with
+    calls: tuple[Call, ...] = ()  # of running members, to compare this script's own with
 
 
 class StartAgain(BaseException):
     """The script must run from the top: it left a loop in a void iteration, or the others are elsewhere in it.
 
-    Not an Exception: nobody catches it.
+    Not an Exception: scripts must not catch it.
     """
 
     def __init__(
@@ -34,4 +34,4 @@ class StartAgain(BaseException):
         super().__init__(reason)
         self.past = past  # what the script goes on with; None: the newest checkpoint, or nothing
         self.trusted = trusted  # checkpoints of later steps are not to be used; None: all may be
-        self.is_settled = is_settled  # this worker is in a generation that has agreed on it
+        self.is_settled = is_settled  # this worker is in a generation that has agreed on the restart

@@ -27,7 +27,7 @@ _decoder: msgspec.msgpack.Decoder[list[Call]] = msgspec.msgpack.Decoder(ItemList
 
 
 class ScriptCalls:
-    """Since the script last began from the top. The first `MOST_CALLS` are kept and compared."""
+    """Calls since the script last began from the top. The first `MOST_CALLS` are kept and compared."""
 
     def __init__(self, peers: Peers) -> None:
         self.count = 0
@@ -35,7 +35,7 @@ class ScriptCalls:
         self._peers = peers
         self.own: list[Call] = []
         self._job: list[Call] = []  # the others', as far as this worker knows them; empty: it is where they are
-        self._results: dict[int, bytes] = {}  # by index: what these gave
+        self._results: dict[int, bytes] = {}  # by index: results of the job's calls
 
     def make(self, what: str, terms: Iterable[tuple[str, object]] = ()) -> None:
         """The script makes a call. Raises TermsDiffer where the others' scripts made another one here."""
@@ -49,7 +49,7 @@ class ScriptCalls:
         self._peers.call_made(self.count - 1, Made(call))
 
     def gave(self, result: Any) -> None:
-        """What the last call came to, the same on every worker."""
+        """The last call gave this result, the same on every worker."""
         if self.count <= MOST_CALLS:
             self._peers.call_made(self.count - 1, Made(self.own[-1], encode_result(result)))
 
@@ -65,7 +65,7 @@ class ScriptCalls:
         return len(self.own) > len(self._job)
 
     def is_over(self, *, gives: bool) -> bool:
-        """Whether the others have passed the last call; where it gives a result, with one that is known."""
+        """Whether the others have passed the last call, and its result is known where it `gives` one."""
         index = self.count - 1
         return index < len(self._job) - 1 and (not gives or index in self._results)
 
@@ -75,7 +75,7 @@ class ScriptCalls:
         return decode_result(self._results[self.count - 1])
 
     def learn(self, first: int, calls: Sequence[Made]) -> None:
-        """Calls of the others, from this index on. Raises TermsDiffer."""
+        """Take in calls of the others, from index `first` on. Raises TermsDiffer."""
         if first > len(self._job):
             raise WireError(f"calls from index {first} on follow {len(self._job)} calls of the job")
         self._job[first : first + len(calls)] = [made.call for made in calls]
@@ -83,7 +83,7 @@ class ScriptCalls:
         self._compare(first)
 
     def learn_all(self, calls: Iterable[Call]) -> None:
-        """All that the others have made, with the state that goes with them. Raises TermsDiffer."""
+        """Take in all calls that the others have made; they came with the state. Raises TermsDiffer."""
         self._job = list(calls)
         self._compare(0)
 

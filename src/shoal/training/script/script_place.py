@@ -55,7 +55,7 @@ class ScriptPlace:
     # A script that runs from the top
 
     def go_through(self, past: Past) -> None:
-        """Everything up to there is over for this script."""
+        """Everything up to the place of `past` is over for this script."""
         self.past = past
 
     def arrive(self, end: LoopEnd | None) -> None:

@@ -1,4 +1,4 @@
-"""A loop that was left in the middle, and the end of the script: where the script comes back to us."""
+"""A loop that was left in the middle, and the end of the script."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from shoal.training.session import Session
 
 
 def settle(session: Session) -> None:
-    """A loop was left by `break` or `return`: fine if all workers left it in the same step.
+    """Settle a loop that was left by `break` or `return`: fine if all workers left it in the same step.
 
-    Called where the script comes back to us, not when the loop's generator is closed: that happens while an exception
-    is on its way out too, and then there is nothing to agree on.
+    Called at the script's next call of `run`, not when the loop's generator is closed: that also happens while an
+    exception is on its way out, and then there is nothing to agree on.
     """
     iteration = session.iteration
     if not session.batch.was_left or iteration is None:

@@ -114,6 +114,16 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
             settings.check_values()
         return self
 
+    def check_together(self) -> Self:
+        """Raise a UsageError for settings that do not go together. All of them must be known by now."""
+        chosen = strategy_kind(self.strategy)
+        for settings in self.strategy_settings:
+            if type(settings) not in chosen.all_settings:
+                settings.check_unused(self.strategy)
+        for kind in chosen.all_settings:
+            self.of(kind).check_together(self)
+        return self
+
     def of(self, kind: type[Kind]) -> Kind:
         """The settings of one kind, all defaults if the user has changed none of them."""
         return next((settings for settings in self.strategy_settings if isinstance(settings, kind)), kind())

@@ -76,7 +76,7 @@ def main(train: Callable[[Run], T], **options: Any) -> T:
 
 
 def _alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
-    config = from_mapping(options, origin="shoal.main")
+    config = from_mapping(options, origin="shoal.main").check_together()
     for doubt in likely_typos():
         sys.stderr.write(f"shoal: warning: {doubt}\n")
     display = open_display(config.progress, workers=1)

@@ -32,7 +32,7 @@ def merge(
     on_top = {**from_file, **named}
     merged = from_mapping({**fitting(base, on_top), **on_top}, origin=origin)
     # The settings of a resumed job are not all known until its recorded ones are added as `base`.
-    return merged if merged.resume and not base else check(merged)
+    return merged if merged.resume and not base else merged.check_together()
 
 
 def fitting(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,14 +45,3 @@ def fitting(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
     for kind in kinds_for(given):
         dropped |= kind.completed(dict(given)).keys() - given.keys()
     return {name: value for name, value in base.items() if name not in dropped}
-
-
-def check(config: JobConfig) -> JobConfig:
-    """Raise for settings that do not go together."""
-    chosen = strategy_kind(config.strategy)
-    for settings in config.strategy_settings:
-        if type(settings) not in chosen.all_settings:
-            settings.check_unused(config.strategy)
-    for kind in chosen.all_settings:
-        config.of(kind).check_together(config)
-    return config

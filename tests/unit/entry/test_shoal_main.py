@@ -1,4 +1,4 @@
-"""Whether anything of a script follows its call of `shoal.main`."""
+"""What `shoal.main` does before a script runs: its settings, and whether anything follows its call."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import runpy
 from pathlib import Path
 
 import pytest
+
+from shoal.entry import shoal_main
+from shoal.errors import UsageError
+from shoal.settings import texts
 
 PROGRAM = """
 import sys
@@ -60,3 +64,12 @@ def test_a_module_that_is_only_imported_is_not_the_end_of_a_script(tmp_path: Pat
     with contextlib.redirect_stdout(io.StringIO()) as out:
         runpy.run_path(str(tmp_path / "script.py"), run_name="helper")
     assert out.getvalue() == "False\n"
+
+
+def test_settings_that_do_not_go_together_are_refused_where_a_script_runs_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        shoal_main.main(lambda _run: pytest.fail("the script ran"), carrier="gloo", schedule="ring")
+    assert caught.value.code == UsageError.exit_code
+    assert texts.carrier_has_own_schedules("gloo", "ring", "identity") in capsys.readouterr().err

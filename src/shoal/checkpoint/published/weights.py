@@ -99,6 +99,7 @@ def _is_safetensors(path: Path) -> bool:
 
 def _torch_load(path: Path) -> Any:
     try:
+        # `weights_only` builds tensors and plain containers and refuses everything else, so no foreign code can run.
         return torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
         raise

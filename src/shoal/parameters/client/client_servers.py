@@ -118,7 +118,7 @@ class ServerLinks:
         self._keeper_tries = 0
         self._broken_since: float | None = time.monotonic()  # None: all servers of the map can be asked
         self._coming = 0  # servers that are being started, as the keeper says
-        self._hopeless_since = time.monotonic()  # when the keeper was last heard or found to have none of those
+        self._none_coming_since = time.monotonic()  # when `_coming` became 0, counted only while it is 0
         self._reason = ""  # why the servers could not be used, for people
         self._refused_since: float | None = None
         self._is_closed = False
@@ -155,7 +155,7 @@ class ServerLinks:
             return 0.0
         if self._broken_since is None or self._coming:
             return 0.0
-        return time.monotonic() - max(self._broken_since, self._hopeless_since)
+        return time.monotonic() - max(self._broken_since, self._none_coming_since)
 
     def ready(self, number: int) -> Link | None:
         link = self.links.get(number)
@@ -221,7 +221,7 @@ class ServerLinks:
 
     def _expect(self, coming: int) -> None:
         if self._coming and not coming:
-            self._hopeless_since = time.monotonic()
+            self._none_coming_since = time.monotonic()
         self._coming = coming
 
     def _connect(self, link: Link) -> None:

@@ -19,6 +19,8 @@ from shoal.transport.mesh.mesh import Mesh
 from shoal.transport.mesh.mesh_exchange import exchange_over
 from shoal.values import Generation, Member
 
+SLICE_SECONDS = 0.005  # between two looks at what a slow link may carry
+
 
 def make_engine(name: str, mesh: Mesh, generation: int, host: str) -> CarriedEngine:
     """All ranks of a mesh call this function. The engine owns the mesh from now on; the mesh is closed if this fails.
@@ -75,9 +77,6 @@ def stand_in_generation(me: Member, current: Generation | None) -> Generation:
         codec="identity" if current is None else current.codec,
         reason="waiting to be let in",
     )
-
-
-SLICE_SECONDS = 0.005
 
 
 class Brake:

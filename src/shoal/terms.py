@@ -31,7 +31,7 @@ CHUNK_BYTES = 1024 * 1024  # of calls in one message, about
 _decoder: msgspec.msgpack.Decoder[Terms] = msgspec.msgpack.Decoder(Terms)
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True):
+class ScriptCall(msgspec.Struct, frozen=True, array_like=True):
     """One call. Two calls are alike if `what` and `digest` are equal; the terms show how calls differ."""
 
     what: Name  # model, optimizer, kept objects, loop, mean, evaluation, checkpoint
@@ -46,7 +46,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
         travels = len(packed) <= MOST_PACKED and len(data) <= MOST_UNPACKED
         return cls(what, _digest(data), packed if travels else b"")
 
-    def is_like(self, other: Call) -> bool:
+    def is_like(self, other: ScriptCall) -> bool:
         return (self.what, self.digest) == (other.what, other.digest)
 
     @property
@@ -65,7 +65,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
 class Made(msgspec.Struct, frozen=True, array_like=True):
     """A call that the members' scripts have made, with its result."""
 
-    call: Call
+    call: ScriptCall
     # Encoded; None: the call has no result, is under way, or its result is too long to send in this way.
     result: Annotated[bytes, Meta(max_length=MOST_RESULT)] | None = None
 
@@ -85,7 +85,7 @@ class Difference(msgspec.Struct, frozen=True):
         return f"{self.subject} is {self.first} {first} and {self.second} {second}"
 
 
-def difference(first: Sequence[Call], second: Sequence[Call], start: int = 0) -> Difference | None:
+def difference(first: Sequence[ScriptCall], second: Sequence[ScriptCall], start: int = 0) -> Difference | None:
     """The first difference between calls that both scripts have made, from index `start` on."""
     for index in range(start, min(len(first), len(second))):
         if not first[index].is_like(second[index]):
@@ -93,7 +93,7 @@ def difference(first: Sequence[Call], second: Sequence[Call], start: int = 0) ->
     return None
 
 
-def _difference(first: Sequence[Call], second: Sequence[Call], index: int) -> Difference:
+def _difference(first: Sequence[ScriptCall], second: Sequence[ScriptCall], index: int) -> Difference:
     one, other = first[index], second[index]
     if one.what != other.what:
         return Difference(f"call {index + 1} of the script", named(first, index), named(second, index))
@@ -110,7 +110,7 @@ def _difference(first: Sequence[Call], second: Sequence[Call], index: int) -> Di
     raise WireError(f"the digests of {where} differ and its terms do not: the digest does not belong to the terms")
 
 
-def named(calls: Sequence[Call], index: int) -> str:
+def named(calls: Sequence[ScriptCall], index: int) -> str:
     """A call's name for people: its kind, and its number among calls of that kind."""
     what = calls[index].what
     return f"{what} {sum(call.what == what for call in calls[: index + 1])}"
@@ -125,7 +125,7 @@ def chunk(calls: Sequence[Made], start: int) -> tuple[Made, ...]:
     return tuple(calls[start:stop])
 
 
-def combined(digest: bytes, call: Call) -> bytes:
+def combined(digest: bytes, call: ScriptCall) -> bytes:
     """The digest of a script's calls so far, with one more."""
     return _digest(digest + call.what.encode() + call.digest)
 

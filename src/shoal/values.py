@@ -39,7 +39,7 @@ class Member(msgspec.Struct, frozen=True):
 THROUGH = 2**31 - 1  # instead of a meeting's number: the script has nothing left to run
 
 
-class Lost(msgspec.Struct, frozen=True):
+class LostMember(msgspec.Struct, frozen=True):
     """A member that was lost, and how far its script is known to have got outside loops."""
 
     worker: Ordinal
@@ -60,7 +60,7 @@ class Generation(msgspec.Struct, frozen=True):
     carriers: Members[Ordinal] = ()
     # Members of earlier generations that were lost since a step was last applied: their unfinished code behind a loop
     # may have to be run again (`membership.member.alignment`).
-    lost: Members[Lost] = ()
+    lost: Members[LostMember] = ()
 
     @property
     def size(self) -> int:

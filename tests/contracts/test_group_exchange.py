@@ -16,7 +16,7 @@ from hypothesis import strategies as some
 from shoal.collectives.engine import Operation
 from shoal.collectives.memory.memory_engine import MemoryEngine
 from shoal.transport.mesh.in_process import in_process_meshes
-from shoal.wire.frames import Kind
+from shoal.wire.frames import FrameKind
 from support.collectives import succeed
 from support.memory_groups import WAYS, memory_groups, neighbourhoods
 
@@ -74,7 +74,7 @@ def test_as_many_tensors_as_ranks_are_all_for_everybody(way: str) -> None:
     hoods = neighbourhoods(list(in_process_meshes(2)), [[0, 1]])
     engines = [MemoryEngine(hood.team, WAYS[way], 1) for hood in hoods if hood.team is not None]
     tensors = [[part(rank, index, 300_001) for index in range(2)] for rank in range(2)]
-    operation = Operation(Kind.BROADCAST, 0, "both", torch.float32, 600_002)
+    operation = Operation(FrameKind.BROADCAST, 0, "both", torch.float32, 600_002)
     try:
         succeed(*(partial(engine.broadcast_all, operation, tensors[rank], 1) for rank, engine in enumerate(engines)))
     finally:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from shoal.collectives.mailbox.mailbox import Mailbox
-from shoal.collectives.mailbox.pieces import Stage
+from shoal.collectives.mailbox.pieces import SharedSlots
 from shoal.errors import PeerLost
 from shoal.transport.native import native
 from support.mailboxes import connections_of, open_mailbox
@@ -113,8 +113,8 @@ def one_core() -> Iterator[None]:
 def there_and_back(mailbox: Mailbox, pipe: Connection) -> None:
     """Long messages between ranks 0 and 1; says whether bytes came over a stage."""
     fronts = []
-    take = Stage.take
-    Stage.take = lambda stage, pull: fronts.append(take(stage, pull)) or fronts[-1]  # type: ignore[method-assign]  # a spy
+    take = SharedSlots.take
+    SharedSlots.take = lambda stage, pull: fronts.append(take(stage, pull)) or fronts[-1]  # type: ignore[method-assign]  # a spy
     for number in range(8 if mailbox.rank < 2 else 0):
         size = 1_048_576 + 131_072 * number + number  # elements of 4 bytes
         sent, received = pattern(number + mailbox.rank, size).int(), torch.full((size,), -1, dtype=torch.int32)

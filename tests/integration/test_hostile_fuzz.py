@@ -12,7 +12,7 @@ import pytest
 
 from shoal.errors import ServerRefused, ShoalError
 from shoal.parameters.client.parameter_client import EnrolTerms
-from shoal.parameters.keeper.group_events import ServerLost, SpaceEnded
+from shoal.parameters.keeper.group_events import GroupServerLost, SpaceEnded
 from shoal.parameters.keeper.keeper_client import KeeperClient
 from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.parameters.server.updates.holding import plan_of
@@ -172,7 +172,7 @@ def run(group: Group, rng: random.Random, visits: int) -> int:
             tenant.push()
         victim.train()
         ended = sum(isinstance(event, SpaceEnded) for event in tuple(group.events))
-    assert not any(isinstance(event, ServerLost) for event in group.events)
+    assert not any(isinstance(event, GroupServerLost) for event in group.events)
     assert all(event.job == HOSTILE for event in group.events if isinstance(event, SpaceEnded))
     return ended
 

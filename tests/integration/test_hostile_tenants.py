@@ -18,7 +18,7 @@ from shoal.parameters.keeper.keeper_client import KeeperClient
 from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.parameters.ledger.effects import Effect
 from shoal.parameters.ledger.ledger import Ledger
-from shoal.parameters.server.updates.holding import Plan, plan_of
+from shoal.parameters.server.updates.holding import HoldingPlan, plan_of
 from shoal.transport.memory.arena import Offer
 from shoal.wire.ledger_entries import AnyEntry, Assign, Call, Enrol, PlanLoop, Push
 from shoal.wire.parameter_messages import (
@@ -30,10 +30,10 @@ from shoal.wire.parameter_messages import (
     Relay,
     RelayJoin,
     RelayLost,
+    ServerWelcome,
     Stage,
     StageDone,
     StageEnd,
-    Welcome,
 )
 from shoal.wire.tables import LoopTerms, PushId, PushTerms, Range, RuleSpec, TableSpec, TensorSpec
 from support.hostile import HostileWorker, Victim
@@ -70,7 +70,7 @@ def open_hostile(group: Group, quota: int = QUOTA) -> None:
 
 def worker(group: Group, server: int = 0, number: int = 0, arena: bytes = b"") -> HostileWorker:
     made = HostileWorker(group.servers[server].address, HOSTILE, KEY).hello(number, arena)
-    assert isinstance(made.hear(), Welcome)
+    assert isinstance(made.hear(), ServerWelcome)
     return made
 
 
@@ -220,13 +220,13 @@ class Unruly:
             self.push()
 
 
-def home_plan(group: Group, table: TableSpec) -> Plan:
+def home_plan(group: Group, table: TableSpec) -> HoldingPlan:
     made = group.keeper.status().map
     assert made is not None
     return plan_of(table, made, made.home.number)
 
 
-def staged(plan: Plan, push: PushId, first: int, last: int) -> Stage:
+def staged(plan: HoldingPlan, push: PushId, first: int, last: int) -> Stage:
     return Stage(push=push, view=plan.map.version, keys=plan.keys, first=first, last=last)
 
 

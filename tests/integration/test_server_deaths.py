@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from shoal.parameters.client.parameter_client import EnrolTerms, ParameterClient
-from shoal.parameters.keeper.group_events import ServerLost
+from shoal.parameters.keeper.group_events import GroupServerLost
 from shoal.wire.ledger_entries import Committed
 from shoal.wire.tables import TableSpec
 from support.server_groups import LR, PATIENCE, Group, group_of, pulled, table_for, terms_of, wait_until
@@ -101,7 +101,7 @@ class Reaper:
                 self._start()
 
     def _is_known_dead(self, victim: int) -> bool:
-        return any(isinstance(event, ServerLost) and event.number == victim for event in tuple(self._group.events))
+        return any(isinstance(event, GroupServerLost) and event.number == victim for event in tuple(self._group.events))
 
     def _start(self) -> None:
         self._group.start(self._next)

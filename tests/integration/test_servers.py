@@ -21,18 +21,17 @@ from shoal.parameters.keeper.group_events import BlocksLost, MapMade
 from shoal.parameters.keeper.keeper_client import KeeperClient
 from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.parameters.server import keeper_link, server_peers
-from shoal.parameters.server.server import Server, ServerConfig
+from shoal.parameters.server.server import ServerConfig, ServerLoop
 from shoal.parameters.server.space import space
-from shoal.parameters.server.updates.holding import Plan, plan_of
+from shoal.parameters.server.updates.holding import HoldingPlan, plan_of
 from shoal.parameters.server.updates.shard import Shard
 from shoal.transport.connection.handshake import Key
-from shoal.transport.connection.name_lookup import Place
-from shoal.values import Address, ServerMap
-from shoal.values import Server as ServerAt
+from shoal.transport.connection.name_lookup import SocketAddress
+from shoal.values import Address, Server, ServerMap
 from shoal.wire.keeper_messages import GroupNews, ServerBeat, ServerFigures
 from shoal.wire.ledger_entries import Call, Committed
 from shoal.wire.note import PARAMETER_VERSION
-from shoal.wire.parameter_messages import Define, Hello, KeyList, Propose, Refusal, Stage
+from shoal.wire.parameter_messages import Define, KeyList, Propose, Refusal, ServerHello, Stage
 from shoal.wire.tables import LoopTerms, PushId, TableSpec
 from support.launcher import write_token
 from support.server_groups import (
@@ -380,14 +379,14 @@ def test_garbage_on_the_port_harms_nobody() -> None:
 def test_another_version_is_told_which_one_is_spoken_here() -> None:
     with group_of(1) as group:
         wait_until(lambda: group.maps() == 1, "the group is complete")
-        asked = raw(group, Hello(version=PARAMETER_VERSION + 1, job=JOB, worker=0))
+        asked = raw(group, ServerHello(version=PARAMETER_VERSION + 1, job=JOB, worker=0))
         assert isinstance(asked, Refusal)
         assert (asked.kind, "install the same Shoal" in asked.reason) == ("version", True)
 
 
 def test_nonsense_from_a_worker_is_refused_with_a_sentence() -> None:
     table = table_for()
-    hello = Hello(version=PARAMETER_VERSION, job=JOB, worker=0)
+    hello = ServerHello(version=PARAMETER_VERSION, job=JOB, worker=0)
     define = Define(request=1, table=table)
     keys = KeyList(digest=b"0" * 16, blocks=(0, 1))
     stage = Stage(push=PushId(0, 1), view=1, keys=b"1" * 16, first=0, last=1)
@@ -440,8 +439,8 @@ def test_a_server_whose_keeper_is_gone_ends(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_server_that_was_taken_out_ends_though_the_next_map_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper_link, "LOST_SECONDS", 0.3)
     nobody = Address("127.0.0.1", 1)
-    server = Server(ServerConfig(keeper=nobody, token=TOKEN, number=0))
-    members = tuple(ServerAt(number=number, address=nobody, host="here", process=1) for number in range(2))
+    server = ServerLoop(ServerConfig(keeper=nobody, token=TOKEN, number=0))
+    members = tuple(Server(number=number, address=nobody, host="here", process=1) for number in range(2))
     for version, living in enumerate((members, members[1:], members[1:]), start=1):
         numbers = tuple(member.number for member in living)
         server._heard_keeper(GroupNews(map=ServerMap(version, living, numbers, numbers, 1)), b"")
@@ -459,8 +458,8 @@ def test_of_two_servers_that_cannot_reach_each_other_one_goes_and_the_job_goes_o
 
         class CutOff(Connection):
             @classmethod
-            def connecting(cls, address: Address | Place, key: Key, hearer: Hearer) -> Connection:
-                if isinstance(address, Place) and address.place[1] == there.port:
+            def connecting(cls, address: Address | SocketAddress, key: Key, hearer: Hearer) -> Connection:
+                if isinstance(address, SocketAddress) and address.place[1] == there.port:
                     raise OSError(errno.EHOSTUNREACH, "No route to host")
                 return Connection.connecting(address, key, hearer)
 
@@ -481,7 +480,7 @@ def test_of_two_servers_that_cannot_reach_each_other_one_goes_and_the_job_goes_o
 def test_a_table_that_takes_long_to_lay_out_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     large, may_go_on = table_for(sizes=(9000,)), threading.Event()
 
-    def slow(table: TableSpec, servers: ServerMap, server: int) -> Plan:
+    def slow(table: TableSpec, servers: ServerMap, server: int) -> HoldingPlan:
         if table.digest == large.digest:
             may_go_on.wait(PATIENCE)
         return plan_of(table, servers, server)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.parameters.keeper.group_events import ServerLost
+from shoal.parameters.keeper.group_events import GroupServerLost
 from shoal.parameters.keeper.keeper import Keeper, KeeperConfig
 from shoal.values import Address
 from support import served_script
@@ -70,7 +70,7 @@ def test_a_job_goes_on_without_a_home_server_that_is_stopped(tmp_path: Path, mor
         with started(tmp_path, *command, "script.py") as process:
             wait_for_steps(tmp_path, process, more_than=3)
             group.servers[0].process.send_signal(signal.SIGSTOP)
-            wait_until(lambda: any(isinstance(event, ServerLost) for event in group.events), "the keeper notices")
+            wait_until(lambda: any(isinstance(event, GroupServerLost) for event in group.events), "the keeper notices")
             stdout, stderr = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, stdout[-3000:] + stderr[-3000:]
         assert_each_sample_once(result(tmp_path))

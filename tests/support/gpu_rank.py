@@ -23,7 +23,7 @@ from shoal.collectives.engine import Engine, Operation
 from shoal.collectives.gpu.pinned_memory import pool
 from shoal.collectives.group import Reduction
 from shoal.errors import UsageError
-from shoal.wire.frames import Kind
+from shoal.wire.frames import FrameKind
 
 SIZE = 2
 LONG = 20_000_003  # elements: several turns and a rest
@@ -258,17 +258,17 @@ def nccl_carries_a_group_of_one(rank: int) -> None:
         engine = BesideEngine(NcclCarrier(lambda data: [data], 0, 1, "127.0.0.1"), _Alone())
     try:
         tensor = values(rank, 1000).to(GPU)
-        engine.all_reduce(Operation(Kind.ALL_REDUCE, 0, "one", torch.float32, 1000, Reduction.SUM, 0.5), [tensor])
+        engine.all_reduce(Operation(FrameKind.ALL_REDUCE, 0, "one", torch.float32, 1000, Reduction.SUM, 0.5), [tensor])
         same(tensor, values(rank, 1000) * 0.5)
         output = torch.empty(1000, device=GPU)
-        engine.all_gather(Operation(Kind.ALL_GATHER, 1, "one", torch.float32, 1000), [output], tensor)
+        engine.all_gather(Operation(FrameKind.ALL_GATHER, 1, "one", torch.float32, 1000), [output], tensor)
         same(output, values(rank, 1000) * 0.5)
-        part = Operation(Kind.REDUCE_SCATTER, 2, "one", torch.float32, 1000, Reduction.SUM)
+        part = Operation(FrameKind.REDUCE_SCATTER, 2, "one", torch.float32, 1000, Reduction.SUM)
         engine.reduce_scatter(part, output, [values(rank, 1000).to(GPU)])
         same(output, values(rank, 1000))
-        engine.all_to_all(Operation(Kind.ALL_TO_ALL, 3, "one", torch.float32, 0), [output], [tensor])
+        engine.all_to_all(Operation(FrameKind.ALL_TO_ALL, 3, "one", torch.float32, 0), [output], [tensor])
         same(output, values(rank, 1000) * 0.5)
-        engine.broadcast(Operation(Kind.BROADCAST, 4, "one", torch.float32, 1000), tensor, 0)
+        engine.broadcast(Operation(FrameKind.BROADCAST, 4, "one", torch.float32, 1000), tensor, 0)
     finally:
         engine.close()
 

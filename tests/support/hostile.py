@@ -15,7 +15,7 @@ from shoal.transport.connection.introduction import connect
 from shoal.values import Address
 from shoal.wire.note import PARAMETER_VERSION, Note
 from shoal.wire.note_frames import HEAD_BYTES, decode_body, decode_head, encode_note
-from shoal.wire.parameter_messages import AnyNote, Hello
+from shoal.wire.parameter_messages import AnyNote, ServerHello
 from shoal.wire.tables import TableSpec
 from support.server_groups import LR, Group, begin, pulled, terms_of, values_of
 
@@ -30,7 +30,7 @@ class HostileWorker:
         self._socket = connect(server, Key(job_purpose(job), key), PATIENCE).endpoint
 
     def hello(self, worker: int = 0, arena: bytes = b"") -> Self:
-        self.say(Hello(version=PARAMETER_VERSION, job=self._job, worker=worker, arena=arena))
+        self.say(ServerHello(version=PARAMETER_VERSION, job=self._job, worker=worker, arena=arena))
         return self
 
     def say(self, *notes: Note, payload: bytes = b"") -> None:

@@ -30,12 +30,20 @@ from typing import Any
 
 import msgspec
 
-from shoal.parameters.ledger.effects import Begun, Drop, Ended, Replace, Update
-from shoal.parameters.ledger.sequencer import Answer, AnyRecord, Installed, Instruction, Redirect, Send, Sequencer
+from shoal.parameters.ledger.effects import Begun, Drop, LedgerEnded, Replace, Update
+from shoal.parameters.ledger.sequencer import (
+    AnyRecord,
+    Installed,
+    Instruction,
+    Redirect,
+    SendToServer,
+    SendToWorker,
+    Sequencer,
+)
 from shoal.values import Address, Server, ServerMap
 from shoal.wire import ledger_entries as entries
 from shoal.wire.ledger_entries import AnyAnswer, AnyEntry
-from shoal.wire.parameter_messages import LedgerCopy, Record, Recorded
+from shoal.wire.parameter_messages import EntryRecord, LedgerCopy, Recorded
 from shoal.wire.tables import LoopTerms, PushId, PushTerms, Range
 from support.scenarios import value
 
@@ -174,16 +182,16 @@ class Scenario:
 
     def _do(self, number: int, instructions: list[Instruction]) -> None:
         for each in instructions:
-            if isinstance(each, Send):
+            if isinstance(each, SendToServer):
                 self._send(number, each)
-            elif isinstance(each, Answer):
+            elif isinstance(each, SendToWorker):
                 self.lines.append(f"server {number} to worker {each.worker}: {_answer_text(each.answer)}")
             elif isinstance(each, Redirect):
                 self.lines.append(f"server {number} to worker {each.worker}: not home, learn of the present map")
             else:
                 self._act(number, _effect_text(each))
 
-    def _send(self, number: int, send: Send) -> None:
+    def _send(self, number: int, send: SendToServer) -> None:
         is_lost = number in self.cut_out or send.server in self.cut_in or send.server not in self.servers
         lost = " (lost)" if is_lost else ""
         self.lines.append(f"server {number} to server {send.server}: {_note_text(send.note)}{lost}")
@@ -199,7 +207,7 @@ def _ranges(given: list[list[int]]) -> tuple[Range, ...]:
 
 
 def _note_text(note: AnyRecord) -> str:
-    if isinstance(note, Record):
+    if isinstance(note, EntryRecord):
         whose = "" if isinstance(note.entry, entries.Begin) else f" of worker {note.entry.worker}"
         return f"record entry {note.number}, {note.entry.__struct_config__.tag}{whose}"
     if isinstance(note, Recorded):
@@ -212,7 +220,7 @@ def _note_text(note: AnyRecord) -> str:
     return f"has everything up to entry {note.number} and can pass on {numbers}, in view {note.view}"
 
 
-def _effect_text(effect: Installed | Update | Replace | Drop | Begun | Ended | Any) -> str:
+def _effect_text(effect: Installed | Update | Replace | Drop | Begun | LedgerEnded | Any) -> str:
     if isinstance(effect, Installed):
         return f"takes the copy up to entry {effect.number}" + (", out of date" if effect.had_one else "")
     if isinstance(effect, Update):

@@ -63,24 +63,24 @@ from shoal.membership.core.protocol import (
     CatchUp,
     Close,
     Closed,
-    Discard,
+    DiscardCheckpoint,
     End,
     Input,
     Instruction,
     Interrupt,
-    Journal,
-    Note,
+    JobProgram,
     Noticed,
-    Program,
     Publish,
     Published,
     PublishFailed,
+    RecordEvent,
     Send,
     Tick,
+    WriteDecision,
 )
-from shoal.membership.generations.forming import Past
+from shoal.membership.generations.forming import EarlierGenerations
 from shoal.membership.publisher import PublishOutcome
-from shoal.terms import Call, Made
+from shoal.terms import Made, ScriptCall
 from shoal.values import Address, Generation, Unreached
 from shoal.wire import messages
 from shoal.wire.messages import PROTOCOL_VERSION, ClientMessage, Join
@@ -153,8 +153,8 @@ class Scenario:
 
     def _new_core(self) -> MembershipCore:
         settings = dict(self.settings)
-        past = Past(generation=settings.pop("past", 0), shares=tuple(settings.pop("shares", ())))
-        program = Program(joins=settings.pop("joins", False))
+        past = EarlierGenerations(generation=settings.pop("past", 0), shares=tuple(settings.pop("shares", ())))
+        program = JobProgram(joins=settings.pop("joins", False))
         config = from_mapping(settings, origin="scenario")
         return MembershipCore(config, now=self.now, past=past, remembered=add_up(self.decisions), program=program)
 
@@ -179,7 +179,9 @@ class Scenario:
 
     def _handle(self, happened: Input) -> list[str]:
         instructions = self.core.handle(happened, self.now)
-        self.decisions += [instruction.decision for instruction in instructions if isinstance(instruction, Journal)]
+        self.decisions += [
+            instruction.decision for instruction in instructions if isinstance(instruction, WriteDecision)
+        ]
         return [
             self._text(instruction)
             for instruction in instructions
@@ -227,7 +229,7 @@ class Scenario:
             event = msgspec.convert({"kind": plain[1], **fields}, AnyEvent, strict=False)
             return messages.Report(events=(event,))
         if verb == "calls":
-            return messages.Calls(first=fields["first"], calls=tuple(Made(Call.of(what)) for what in plain[1:]))
+            return messages.Calls(first=fields["first"], calls=tuple(Made(ScriptCall.of(what)) for what in plain[1:]))
         if verb == "exit":
             return messages.ProcessExited(worker=int(plain[0]), reason="", **fields)
         if verb == "enlist":
@@ -263,9 +265,9 @@ class Scenario:
         match instruction:
             case Send(clients, message):
                 return f"to {', '.join(names[client] for client in clients)}: {as_text(message)}"
-            case Journal(decision):
+            case WriteDecision(decision):
                 return f"journal {decision_text(decision)}"
-            case Note(event, _):
+            case RecordEvent(event, _):
                 return f"note {as_text(event)}"
             case CatchUp(client):
                 return f"catch up {names[client]}"
@@ -274,7 +276,7 @@ class Scenario:
             case Publish(request):
                 mark = f" marked {request.mark}" if request.mark else ""
                 return f"publish {request.checkpoint} of {', '.join(request.files)}{mark}"
-            case Discard(checkpoint):
+            case DiscardCheckpoint(checkpoint):
                 return f"discard {checkpoint}"
             case End(exit_code):
                 return f"end with exit code {exit_code}"

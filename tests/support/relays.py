@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from shoal.parameters.connections.connection import Connection
 from shoal.parameters.connections.purposes import job_purpose
 from shoal.parameters.connections.switchboard import Switchboard
-from shoal.parameters.relay.relay import Delivery, RelayHub
+from shoal.parameters.relay.relay import Forwarded, RelayHub
 from shoal.parameters.relay.relay_mesh import RelayConfig, RelayMesh
 from shoal.transport.connection.handshake import Key
 from shoal.values import Address, Server
-from shoal.wire.parameter_messages import AnyNote, Echo, Hello, Relay, RelayJoin, Welcome
+from shoal.wire.parameter_messages import AnyNote, Echo, Relay, RelayJoin, ServerHello, ServerWelcome
 
 TOKEN = "a token for relays"
 JOB = "relayed"
@@ -59,7 +59,7 @@ class RelayServer:
         endpoint, _ = self._listener.accept()
         self._board.add(Connection.accepted(endpoint, lambda: [Key(job_purpose(JOB), TOKEN)], self))
 
-    def _deliver(self, deliveries: tuple[Delivery, ...]) -> None:
+    def _deliver(self, deliveries: tuple[Forwarded, ...]) -> None:
         for delivery in deliveries:
             assert isinstance(delivery.link, Connection)
             delivery.link.send(delivery.note, delivery.payload)
@@ -71,9 +71,9 @@ class RelayServer:
         return memoryview(bytearray(size))
 
     def arrived(self, connection: Connection, note: AnyNote, payload: memoryview | None) -> None:
-        if isinstance(note, Hello):
+        if isinstance(note, ServerHello):
             connection.label = note.worker
-            connection.send(Welcome(server=7, view=1))
+            connection.send(ServerWelcome(server=7, view=1))
         elif isinstance(note, RelayJoin):
             assert isinstance(connection.label, int)
             self._deliver(self._hub.join(connection, connection.label, note))

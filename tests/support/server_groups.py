@@ -28,7 +28,7 @@ from shoal.parameters.connections.switchboard import Switchboard
 from shoal.parameters.keeper.group_events import GroupEvent, MapMade
 from shoal.parameters.keeper.keeper import Keeper, KeeperConfig
 from shoal.parameters.keeper.space_terms import SpaceTerms
-from shoal.parameters.server.server import Server, ServerConfig
+from shoal.parameters.server.server import ServerConfig, ServerLoop
 from shoal.training.lean_torch import spare_compiler
 from shoal.transport.connection.handshake import Key
 from shoal.values import Address
@@ -67,7 +67,7 @@ class Group:
         )
         self.keeper = Keeper(config, self.events.append)
         self.keeper.start()
-        self.servers: dict[int, Server] = {}
+        self.servers: dict[int, ServerLoop] = {}
         self.failures: dict[int, BaseException] = {}
         self._threads: dict[int, threading.Thread] = {}
         self._points: dict[int, Callable[[str], None]] = {}
@@ -75,7 +75,7 @@ class Group:
         self._deciding = threading.Lock()  # who dies
         self._clients: list[ParameterClient] = []
 
-    def start(self, number: int, *, memory: int = 0) -> Server:
+    def start(self, number: int, *, memory: int = 0) -> ServerLoop:
         config = ServerConfig(
             keeper=self.keeper.address,
             token=TOKEN,
@@ -83,7 +83,7 @@ class Group:
             memory=memory,
             crash_at=partial(self._pass, number),
         )
-        server = self.servers[number] = Server(config)
+        server = self.servers[number] = ServerLoop(config)
         thread = self._threads[number] = threading.Thread(target=self._run, args=(number, server))
         thread.start()
         return server
@@ -169,7 +169,7 @@ class Group:
         self.keeper.close()
         assert not self.failures, self.failures
 
-    def _run(self, number: int, server: Server) -> None:
+    def _run(self, number: int, server: ServerLoop) -> None:
         try:
             server.run()
         except Died:

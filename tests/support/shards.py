@@ -15,7 +15,7 @@ from shoal.parameters.blocks.table_blocks import blocks_of
 from shoal.parameters.ledger.effects import Update
 from shoal.parameters.server.updates.shard import Shard
 from shoal.parameters.server.updates.shard_update import ShardUpdate
-from shoal.parameters.server.updates.staging import StagedPush, Staging
+from shoal.parameters.server.updates.staging import StagedPush, StagedPushes
 from shoal.wire.parameter_messages import Stage, StageEnd
 from shoal.wire.tables import Number, PushId, PushTerms, RuleSpec, TableSpec, TensorSpec
 
@@ -75,7 +75,7 @@ class Part:
     def __init__(self, table: TableSpec, numbers: Sequence[int], *, is_shared: bool = False) -> None:
         self.layout = PartLayout(table, part_order(table, numbers))
         self.shard = Shard(table, self.layout, is_shared=is_shared)
-        self.staging = Staging(table, self.layout, no_limit())
+        self.staging = StagedPushes(table, self.layout, no_limit())
         self._table = table
 
     def stage(self, push: PushId, gradients: Mapping[str, torch.Tensor]) -> StagedPush:

@@ -25,7 +25,7 @@ from shoal.parameters.blocks.table_blocks import blocks_of
 from shoal.parameters.connections.connection import Connection
 from shoal.parameters.connections.purposes import job_purpose, keeper_job_purpose
 from shoal.parameters.connections.switchboard import Switchboard
-from shoal.parameters.ledger.effects import Drop, Reading, Replace, Reply, Update
+from shoal.parameters.ledger.effects import Drop, MayRead, Replace, Reply, Update
 from shoal.parameters.ledger.ledger import Ledger
 from shoal.transport.connection.handshake import Key
 from shoal.transport.memory.arena import Offer, PeerArena
@@ -202,11 +202,11 @@ class StandIns:
     def _heard(
         self, each: StandInServer, connection: Connection, note: wire.AnyNote, payload: memoryview | None
     ) -> None:
-        if isinstance(note, wire.Hello):
+        if isinstance(note, wire.ServerHello):
             arena = PeerArena.open(msgspec.msgpack.decode(note.arena, type=Offer)) if note.arena else None
             each.links[connection] = Worker(note.worker, arena)
             connection.send(
-                wire.Welcome(server=each.server.number, view=self.map.version, sees_arena=arena is not None)
+                wire.ServerWelcome(server=each.server.number, view=self.map.version, sees_arena=arena is not None)
             )
         elif isinstance(note, wire.Define):
             if self.table is not None and self.table.digest != note.table.digest:
@@ -273,7 +273,7 @@ class StandIns:
     def _end_stage(self, each: StandInServer, connection: Connection, note: wire.StageEnd) -> None:
         if not note.request:
             if note.push not in each.staged:
-                connection.send(wire.Released(push=note.push))
+                connection.send(wire.PushReleased(push=note.push))
             return
         if not self._is_current(each, note.view):
             self._moved(each, connection, note.request)
@@ -282,7 +282,7 @@ class StandIns:
         if note.push in each.staged:
             assert set(each.staged[note.push]) == set(each.layout.blocks), "staged in part"
         else:
-            connection.send(wire.Released(push=note.push))
+            connection.send(wire.PushReleased(push=note.push))
         connection.send(wire.StageDone(request=note.request, push=note.push, applied=self.ledger.number))
 
     def _propose(self, each: StandInServer, connection: Connection, note: wire.Propose) -> None:
@@ -373,7 +373,7 @@ class StandIns:
                 each.in_arena.remove(push)
                 for connection, worker in each.links.items():
                     if worker.number == push.worker and self.says_released:
-                        connection.send(wire.Released(push=push))
+                        connection.send(wire.PushReleased(push=push))
 
     def _bytes(self, each: StandInServer, first: int, last: int) -> bytes:
         assert each.layout is not None
@@ -395,10 +395,10 @@ class StandIns:
         if (
             not self.answers_pulls
             or note.at_least > self.ledger.number
-            or (note.is_bounded and reading is Reading.WAIT)
+            or (note.is_bounded and reading is MayRead.WAIT)
         ):
             self._waiting.append((each, connection, note))
-        elif note.is_bounded and reading is Reading.MEET:
+        elif note.is_bounded and reading is MayRead.MEET:
             meetings, calling = self.ledger.meetings, self.ledger.calling
             connection.send(wire.Held(request=note.request, meetings=meetings, calling=calling))
         else:

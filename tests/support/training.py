@@ -29,7 +29,7 @@ from shoal.training.recovery.restart import begin_anew, train_through
 from shoal.training.run import Run
 from shoal.training.session import HandedOver, Session
 from shoal.transport.mesh.in_process import InProcessMesh, in_process_meshes
-from shoal.values import THROUGH, Address, Generation, Lost, Member
+from shoal.values import THROUGH, Address, Generation, LostMember, Member
 from shoal.wire.messages import Done, ExchangeBroken, PartFailed, PartWritten, Ready
 
 
@@ -71,7 +71,7 @@ class Hub:
         self.carriers: tuple[int, ...] = ()
         self.waiting: dict[int, Ready | ExchangeBroken | Done] = {}  # workers that wait for the next generation
         self.points: dict[int, int] = {}  # how far scripts are known to have got outside loops, by worker
-        self.lost: list[Lost] = []  # members that died
+        self.lost: list[LostMember] = []  # members that died
         self.awaited = self.size  # workers that the first generation waits for
         self.dead: set[int] = set()
         self.left: set[int] = set()  # they handed over
@@ -153,7 +153,7 @@ class Hub:
         with self.condition:
             point = self.points.get(worker, 0)
             if among is self.dead and worker in self.members and point < THROUGH:
-                self.lost.append(Lost(worker, self.number, point))
+                self.lost.append(LostMember(worker, self.number, point))
             among.add(worker)
             self.waiting.pop(worker, None)
             if among is not self.done and worker in self.members:

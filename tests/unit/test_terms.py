@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import WireError
-from shoal.terms import CHUNK_BYTES, LONGEST_TEXT, MOST_PACKED, Call, Made, chunk, combined, difference, named
+from shoal.terms import CHUNK_BYTES, LONGEST_TEXT, MOST_PACKED, Made, ScriptCall, chunk, combined, difference, named
 
 TEXTS = st.text(max_size=300)
 TERMS = st.lists(st.tuples(TEXTS, TEXTS), max_size=6)
-CALLS = st.builds(Call.of, st.sampled_from(("model", "optimizer", "loop", "mean")), TERMS)
+CALLS = st.builds(ScriptCall.of, st.sampled_from(("model", "optimizer", "loop", "mean")), TERMS)
 SCRIPTS = st.lists(CALLS, max_size=6)
 
 
 @given(SCRIPTS)
-def test_a_script_does_not_differ_from_itself_nor_from_its_beginning(calls: list[Call]) -> None:
+def test_a_script_does_not_differ_from_itself_nor_from_its_beginning(calls: list[ScriptCall]) -> None:
     assert difference(calls, list(calls)) is None
     for length in range(len(calls)):
         assert difference(calls[:length], calls) is None
@@ -27,7 +27,7 @@ def test_a_script_does_not_differ_from_itself_nor_from_its_beginning(calls: list
 
 
 @given(SCRIPTS, SCRIPTS)
-def test_both_sides_find_the_same_difference(first: list[Call], second: list[Call]) -> None:
+def test_both_sides_find_the_same_difference(first: list[ScriptCall], second: list[ScriptCall]) -> None:
     one, other = difference(first, second), difference(second, first)
     if one is None or other is None:
         assert one is other is None
@@ -37,7 +37,7 @@ def test_both_sides_find_the_same_difference(first: list[Call], second: list[Cal
 
 
 @given(SCRIPTS, st.data())
-def test_another_value_anywhere_is_named_with_both(calls: list[Call], data: st.DataObject) -> None:
+def test_another_value_anywhere_is_named_with_both(calls: list[ScriptCall], data: st.DataObject) -> None:
     terms = [("batch size", "4"), ("number of samples", "200"), ("accumulate", "1")]
     place = data.draw(st.integers(0, len(calls)))
     which = data.draw(st.integers(0, 2))
@@ -45,8 +45,8 @@ def test_another_value_anywhere_is_named_with_both(calls: list[Call], data: st.D
         st.text(max_size=LONGEST_TEXT).filter(lambda text: text.isprintable() and text != terms[which][1])
     )
     changed = [*terms[:which], (terms[which][0], value), *terms[which + 1 :]]
-    first = [*calls[:place], Call.of("loop", terms), *calls[place:]]
-    second = [*calls[:place], Call.of("loop", changed), *calls[place:]]
+    first = [*calls[:place], ScriptCall.of("loop", terms), *calls[place:]]
+    second = [*calls[:place], ScriptCall.of("loop", changed), *calls[place:]]
     found = difference(first, second)
     assert found is not None
     assert (found.first, found.second) == (terms[which][1], value)
@@ -55,12 +55,16 @@ def test_another_value_anywhere_is_named_with_both(calls: list[Call], data: st.D
 
 
 def test_a_difference_reads_as_one_sentence() -> None:
-    job = [Call.of("model", [("class", "Net")]), Call.of("loop", [("batch size", 4)]), Call.of("loop", [("steps", 9)])]
-    own = [*job[:2], Call.of("loop", [("steps", 7)])]
+    job = [
+        ScriptCall.of("model", [("class", "Net")]),
+        ScriptCall.of("loop", [("batch size", 4)]),
+        ScriptCall.of("loop", [("steps", 9)]),
+    ]
+    own = [*job[:2], ScriptCall.of("loop", [("steps", 7)])]
     found = difference(job, own)
     assert found is not None
     assert found.text("in the job", "here") == "loop 2: steps is 9 in the job and 7 here"
-    other = difference(job, [job[0], Call.of("mean")])
+    other = difference(job, [job[0], ScriptCall.of("mean")])
     assert other is not None
     assert other.text("in the job", "here") == "call 2 of the script is loop 1 in the job and mean 1 here"
 
@@ -68,7 +72,7 @@ def test_a_difference_reads_as_one_sentence() -> None:
 def test_the_first_of_thousands_of_tensors_that_differs_is_named_with_both_shapes() -> None:
     tensors = [(f"parameter 'layers.{number}.weight'", "[4096, 4096] float32") for number in range(20_000)]
     changed = [*tensors[:12_345], (tensors[12_345][0], "[4096, 8192] float32"), *tensors[12_346:]]
-    job, own = Call.of("model", tensors), Call.of("model", changed)
+    job, own = ScriptCall.of("model", tensors), ScriptCall.of("model", changed)
     assert len(msgspec.msgpack.encode(job)) < MOST_PACKED + 200
     found = difference([job], [own])
     assert found is not None
@@ -79,19 +83,19 @@ def test_the_first_of_thousands_of_tensors_that_differs_is_named_with_both_shape
 
 
 def test_another_name_and_a_missing_tensor_are_told_too() -> None:
-    job = Call.of("model", [("parameter 'a'", "[3] float32"), ("parameter 'b'", "[4] float32")])
+    job = ScriptCall.of("model", [("parameter 'a'", "[3] float32"), ("parameter 'b'", "[4] float32")])
     renamed = difference(
-        [job], [Call.of("model", [("parameter 'a'", "[3] float32"), ("parameter 'c'", "[4] float32")])]
+        [job], [ScriptCall.of("model", [("parameter 'a'", "[3] float32"), ("parameter 'c'", "[4] float32")])]
     )
     assert renamed is not None
     assert (renamed.first, renamed.second) == ("parameter 'b' [4] float32", "parameter 'c' [4] float32")
-    fewer = difference([job], [Call.of("model", [("parameter 'a'", "[3] float32")])])
+    fewer = difference([job], [ScriptCall.of("model", [("parameter 'a'", "[3] float32")])])
     assert fewer is not None and fewer.second == "nothing more"
 
 
 def test_terms_that_are_too_many_to_travel_still_differ_by_their_digest() -> None:
     many = [(f"{number * 7919:x}", f"{number * 104_729:x}") for number in range(60_000)]
-    job, own = Call.of("model", many), Call.of("model", many[:-1])
+    job, own = ScriptCall.of("model", many), ScriptCall.of("model", many[:-1])
     assert job.packed == b"" and job.terms is None
     found = difference([job], [own])
     assert found is not None and found.first == job.digest.hex() and found.second == own.digest.hex()
@@ -99,7 +103,7 @@ def test_terms_that_are_too_many_to_travel_still_differ_by_their_digest() -> Non
 
 @given(st.text(min_size=LONGEST_TEXT + 1, max_size=2000), st.text(min_size=LONGEST_TEXT + 1, max_size=2000))
 def test_long_values_are_cut_and_still_tell_each_other_apart(first: str, second: str) -> None:
-    one, other = Call.of("loop", [("a", first)]), Call.of("loop", [("a", second)])
+    one, other = ScriptCall.of("loop", [("a", first)]), ScriptCall.of("loop", [("a", second)])
     assert one.is_like(other) == (first == second)
     terms = one.terms
     assert terms is not None and len(terms[0][1]) < LONGEST_TEXT + 80
@@ -108,7 +112,7 @@ def test_long_values_are_cut_and_still_tell_each_other_apart(first: str, second:
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_terms_are_refused(data: bytes) -> None:
     for packed in (data, zlib.compress(data)):
-        call = Call("loop", b"0" * 16, packed or b"x")
+        call = ScriptCall("loop", b"0" * 16, packed or b"x")
         try:
             terms = call.terms
         except WireError:
@@ -117,14 +121,14 @@ def test_bytes_that_are_no_terms_are_refused(data: bytes) -> None:
 
 
 def test_a_digest_that_does_not_belong_to_its_terms_is_refused() -> None:
-    call = Call.of("loop", [("batch size", 4)])
+    call = ScriptCall.of("loop", [("batch size", 4)])
     with pytest.raises(WireError, match="digest"):
-        difference([call], [Call("loop", b"other", call.packed)])
+        difference([call], [ScriptCall("loop", b"other", call.packed)])
 
 
 @given(st.lists(st.integers(0, 400_000), max_size=20), st.integers(0, 20))
 def test_chunks_cover_all_calls_in_order_and_are_small(sizes: list[int], start: int) -> None:
-    calls = [Made(Call("mean", bytes([number]), b""), b"r" * size) for number, size in enumerate(sizes)]
+    calls = [Made(ScriptCall("mean", bytes([number]), b""), b"r" * size) for number, size in enumerate(sizes)]
     first, told = start, list[Made]()
     while part := chunk(calls, first):
         assert len(part) == 1 or sum(made.size for made in part) <= CHUNK_BYTES
@@ -134,8 +138,10 @@ def test_chunks_cover_all_calls_in_order_and_are_small(sizes: list[int], start: 
 
 
 @given(SCRIPTS, SCRIPTS)
-def test_digests_of_whole_scripts_are_equal_where_all_calls_are(first: list[Call], second: list[Call]) -> None:
-    def digest(calls: list[Call]) -> bytes:
+def test_digests_of_whole_scripts_are_equal_where_all_calls_are(
+    first: list[ScriptCall], second: list[ScriptCall]
+) -> None:
+    def digest(calls: list[ScriptCall]) -> bytes:
         total = b""
         for call in calls:
             total = combined(total, call)

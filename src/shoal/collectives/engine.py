@@ -17,13 +17,13 @@ import msgspec
 import torch
 
 from shoal.collectives.group import Reduction
-from shoal.wire.frames import Kind
+from shoal.wire.frames import FrameKind
 
 
 class Operation(msgspec.Struct, frozen=True):
     """What all ranks must agree on. Engines compare it and name the difference."""
 
-    kind: Kind
+    kind: FrameKind
     sequence: int  # number of the collective in its group, from 0
     label: str  # the operation's purpose, cut to 64 bytes
     dtype: torch.dtype

@@ -16,12 +16,12 @@ from shoal.collectives import mean, staging, texts
 from shoal.collectives.combining import combine
 from shoal.collectives.dtypes import code_of
 from shoal.collectives.engine import Engine, Operation, PointToPoint
-from shoal.collectives.gpu.gpu_copies import Moment, moment_of
+from shoal.collectives.gpu.gpu_copies import StreamPoint, moment_of
 from shoal.collectives.gpu.gpu_way import GpuWay
 from shoal.collectives.group import Group, Pending, Reduction
 from shoal.collectives.staging import Flat, Staged
 from shoal.errors import UsageError
-from shoal.wire.frames import Kind, cut_label
+from shoal.wire.frames import FrameKind, cut_label
 
 Make = Callable[[int], Operation]  # from the operation's number
 Work = Callable[[Operation, Engine], None]
@@ -63,7 +63,7 @@ class Operations(Group):
         dtype, cut = given[0].dtype, cut_label(label)
 
         def make(number: int) -> Operation:
-            return Operation(Kind.ALL_REDUCE, number, cut, dtype, elements, reduction, scale, is_ready, key)
+            return Operation(FrameKind.ALL_REDUCE, number, cut, dtype, elements, reduction, scale, is_ready, key)
 
         def work(operation: Operation, engine: Engine) -> None:
             if is_ready:
@@ -99,7 +99,7 @@ class Operations(Group):
         self._check_scale(output, label, reduction, scale)
         moment = moment_of([output, *tensors], label)
         elements = sum(tensor.numel() for tensor in tensors)
-        make = self._collective(Kind.REDUCE_SCATTER, label, output.dtype, elements, reduction, scale)
+        make = self._collective(FrameKind.REDUCE_SCATTER, label, output.dtype, elements, reduction, scale)
 
         def work(operation: Operation, engine: Engine) -> None:
             staged = Flat(output, is_read=False)
@@ -119,7 +119,7 @@ class Operations(Group):
         self._check_list(outputs, tensor, "all_gather", label)
         moment = moment_of([*outputs, tensor], label)
         elements = sum(output.numel() for output in outputs)
-        make = self._collective(Kind.ALL_GATHER, label, tensor.dtype, elements)
+        make = self._collective(FrameKind.ALL_GATHER, label, tensor.dtype, elements)
 
         def work(operation: Operation, engine: Engine) -> None:
             staged = [Flat(output, is_read=False) for output in outputs]
@@ -134,7 +134,7 @@ class Operations(Group):
         for given in (outputs, tensors):
             self._check_list(given, outputs[self.rank] if outputs else None, "all_to_all", label)
         moment = moment_of([*outputs, *tensors], label)
-        make = self._collective(Kind.ALL_TO_ALL, label, outputs[0].dtype, 0)
+        make = self._collective(FrameKind.ALL_TO_ALL, label, outputs[0].dtype, 0)
 
         def work(operation: Operation, engine: Engine) -> None:
             staged = [Flat(output, is_read=False) for output in outputs]
@@ -149,7 +149,7 @@ class Operations(Group):
         staging.check(tensor, label=label)
         self._check_rank(source, label)
         moment = moment_of([tensor], label)
-        make = self._collective(Kind.BROADCAST, label, tensor.dtype, tensor.numel())
+        make = self._collective(FrameKind.BROADCAST, label, tensor.dtype, tensor.numel())
 
         def work(operation: Operation, engine: Engine) -> None:
             staged = Flat(tensor, is_read=self.rank == source)
@@ -181,14 +181,14 @@ class Operations(Group):
 
         return self._start(f"from {source}", make, self._posted(moment, work), alone=lambda: None)
 
-    def _placed(self, moment: Moment | None, work: Work) -> Work:
+    def _placed(self, moment: StreamPoint | None, work: Work) -> Work:
         """The work, done where its tensors are: on a GPU it begins after `moment`."""
         way = self._gpu
         if moment is None or way is None:
             return work
         return lambda operation, engine: way.run(moment, partial(work, operation), engine)
 
-    def _posted(self, moment: Moment | None, work: Work) -> Work:
+    def _posted(self, moment: StreamPoint | None, work: Work) -> Work:
         """The same for a send or a receive, in which not all ranks take part."""
         way = self._gpu
         if moment is None or way is None:
@@ -208,7 +208,7 @@ class Operations(Group):
 
     def _collective(
         self,
-        kind: Kind,
+        kind: FrameKind,
         label: str,
         dtype: torch.dtype,
         elements: int,
@@ -227,7 +227,7 @@ class Operations(Group):
             raise UsageError(texts.with_itself(label, self.rank))
         code_of(tensor.dtype)
         dtype, elements = tensor.dtype, tensor.numel()
-        return lambda number: Operation(Kind.POINT_TO_POINT, number, cut_label(label), dtype, elements)
+        return lambda number: Operation(FrameKind.POINT_TO_POINT, number, cut_label(label), dtype, elements)
 
     def _numbered(self, sequence: str, make: Make) -> Operation:
         """Call with the lock held that also guards the queue: calls come from several threads."""

@@ -44,9 +44,9 @@ class Connections:
         """`listener` is bound and listening; this object owns it from now on."""
         self.token = token
         self.hearers = hearers
-        self._door: Door[Connection] = Door(listener, self._take_in, Connection.abort)
-        self._clients: dict[int, Connection] = {}
-        self._open: set[Connection] = set()
+        self._door: Door[ClientConnection] = Door(listener, self._take_in, ClientConnection.abort)
+        self._clients: dict[int, ClientConnection] = {}
+        self._open: set[ClientConnection] = set()
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None  # for the next deadline of the door
 
@@ -89,14 +89,14 @@ class Connections:
         self._door.sweep(self._loop.time())
         self._attend()
 
-    def _take_in(self, endpoint: socket.socket) -> Connection:
-        connection = Connection(self, endpoint, self._loop)
+    def _take_in(self, endpoint: socket.socket) -> ClientConnection:
+        connection = ClientConnection(self, endpoint, self._loop)
         self._open.add(connection)
         return connection
 
     # From connections
 
-    def greeted(self, connection: Connection) -> int:
+    def greeted(self, connection: ClientConnection) -> int:
         """The connection's first message has come: give it a number."""
         self._door.settle(connection)
         self._count += 1
@@ -107,7 +107,7 @@ class Connections:
         if self._door.is_news(met.interceptor):
             self.hearers.intercepted(met.interceptor)
 
-    def lost(self, connection: Connection, reason: str) -> None:
+    def lost(self, connection: ClientConnection, reason: str) -> None:
         self._open.discard(connection)
         self._door.settle(connection)
         client = connection.client
@@ -153,7 +153,7 @@ class Connections:
             connection.abort()
 
 
-class Connection:
+class ClientConnection:
     """One connection: a proof that the other side holds the token, a first message, then a client."""
 
     def __init__(self, connections: Connections, endpoint: socket.socket, loop: asyncio.AbstractEventLoop) -> None:

@@ -32,26 +32,26 @@ from shoal.membership.core.protocol import (
     CatchUp,
     Close,
     Closed,
-    Discard,
+    DiscardCheckpoint,
     End,
     Input,
     Instruction,
     Interrupt,
-    Note,
+    JobProgram,
     Noticed,
-    Program,
     Publish,
     Published,
     PublishFailed,
+    RecordEvent,
     Send,
     Tick,
+    WriteDecision,
 )
-from shoal.membership.core.protocol import Journal as WriteDown
-from shoal.membership.generations.forming import Past
+from shoal.membership.generations.forming import EarlierGenerations
 from shoal.membership.publisher import Publisher
 from shoal.membership.publisher_thread import PublisherThread
-from shoal.membership.record.journal import Journal
-from shoal.membership.record.ledger import Ledger
+from shoal.membership.record.journal import EventWriter
+from shoal.membership.record.ledger import DecisionFile
 from shoal.membership.record.storage import StorageNews, Trouble
 from shoal.membership.record.worker_clocks import own_clock
 from shoal.transport.connection import listening
@@ -109,8 +109,8 @@ def serve(settings: CoordinatorSettings) -> int:
 class _Coordinator:
     def __init__(self, settings: CoordinatorSettings) -> None:
         self._settings = settings
-        self._journal = Journal(settings.run_dir)
-        self._ledger = Ledger(settings.run_dir)
+        self._journal = EventWriter(settings.run_dir)
+        self._ledger = DecisionFile(settings.run_dir)
         self._inputs: deque[Input] = deque()
         self._handling = False
         self._todo: deque[Instruction] = deque()  # instructions whose decisions are not on disk yet
@@ -149,16 +149,18 @@ class _Coordinator:
         settings, started = self._settings, self._settings.started
         remembered = self._ledger.read()
         if remembered == Remembered():
-            self._write(Note(started, ()))
+            self._write(RecordEvent(started, ()))
             self._ledger.add(NumberGiven(worker=settings.config.workers - 1))
             self._ledger.flush()
             self._journal.flush()
         return MembershipCore(
             settings.config,
             now=self._loop.time(),
-            past=Past(generation=settings.after_generation, shares=settings.shares),
+            past=EarlierGenerations(generation=settings.after_generation, shares=settings.shares),
             remembered=remembered,
-            program=Program(started.script, started.arguments, settings.servers, settings.space, joins=settings.joins),
+            program=JobProgram(
+                started.script, started.arguments, settings.servers, settings.space, joins=settings.joins
+            ),
         )
 
     async def _serve(self) -> None:
@@ -218,7 +220,7 @@ class _Coordinator:
     def _note_down(self, instructions: tuple[Instruction, ...]) -> None:
         """Queue instructions. Those of all inputs that come in together need only one write to disk."""
         for instruction in instructions:
-            if isinstance(instruction, WriteDown):
+            if isinstance(instruction, WriteDecision):
                 self._ledger.add(instruction.decision)
             elif not self._is_blocked or not _rests_on_nothing(instruction):
                 self._todo.append(instruction)
@@ -276,19 +278,19 @@ class _Coordinator:
             data = encode(instruction.message)
             for client in instruction.clients:
                 self._connections.send(client, data)
-        elif isinstance(instruction, Note):
+        elif isinstance(instruction, RecordEvent):
             self._write(instruction)
         elif isinstance(instruction, CatchUp):
             for record in self._journal.recent:
                 self._show(instruction.client, record)
         elif isinstance(instruction, Close):
             self._connections.close(instruction.client)
-        elif isinstance(instruction, Publish | Discard):
+        elif isinstance(instruction, Publish | DiscardCheckpoint):
             self._publisher.ask(instruction)
         elif isinstance(instruction, End) and not self._over.done():
             self._over.set_result(instruction.exit_code)
 
-    def _write(self, note: Note) -> None:
+    def _write(self, note: RecordEvent) -> None:
         # Times never go back, even if the time of day is changed, and no two events have the same time.
         self._noted = max(self._base + own_clock(), self._noted + CLOCK_STEP)
         for record in self._journal.write(Record(time=self._noted, event=note.event)):
@@ -307,7 +309,7 @@ def _rests_on_nothing(instruction: Instruction) -> bool:
     match instruction:
         case Send(message=Beat()) | Send(message=Welcome(generation=None)) | CatchUp():
             return True
-        case Note(event=event):
+        case RecordEvent(event=event):
             return isinstance(event, StorageFailed | StorageRestored) or not isinstance(event, OWN_EVENTS)
         case _:
             return False

@@ -1,6 +1,6 @@
 """A worker's line to the coordinator: a thread that sends, receives, and connects again when the connection broke.
 
-Handles bytes, time and the connection; messages pass through an `Ear`. Not here: connecting once and the handshake
+Handles bytes, time and the connection; messages pass through an `LineUser`. Not here: connecting once and the handshake
 (`channel`), the order of messages to send (`outbox`), what messages mean (`client`).
 """
 
@@ -41,7 +41,7 @@ class LineConfig:
     patience: float  # seconds after which a coordinator that is away is lost
 
 
-class Ear(Protocol):
+class LineUser(Protocol):
     """The user of a line. All calls come from the line's thread."""
 
     @property
@@ -70,7 +70,7 @@ class Line:
     """`send`, `flush` and `close` may be called from any thread."""
 
     def __init__(
-        self, connection: Endpoint, buffer: channel.MessageBuffer[CoordinatorMessage], config: LineConfig, ear: Ear
+        self, connection: Endpoint, buffer: channel.MessageBuffer[CoordinatorMessage], config: LineConfig, ear: LineUser
     ) -> None:
         """`connection` has been welcomed; the line owns it from now on. `start` starts the thread."""
         self.address = config.address

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from shoal.membership import texts
-from shoal.membership.core.protocol import Discard, Publish, Published, PublishFailed
+from shoal.membership.core.protocol import DiscardCheckpoint, Publish, Published, PublishFailed
 from shoal.membership.publisher import Publisher
 
 Answer = Callable[[Published | PublishFailed], None]
@@ -24,10 +24,10 @@ class PublisherThread:
     def __init__(self, publisher: Publisher | None, answer: Answer) -> None:
         self._publisher = publisher
         self._answer = answer
-        self._asked: queue.SimpleQueue[Publish | Discard | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[Publish | DiscardCheckpoint | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def ask(self, instruction: Publish | Discard) -> None:
+    def ask(self, instruction: Publish | DiscardCheckpoint) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="shoal-publisher", daemon=True)
             self._thread.start()
@@ -55,7 +55,7 @@ class PublisherThread:
         except Exception as error:  # an unexpected error of a store costs a checkpoint, not the job
             return PublishFailed(name, str(error) or repr(error))
 
-    def _discard(self, instruction: Discard) -> None:
+    def _discard(self, instruction: DiscardCheckpoint) -> None:
         if self._publisher is None:
             return
         try:

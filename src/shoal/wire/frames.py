@@ -32,7 +32,7 @@ WAITING = 2**32 - 1  # transfer number of a frame without data, which says in wh
 Code = TypeVar("Code", bound=enum.IntEnum)
 
 
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     """Which operation a frame belongs to. A number never gets another meaning."""
 
     ALL_REDUCE = 1
@@ -55,7 +55,7 @@ class ReductionCode(enum.IntEnum):
 
 
 class FrameHeader(msgspec.Struct, frozen=True, kw_only=True):
-    kind: Kind
+    kind: FrameKind
     reduction: ReductionCode
     codec: int  # wire id of the codec, 0..255
     dtype: int  # code of the element type, 0..255; the table is in `collectives.dtypes`
@@ -116,7 +116,7 @@ def unpack(data: bytes | bytearray | memoryview, *, generation: int) -> FrameHea
     if sequence > MAX_SEQUENCE:
         raise WireError(f"a frame is of operation {sequence}; the last one there can be is {MAX_SEQUENCE}")
     header = FrameHeader(
-        kind=_known(Kind, kind),
+        kind=_known(FrameKind, kind),
         reduction=_known(ReductionCode, reduction),
         codec=codec,
         dtype=dtype,

@@ -117,7 +117,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer"):
     calling: Reason = ""  # why the newest meeting was called
 
 
-class Done(Answer, frozen=True, tag="done"):
+class ProposalDone(Answer, frozen=True, tag="done"):
     """The proposal took effect: enrolled, planned, assigned, called."""
 
 
@@ -152,4 +152,4 @@ class Told(Answer, frozen=True, tag="told"):
     is_over: bool = False
 
 
-AnyAnswer = Done | Granted | Committed | Void | Told
+AnyAnswer = ProposalDone | Granted | Committed | Void | Told

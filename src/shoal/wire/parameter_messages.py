@@ -57,7 +57,7 @@ Lengths = Annotated[tuple[Size, ...], Meta(max_length=UNIT_BLOCKS)]  # bytes of 
 # First messages of a connection
 
 
-class Hello(Note, frozen=True, tag="hello"):
+class ServerHello(Note, frozen=True, tag="hello"):
     """A worker's or another server's first message to a server."""
 
     version: Ordinal  # PARAMETER_VERSION of the sender
@@ -67,7 +67,7 @@ class Hello(Note, frozen=True, tag="hello"):
     arena: OfferBytes = b""  # offer of shared memory (`transport.memory.arena.Offer`), if the sender has any
 
 
-class Welcome(Note, frozen=True, tag="welcome"):
+class ServerWelcome(Note, frozen=True, tag="welcome"):
     server: Ordinal
     view: Ordinal  # version of the newest map that the server knows
     sees_arena: bool = False  # the server could open the sender's arena: both are on the same machine
@@ -192,7 +192,7 @@ class StageDone(Note, frozen=True, tag="stage-done"):
     applied: Total  # number of the last entry applied here
 
 
-class Released(Note, frozen=True, tag="released"):
+class PushReleased(Note, frozen=True, tag="released"):
     """The sender no longer needs this push's places in the worker's arena: the push is applied here, or dropped."""
 
     push: PushId
@@ -236,7 +236,7 @@ class Moved(Note, frozen=True, tag="moved"):
 # Server to server
 
 
-class Record(Note, frozen=True, tag="record"):
+class EntryRecord(Note, frozen=True, tag="record"):
     """Home to all: entry number `number` of a job's ledger."""
 
     job: Name
@@ -306,10 +306,10 @@ class TotalNorm(Note, frozen=True, tag="total-norm"):
 
 
 AnyNote = (
-    Hello | Welcome | Echo | Refusal | Define | KeyList | Stage | StageEnd | Discard | Propose | Pull
+    ServerHello | ServerWelcome | Echo | Refusal | Define | KeyList | Stage | StageEnd | Discard | Propose | Pull
     | Relay | RelayJoin | RelayLost
-    | Defined | StageDone | Released | Answered | Part | Held | Moved
-    | Record | Recorded | ViewState | LedgerCopy | Fetch | Fetched | PartialNorm | TotalNorm
+    | Defined | StageDone | PushReleased | Answered | Part | Held | Moved
+    | EntryRecord | Recorded | ViewState | LedgerCopy | Fetch | Fetched | PartialNorm | TotalNorm
     | ServerJoin | GroupNews | WatchGroup | Filled | Lost | SpaceFailed | Intercepted | ServerBeat
     | OpenSpace | CloseSpace | ChangeServers | StopGroup | Agreed | GroupStatus
 )  # fmt: skip  # one line per kind would fill a page

@@ -14,7 +14,7 @@ from shoal.collectives.carriers.carrier import Carrier, CarrierFailed, Work
 from shoal.collectives.engine import Engine, Operation
 from shoal.collectives.group import Reduction
 from shoal.errors import PeerLost, WorkersDisagree
-from shoal.wire.frames import Kind
+from shoal.wire.frames import FrameKind
 from support.collectives import IN_MEMORY, groups, in_threads, succeed
 
 SIZE = 3
@@ -82,7 +82,7 @@ def engines() -> Iterator[list[tuple[BesideEngine, Table, Engine]]]:
 
 
 def summing(elements: int, label: str = "sum") -> Operation:
-    return Operation(Kind.ALL_REDUCE, 3, label, torch.float32, elements, Reduction.SUM)
+    return Operation(FrameKind.ALL_REDUCE, 3, label, torch.float32, elements, Reduction.SUM)
 
 
 def test_the_carrier_does_what_all_agree_on(engines: Sequence[tuple[BesideEngine, Table, Engine]]) -> None:
@@ -107,7 +107,7 @@ def test_ranks_that_differ_are_told_and_the_carrier_is_not_asked(
 
 
 def test_sizes_of_all_to_all_are_compared_by_pair(engines: Sequence[tuple[BesideEngine, Table, Engine]]) -> None:
-    operation = Operation(Kind.ALL_TO_ALL, 4, "trade", torch.float32, 0)
+    operation = Operation(FrameKind.ALL_TO_ALL, 4, "trade", torch.float32, 0)
 
     def trade(rank: int, wrong: int) -> None:
         inputs = [torch.ones(1 + SIZE * rank + to) for to in range(SIZE)]

@@ -17,8 +17,7 @@ from hypothesis import strategies as some
 
 from shoal.collectives.engine import Operation
 from shoal.collectives.group import Reduction
-from shoal.collectives.mailbox.letters import Kind as LetterKind
-from shoal.collectives.mailbox.letters import Letter
+from shoal.collectives.mailbox.letters import Letter, LetterKind
 from shoal.collectives.mailbox.mailbox import Mailbox
 from shoal.collectives.memory.memory_engine import MemoryEngine
 from shoal.collectives.memory.memory_loops import MemoryWays, statement_of
@@ -26,7 +25,7 @@ from shoal.errors import PeerLost, ShoalError, WireError
 from shoal.transport.memory.arena import word_at
 from shoal.transport.memory.team import Team
 from shoal.transport.native_layout import NOTICE_BYTES, NOTICES, OPERATIONS, PHASE, SLOT_BYTES, SLOTS
-from shoal.wire.frames import Kind
+from shoal.wire.frames import FrameKind
 from support.children import in_child
 from support.collectives import PATIENCE, in_threads
 from support.mailboxes import mailboxes
@@ -46,29 +45,35 @@ scales = some.sampled_from([0.0, 1.0, 0.5, float("nan"), float("inf")])
 entries = some.lists(some.tuples(some.integers(0, 2**64 - 1), sizes), min_size=3, max_size=3)
 notices = some.tuples(counts, small, scales, small, entries)
 Notice = tuple[int, int, float, int, list[tuple[int, int]]]
-Attacked = tuple[Kind, torch.dtype, int]  # operation, type, and from whom a broadcast comes
+Attacked = tuple[FrameKind, torch.dtype, int]  # operation, type, and from whom a broadcast comes
 
 
-def operation(kind: Kind, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> Operation:
-    reduction = Reduction.SUM if kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER) else None
+def operation(kind: FrameKind, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> Operation:
+    reduction = Reduction.SUM if kind in (FrameKind.ALL_REDUCE, FrameKind.REDUCE_SCATTER) else None
     return Operation(kind, 0, "attacked", dtype, 2 * ELEMENTS, reduction, scale)
 
 
-def calls(engine: MemoryEngine, kind: Kind, dtype: torch.dtype, source: int) -> None:
+def calls(engine: MemoryEngine, kind: FrameKind, dtype: torch.dtype, source: int) -> None:
     own, other = (torch.ones(ELEMENTS).to(dtype) for _ in range(2))
-    if kind is Kind.ALL_REDUCE:
+    if kind is FrameKind.ALL_REDUCE:
         engine.all_reduce(operation(kind, dtype), [torch.ones(2 * ELEMENTS).to(dtype)])
-    elif kind is Kind.REDUCE_SCATTER:
+    elif kind is FrameKind.REDUCE_SCATTER:
         engine.reduce_scatter(operation(kind, dtype), own, [other, other])
-    elif kind is Kind.ALL_GATHER:
+    elif kind is FrameKind.ALL_GATHER:
         engine.all_gather(operation(kind, dtype), [own, other], own.clone())
-    elif kind is Kind.ALL_TO_ALL:
+    elif kind is FrameKind.ALL_TO_ALL:
         engine.all_to_all(operation(kind, dtype), [own, other], [own.clone(), other.clone()])
     else:
         engine.broadcast_all(operation(kind, dtype), [own, other], source)
 
 
-KINDS = [Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.ALL_TO_ALL, Kind.BROADCAST]
+KINDS = [
+    FrameKind.ALL_REDUCE,
+    FrameKind.REDUCE_SCATTER,
+    FrameKind.ALL_GATHER,
+    FrameKind.ALL_TO_ALL,
+    FrameKind.BROADCAST,
+]
 
 
 attacks = some.tuples(
@@ -103,11 +108,11 @@ def packed(attacked: Attacked, notice: Notice) -> bytes:
 def test_numbers_that_cannot_be_are_refused(way: str) -> None:
     @quick
     @given(attacks, notices)
-    @example((Kind.BROADCAST, torch.float32, 0), (0, 1, 1.0, 1, []))  # divides by zero, if it is believed
-    @example((Kind.BROADCAST, torch.float32, 1), (2, 1, 1.0, 2, [(0, 4000), (0, 4000)]))
-    @example((Kind.REDUCE_SCATTER, torch.float32, 0), (2, 1, 1.0, 2, [(0, 4000), (0, 4000)]))
-    @example((Kind.REDUCE_SCATTER, torch.int32, 0), (2, 1, 0.5, 0, [(0, 4000), (0, 4000)]))  # no loop scales that
-    @example((Kind.ALL_REDUCE, torch.int32, 0), (1, 0, 0.5, 0, [(0, 8000)]))
+    @example((FrameKind.BROADCAST, torch.float32, 0), (0, 1, 1.0, 1, []))  # divides by zero, if it is believed
+    @example((FrameKind.BROADCAST, torch.float32, 1), (2, 1, 1.0, 2, [(0, 4000), (0, 4000)]))
+    @example((FrameKind.REDUCE_SCATTER, torch.float32, 0), (2, 1, 1.0, 2, [(0, 4000), (0, 4000)]))
+    @example((FrameKind.REDUCE_SCATTER, torch.int32, 0), (2, 1, 0.5, 0, [(0, 4000), (0, 4000)]))  # no loop scales that
+    @example((FrameKind.ALL_REDUCE, torch.int32, 0), (1, 0, 0.5, 0, [(0, 8000)]))
     def check(attacked: Attacked, notice: Notice) -> None:
         with teams(2) as made:
             suffers(made, WAYS[way], packed(attacked, notice), attacked)
@@ -130,7 +135,7 @@ def test_bytes_of_any_kind_are_refused(way: str) -> None:
 def test_a_notice_that_changes_in_the_middle_of_an_operation_is_used_as_it_was_copied(way: str) -> None:
     """What is too long for a slot comes in two rounds; between them the neighbour says something else."""
     size = SLOT_BYTES + 4096
-    attacked = Operation(Kind.ALL_GATHER, 0, "attacked", torch.uint8, 2 * size)
+    attacked = Operation(FrameKind.ALL_GATHER, 0, "attacked", torch.uint8, 2 * size)
     statement = statement_of(attacked, 1, 0)
     entry = struct.pack("=QQ", 0, size)
     outputs = [torch.zeros(size, dtype=torch.uint8) for _ in range(2)]

@@ -12,7 +12,7 @@ from shoal.collectives.engine import Operation
 from shoal.collectives.group import Reduction
 from shoal.collectives.memory.memory_loops import statement_of
 from shoal.transport.memory.team import Team
-from shoal.wire.frames import Kind
+from shoal.wire.frames import FrameKind
 from support.children import in_child
 from support.memory_groups import teams
 
@@ -47,7 +47,7 @@ def test_what_has_no_loop_to_be_scaled_is_not_scaled() -> None:
         with teams(2) as made:
             handle = handle_of(made[0])
             for dtype, reduction in UNSCALED:
-                operation = Operation(Kind.ALL_REDUCE, 0, "scaled", dtype, 100, Reduction.SUM, 0.5)
+                operation = Operation(FrameKind.ALL_REDUCE, 0, "scaled", dtype, 100, Reduction.SUM, 0.5)
                 tensor, statement = torch.ones(100).to(dtype), statement_of(operation, 1, 0)
                 place, codes = (tensor.data_ptr(), tensor.nbytes), (CODES[dtype], reduction)
                 with pytest.raises(ValueError, match="no scaling loop"):

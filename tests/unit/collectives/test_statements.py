@@ -11,21 +11,21 @@ from shoal.collectives.dtypes import CODES, code_of
 from shoal.collectives.engine import Operation
 from shoal.collectives.group import Reduction
 from shoal.collectives.memory.memory_loops import statement_of
-from shoal.wire.frames import Kind, cut_label, unpack
+from shoal.wire.frames import FrameKind, cut_label, unpack
 
 REDUCTIONS = [each for each in Reduction if each is not Reduction.MEAN]  # for which engines are asked for a sum
 DTYPES = some.sampled_from(sorted(CODES, key=str))
 
 
 @given(
-    some.sampled_from(list(Kind)),
+    some.sampled_from(list(FrameKind)),
     some.none() | some.sampled_from(REDUCTIONS),
     DTYPES,
     some.text(max_size=80),
     some.tuples(some.integers(0, 2**31), some.integers(0, 2**40), some.integers(0, 255), some.integers(0, 2**40)),
 )
 def test_a_statement_can_be_read_as_a_header(
-    kind: Kind, reduction: Reduction | None, dtype: torch.dtype, label: str, counts: tuple[int, int, int, int]
+    kind: FrameKind, reduction: Reduction | None, dtype: torch.dtype, label: str, counts: tuple[int, int, int, int]
 ) -> None:
     generation, sequence, source, elements = counts
     operation = Operation(kind, sequence, cut_label(label), dtype, elements, reduction)

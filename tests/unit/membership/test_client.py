@@ -19,7 +19,7 @@ from shoal.membership import client as client_module
 from shoal.membership import texts
 from shoal.membership.client import CoordinatorClient
 from shoal.strategies.peers.reaching import tell_from_outside
-from shoal.terms import Call, Made
+from shoal.terms import Made, ScriptCall
 from shoal.transport.tcp.tcp_listener import PeerListener
 from shoal.wire.messages import (
     Beat,
@@ -162,8 +162,8 @@ def test_who_waits_for_a_generation_says_so_again_on_every_connection(pair: Pair
         assert pair.conversation.expect(ExchangeBroken) == BROKEN
 
 
-MADE = Made(Call.of("loop", [("batch size", 4)]))
-GAVE = Made(Call.of("mean"), b"result")
+MADE = Made(ScriptCall.of("loop", [("batch size", 4)]))
+GAVE = Made(ScriptCall.of("mean"), b"result")
 
 
 def test_the_member_that_tells_calls_tells_all_of_them_on_every_connection(pair: Pair) -> None:

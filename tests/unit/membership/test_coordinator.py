@@ -10,7 +10,7 @@ from shoal.events import JobStarted
 from shoal.job_config import JobConfig
 from shoal.membership.coordinator import CoordinatorSettings, _Coordinator
 from shoal.membership.core.decisions import Decision, NumberGiven
-from shoal.membership.core.protocol import Arrived, Closed, Input, Instruction, Journal, Send
+from shoal.membership.core.protocol import Arrived, Closed, Input, Instruction, Send, WriteDecision
 from shoal.wire.messages import Enlist, Enlisted, decode_coordinator
 
 SLOW, OTHER = 1, 2  # clients
@@ -36,8 +36,8 @@ class Decider:
 
     def handle(self, happened: Input, _now: float) -> tuple[Instruction, ...]:
         if isinstance(happened, Closed):
-            return Journal(NumberGiven(2)), Send((OTHER,), Enlisted(worker=2))
-        return Journal(NumberGiven(1)), Send((SLOW,), Enlisted(worker=1)), Send((OTHER,), Enlisted(worker=1))
+            return WriteDecision(NumberGiven(2)), Send((OTHER,), Enlisted(worker=2))
+        return WriteDecision(NumberGiven(1)), Send((SLOW,), Enlisted(worker=1)), Send((OTHER,), Enlisted(worker=1))
 
 
 class Lines:

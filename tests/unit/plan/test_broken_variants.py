@@ -115,9 +115,9 @@ def does_not_wait_for_the_lease(patch: pytest.MonkeyPatch) -> Parts:
 def lets_everybody_bring_its_state(patch: pytest.MonkeyPatch) -> Parts:
     plan = forming.plan
 
-    def everybody_carries(situation: forming.Situation) -> forming.Plan | forming.Wait:
+    def everybody_carries(situation: forming.Situation) -> forming.NextGeneration | forming.Wait:
         planned = plan(situation)
-        if isinstance(planned, forming.Plan) and situation.generation is not None:
+        if isinstance(planned, forming.NextGeneration) and situation.generation is not None:
             return dataclasses.replace(planned, carriers=tuple(worker.number for worker in planned.workers))
         return planned
 

@@ -67,7 +67,7 @@ def answer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def settled(self: Sequencer, out: list[sequencer_module.Instruction]) -> None:
         settle(self, out)
-        out += [sequencer_module.Answer(worker, answer) for worker, answer in self._answers.items()]
+        out += [sequencer_module.SendToWorker(worker, answer) for worker, answer in self._answers.items()]
         self._answers = {}
 
     monkeypatch.setattr(Sequencer, "_settle", settled)

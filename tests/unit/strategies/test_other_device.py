@@ -18,7 +18,7 @@ from shoal.strategies import texts
 from shoal.strategies.parameter_server.gradient_outbox import GradientOutbox, Noise
 from shoal.strategies.parameter_server.host_memory import in_host_memory, numbers, room_for
 from shoal.strategies.parameter_server.parameter_inbox import ParameterInbox
-from shoal.strategies.parameter_server.parameter_table import Entry, entries_of, local_states, table_of
+from shoal.strategies.parameter_server.parameter_table import ServedParameter, entries_of, local_states, table_of
 from shoal.strategies.strategy import Iteration
 from shoal.wire.ledger_entries import Committed
 from shoal.wire.tables import PushTerms
@@ -60,7 +60,7 @@ class Pushes:
         self.values[name] = gradient.clone() * scale
 
 
-def entries_for(model: nn.Module) -> tuple[Entry, ...]:
+def entries_for(model: nn.Module) -> tuple[ServedParameter, ...]:
     return entries_of({"m": model}, [torch.optim.SGD(model.parameters(), lr=RATE)])
 
 

@@ -17,7 +17,7 @@ from shoal.checkpoint.published.store_publisher import StorePublisher
 from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.errors import CheckpointUnusable, WireError
 from shoal.strategies.peers.peers import Briefed
-from shoal.terms import Call, Made
+from shoal.terms import Made, ScriptCall
 from shoal.training import texts
 from shoal.training.recovery.recovery import join_first
 from shoal.training.script.call_results import MOST_BYTES, decode_result, encode_result
@@ -142,7 +142,7 @@ class LeftOut(ThreadPeers):
 
     def await_generation(self, after: int) -> Generation:
         assert after == 0
-        raise Briefed(0, (Made(Call.of("model")),))
+        raise Briefed(0, (Made(ScriptCall.of("model")),))
 
 
 def test_a_worker_that_is_left_out_of_the_first_generation_runs_its_script_as_a_newcomer() -> None:
@@ -268,4 +268,4 @@ def test_bytes_that_are_no_result_are_refused(data: bytes) -> None:
 def test_calls_that_do_not_follow_those_that_are_known_are_refused() -> None:
     script = ScriptCalls(ThreadPeers(Hub(1), 0))
     with pytest.raises(WireError, match="index 3"):
-        script.learn(3, (Made(Call.of("mean")),))
+        script.learn(3, (Made(ScriptCall.of("mean")),))

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from shoal.errors import Refused, WireError
-from shoal.wire.frames import HEADER_BYTES, LABEL_BYTES, FrameHeader, Kind, ReductionCode, cut_label, pack, unpack
+from shoal.wire.frames import HEADER_BYTES, LABEL_BYTES, FrameHeader, FrameKind, ReductionCode, cut_label, pack, unpack
 
 headers = some.builds(
     FrameHeader,
-    kind=some.sampled_from(Kind),
+    kind=some.sampled_from(FrameKind),
     reduction=some.sampled_from(ReductionCode),
     codec=some.integers(0, 255),
     dtype=some.integers(0, 255),
@@ -25,7 +25,7 @@ headers = some.builds(
     label=some.text(max_size=100).map(cut_label),
 )
 EXAMPLE = FrameHeader(
-    kind=Kind.ALL_REDUCE,
+    kind=FrameKind.ALL_REDUCE,
     reduction=ReductionCode.SUM,
     codec=0,
     dtype=9,

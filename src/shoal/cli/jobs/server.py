@@ -62,14 +62,14 @@ def main(arguments: Sequence[str]) -> int:
     crash_at = _crash(parsed.crash_at) if parsed.crash_at else _no_crash
     import torch
 
-    from shoal.parameters.server.server import Server, ServerConfig
+    from shoal.parameters.server.server import ServerConfig, ServerLoop
     from shoal.training.lean_torch import spare_compiler
 
     torch.set_num_threads(1)
     spare_compiler()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every worker of every job has two connections
-    server = Server(
+    server = ServerLoop(
         ServerConfig(
             keeper=keeper,
             token=token,

@@ -18,7 +18,7 @@ from shoal.collectives.engine import Engine, Operation
 from shoal.environment import nccl_is_wanted
 from shoal.errors import UsageError, WorkersDisagree
 from shoal.transport.memory.neighbours import Exchange
-from shoal.wire.frames import Kind
+from shoal.wire.frames import FrameKind
 
 LOOPBACK = "127.0.0.1"  # ranks that share memory are in one network namespace
 
@@ -87,13 +87,13 @@ class BesideEngine(Carried):
         self._engine.check()
 
 
-def _fits(kind: Kind, ours: tuple[int, Sequence[int]], theirs: tuple[int, Sequence[int]]) -> bool:
+def _fits(kind: FrameKind, ours: tuple[int, Sequence[int]], theirs: tuple[int, Sequence[int]]) -> bool:
     """Whether two ranks' counts agree; each side is a rank and its counts.
 
     In all-to-all, the first half of the counts goes to each rank, the second half comes from each.
     """
     (rank, own), (peer, other) = ours, theirs
-    if kind is not Kind.ALL_TO_ALL:
+    if kind is not FrameKind.ALL_TO_ALL:
         return list(own) == list(other)
     size = len(own) // 2
     return own[peer] == other[size + rank] and own[size + peer] == other[rank]
@@ -104,7 +104,7 @@ def exchange_by(engine: Engine) -> Exchange:
 
     def gather(own: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
         told = [torch.empty(size, dtype=torch.uint8) for size in sizes]
-        engine.all_gather(Operation(Kind.ALL_GATHER, 0, "who has which GPU", torch.uint8, sum(sizes)), told, own)
+        engine.all_gather(Operation(FrameKind.ALL_GATHER, 0, "who has which GPU", torch.uint8, sum(sizes)), told, own)
         return told
 
     def exchange(data: bytes) -> list[bytes]:

@@ -25,7 +25,7 @@ from shoal.collectives.schedules.executor import Executor, Segment
 from shoal.collectives.schedules.schedule import Program
 from shoal.errors import ExchangeFailed, PeerLost
 from shoal.transport.mesh.mesh import Mesh
-from shoal.wire.frames import Kind
+from shoal.wire.frames import FrameKind
 
 LOOK_SECONDS = 0.01  # between two checks of the mesh while the library works
 BLAME_SECONDS = 2.0  # for the mesh to notice who died, after the library has failed
@@ -197,12 +197,12 @@ class CarriedEngine(Carried, PointToPoint):
     def _agree(self, operation: Operation, counts: Sequence[int]) -> None:
         self._executor.run(operation, self._program(operation.kind), [Announced(count) for count in counts])
 
-    def _program(self, kind: Kind) -> Program:
-        if kind is Kind.ALL_REDUCE:
+    def _program(self, kind: FrameKind) -> Program:
+        if kind is FrameKind.ALL_REDUCE:
             return self._chooser.all_reduce(0)
-        if kind is Kind.REDUCE_SCATTER:
+        if kind is FrameKind.REDUCE_SCATTER:
             return self._chooser.reduce_scatter()
-        if kind is Kind.ALL_TO_ALL:
+        if kind is FrameKind.ALL_TO_ALL:
             return self._chooser.all_to_all()
         return self._chooser.all_gather()  # for broadcasts too: otherwise the source would not wait for the others
 

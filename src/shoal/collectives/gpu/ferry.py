@@ -15,7 +15,7 @@ import torch
 
 from shoal.collectives.engine import Engine, Operation
 from shoal.collectives.gpu.gpu_copies import Copies, Mark
-from shoal.collectives.gpu.gpu_cuts import Piece, cut_parts, cut_run, turn_elements
+from shoal.collectives.gpu.gpu_cuts import TensorPiece, cut_parts, cut_run, turn_elements
 
 BUFFERS = 3  # of host memory: one turn is copied down, one is reduced, one is copied up
 
@@ -48,7 +48,7 @@ class Ferry(Engine):
         return self._engine.idle_seconds
 
     def all_reduce(self, operation: Operation, tensors: Flats) -> None:
-        def turn(pieces: Sequence[Piece]) -> _Turn:
+        def turn(pieces: Sequence[TensorPiece]) -> _Turn:
             part, flats = _part(operation, pieces), _pieces(tensors, pieces)
             if part.key:  # turns depend on sizes alone, so a turn has the same key in every step
                 part = msgspec.structs.replace(part, key=f"{part.key}, {pieces[0].tensor} from {pieces[0].start}")
@@ -57,7 +57,7 @@ class Ferry(Engine):
         self._run(operation, [turn(pieces) for pieces in cut_run([len(each) for each in tensors], _most(operation))])
 
     def reduce_scatter(self, operation: Operation, output: torch.Tensor, parts: Flats) -> None:
-        def turn(pieces: Sequence[Piece]) -> _Turn:
+        def turn(pieces: Sequence[TensorPiece]) -> _Turn:
             part, flats, own = _part(operation, pieces), _pieces(parts, pieces), pieces[self.rank]
 
             def carry(given: torch.Tensor, filled: torch.Tensor) -> None:
@@ -68,7 +68,7 @@ class Ferry(Engine):
         self._run(operation, [turn(pieces) for pieces in cut_parts([len(each) for each in parts], _most(operation))])
 
     def all_gather(self, operation: Operation, outputs: Flats, tensor: torch.Tensor) -> None:
-        def turn(pieces: Sequence[Piece]) -> _Turn:
+        def turn(pieces: Sequence[TensorPiece]) -> _Turn:
             part, flats, own = _part(operation, pieces), _pieces(outputs, pieces), pieces[self.rank]
 
             def carry(given: torch.Tensor, filled: torch.Tensor) -> None:
@@ -89,7 +89,7 @@ class Ferry(Engine):
     def broadcast(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
         is_source = self.rank == source
 
-        def turn(pieces: Sequence[Piece]) -> _Turn:
+        def turn(pieces: Sequence[TensorPiece]) -> _Turn:
             part, flats = _part(operation, pieces), _pieces([tensor], pieces)
 
             def carry(given: torch.Tensor, filled: torch.Tensor) -> None:
@@ -153,11 +153,11 @@ def _most(operation: Operation) -> int:
     return turn_elements(operation.elements, operation.dtype.itemsize)
 
 
-def _pieces(tensors: Flats, pieces: Sequence[Piece]) -> list[torch.Tensor]:
+def _pieces(tensors: Flats, pieces: Sequence[TensorPiece]) -> list[torch.Tensor]:
     return [tensors[piece.tensor][piece.start : piece.stop] for piece in pieces]
 
 
-def _part(operation: Operation, pieces: Sequence[Piece]) -> Operation:
+def _part(operation: Operation, pieces: Sequence[TensorPiece]) -> Operation:
     return msgspec.structs.replace(operation, elements=sum(piece.stop - piece.start for piece in pieces))
 
 

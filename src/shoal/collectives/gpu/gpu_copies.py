@@ -44,14 +44,14 @@ class Copies(ABC):
 
 
 @dataclass(frozen=True)
-class Moment:
+class StreamPoint:
     """The point in a GPU stream at which a caller started an operation: everything before it must be done first."""
 
     device: torch.device
     event: torch.cuda.Event
 
 
-def moment_of(tensors: Sequence[torch.Tensor], label: str) -> Moment | None:
+def moment_of(tensors: Sequence[torch.Tensor], label: str) -> StreamPoint | None:
     """The present moment of the caller's stream. None: the tensors are not on a GPU."""
     if not any(tensor.is_cuda for tensor in tensors):
         return None
@@ -64,7 +64,7 @@ def moment_of(tensors: Sequence[torch.Tensor], label: str) -> Moment | None:
     (device,) = devices
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(device))
-    return Moment(device, event)
+    return StreamPoint(device, event)
 
 
 class GpuCopies(Copies):
@@ -75,7 +75,7 @@ class GpuCopies(Copies):
         self._up = torch.cuda.Stream(device)
 
     @contextmanager
-    def entered(self, moment: Moment) -> Iterator[None]:
+    def entered(self, moment: StreamPoint) -> Iterator[None]:
         """Inside, this thread works on a stream of ours, after `moment`. At the end no copy is under way."""
         with torch.cuda.stream(self._down):
             try:
@@ -118,7 +118,7 @@ _idle: dict[torch.device, list[GpuCopies]] = defaultdict(list)
 
 
 @contextmanager
-def copies_after(moment: Moment) -> Iterator[GpuCopies]:
+def copies_after(moment: StreamPoint) -> Iterator[GpuCopies]:
     """Copies for that GPU that no other thread uses meanwhile."""
     idle = _idle[moment.device]
     try:

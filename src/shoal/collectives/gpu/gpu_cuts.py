@@ -17,7 +17,7 @@ TURNS = 4  # of an operation of medium size
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorPiece:
     """Elements of one tensor of a list."""
 
     tensor: int
@@ -31,9 +31,9 @@ def turn_elements(elements: int, itemsize: int) -> int:
     return min(max(wanted, LEAST_BYTES), MOST_BYTES) // itemsize
 
 
-def cut_run(counts: Sequence[int], most: int) -> list[list[Piece]]:
+def cut_run(counts: Sequence[int], most: int) -> list[list[TensorPiece]]:
     """Cut tensors of `counts` elements, taken as one run, into turns of `most` elements; the last may have fewer."""
-    turns: list[list[Piece]] = [[]]
+    turns: list[list[TensorPiece]] = [[]]
     room = most
     for tensor, count in enumerate(counts):
         start = 0
@@ -42,13 +42,13 @@ def cut_run(counts: Sequence[int], most: int) -> list[list[Piece]]:
                 turns.append([])
                 room = most
             stop = min(count, start + room)
-            turns[-1].append(Piece(tensor, start, stop))
+            turns[-1].append(TensorPiece(tensor, start, stop))
             room -= stop - start
             start = stop
     return turns
 
 
-def cut_parts(counts: Sequence[int], most: int) -> list[list[Piece]]:
+def cut_parts(counts: Sequence[int], most: int) -> list[list[TensorPiece]]:
     """Cut one part per rank, of `counts` elements. Every turn has a piece of every part, empty once the part has ended.
 
     A turn has at most `most` elements of all parts together, but at least one of each.
@@ -56,6 +56,6 @@ def cut_parts(counts: Sequence[int], most: int) -> list[list[Piece]]:
     each = max(1, most // max(1, len(counts)))
     turns = max(1, -(-max(counts, default=0) // each))
     return [
-        [Piece(part, min(count, turn * each), min(count, (turn + 1) * each)) for part, count in enumerate(counts)]
+        [TensorPiece(part, min(count, turn * each), min(count, (turn + 1) * each)) for part, count in enumerate(counts)]
         for turn in range(turns)
     ]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from shoal.collectives.engine import Engine
 from shoal.collectives.gpu.ferry import Ferry
-from shoal.collectives.gpu.gpu_copies import Moment, copies_after
+from shoal.collectives.gpu.gpu_copies import StreamPoint, copies_after
 from shoal.collectives.memory.memory_engine import MemoryEngine
 
 if TYPE_CHECKING:
@@ -36,19 +36,19 @@ class GpuWay:
         """Without the bytes that the engine counts."""
         return 0 if self._nccl is None else self._nccl.bytes_sent
 
-    def send_or_receive(self, moment: Moment, work: Work, engine: Engine) -> None:
+    def send_or_receive(self, moment: StreamPoint, work: Work, engine: Engine) -> None:
         """Do work that stages its tensor by itself. It must not decide the way: the peer's tensor may be on a CPU."""
         with copies_after(moment):
             work(engine)
 
-    def run(self, moment: Moment, work: Work, engine: Engine) -> None:
+    def run(self, moment: StreamPoint, work: Work, engine: Engine) -> None:
         """Do a collective's work on an engine that takes tensors of that GPU. All ranks' tensors are on GPUs."""
         with copies_after(moment) as copies:
             if not self._is_decided:
                 self._decide(engine, moment)
             work(engine if engine.takes_gpu else self._nccl or Ferry(engine, copies))
 
-    def _decide(self, engine: Engine, moment: Moment) -> None:
+    def _decide(self, engine: Engine, moment: StreamPoint) -> None:
         if isinstance(engine, MemoryEngine):  # so all ranks are on one machine
             from shoal.collectives.carriers.beside import nccl_beside  # noqa: PLC0415  only users of GPUs pay for it
 

@@ -20,14 +20,16 @@ from shoal.collectives.mailbox.letters import Letter
 from shoal.errors import ExchangeFailed
 
 if TYPE_CHECKING:
-    from shoal.collectives.mailbox.mailbox_progress import Progress
-    from shoal.collectives.mailbox.pieces import Stage
+    from shoal.collectives.mailbox.mailbox_progress import MailboxProgress
+    from shoal.collectives.mailbox.pieces import SharedSlots
 
 
 class Delivery(Pending):
     """A send or a receive that was started. The tensor belongs to it until it is done."""
 
-    def __init__(self, progress: Progress, tensor: torch.Tensor, peer: int | None, tag: int, *, is_send: bool) -> None:
+    def __init__(
+        self, progress: MailboxProgress, tensor: torch.Tensor, peer: int | None, tag: int, *, is_send: bool
+    ) -> None:
         # Do not call the base's __init__: its event costs as much as sending a few bytes.
         staging.check(tensor, label="send" if is_send else "receive")
         self.dtype = code_of(tensor.dtype)
@@ -102,7 +104,7 @@ class Delivery(Pending):
         self._call_back()
 
 
-class Message:
+class EarlyMessage:
     """A message that arrived, or began to arrive, before its receive was posted."""
 
     def __init__(self, letter: Letter, data: bytes | bytearray, *, is_whole: bool) -> None:
@@ -112,7 +114,7 @@ class Message:
         self.delivery: Delivery | None = None  # its receive, if posted before the message was whole
 
 
-class Pull:
+class OfferCopy:
     """A copy of an offer out of its sender's memory, made piece by piece, by one thread or several."""
 
     def __init__(self, delivery: Delivery, source: int, letter: Letter) -> None:
@@ -121,7 +123,7 @@ class Pull:
         self.letter = letter
         self.workers = 0  # threads that copy
         self.error: ExchangeFailed | None = None
-        self.stage: Stage | None = None  # where the sender may put part of it
+        self.stage: SharedSlots | None = None  # where the sender may put part of it
         self.front = 0  # bytes from the start that came over the stage
         self.end = delivery.size  # bytes from here on are copied, or a thread copies them
 

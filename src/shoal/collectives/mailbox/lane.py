@@ -14,8 +14,8 @@ from typing import Protocol
 
 from shoal.collectives.mailbox.delivery import Delivery
 from shoal.collectives.mailbox.letters import Letter
-from shoal.collectives.mailbox.pieces import Stage
-from shoal.transport.mesh.ending import Ending
+from shoal.collectives.mailbox.pieces import SharedSlots
+from shoal.transport.mesh.ending import StreamEnding
 
 
 class Recipient(Protocol):
@@ -33,7 +33,7 @@ class Recipient(Protocol):
     def posted(self, delivery: Delivery) -> None:
         """A send that had to wait has left: its memory is free to change."""
 
-    def ended(self, rank: int, ending: Ending, why: str) -> None:
+    def ended(self, rank: int, ending: StreamEnding, why: str) -> None:
         """A peer is gone; nothing more comes from it. `why` is for people and may be empty."""
 
 
@@ -76,7 +76,7 @@ class Lane(ABC):
     def pull(self, source: int, there: int, here: int, size: int) -> None:
         """Read bytes at an address of a peer's memory. `ExchangeFailed`: the peer or the memory it named is gone."""
 
-    def stage_of(self, peer: int) -> Stage | None:  # noqa: ARG002  lanes without one need not say so
+    def stage_of(self, peer: int) -> SharedSlots | None:  # noqa: ARG002  lanes without one need not say so
         """The stage for long messages to and from a peer, or None."""
         return None
 
@@ -85,7 +85,7 @@ class Lane(ABC):
         """Called now and then: look for peers that have died without leaving."""
 
     @abstractmethod
-    def leave(self, ending: Ending) -> None:
+    def leave(self, ending: StreamEnding) -> None:
         """Tell the peers once that this rank leaves. Nothing is sent afterwards."""
 
     @abstractmethod

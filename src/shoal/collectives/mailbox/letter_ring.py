@@ -35,7 +35,7 @@ class Counter:
 
 
 @dataclass(frozen=True)
-class Place:
+class RingPlace:
     """Where a ring lies."""
 
     memory: memoryview  # of its arena
@@ -48,7 +48,7 @@ def _lines(length: int) -> int:
 
 
 class Writer:
-    def __init__(self, place: Place, written: Counter, read: Counter) -> None:
+    def __init__(self, place: RingPlace, written: Counter, read: Counter) -> None:
         self._place = place
         self._written, self._read = written, read
         self._head = self._tail = 0  # as last seen by this end
@@ -85,7 +85,7 @@ class Writer:
 
 
 class Reader:
-    def __init__(self, place: Place, written: Counter, read: Counter) -> None:
+    def __init__(self, place: RingPlace, written: Counter, read: Counter) -> None:
         self._place = place
         self._written, self._read = written, read
         self._tail = 0

@@ -24,7 +24,7 @@ SMALLEST_TAG, LARGEST_TAG = -(2**63), 2**63 - 1
 _ITEM_BYTES = {code: dtype.itemsize for dtype, code in CODES.items()}
 
 
-class Kind(enum.IntEnum):
+class LetterKind(enum.IntEnum):
     """A number never gets another meaning. 0 is no letter: it marks the unused rest of a ring."""
 
     MESSAGE = 1  # a whole message follows
@@ -65,13 +65,13 @@ def unpack_from(memory: memoryview | bytearray, offset: int, *, most: int) -> Le
 
 
 def checked(letter: Letter, *, most: int) -> Letter:
-    if not Kind.MESSAGE <= letter.kind <= Kind.TAKEN:
-        raise WireError(f"a letter has {letter.kind} as its kind; known are {[kind.value for kind in Kind]}")
+    if not LetterKind.MESSAGE <= letter.kind <= LetterKind.TAKEN:
+        raise WireError(f"a letter has {letter.kind} as its kind; known are {[kind.value for kind in LetterKind]}")
     if letter.size > MOST_BYTES or letter.length > MOST_BYTES:
         raise WireError(f"a letter is of {letter.length} bytes out of {letter.size}; at most {MOST_BYTES} are allowed")
-    if letter.kind == Kind.DATA:
+    if letter.kind == LetterKind.DATA:
         return letter
-    if letter.length > min(most, letter.size) or (letter.kind == Kind.MESSAGE and letter.length < letter.size):
+    if letter.length > min(most, letter.size) or (letter.kind == LetterKind.MESSAGE and letter.length < letter.size):
         raise WireError(f"a letter announces {letter.length} bytes of {letter.size}; at most {most} are allowed")
     return letter
 

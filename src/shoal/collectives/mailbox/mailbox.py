@@ -25,7 +25,7 @@ from shoal.collectives import texts
 from shoal.collectives.mailbox.delivery import Delivery
 from shoal.collectives.mailbox.lane import Lane
 from shoal.collectives.mailbox.letters import LARGEST_TAG, SMALLEST_TAG
-from shoal.collectives.mailbox.mailbox_progress import SHARED_BYTES, Progress
+from shoal.collectives.mailbox.mailbox_progress import SHARED_BYTES, MailboxProgress
 from shoal.collectives.mailbox.post import Post
 from shoal.errors import Aborted, UsageError
 
@@ -37,7 +37,7 @@ class Mailbox:
         by_rank = {peer: lane for lane in lanes for peer in lane.peers}
         assert by_rank.keys() == set(range(size)) - {rank}, f"rank {rank} of {size} has lanes to {sorted(by_rank)}"
         self._post = Post(rank, size, by_rank, names or {})
-        self._progress = Progress(self._post, tuple(lanes))
+        self._progress = MailboxProgress(self._post, tuple(lanes))
         _open.add(self)
 
     def send(self, tensor: torch.Tensor, target: int, tag: int = 0) -> Delivery:

@@ -15,10 +15,10 @@ import threading
 import time
 from collections.abc import Sequence
 
-from shoal.collectives.mailbox.delivery import Delivery, Pull
+from shoal.collectives.mailbox.delivery import Delivery, OfferCopy
 from shoal.collectives.mailbox.lane import Lane
 from shoal.collectives.mailbox.pieces import SHORTEST as STAGED_FROM
-from shoal.collectives.mailbox.pieces import Stage
+from shoal.collectives.mailbox.pieces import SharedSlots
 from shoal.collectives.mailbox.post import Post
 from shoal.errors import Aborted, ExchangeFailed
 
@@ -35,14 +35,14 @@ SHORTEST_PIECE, LONGEST_PIECE = 256 * 1024, 1024 * 1024
 SHARED_BYTES = 1024 * 1024
 
 
-class Progress:
+class MailboxProgress:
     def __init__(self, post: Post, lanes: Sequence[Lane]) -> None:
         self.guard = threading.Lock()  # guards post, lanes and this object; never held while sleeping or copying
         self._changed = threading.Condition(self.guard)  # for those who wait while another thread leads
         self._post = post
         self._lanes = lanes
         self._leader: int | None = None  # the thread that waits for the lanes on behalf of all who wait
-        self._giving: Stage | None = None  # the stage of a send that the leader waits for
+        self._giving: SharedSlots | None = None  # the stage of a send that the leader waits for
         self._followers = 0  # threads that wait for the leader
         self._copying = 0  # threads that copy
         self._is_serving = False  # the background thread runs
@@ -351,7 +351,7 @@ class Progress:
         with self.guard:
             return self.take_finished()
 
-    def _next_piece(self, pull: Pull, most: int, last: int) -> tuple[int, int] | None:
+    def _next_piece(self, pull: OfferCopy, most: int, last: int) -> tuple[int, int] | None:
         with self.guard:
             piece = None if self._post.failure is not None else pull.next_piece(most, last)
             if pull.stage is not None:
@@ -360,21 +360,21 @@ class Progress:
                 self._post.pulls.remove(pull)  # nobody else need join
             return piece
 
-    def _take(self, pull: Pull) -> None:
+    def _take(self, pull: OfferCopy) -> None:
         assert pull.stage is not None
         try:
             pull.front = pull.stage.take(pull)
         except ExchangeFailed as error:
             pull.error = error
 
-    def _copy(self, pull: Pull, start: int, size: int) -> None:
+    def _copy(self, pull: OfferCopy, start: int, size: int) -> None:
         lane = self._post.lane_of(pull.source)
         try:
             lane.pull(pull.source, pull.letter.address + start, pull.delivery.address + start, size)
         except ExchangeFailed as error:
             pull.error = error
 
-    def _leave_copy(self, pull: Pull) -> None:
+    def _leave_copy(self, pull: OfferCopy) -> None:
         with self._changed:
             pull.workers -= 1
             self._copying -= 1

@@ -17,7 +17,7 @@ import msgspec
 
 from shoal.collectives.mailbox.delivery import Delivery
 from shoal.collectives.mailbox.lane import Lane, Recipient
-from shoal.collectives.mailbox.letters import Kind, Letter
+from shoal.collectives.mailbox.letters import Letter, LetterKind
 from shoal.collectives.mailbox.neighbour import (
     ASLEEP,
     BLAMED,
@@ -30,12 +30,12 @@ from shoal.collectives.mailbox.neighbour import (
     Neighbour,
     arena_bytes,
 )
-from shoal.collectives.mailbox.pieces import Stage
+from shoal.collectives.mailbox.pieces import SharedSlots
 from shoal.errors import PeerLost, WireError
 from shoal.transport.memory import cross_memory, memory_order
 from shoal.transport.memory.arena import Arena
 from shoal.transport.memory.neighbours import Neighbourhood
-from shoal.transport.mesh.ending import DIED, Ending
+from shoal.transport.mesh.ending import DIED, StreamEnding
 
 Exchange = Callable[[bytes], list[bytes]]  # every rank's bytes to every rank, in order of ranks
 
@@ -96,7 +96,7 @@ class MemoryLane(Lane):
             neighbour.connect(own, lane._words, host.index(rank), len(host))
             if has_stages:
                 places = neighbour.stage_places(own, host.index(rank), len(host))
-                neighbour.stage = Stage.open(places, partial(lane._ring, neighbour))
+                neighbour.stage = SharedSlots.open(places, partial(lane._ring, neighbour))
         return lane
 
     def post(self, target: int, letter: Letter, delivery: Delivery | None = None) -> bool:
@@ -171,7 +171,7 @@ class MemoryLane(Lane):
         if not is_whole:
             raise PeerLost(f"rank {source} left before its message was read", peer=source)
 
-    def stage_of(self, peer: int) -> Stage | None:
+    def stage_of(self, peer: int) -> SharedSlots | None:
         return self._neighbours[peer].stage
 
     def look(self, recipient: Recipient, now: float) -> None:
@@ -189,7 +189,7 @@ class MemoryLane(Lane):
                 why = f"its process {neighbour.process} has been stopped for {self.stopped_limit:g} s"
                 self._end(neighbour, DIED, why, recipient)
 
-    def leave(self, ending: Ending) -> None:
+    def leave(self, ending: StreamEnding) -> None:
         self._words[BLAMED] = 0 if ending.blamed is None else ending.blamed + 1
         if memory_order.is_weak:
             memory_order.fence()
@@ -212,7 +212,7 @@ class MemoryLane(Lane):
             return
         end = reader.written
         while not neighbour.has_ended and (letter := reader.peek(end)) is not None:
-            if letter.kind == Kind.DATA:
+            if letter.kind == LetterKind.DATA:
                 recipient.begin(neighbour.rank, letter)[:] = reader.view(letter.length)
                 recipient.end(neighbour.rank, letter)
             else:
@@ -225,7 +225,7 @@ class MemoryLane(Lane):
     def _write(self, neighbour: Neighbour, letter: Letter, delivery: Delivery | None) -> bool:
         """False: there is no room now, or never: then `collect` tells why."""
         try:
-            if letter.kind != Kind.DATA:
+            if letter.kind != LetterKind.DATA:
                 return neighbour.writer.write(letter, delivery.address if delivery is not None else 0)
             assert delivery is not None
             while delivery.position < delivery.size:
@@ -244,7 +244,7 @@ class MemoryLane(Lane):
             if not self._write(neighbour, letter, delivery):
                 return
             neighbour.waiting.popleft()
-            if delivery is not None and letter.kind != Kind.OFFER:
+            if delivery is not None and letter.kind != LetterKind.OFFER:
                 recipient.posted(delivery)
         neighbour.crowded.set(0)
 
@@ -252,7 +252,7 @@ class MemoryLane(Lane):
         memory_order.full_fence()  # what we wrote is seen before we look whether it sleeps; it does so the other way
         neighbour.ring()
 
-    def _end(self, neighbour: Neighbour, ending: Ending, why: str, recipient: Recipient) -> None:
+    def _end(self, neighbour: Neighbour, ending: StreamEnding, why: str, recipient: Recipient) -> None:
         neighbour.has_ended = True
         neighbour.waiting.clear()
         if neighbour.is_elsewhere:

@@ -14,13 +14,13 @@ import msgspec
 
 from shoal.bounds import Ordinal
 from shoal.collectives.mailbox.delivery import Delivery
-from shoal.collectives.mailbox.letter_ring import RING_BYTES, Counter, Place, Reader, Writer
+from shoal.collectives.mailbox.letter_ring import RING_BYTES, Counter, Reader, RingPlace, Writer
 from shoal.collectives.mailbox.letters import Letter
-from shoal.collectives.mailbox.pieces import STAGE_BYTES, Places, Stage
+from shoal.collectives.mailbox.pieces import STAGE_BYTES, Places, SharedSlots
 from shoal.errors import PeerLost, WireError
 from shoal.transport.memory import cross_memory, memory_order
 from shoal.transport.memory.arena import Arena, Offer, PeerArena
-from shoal.transport.mesh.ending import FINISHED, Ending
+from shoal.transport.mesh.ending import FINISHED, StreamEnding
 
 # An arena in 64-bit words: the arena's own, then who leaves and who sleeps, then two lines per neighbour.
 STATE, BLAMED, ASLEEP, _NEIGHBOURS = 8, 9, 16, 24
@@ -101,7 +101,7 @@ class Neighbour:
         self.reader: Reader
         self.crowded: Counter  # ours: letters to it wait for room
         self.is_crowded: Counter  # its: letters to us do
-        self.stage: Stage | None = None  # where cores are few
+        self.stage: SharedSlots | None = None  # where cores are few
 
     def connect(self, own: Arena, words: memoryview, index: int, neighbours: int) -> None:
         """`words` are those of our arena `own`; `index`: this rank's place among the ranks of the machine."""
@@ -110,12 +110,12 @@ class Neighbour:
         line_of_us = _NEIGHBOURS + index * _PER_NEIGHBOUR
         line_of_it = _NEIGHBOURS + self.index * _PER_NEIGHBOUR
         self.writer = Writer(
-            Place(own.memory, ours, own.address + ours),
+            RingPlace(own.memory, ours, own.address + ours),
             Counter(words, line_of_it + _WRITTEN),
             Counter(self.words, line_of_us + _READ),
         )
         self.reader = Reader(
-            Place(self.arena.memory, theirs, self.arena.address + theirs),
+            RingPlace(self.arena.memory, theirs, self.arena.address + theirs),
             Counter(self.words, line_of_us + _WRITTEN),
             Counter(words, line_of_it + _READ),
         )
@@ -135,7 +135,7 @@ class Neighbour:
         )
 
     @property
-    def ending(self) -> Ending | None:
+    def ending(self) -> StreamEnding | None:
         """What it has said about leaving."""
         state = self.words[STATE]
         if state == IN:
@@ -143,7 +143,9 @@ class Neighbour:
         if memory_order.is_weak:
             memory_order.fence()
         blamed = self.words[BLAMED]  # 0: nobody, else the rank and one
-        return FINISHED if state == HAS_FINISHED else Ending(announced=True, blamed=blamed - 1 if blamed else None)
+        return (
+            FINISHED if state == HAS_FINISHED else StreamEnding(announced=True, blamed=blamed - 1 if blamed else None)
+        )
 
     def garbled(self, error: WireError) -> WireError:
         """The same with who wrote it."""

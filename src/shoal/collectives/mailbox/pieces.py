@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import NamedTuple, Self
 
-from shoal.collectives.mailbox.delivery import Delivery, Pull
+from shoal.collectives.mailbox.delivery import Delivery, OfferCopy
 from shoal.errors import PeerLost
 from shoal.transport.memory import memory_order
 from shoal.transport.native import native
@@ -38,7 +38,7 @@ class Places(NamedTuple):
     its_slots: int  # what it stages for us
 
 
-class Stage:
+class SharedSlots:
     """Both directions with one neighbour."""
 
     def __init__(self, native: ModuleType, places: Places, wake: Callable[[], None]) -> None:
@@ -49,7 +49,7 @@ class Stage:
         self._line = (ctypes.c_uint64 * (UNTIL + 1)).from_address(places.own_line)
         self._wake = wake
         self._given: Delivery | None = None  # whose pieces lie in our slots, until it is done
-        self._taken: Pull | None = None  # whose pieces we take, until it ends
+        self._taken: OfferCopy | None = None  # whose pieces we take, until it ends
 
     @classmethod
     def open(cls, places: Places, wake: Callable[[], None]) -> Self | None:
@@ -68,7 +68,7 @@ class Stage:
         """Whether a thread of ours gives, or will when it is woken."""
         self._line[GIVING] = is_there
 
-    def accepts(self, pull: Pull) -> bool:
+    def accepts(self, pull: OfferCopy) -> bool:
         """Whether its slots are this message's from now on."""
         if self._taken is not None or pull.delivery.size < SHORTEST:
             return False
@@ -79,12 +79,12 @@ class Stage:
         self._line[TAKEN] = _number(pull.letter.number) << 32  # the sender sees that somebody takes it
         return True
 
-    def claim(self, pull: Pull) -> None:
+    def claim(self, pull: OfferCopy) -> None:
         """The receiver reads for itself what is beyond the pull's end."""
         if self._taken is pull:
             self._line[UNTIL] = -(-pull.end // PIECE_BYTES)
 
-    def release(self, pull: Pull) -> None:
+    def release(self, pull: OfferCopy) -> None:
         if self._taken is pull:
             self._taken = None
 
@@ -95,7 +95,7 @@ class Stage:
         number = _number(delivery.number)
         return bool(self._native.give(self._giving_at, delivery.address, delivery.size, number))
 
-    def take(self, pull: Pull) -> int:
+    def take(self, pull: OfferCopy) -> int:
         """Take what is staged, and more while it comes. Bytes from the front that are there now."""
         self._wake()
         to = pull.delivery

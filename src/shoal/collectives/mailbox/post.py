@@ -11,12 +11,12 @@ import ctypes
 from collections import Counter, deque
 from collections.abc import Mapping
 
-from shoal.collectives.mailbox.delivery import Delivery, Message, Pull
+from shoal.collectives.mailbox.delivery import Delivery, EarlyMessage, OfferCopy
 from shoal.collectives.mailbox.lane import Lane
-from shoal.collectives.mailbox.letters import Kind, Letter, describe
+from shoal.collectives.mailbox.letters import Letter, LetterKind, describe
 from shoal.collectives.mailbox.matching import Matching
 from shoal.errors import PeerLost, WireError, WorkersDisagree
-from shoal.transport.mesh.ending import Ending, credible, name_the_lost
+from shoal.transport.mesh.ending import StreamEnding, credible, name_the_lost
 
 # What travels with letters to one rank and was not received yet, in bytes: more is only offered, so that who receives
 # late keeps no more than this for every sender.
@@ -26,7 +26,7 @@ _COST = 64  # bytes that a message costs besides its own
 
 def _cost(letter: Letter) -> int:
     """Of keeping it until it is received."""
-    return letter.length + _COST if letter.length or letter.kind == Kind.MESSAGE else 0
+    return letter.length + _COST if letter.length or letter.kind == LetterKind.MESSAGE else 0
 
 
 class Post:
@@ -35,16 +35,16 @@ class Post:
         self.rank, self.size = rank, size
         self.failure: BaseException | None = None  # the first one stays
         self.open: set[Delivery] = set()  # started and not done
-        self.pulls: deque[Pull] = deque()
+        self.pulls: deque[OfferCopy] = deque()
         self.finished: list[Delivery] = []  # of those that were open: somebody may have to be told
         self._lanes = lanes
-        self._losses = Losses(rank, names)
-        self._matching: Matching[Delivery, Message] = Matching()
+        self._losses = DepartedPeers(rank, names)
+        self._matching: Matching[Delivery, EarlyMessage] = Matching()
         self._sent: Counter[int] = Counter()  # messages by target
         self._received = 0  # receives so far
         self._offers: dict[tuple[int, int], Delivery] = {}  # sends by target and number, until they are done
         self._expected: dict[tuple[int, int], Delivery] = {}  # receives by source and number, once asked for
-        self._arriving: dict[int, Delivery | Message] = {}  # by source: where the bytes go that it sends just now
+        self._arriving: dict[int, Delivery | EarlyMessage] = {}  # by source: where the bytes go that it sends just now
         self._unreceived: Counter[int] = Counter()  # cost of what travelled with letters, by target, as far as told
         self._late: dict[Delivery, BaseException | None] = {}  # sends that end once nobody moves them: with what
         self._taken: Counter[int] = Counter()  # cost of what we received and have not told of, by source
@@ -62,16 +62,16 @@ class Post:
             return
         lane, size, room = self._lanes[target], delivery.size, WINDOW_BYTES - self._unreceived[target]
         if size <= lane.most_inline and size < room:
-            letter = Letter(Kind.MESSAGE, delivery.dtype, size, delivery.tag, number, size)
+            letter = Letter(LetterKind.MESSAGE, delivery.dtype, size, delivery.tag, number, size)
         else:
             ahead = max(0, min(lane.most_ahead, room, size - 1))
-            letter = Letter(Kind.OFFER, delivery.dtype, ahead, delivery.tag, number, size, delivery.address)
+            letter = Letter(LetterKind.OFFER, delivery.dtype, ahead, delivery.tag, number, size, delivery.address)
             self._offers[target, number] = delivery
         self._unreceived[target] += _cost(letter)
-        if lane.post(target, letter, delivery) and letter.kind == Kind.MESSAGE:
+        if lane.post(target, letter, delivery) and letter.kind == LetterKind.MESSAGE:
             delivery.finish()
             return
-        delivery.position = 0 if letter.kind == Kind.MESSAGE else letter.length
+        delivery.position = 0 if letter.kind == LetterKind.MESSAGE else letter.length
         self.open.add(delivery)
 
     def receive(self, delivery: Delivery) -> None:
@@ -104,14 +104,14 @@ class Post:
 
     def letter(self, source: int, letter: Letter, payload: int) -> None:
         kind = letter.kind
-        if kind in (Kind.MESSAGE, Kind.OFFER):
+        if kind in (LetterKind.MESSAGE, LetterKind.OFFER):
             delivery = self._matching.match(source, letter.tag)
             if delivery is not None:
                 self._take(delivery, source, letter, payload)
                 return
-            message = Message(letter, ctypes.string_at(payload, letter.length), is_whole=True)
+            message = EarlyMessage(letter, ctypes.string_at(payload, letter.length), is_whole=True)
             self._matching.keep(message, source, letter.tag)
-        elif kind == Kind.TAKEN:
+        elif kind == LetterKind.TAKEN:
             if letter.size > self._unreceived[source]:
                 raise WireError(f"rank {source} has received {letter.size} bytes more than this rank sent to it")
             self._unreceived[source] -= letter.size
@@ -122,25 +122,25 @@ class Post:
             self._answered(source, letter, delivery)
 
     def begin(self, source: int, letter: Letter) -> memoryview:
-        if letter.kind == Kind.DATA:
+        if letter.kind == LetterKind.DATA:
             delivery = self._expected.get((source, letter.number))
             if delivery is None or letter.length > delivery.size - delivery.position:
                 raise WireError(f"rank {source} sends {letter.length} bytes of message {letter.number}: nobody asked")
         else:
             delivery = self._matching.match(source, letter.tag)
             if delivery is None or not self._accept(delivery, source, letter):
-                message = self._arriving[source] = Message(letter, bytearray(letter.length), is_whole=False)
+                message = self._arriving[source] = EarlyMessage(letter, bytearray(letter.length), is_whole=False)
                 if delivery is None:
                     self._matching.keep(message, source, letter.tag)
                 return memoryview(message.data)
-            if letter.kind == Kind.OFFER:
+            if letter.kind == LetterKind.OFFER:
                 self._ask(delivery, source, letter)  # now: the answer travels while this comes
         self._arriving[source] = delivery
         return delivery.rest[: letter.length]
 
     def end(self, source: int, letter: Letter) -> None:
         arriving = self._arriving.pop(source)
-        if isinstance(arriving, Message):
+        if isinstance(arriving, EarlyMessage):
             arriving.is_whole = True
             if arriving.delivery is not None:
                 self._take(arriving.delivery, source, letter, bytes(arriving.data))
@@ -153,7 +153,7 @@ class Post:
     def posted(self, delivery: Delivery) -> None:
         self.finish(delivery)
 
-    def ended(self, rank: int, ending: Ending, why: str) -> None:
+    def ended(self, rank: int, ending: StreamEnding, why: str) -> None:
         lost = self._losses.add(rank, credible(ending, self.size), why)
         if lost is None:
             self._abandon(rank)  # it had finished: only those who need it fail
@@ -162,7 +162,7 @@ class Post:
 
     # Ends
 
-    def pulled(self, pull: Pull) -> None:
+    def pulled(self, pull: OfferCopy) -> None:
         """A copy was made, or could not be."""
         delivery = pull.delivery
         delivery.is_moving = False
@@ -173,7 +173,7 @@ class Post:
             self._fail_one(delivery, error)
             return
         self._finish_receive(delivery, pull.source)
-        self._lanes[pull.source].post(pull.source, Letter(Kind.DONE, number=pull.letter.number))
+        self._lanes[pull.source].post(pull.source, Letter(LetterKind.DONE, number=pull.letter.number))
 
     def given(self, delivery: Delivery) -> None:
         """Nobody copies out of this send's memory any more."""
@@ -193,13 +193,13 @@ class Post:
 
     def fail(self, error: BaseException, *, blamed: int | None = None) -> None:
         """The first failure stays: everything fails with it, now and later, and the peers are told."""
-        self._end(error, Ending(announced=True, blamed=blamed))
+        self._end(error, StreamEnding(announced=True, blamed=blamed))
 
     def close(self, error: BaseException) -> None:
         """The same, but the peers are told that this rank had finished."""
-        self._end(error, Ending(announced=True, clean=True))
+        self._end(error, StreamEnding(announced=True, clean=True))
 
-    def _end(self, error: BaseException, ending: Ending) -> None:
+    def _end(self, error: BaseException, ending: StreamEnding) -> None:
         if self.failure is not None:
             return
         self.failure = error
@@ -230,14 +230,14 @@ class Post:
         """A receive has found its message, and all that travels with the letter is there."""
         if not self._accept(delivery, source, letter):
             return
-        if letter.kind == Kind.OFFER and source in self._losses.endings:
+        if letter.kind == LetterKind.OFFER and source in self._losses.endings:
             self._fail_one(delivery, needed(source))
-        elif letter.kind == Kind.OFFER and (self._lanes[source].reads_memory or not letter.size):
+        elif letter.kind == LetterKind.OFFER and (self._lanes[source].reads_memory or not letter.size):
             delivery.is_moving = True
-            self.pulls.append(Pull(delivery, source, letter))
+            self.pulls.append(OfferCopy(delivery, source, letter))
         else:
             delivery.fill(payload, letter.length)
-            if letter.kind == Kind.OFFER:
+            if letter.kind == LetterKind.OFFER:
                 self._ask(delivery, source, letter)
             else:
                 self._finish_receive(delivery, source)
@@ -248,32 +248,32 @@ class Post:
         if (letter.dtype, letter.size) == (delivery.dtype, delivery.size):
             return True
         self.finish(delivery, mismatch((source, letter), (self.rank, delivery.dtype, delivery.size)))
-        if letter.kind == Kind.OFFER:
-            answer = Letter(Kind.REFUSED, delivery.dtype, number=letter.number, size=delivery.size)
+        if letter.kind == LetterKind.OFFER:
+            answer = Letter(LetterKind.REFUSED, delivery.dtype, number=letter.number, size=delivery.size)
             self._lanes[source].post(source, answer)
         return False
 
     def _ask(self, delivery: Delivery, source: int, letter: Letter) -> None:
         """For the rest of an offer."""
         self._expected[source, letter.number] = delivery
-        self._lanes[source].post(source, Letter(Kind.GO, number=letter.number))
+        self._lanes[source].post(source, Letter(LetterKind.GO, number=letter.number))
 
     def _count(self, source: int, cost: int) -> None:
         """Tell the sender now and then how much of what it sent was received."""
         self._taken[source] += cost
         if self._taken[source] >= WINDOW_BYTES // 4:
-            self._lanes[source].post(source, Letter(Kind.TAKEN, size=self._taken[source]))
+            self._lanes[source].post(source, Letter(LetterKind.TAKEN, size=self._taken[source]))
             self._taken[source] = 0
 
     def _answered(self, target: int, letter: Letter, delivery: Delivery) -> None:
         """What the receiver of an offer says to it."""
-        if letter.kind == Kind.DONE:
+        if letter.kind == LetterKind.DONE:
             self.finish(delivery)
-        elif letter.kind == Kind.REFUSED:
-            offer = Letter(Kind.OFFER, delivery.dtype, tag=delivery.tag, size=delivery.size)
+        elif letter.kind == LetterKind.REFUSED:
+            offer = Letter(LetterKind.OFFER, delivery.dtype, tag=delivery.tag, size=delivery.size)
             self.finish(delivery, mismatch((self.rank, offer), (target, letter.dtype, letter.size)))
         else:
-            data = Letter(Kind.DATA, length=delivery.size - delivery.position, number=letter.number)
+            data = Letter(LetterKind.DATA, length=delivery.size - delivery.position, number=letter.number)
             if self._lanes[target].post(target, data, delivery):
                 self.finish(delivery)
 
@@ -285,16 +285,16 @@ class Post:
         self.finish(delivery, self._losses.in_operation(error, delivery.label))
 
 
-class Losses:
+class DepartedPeers:
     """Who has left, and who of them is to be named."""
 
     def __init__(self, rank: int, names: Mapping[int, str]) -> None:
-        self.endings: dict[int, Ending] = {}
+        self.endings: dict[int, StreamEnding] = {}
         self._rank = rank
         self._names = names
         self._whys: dict[int, str] = {}  # by rank, for people
 
-    def add(self, rank: int, ending: Ending, why: str) -> PeerLost | None:
+    def add(self, rank: int, ending: StreamEnding, why: str) -> PeerLost | None:
         """Whose loss fails everything, or None: all who left had finished. `why` is for people and may be empty."""
         self.endings.setdefault(rank, ending)
         self._whys.setdefault(rank, why)

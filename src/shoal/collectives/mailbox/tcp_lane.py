@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 
 from shoal.collectives.mailbox.delivery import Delivery
 from shoal.collectives.mailbox.lane import Lane, Recipient
-from shoal.collectives.mailbox.letters import LETTER_BYTES, Kind, Letter, pack, unpack_from
+from shoal.collectives.mailbox.letters import LETTER_BYTES, Letter, LetterKind, pack, unpack_from
 from shoal.errors import WireError
 from shoal.transport.connection import near_link, silence
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.sending import SendQueue
 from shoal.transport.memory.arena import address_of
-from shoal.transport.mesh.ending import CUT_OFF, SILENT, Ending, pack_ending, unpack_ending
+from shoal.transport.mesh.ending import CUT_OFF, SILENT, StreamEnding, pack_ending, unpack_ending
 from shoal.transport.tcp.tcp_stream import UNREACHABLE
 
 SHORT_BYTES = 32 * 1024  # what travels with a letter goes through a buffer up to this size
@@ -104,13 +104,13 @@ class _Stream:
             self.endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, enough)
 
     @property
-    def last_words(self) -> Ending:
+    def last_words(self) -> StreamEnding:
         """What a stream that has ended says about it."""
         return CUT_OFF if self.incoming is not None else unpack_ending(bytes(self.view[self.start : self.end]))
 
 
 def _is_long(letter: Letter) -> bool:
-    return letter.kind == Kind.DATA or letter.length > SHORT_BYTES
+    return letter.kind == LetterKind.DATA or letter.length > SHORT_BYTES
 
 
 class TcpLane(Lane):
@@ -141,7 +141,7 @@ class TcpLane(Lane):
         if stream.has_ended or stream.is_deaf:
             return False
         was_empty = not stream.outgoing
-        token = None if letter.kind == Kind.OFFER else delivery  # an offer that has left is not done
+        token = None if letter.kind == LetterKind.OFFER else delivery  # an offer that has left is not done
         if delivery is None or not letter.length:
             stream.outgoing.add(pack(letter), token)
         else:
@@ -191,7 +191,7 @@ class TcpLane(Lane):
             if not stream.has_ended and silence.unanswered(stream.endpoint) >= self._silence_limit:
                 self._end(stream, SILENT, recipient)
 
-    def leave(self, ending: Ending) -> None:
+    def leave(self, ending: StreamEnding) -> None:
         for stream in self._streams.values():
             try:
                 if not stream.outgoing:  # between letters
@@ -247,7 +247,7 @@ class TcpLane(Lane):
                 recipient.letter(stream.peer, following, stream.address + stream.start + LETTER_BYTES)
                 stream.start += LETTER_BYTES + following.length
 
-    def _end(self, stream: _Stream, ending: Ending, recipient: Recipient) -> None:
+    def _end(self, stream: _Stream, ending: StreamEnding, recipient: Recipient) -> None:
         stream.has_ended = True
         stream.outgoing.clear()
         self._epoll.unregister(stream.endpoint)

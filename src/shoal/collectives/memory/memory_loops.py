@@ -25,7 +25,7 @@ from shoal.transport.memory import cross_memory
 from shoal.transport.memory.arena import address_of
 from shoal.transport.memory.team import NOTICE_BYTES, NOTICES, OPERATIONS, ROUNDS, SLOT_BYTES, SLOTS, Team
 from shoal.transport.native_layout import LINE
-from shoal.wire.frames import COUNTS, FrameHeader, Kind, pack, pack_counts
+from shoal.wire.frames import COUNTS, FrameHeader, FrameKind, pack, pack_counts
 
 Loop = Callable[[bytes], None]  # takes the statement
 Output = tuple[int, int, torch.Tensor]  # a peer, the number of one of its tensors, and where to copy it
@@ -83,7 +83,7 @@ def statement_of(operation: Operation, generation: int, source: int) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _around_counts(kind: Kind, reduction: Reduction | None, dtype: torch.dtype, label: str) -> tuple[bytes, bytes]:
+def _around_counts(kind: FrameKind, reduction: Reduction | None, dtype: torch.dtype, label: str) -> tuple[bytes, bytes]:
     """The parts of a header that most operations share: packing them takes longer than a small sum."""
     header = FrameHeader(
         kind=kind,

@@ -18,7 +18,7 @@ from shoal.collectives.group import Reduction
 from shoal.collectives.memory.memory_engine import MemoryEngine
 from shoal.collectives.memory.memory_loops import MemoryWays
 from shoal.transport.memory.team import Team
-from shoal.wire.frames import Kind
+from shoal.wire.frames import FrameKind
 
 PROBE_BYTES = 16 * 1024 * 1024  # more than a core's cache: smaller tensors are fast either way
 TURNS = 5
@@ -84,4 +84,4 @@ def _sum(engine: MemoryEngine, values: list[float]) -> list[float]:
 
 
 def _operation(tensor: torch.Tensor) -> Operation:
-    return Operation(Kind.ALL_REDUCE, 0, "trying out memory", tensor.dtype, tensor.numel(), Reduction.SUM)
+    return Operation(FrameKind.ALL_REDUCE, 0, "trying out memory", tensor.dtype, tensor.numel(), Reduction.SUM)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from shoal.collectives.schedules.schedule import Program, Timetable
-from shoal.collectives.schedules.tree import Place, add_all_reduce, place_of
+from shoal.collectives.schedules.schedule import Program, TransferTimetable
+from shoal.collectives.schedules.tree import TreePlace, add_all_reduce, place_of
 
 
-def places(size: int, rank: int) -> tuple[Place, Place]:
+def places(size: int, rank: int) -> tuple[TreePlace, TreePlace]:
     """Where a rank sits in each of the two trees."""
     mirrored = place_of(size, size - 1 - rank, root=0)
-    second = Place(
+    second = TreePlace(
         parent=None if mirrored.parent is None else size - 1 - mirrored.parent,
         children=tuple(size - 1 - child for child in mirrored.children),
         depth=mirrored.depth,
@@ -28,7 +28,7 @@ def places(size: int, rank: int) -> tuple[Place, Place]:
 @lru_cache(maxsize=256)
 def double_tree_all_reduce(size: int, rank: int, *, segments: int) -> Program:
     """`segments`: how many segments each half is cut into."""
-    timetable = Timetable(lanes=4)
+    timetable = TransferTimetable(lanes=4)
     deepest = place_of(size, size - 1, root=0).depth
     for half, place in enumerate(places(size, rank)):
         add_all_reduce(timetable, 2 * half, place, deepest, range(half * segments, (half + 1) * segments))

@@ -23,7 +23,7 @@ from shoal.collectives.engine import Operation
 from shoal.collectives.schedules.schedule import Action, Program, Transfer
 from shoal.errors import Refused, WireError
 from shoal.transport.mesh.mesh import Mesh
-from shoal.wire.frames import HEADER_BYTES, WAITING, FrameHeader, Kind, pack, unpack
+from shoal.wire.frames import HEADER_BYTES, WAITING, FrameHeader, FrameKind, pack, unpack
 
 # Bytes that are received before they are added: small enough to stay in a core's cache, large enough that Python's work
 # per block does not matter. All-reduce of 100 MB, 2 ranks, blocks of 256 KB / 512 KB / 1 MB: 46.8 / 43.5 / 44.8 ms.
@@ -171,7 +171,7 @@ class Executor:
 
     def _look_around(self, heads: Mapping[int, bytes]) -> None:
         """Nothing comes from the awaited peer: look whether another peer is in another operation."""
-        if self._awaited is None or self._awaited[1].kind is Kind.POINT_TO_POINT:
+        if self._awaited is None or self._awaited[1].kind is FrameKind.POINT_TO_POINT:
             return
         awaited, ours = self._awaited
         for peer, head in heads.items():
@@ -191,6 +191,6 @@ class Executor:
 
     def _compare(self, peer: int, ours: FrameHeader, theirs: FrameHeader) -> None:
         """Raise if a peer at the same point is in another operation. Headers of other points prove nothing."""
-        comparable = Kind.POINT_TO_POINT not in (ours.kind, theirs.kind) and ours.sequence == theirs.sequence
+        comparable = FrameKind.POINT_TO_POINT not in (ours.kind, theirs.kind) and ours.sequence == theirs.sequence
         if comparable and describe(ours) != describe(theirs):
             raise disagreement((self._mesh.rank, ours), (peer, theirs))

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from shoal.collectives.schedules import tree
 from shoal.collectives.schedules.schedule import Program, joined, placed, refined
-from shoal.collectives.schedules.tree import Place
+from shoal.collectives.schedules.tree import TreePlace
 from shoal.links.matrix import Hosts
 
 
@@ -34,7 +34,7 @@ def hierarchical_broadcast(hosts: Hosts, rank: int, *, source: int, segments: in
     if inside.parent is not None:
         return tree.down(inside, segments)
     outside = tree.place_of(len(led), number, root=host_of(led, source))
-    place = Place(
+    place = TreePlace(
         parent=None if outside.parent is None else led[outside.parent][0],
         children=(*(led[child][0] for child in outside.children), *inside.children),
         depth=outside.depth,
@@ -46,11 +46,11 @@ def host_of(hosts: Hosts, rank: int) -> int:
     return next(number for number, host in enumerate(hosts) if rank in host)
 
 
-def _inside(hosts: Hosts, rank: int) -> Place:
+def _inside(hosts: Hosts, rank: int) -> TreePlace:
     """Where a rank sits in the tree of its own host."""
     host = hosts[host_of(hosts, rank)]
     place = tree.place_of(len(host), host.index(rank), root=0)
-    return Place(
+    return TreePlace(
         parent=None if place.parent is None else host[place.parent],
         children=tuple(host[child] for child in place.children),
         depth=place.depth,

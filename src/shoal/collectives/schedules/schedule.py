@@ -131,7 +131,7 @@ class ProgramBuilder:
         return self._runs.setdefault((segment.start, segment.stop), len(self._runs))
 
 
-class Timetable:
+class TransferTimetable:
     """Transfers of one rank by moments that all ranks count alike: a segment sent at one moment arrives at the next.
 
     A rank works through the moments in order, at each moment lane by lane, and in a lane receives before it sends. So

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from shoal.collectives.schedules.schedule import Action, Program, ProgramBuilder, Timetable
+from shoal.collectives.schedules.schedule import Action, Program, ProgramBuilder, TransferTimetable
 
 
 @dataclass(frozen=True)
-class Place:
+class TreePlace:
     """Where a rank sits in the tree."""
 
     parent: int | None  # None: the root
@@ -22,12 +22,12 @@ class Place:
     depth: int  # steps to the root
 
 
-def place_of(size: int, rank: int, *, root: int) -> Place:
+def place_of(size: int, rank: int, *, root: int) -> TreePlace:
     """Positions are numbered from the root, row by row: position p has the children 2p+1 and 2p+2."""
     position = (rank - root) % size
     children = tuple((child + root) % size for child in (2 * position + 1, 2 * position + 2) if child < size)
     parent = None if position == 0 else ((position - 1) // 2 + root) % size
-    return Place(parent=parent, children=children, depth=_depth(position))
+    return TreePlace(parent=parent, children=children, depth=_depth(position))
 
 
 def _depth(position: int) -> int:
@@ -36,7 +36,7 @@ def _depth(position: int) -> int:
 
 @lru_cache(maxsize=256)
 def tree_all_reduce(size: int, rank: int, *, segments: int) -> Program:
-    timetable = Timetable(lanes=2)
+    timetable = TransferTimetable(lanes=2)
     place = place_of(size, rank, root=0)
     add_all_reduce(timetable, 0, place, _depth(size - 1), range(segments))
     if not place.children:
@@ -49,7 +49,9 @@ def tree_broadcast(size: int, rank: int, *, source: int, segments: int) -> Progr
     return down(place_of(size, rank, root=source), segments)
 
 
-def add_all_reduce(timetable: Timetable, lane: int, place: Place, deepest: int, segments: Sequence[int]) -> None:
+def add_all_reduce(
+    timetable: TransferTimetable, lane: int, place: TreePlace, deepest: int, segments: Sequence[int]
+) -> None:
     """A tree's way up in `lane` and its way down in the next lane. `deepest`: depth of the deepest rank.
 
     A segment comes back down 2*depth moments after it went up; in between, later segments go up.
@@ -67,7 +69,7 @@ def add_all_reduce(timetable: Timetable, lane: int, place: Place, deepest: int, 
             timetable.send(moment, lane + 1, segment, child)
 
 
-def up(place: Place, segments: int) -> Program:
+def up(place: TreePlace, segments: int) -> Program:
     """The sums of all segments come to the root."""
     builder = ProgramBuilder()
     for segment in range(segments):
@@ -78,7 +80,7 @@ def up(place: Place, segments: int) -> Program:
     return builder.build(segments)
 
 
-def down(place: Place, segments: int) -> Program:
+def down(place: TreePlace, segments: int) -> Program:
     """The root's segments come to all ranks."""
     builder = ProgramBuilder()
     for segment in range(segments):

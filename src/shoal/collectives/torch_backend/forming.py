@@ -30,7 +30,7 @@ COLLECTIVES, POST = 1, 2  # numbers of the two sets of connections
 
 
 @dataclass(frozen=True)
-class Formed:
+class FormedGroup:
     group: ThreadedGroup
     mailbox: Mailbox | None  # None in a group of one
     vigil: Vigil | None = None  # if some ranks are on other machines
@@ -45,7 +45,7 @@ class _Forming:
         self._timeout = timeout
         self._made: list[PeerListener | Lane | TcpMesh | Endpoint] = []
 
-    def run(self) -> Formed:
+    def run(self) -> FormedGroup:
         rank, size = self._meeting.rank, self._meeting.size
         hood = neighbours.form(self._meeting.exchange, rank, size)
         try:
@@ -57,14 +57,14 @@ class _Forming:
                 made.close()
             raise
 
-    def _connect(self, hood: Neighbourhood) -> Formed:
+    def _connect(self, hood: Neighbourhood) -> FormedGroup:
         rank, size = self._meeting.rank, self._meeting.size
         names = {place: attendant.words for place, attendant in enumerate(self._meeting.attendants)}
         lane = MemoryLane.form(self._meeting.exchange, rank, hood)
         lanes: list[Lane] = [] if lane is None else [lane]
         self._made += lanes
         if len(hood.hosts) == 1:
-            return Formed(group_in_memory(hood, rank, GroupConfig(names=names)), Mailbox(rank, size, lanes, names))
+            return FormedGroup(group_in_memory(hood, rank, GroupConfig(names=names)), Mailbox(rank, size, lanes, names))
         listener = PeerListener(self._host, self._meeting.token)
         self._made.append(listener)
         members = self._introduce(listener.address)
@@ -78,7 +78,7 @@ class _Forming:
         vigil = Vigil(listener, {peer: members[peer].address for peer in connections})
         lanes.append(TcpLane(connections, listener.silence_limit))
         self._made.append(lanes[-1])
-        return Formed(group_over(mesh, hood, GroupConfig(names=names)), Mailbox(rank, size, lanes, names), vigil)
+        return FormedGroup(group_over(mesh, hood, GroupConfig(names=names)), Mailbox(rank, size, lanes, names), vigil)
 
     def _introduce(self, address: Address) -> tuple[Member, ...]:
         told = self._meeting.exchange(msgspec.msgpack.encode(address))
@@ -90,10 +90,10 @@ class _Forming:
         )
 
 
-def form(meeting: Meeting, host: str, timeout: float) -> Formed:
+def form(meeting: Meeting, host: str, timeout: float) -> FormedGroup:
     """The group of the ranks that met. `host` is where this rank can be reached; `timeout` in seconds."""
     if meeting.size == 1:
-        return Formed(ThreadedGroup(None, COLLECTIVES), None)
+        return FormedGroup(ThreadedGroup(None, COLLECTIVES), None)
     return _Forming(meeting, host, timeout).run()
 
 

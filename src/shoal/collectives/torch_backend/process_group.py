@@ -28,18 +28,18 @@ from shoal.collectives.torch_backend.layout import nothing_much
 from shoal.collectives.torch_backend.monitored_barrier import MonitoredBarrier
 from shoal.collectives.torch_backend.rendezvous import Meeting, prefixed
 from shoal.collectives.torch_backend.vigil import LIMIT
-from shoal.collectives.torch_backend.work import Clock, DeliveryWork, JoinedWork, ShoalWork
+from shoal.collectives.torch_backend.work import DeliveryWork, JoinedWork, ShoalWork, TimeLimit
 from shoal.errors import Aborted, UsageError
 
 NAME = "shoal"
 DEVICES = ("cpu", "cuda")
 
 
-class PointToPoint:
+class TorchPointToPoint:
     """Sends and receives on a Shoal mailbox: matched by source and tag, in order, independent of collectives."""
 
     _mailbox: Mailbox | None  # None in a group of one
-    _clock: Clock
+    _clock: TimeLimit
     _coalesced: list[ShoalWork] | None = None  # what was started since `_start_coalescing`
 
     @in_torch_errors
@@ -69,7 +69,7 @@ class PointToPoint:
         return self._mailbox
 
 
-class ShoalProcessGroup(Collectives, PointToPoint, ProcessGroup):  # type: ignore[misc]  # ours take every form of a call
+class ShoalProcessGroup(Collectives, TorchPointToPoint, ProcessGroup):  # type: ignore[misc]  # ours take every form of a call
     # torch asks a backend for these capabilities.
     supports_splitting = False
     supports_coalescing = False

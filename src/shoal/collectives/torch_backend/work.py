@@ -23,7 +23,7 @@ from shoal.collectives.torch_backend.calls import in_torch_terms
 from shoal.errors import ShoalError
 
 
-class Clock(Protocol):
+class TimeLimit(Protocol):
     """How long a group's operations may take."""
 
     limit: float  # seconds
@@ -119,7 +119,7 @@ class JoinedWork(ShoalWork):
 class DeliveryWork(ShoalWork):
     """A send or a receive. It watches its own time limit, since no deadline does."""
 
-    def __init__(self, delivery: Delivery, result: Any, clock: Clock) -> None:
+    def __init__(self, delivery: Delivery, result: Any, clock: TimeLimit) -> None:
         super().__init__(delivery, result)
         self._delivery = delivery
         self._clock = clock

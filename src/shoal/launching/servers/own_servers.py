@@ -137,9 +137,9 @@ class OwnServers(ServerSide):
 
     def _take_news(self, news: group_events.GroupEvent, now: float) -> None:
         match news:
-            case group_events.ServerJoined(server=server):
+            case group_events.GroupServerJoined(server=server):
                 self._posts.joined(server.number)
-            case group_events.ServerLost(number=number, is_silent=is_silent):
+            case group_events.GroupServerLost(number=number, is_silent=is_silent):
                 self._let_go(number, now if is_silent else now + ENDING_SECONDS)
             case group_events.ServerRemoved(number=number):
                 self._posts.leaving(number)

@@ -27,9 +27,9 @@ MOST_STALENESS = 64  # columns of the histogram; the last one also holds all hig
 def event_of(news: group_events.GroupEvent, space: str) -> AnyEvent | None:
     """None for news that does not concern this job."""
     match news:
-        case group_events.ServerJoined(server=server):
+        case group_events.GroupServerJoined(server=server):
             return _joined(server)
-        case group_events.ServerLost(number=number, reason=reason):
+        case group_events.GroupServerLost(number=number, reason=reason):
             return ServerLost(server=number, reason=reason)
         case group_events.ServerRemoved(number=number):
             return ServerLeft(server=number, reason=TAKEN_OUT)

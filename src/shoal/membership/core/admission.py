@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping
 from shoal import events
 from shoal.job_config import JobConfig
 from shoal.membership.core import reasons
-from shoal.membership.core.protocol import Program
+from shoal.membership.core.protocol import JobProgram
 from shoal.membership.core.roster import Fate, Worker
 from shoal.wire.messages import PROTOCOL_VERSION, ClientMessage, Join, Watch, Welcome
 
@@ -84,7 +84,7 @@ def is_same_process(one: Join, other: Join) -> bool:
     return (one.host, one.process, one.address) == (other.host, other.process, other.address)
 
 
-def greeting(config: JobConfig, program: Program, *, heartbeat: float) -> Welcome:
+def greeting(config: JobConfig, program: JobProgram, *, heartbeat: float) -> Welcome:
     """What every accepted client is told; workers are told of the generation too."""
     return Welcome(
         config=config.to_toml(),

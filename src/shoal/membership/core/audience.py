@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from shoal.events import AnyEvent
 from shoal.membership.core.decisions import Decision
-from shoal.membership.core.protocol import CatchUp, Close, Discard, End, Instruction, Journal, Note, Publish, Send
+from shoal.membership.core.protocol import (
+    CatchUp,
+    Close,
+    DiscardCheckpoint,
+    End,
+    Instruction,
+    Publish,
+    RecordEvent,
+    Send,
+    WriteDecision,
+)
 from shoal.membership.publisher import PublishRequest
 from shoal.wire.messages import CoordinatorMessage
 
@@ -75,10 +85,10 @@ class Audience:
 
     def journal(self, decision: Decision) -> None:
         """Instructions from here on depend on this decision."""
-        self._out.append(Journal(decision))
+        self._out.append(WriteDecision(decision))
 
     def note(self, event: AnyEvent) -> None:
-        self._out.append(Note(event, self.watchers()))
+        self._out.append(RecordEvent(event, self.watchers()))
 
     def catch_up(self, client: int) -> None:
         self._out.append(CatchUp(client))
@@ -95,4 +105,4 @@ class Audience:
         self._out.append(Publish(request))
 
     def discard(self, checkpoint: str) -> None:
-        self._out.append(Discard(checkpoint))
+        self._out.append(DiscardCheckpoint(checkpoint))

@@ -22,8 +22,8 @@ from shoal.membership.core.protocol import (
     Input,
     Instruction,
     Interrupt,
+    JobProgram,
     Noticed,
-    Program,
     Published,
     PublishFailed,
     Tick,
@@ -31,9 +31,9 @@ from shoal.membership.core.protocol import (
 from shoal.membership.core.publishing import Publishing
 from shoal.membership.core.roster import Fate, Worker
 from shoal.membership.core.stopping import Stopping
-from shoal.membership.generations.forming import Past
+from shoal.membership.generations.forming import EarlierGenerations
 from shoal.membership.generations.generations import Generations
-from shoal.membership.verdicts.ending import Ending
+from shoal.membership.verdicts.ending import JobEnding
 from shoal.membership.verdicts.finishing import Finishing
 from shoal.membership.verdicts.verdicts import Verdicts
 from shoal.wire.messages import (
@@ -76,9 +76,9 @@ class MembershipCore:
         config: JobConfig,
         *,
         now: float,
-        past: Past | None = None,
+        past: EarlierGenerations | None = None,
         remembered: Remembered | None = None,
-        program: Program | None = None,
+        program: JobProgram | None = None,
     ) -> None:
         """`past`: for a job that resumes from a checkpoint. `remembered`: for a coordinator that is started again."""
         self._config = config
@@ -87,13 +87,13 @@ class MembershipCore:
         self._beaten = now  # when heartbeats were last sent, by the caller's clock
         self._audience = Audience()
         self._stop = Stopping()
-        past = past or Past()
+        past = past or EarlierGenerations()
         known = remembered or Remembered()
         after = past.generation if known.generation is None else 0  # checkpoints of this run do not count as past
         self._publishing = Publishing(self._audience, after_generation=after, settled=known.settled)
-        self._ending = Ending(self._audience, self._publishing, self._clock, now=now)
+        self._ending = JobEnding(self._audience, self._publishing, self._clock, now=now)
         self._generations = Generations(config, self._audience, self._publishing, past, now)
-        self._greeting = admission.greeting(config, program or Program(), heartbeat=self._generations.interval)
+        self._greeting = admission.greeting(config, program or JobProgram(), heartbeat=self._generations.interval)
         self._workers = self._generations.workers
         self._briefings = Briefings(self._generations, self._audience)
         self._finishing = Finishing(config, self._audience, self._generations, self._publishing)

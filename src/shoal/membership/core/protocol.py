@@ -82,14 +82,14 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Journal:
+class WriteDecision:
     """Write a decision to disk before any later instruction is carried out."""
 
     decision: Decision
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class RecordEvent:
     """Write an event to the job's record and show it to the watchers."""
 
     event: AnyEvent
@@ -125,17 +125,17 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class Discard:
+class DiscardCheckpoint:
     """Remove the files of a lost checkpoint, after earlier requests to the publisher."""
 
     checkpoint: str
 
 
-Instruction = Send | Journal | Note | CatchUp | Close | End | Publish | Discard
+Instruction = Send | WriteDecision | RecordEvent | CatchUp | Close | End | Publish | DiscardCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class JobProgram:
     """What the job runs; a process that starts one more worker needs to know it."""
 
     script: str = ""

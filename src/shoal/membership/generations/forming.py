@@ -17,7 +17,7 @@ from shoal.membership.generations.cuts import Cuts, LeftOut
 from shoal.membership.generations.regrouping import Breakup
 from shoal.settings.all_reduce_settings import AllReduceSettings
 from shoal.settings.codec_settings import CodecSettings
-from shoal.values import Generation, Lost
+from shoal.values import Generation, LostMember
 
 COMING_WAIT = 2.0  # seconds without a new worker after which the first generation does not wait for the rest
 # Seconds before a job that is too small without the workers that were cut off tries with them again; doubles each time.
@@ -26,7 +26,7 @@ PAIRS_HOLD_MOST = 600.0
 
 
 @dataclass(frozen=True)
-class Past:
+class EarlierGenerations:
     """What the checkpoints of a resumed job say about its earlier generations."""
 
     generation: int = 0  # the highest number in any checkpoint
@@ -58,7 +58,7 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Plan:
+class NextGeneration:
     """The next generation, without its number."""
 
     workers: tuple[Worker, ...]  # by rank
@@ -83,7 +83,7 @@ class _Choice:
         return self.cuts.staying([worker.number for worker in self.candidates], holders, waiters)
 
 
-def plan(situation: Situation) -> Plan | Wait:
+def plan(situation: Situation) -> NextGeneration | Wait:
     choice = _choice(situation)
     survivors, uncertain = choice.survivors, choice.uncertain
     staying, is_despite_pairs = _staying(situation, choice)
@@ -99,7 +99,7 @@ def plan(situation: Situation) -> Plan | Wait:
     left_out = choice.cuts.left_out(choice.candidates, staying)
     late = [out.worker.number for out in left_out if not out.unreached]
     reason = _reason(situation, survivors, chosen, carriers, late)
-    return Plan(tuple(chosen), carriers, left_out, reason, is_despite_pairs)
+    return NextGeneration(tuple(chosen), carriers, left_out, reason, is_despite_pairs)
 
 
 def awaits_reports(situation: Situation) -> bool:
@@ -161,7 +161,7 @@ def _staying(situation: Situation, choice: _Choice) -> tuple[frozenset[int], boo
     return staying, False
 
 
-def has_state(planned: Plan, situation: Situation) -> bool:
+def has_state(planned: NextGeneration, situation: Situation) -> bool:
     """Whether a carrier certainly has the job's state; if not, all may have to start from the newest checkpoint."""
     known = {number for number, report in situation.breakup.reports.items() if report.holds}
     known.update(worker.number for worker in planned.workers if worker.advanced > -math.inf or worker.is_done)
@@ -169,7 +169,9 @@ def has_state(planned: Plan, situation: Situation) -> bool:
     return not known.isdisjoint(planned.carriers)
 
 
-def as_generation(number: int, chosen: Plan, config: JobConfig, past: Past, lost: tuple[Lost, ...] = ()) -> Generation:
+def as_generation(
+    number: int, chosen: NextGeneration, config: JobConfig, past: EarlierGenerations, lost: tuple[LostMember, ...] = ()
+) -> Generation:
     """Recorded shares are used where the number of workers is the same."""
     size = len(chosen.workers)
     shares = past.shares if len(past.shares) == size else (1,) * size

@@ -19,7 +19,7 @@ from shoal.membership.core.publishing import MEMBERS_CHANGED, Publishing
 from shoal.membership.core.roster import Fate, Worker, forget_ended, remembered
 from shoal.membership.generations import forming, liveness
 from shoal.membership.generations.cuts import LeftOut
-from shoal.membership.generations.forming import Past, Plan, Situation, Wait
+from shoal.membership.generations.forming import EarlierGenerations, NextGeneration, Situation, Wait
 from shoal.membership.generations.losses import Losses
 from shoal.membership.generations.missing import MissingNotice
 from shoal.membership.generations.regrouping import Breakup, Futility, is_clear
@@ -40,7 +40,9 @@ class Verdict:
 
 
 class Generations:
-    def __init__(self, config: JobConfig, audience: Audience, publishing: Publishing, past: Past, now: float) -> None:
+    def __init__(
+        self, config: JobConfig, audience: Audience, publishing: Publishing, past: EarlierGenerations, now: float
+    ) -> None:
         self.workers: dict[int, Worker] = {}  # all that ever joined, by number
         self.members: dict[int, Worker] = {}  # of the current generation, without those that have left it
         self.current: Generation | None = None
@@ -303,7 +305,11 @@ class Generations:
     def _form(self, is_stopping: bool) -> Verdict | None:
         situation = self.situation(self._now, is_stopping=is_stopping)
         planned = forming.plan(situation)
-        if isinstance(planned, Plan) and self._publishing.is_publishing and not forming.has_state(planned, situation):
+        if (
+            isinstance(planned, NextGeneration)
+            and self._publishing.is_publishing
+            and not forming.has_state(planned, situation)
+        ):
             planned = Wait(len(planned.workers), self._config.fewest, reasons.STILL_PUBLISHING)
         if isinstance(planned, Wait):
             if self._missing.is_due(planned, at_once=self.current is not None, now=self._now):
@@ -316,13 +322,13 @@ class Generations:
         self._enter(planned)
         return None
 
-    def _futile(self, planned: Plan) -> Verdict:
+    def _futile(self, planned: NextGeneration) -> Verdict:
         text = f"{planned.reason}, but no generation gets beyond that step"
         if self._breakup.gone:
             return Verdict(WorkerLost.__name__, f"{self.loss}; no generation gets beyond that step")
         return Verdict(AddressUnavailable.__name__, f"{text}; check the network between the workers")
 
-    def _enter(self, planned: Plan) -> None:
+    def _enter(self, planned: NextGeneration) -> None:
         previous = max(self._past.generation, 0 if self.current is None else self.current.number)
         chosen = {worker.number: worker for worker in planned.workers}
         missing = [worker for number, worker in self.members.items() if number not in chosen]

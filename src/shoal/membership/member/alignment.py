@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from shoal.values import Generation, Lost, Standing
+from shoal.values import Generation, LostMember, Standing
 
 
 class Taking(enum.Enum):
@@ -77,7 +77,7 @@ def align(standings: Sequence[Standing], generation: Generation) -> Alignment:
     return Alignment(takings=takings, source=source, keepers=tuple(keepers), differing=differing, missed=missed)
 
 
-def missed_behind(source: Standing, lost: Sequence[Lost]) -> tuple[int, ...]:
+def missed_behind(source: Standing, lost: Sequence[LostMember]) -> tuple[int, ...]:
     """Workers that were lost behind a loop, in code that the source has run and they may not have.
 
     Earlier losses were settled when the source entered its last generation.

@@ -29,7 +29,7 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # what 
 MOST_WAITING = 16 * 2**20  # bytes of lines that wait for a disk that cannot be written
 
 
-class Journal:
+class EventWriter:
     """Takes every event; `flush` makes lines visible to readers of the files."""
 
     def __init__(self, run_dir: Path | None) -> None:

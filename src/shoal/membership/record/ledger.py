@@ -25,7 +25,7 @@ _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Decision] = msgspec.json.Decoder(Decision)
 
 
-class Ledger:
+class DecisionFile:
     """Has one writer at a time: the run directory's lock guarantees that."""
 
     def __init__(self, run_dir: Path | None) -> None:

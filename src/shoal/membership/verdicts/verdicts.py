@@ -17,7 +17,7 @@ from shoal.membership.core.roster import Fate, Worker
 from shoal.membership.core.stopping import Stopping
 from shoal.membership.generations.generations import Verdict
 from shoal.membership.verdicts.deaths import BadExit, bad_exit
-from shoal.membership.verdicts.ending import Ending
+from shoal.membership.verdicts.ending import JobEnding
 from shoal.membership.verdicts.failures import Failures, sameness
 from shoal.membership.verdicts.finishing import Finishing
 from shoal.wire.messages import Failed, Join
@@ -34,7 +34,7 @@ class Failure:
 
 class Verdicts:
     def __init__(
-        self, config: JobConfig, audience: Audience, finishing: Finishing, ending: Ending, stop: Stopping
+        self, config: JobConfig, audience: Audience, finishing: Finishing, ending: JobEnding, stop: Stopping
     ) -> None:
         self.expects_workers = False  # the script's workers join; False: not known before the first one has joined
         self.exits: dict[int, int] = {}  # exit codes by worker number, joined or not

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shoal.errors import MeetingCalled, ShoalError, WireError
 from shoal.parameters.client.client_core import ClientCore
 from shoal.parameters.client.client_layout import ClientLayout
-from shoal.parameters.client.client_servers import Link
+from shoal.parameters.client.client_servers import ServerLink
 from shoal.parameters.connections.connection import Connection
 from shoal.wire.parameter_messages import AnyNote, Held, Part, Pull
 
@@ -61,7 +61,7 @@ class Asking:
     def started_over(self, layout: ClientLayout) -> None:
         """What came by an earlier map does not count."""
 
-    def taken(self, link: Link, asked: Asked, note: Part, payload: memoryview | None) -> bool:
+    def taken(self, link: ServerLink, asked: Asked, note: Part, payload: memoryview | None) -> bool:
         """An answer. False: it is of no use and is to be asked again."""
         raise NotImplementedError
 
@@ -86,7 +86,7 @@ class Asking:
                 self._ask(link, asked)
         self._to_ask = waiting
 
-    def room(self, link: Link, note: AnyNote, size: int) -> memoryview | None:
+    def room(self, link: ServerLink, note: AnyNote, size: int) -> memoryview | None:
         found = self._asked.get(note.request) if isinstance(note, Part) else None
         if found is None or not isinstance(note, Part):
             return None
@@ -95,7 +95,7 @@ class Asking:
         except WireError as error:
             raise WireError(f"server {link.server.number}: {error}") from None
 
-    def heard(self, link: Link, note: AnyNote, payload: memoryview | None) -> None:
+    def heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None:
         found = self._asked.pop(getattr(note, "request", 0), None)
         if found is None or self._layout is None:
             return
@@ -111,7 +111,7 @@ class Asking:
                 self._to_ask.append(asked)
                 self.pump()
 
-    def forget(self, link: Link, request: int) -> None:
+    def forget(self, link: ServerLink, request: int) -> None:
         del link
         found = self._asked.pop(request, None)
         if found is not None:
@@ -159,7 +159,7 @@ class Asking:
         codec = self._core.codec
         return codec.text if codec is not None and codec.is_lossless and not self._terms.with_state else ""
 
-    def _ask(self, link: Link, asked: Asked) -> None:
+    def _ask(self, link: ServerLink, asked: Asked) -> None:
         assert self._layout is not None
         request = self._core.number_for(self)
         self._asked[request] = (asked, link.connection)

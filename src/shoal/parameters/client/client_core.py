@@ -15,10 +15,10 @@ from shoal.errors import Aborted, ParametersLost, ServerRefused, ServersLost, Sh
 from shoal.parameters.blocks.block_codec import BlockCodec
 from shoal.parameters.client.client_layout import ClientLayout
 from shoal.parameters.client.client_memory import StagingMemory
-from shoal.parameters.client.client_servers import ClientConfig, Link, ServerLinks
+from shoal.parameters.client.client_servers import ClientConfig, ServerLink, ServerLinks
 from shoal.parameters.client.client_thread import ClientThread
 from shoal.parameters.client.lineage import Lineage
-from shoal.wire.parameter_messages import Answered, AnyNote, KeyList, Moved, Refusal, Released, StageEnd
+from shoal.wire.parameter_messages import Answered, AnyNote, KeyList, Moved, PushReleased, Refusal, StageEnd
 from shoal.wire.tables import TableSpec
 
 LOOK_SECONDS = 0.25  # how often a wait looks for what nobody tells: that too much time has passed
@@ -33,13 +33,13 @@ class Activity(Protocol):
     def pump(self) -> None:
         """Send what can be sent and was not sent yet; what was sent by another map, or was lost, again."""
 
-    def room(self, link: Link, note: AnyNote, size: int) -> memoryview | None:
+    def room(self, link: ServerLink, note: AnyNote, size: int) -> memoryview | None:
         """Where the payload of an answer goes."""
 
-    def heard(self, link: Link, note: AnyNote, payload: memoryview | None) -> None:
+    def heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None:
         """The answer to a request that the activity numbered."""
 
-    def forget(self, link: Link, request: int) -> None:
+    def forget(self, link: ServerLink, request: int) -> None:
         """The server could not answer: it does not know the present map yet. To be asked again at the next pump."""
 
 
@@ -84,7 +84,7 @@ class ClientCore:
         link = self.links.links.get(server)
         return link is None or not link.sees_arena
 
-    def introduce(self, link: Link, layout: ClientLayout) -> bytes:
+    def introduce(self, link: ServerLink, layout: ClientLayout) -> bytes:
         """The digest of the server's key list, which it knows from now on."""
         digest = layout.digests[link.server.number]
         if digest not in link.key_lists:
@@ -163,7 +163,7 @@ class ClientCore:
             self.memory.keep_readers({server.number for server in self.links.map.servers})
         self._pump()
 
-    def link_ready(self, link: Link, origin: int) -> None:
+    def link_ready(self, link: ServerLink, origin: int) -> None:
         if self.lineage.heard_origin(origin):
             self._lose_all()
         # What it said on an earlier connection may be lost: whether it still reads what was staged there.
@@ -172,12 +172,12 @@ class ClientCore:
                 link.send(StageEnd(request=0, push=slot.push, view=slot.layout.version, size=0))
         self._pump()
 
-    def room(self, link: Link, note: AnyNote, size: int) -> memoryview | None:
+    def room(self, link: ServerLink, note: AnyNote, size: int) -> memoryview | None:
         activity = self._requests.get(getattr(note, "request", 0))
         return None if activity is None else activity.room(link, note, size)
 
-    def heard(self, link: Link, note: AnyNote, payload: memoryview | None) -> None:
-        if isinstance(note, Released):
+    def heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None:
+        if isinstance(note, PushReleased):
             if self.memory is not None:
                 self.memory.released(note.push, link.server.number)
         elif isinstance(note, Refusal):
@@ -191,7 +191,7 @@ class ClientCore:
                 activity.heard(link, note, payload)
         self.thread.changed.notify_all()
 
-    def _refused(self, link: Link, note: Refusal) -> None:
+    def _refused(self, link: ServerLink, note: Refusal) -> None:
         who = f"server {link.server.number}"
         error = (
             ParametersLost(f"{who}: {note.reason}")
@@ -202,7 +202,7 @@ class ClientCore:
         for activity in [blamed] if blamed is not None else () if note.request else self._activities:
             activity.failure = activity.failure or error
 
-    def _moved(self, link: Link, note: Moved) -> None:
+    def _moved(self, link: ServerLink, note: Moved) -> None:
         """A newer map was taken over already. Otherwise the server is behind.
 
         The number stays the activity's: proposals keep theirs, and may have been sent again under it by now.

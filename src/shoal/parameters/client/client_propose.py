@@ -8,7 +8,7 @@ import msgspec
 
 from shoal.errors import ExchangeFailed, ShoalError
 from shoal.parameters.client.client_core import ClientCore
-from shoal.parameters.client.client_servers import Link
+from shoal.parameters.client.client_servers import ServerLink
 from shoal.parameters.connections.connection import Connection
 from shoal.wire.ledger_entries import Answer, Proposal, Void
 from shoal.wire.note import Note
@@ -38,14 +38,14 @@ class _Request:
             self._sent = (link.connection, servers.version)
             link.send(self.note(servers.version))
 
-    def room(self, link: Link, note: AnyNote, size: int) -> memoryview | None:
+    def room(self, link: ServerLink, note: AnyNote, size: int) -> memoryview | None:
         del link, note, size
         return None  # no answer has one
 
-    def heard(self, link: Link, note: AnyNote, payload: memoryview | None) -> None:
+    def heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None:
         raise NotImplementedError
 
-    def forget(self, link: Link, request: int) -> None:
+    def forget(self, link: ServerLink, request: int) -> None:
         del link, request
         self._sent = None
 
@@ -61,7 +61,7 @@ class Proposing(_Request):
     def note(self, version: int) -> Note:
         return Propose(view=version, entry=self._entry)  # type: ignore[arg-type]  # every proposal is an entry
 
-    def heard(self, link: Link, note: AnyNote, payload: memoryview | None) -> None:
+    def heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None:
         del link, payload
         if isinstance(note, Answered):
             self.result = note.answer
@@ -79,7 +79,7 @@ class Defining(_Request):
         del version
         return Define(request=self.number, table=self._table)
 
-    def heard(self, link: Link, note: AnyNote, payload: memoryview | None) -> None:
+    def heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None:
         del link, payload
         if isinstance(note, Defined):
             self.result = note.has_values

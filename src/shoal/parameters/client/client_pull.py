@@ -23,7 +23,7 @@ from shoal.parameters.client.client_ask import Asked, Asking, PullTerms
 from shoal.parameters.client.client_core import ClientCore
 from shoal.parameters.client.client_layout import ClientLayout, Stretch
 from shoal.parameters.client.client_memory import bytes_at
-from shoal.parameters.client.client_servers import Link, PeerArenas
+from shoal.parameters.client.client_servers import PeerArenas, ServerLink
 from shoal.transport.memory import memory_order
 from shoal.transport.memory.arena import word_at
 from shoal.wire.parameter_messages import Part
@@ -168,7 +168,7 @@ class IncomingPull(Asking):
             raise WireError(f"it sends {size} bytes where {stop - start} were asked for")
         return bytes_of(self._memory.buffer(asked.server, part.size)[start:stop])
 
-    def taken(self, link: Link, asked: Asked, note: Part, payload: memoryview | None) -> bool:
+    def taken(self, link: ServerLink, asked: Asked, note: Part, payload: memoryview | None) -> bool:
         assert self._layout is not None
         part = self._layout.parts[asked.server]
         if note.place < 0:

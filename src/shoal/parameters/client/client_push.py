@@ -24,7 +24,7 @@ from shoal.parameters.blocks.table_blocks import Block
 from shoal.parameters.client.client_core import ClientCore
 from shoal.parameters.client.client_layout import ClientLayout
 from shoal.parameters.client.client_memory import Slot, StagingMemory
-from shoal.parameters.client.client_servers import Link
+from shoal.parameters.client.client_servers import ServerLink
 from shoal.parameters.connections.connection import Connection
 from shoal.wire.parameter_messages import AnyNote, Discard, Stage, StageDone, StageEnd
 from shoal.wire.tables import PushId
@@ -53,7 +53,7 @@ class Parcel:
     lengths: tuple[int, ...] = ()  # of the encoded blocks
 
 
-class Staging:
+class PushStaging:
     """Something that is staged as one push by one map: an activity."""
 
     is_state = False
@@ -74,7 +74,7 @@ class Staging:
     def is_staged(self) -> bool:
         return all(progress.is_done for progress in self._progress.values())
 
-    def parcel(self, link: Link, unit: int) -> Parcel | None:
+    def parcel(self, link: ServerLink, unit: int) -> Parcel | None:
         """None: the unit is not whole yet."""
         raise NotImplementedError
 
@@ -86,7 +86,7 @@ class Staging:
             if link is not None:
                 self._pump(link)
 
-    def _pump(self, link: Link) -> None:
+    def _pump(self, link: ServerLink) -> None:
         number = link.server.number
         progress = self._progress[number]
         if progress.connection is not link.connection:
@@ -99,7 +99,7 @@ class Staging:
             progress.request = self.core.number_for(self)
             link.send(StageEnd(request=progress.request, push=self.id, view=self.layout.version, size=progress.size))
 
-    def _send(self, link: Link, progress: _Progress, index: int) -> None:
+    def _send(self, link: ServerLink, progress: _Progress, index: int) -> None:
         parcel = self.parcel(link, index)
         if parcel is None:
             return
@@ -128,11 +128,11 @@ class Staging:
             if link is not None and progress.sent and progress.connection is link.connection:
                 link.send(Discard(push=self.id))
 
-    def room(self, link: Link, note: AnyNote, size: int) -> memoryview | None:
+    def room(self, link: ServerLink, note: AnyNote, size: int) -> memoryview | None:
         del link, note, size
         return None  # no answer has one
 
-    def heard(self, link: Link, note: AnyNote, payload: memoryview | None) -> None:
+    def heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None:
         del payload
         progress = self._progress.get(link.server.number)
         if isinstance(note, StageDone) and progress is not None and note.request == progress.request:
@@ -140,13 +140,13 @@ class Staging:
             if self.core.memory is not None:
                 self.core.memory.begun(link.server.number, self.layout.version)
 
-    def forget(self, link: Link, request: int) -> None:
+    def forget(self, link: ServerLink, request: int) -> None:
         progress = self._progress.get(link.server.number)
         if progress is not None and progress.request == request:
             self._progress[link.server.number] = _Progress(connection=link.connection)
 
 
-class OutgoingPush(Staging):
+class OutgoingPush(PushStaging):
     """Gradients on their way. `put` from any thread, each tensor once; what was not put is zero at the commit."""
 
     def __init__(self, core: ClientCore, layout: ClientLayout, number: PushId, slot: Slot) -> None:
@@ -197,7 +197,7 @@ class OutgoingPush(Staging):
             if name not in self._missing:
                 other.put(name, self._value(number))
 
-    def parcel(self, link: Link, unit: int) -> Parcel | None:
+    def parcel(self, link: ServerLink, unit: int) -> Parcel | None:
         server = link.server.number
         if self._left[server][unit]:
             return None
@@ -281,7 +281,7 @@ class OutgoingPush(Staging):
         return flat.reshape(spec.shape)
 
 
-class OutgoingState(Staging):
+class OutgoingState(PushStaging):
     """Whole blocks with their optimizers' state, packed by unit before anything is sent."""
 
     is_state = True
@@ -292,5 +292,5 @@ class OutgoingState(Staging):
         super().__init__(core, layout, number)
         self._parcels = parcels  # by server and unit
 
-    def parcel(self, link: Link, unit: int) -> Parcel | None:
+    def parcel(self, link: ServerLink, unit: int) -> Parcel | None:
         return self._parcels[link.server.number, unit]

@@ -23,7 +23,7 @@ from shoal.transport.memory.arena import Offer, PeerArena
 from shoal.values import Address, Server, ServerMap
 from shoal.wire.keeper_messages import GroupNews, WatchGroup
 from shoal.wire.note import PARAMETER_VERSION
-from shoal.wire.parameter_messages import AnyNote, Define, Defined, Echo, Hello, Moved, Refusal, Welcome
+from shoal.wire.parameter_messages import AnyNote, Define, Defined, Echo, Moved, Refusal, ServerHello, ServerWelcome
 from shoal.wire.tables import TableSpec
 
 RETRY_SECONDS = 0.02  # before a lost connection is made again, growing with every try
@@ -39,7 +39,7 @@ class ClientConfig:
     key: str = field(repr=False)  # of the job's space: `wire.derived_keys.space_key`
     job: str  # its name space in the server group
     worker: int  # number in the job
-    on_event: Callable[[ServersChanged], None] | None = None  # called in the client's thread: must be quick
+    on_event: Callable[[MapAdopted], None] | None = None  # called in the client's thread: must be quick
     # Seconds without a whole set of servers after which the job has lost them; none count while others are started.
     lost_after: float = 30.0
     silence_limit: float = 30.0  # seconds that a server may say nothing while it is waited for
@@ -48,7 +48,7 @@ class ClientConfig:
 
 
 @dataclass(frozen=True)
-class ServersChanged:
+class MapAdopted:
     """This worker goes on with another map: every server of it is connected."""
 
     version: int
@@ -70,12 +70,12 @@ class Owner(Protocol):
     def map_changed(self) -> None:
         """There is a newer map: everything open is void by it and must be asked again."""
 
-    def link_ready(self, link: Link, origin: int) -> None:
+    def link_ready(self, link: ServerLink, origin: int) -> None:
         """The server is connected and knows the table: it may be asked. `origin`: of the ledger that it has."""
 
-    def room(self, link: Link, note: AnyNote, size: int) -> memoryview | None: ...
+    def room(self, link: ServerLink, note: AnyNote, size: int) -> memoryview | None: ...
 
-    def heard(self, link: Link, note: AnyNote, payload: memoryview | None) -> None: ...
+    def heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None: ...
 
     @property
     def is_waiting(self) -> bool:
@@ -83,7 +83,7 @@ class Owner(Protocol):
 
 
 @dataclass
-class Link:
+class ServerLink:
     """The connection to one server."""
 
     server: Server
@@ -106,7 +106,7 @@ class ServerLinks:
 
     def __init__(self, config: ClientConfig, thread: ClientThread, owner: Owner) -> None:
         self.map: ServerMap | None = None
-        self.links: dict[int, Link] = {}  # by number of the server
+        self.links: dict[int, ServerLink] = {}  # by number of the server
         self.failure: ShoalError | None = None  # for good: every call raises it
         self.trouble = "the keeper of the servers has not been reached yet"  # the newest, for people
         self._config = config
@@ -157,7 +157,7 @@ class ServerLinks:
             return 0.0
         return time.monotonic() - max(self._broken_since, self._none_coming_since)
 
-    def ready(self, number: int) -> Link | None:
+    def ready(self, number: int) -> ServerLink | None:
         link = self.links.get(number)
         return link if link is not None and link.is_ready else None
 
@@ -173,7 +173,7 @@ class ServerLinks:
         for server in new.servers:
             if server.number not in self.links:
                 self.trouble = f"server {server.number} at {server.address} has not answered yet"
-                self.links[server.number] = Link(server)
+                self.links[server.number] = ServerLink(server)
                 self._connect(self.links[server.number])
         self._owner.map_changed()
         self._mend()
@@ -224,7 +224,7 @@ class ServerLinks:
             self._none_coming_since = time.monotonic()
         self._coming = coming
 
-    def _connect(self, link: Link) -> None:
+    def _connect(self, link: ServerLink) -> None:
         is_current = self.links.get(link.server.number) is link
         if self._is_closed or self._table is None or link.connection is not None or not is_current:
             return
@@ -237,7 +237,7 @@ class ServerLinks:
         link.connection.label = link
         link.listening = Listening(self._config.silence_limit, time.monotonic())
         link.send(
-            Hello(
+            ServerHello(
                 version=PARAMETER_VERSION,
                 job=self._config.job,
                 worker=self._config.worker,
@@ -246,7 +246,7 @@ class ServerLinks:
         )
         self._thread.board.add(link.connection)
 
-    def _lost(self, link: Link, reason: str) -> None:
+    def _lost(self, link: ServerLink, reason: str) -> None:
         self._forget(link)
         self.trouble = f"server {link.server.number} at {link.server.address}: {reason}"
         self._break(self.trouble)
@@ -270,7 +270,7 @@ class ServerLinks:
                 self._lost(link, f"it has said nothing for {link.listening.limit:g} s")
         self._thread.later(min(INTERVAL, self._config.silence_limit / 4), self._look_for_silence)
 
-    def _forget(self, link: Link) -> None:
+    def _forget(self, link: ServerLink) -> None:
         gone, before = 0 if link.connection is None else link.connection.bytes_out, self._sent_before
         self._sent_before = Sent(before.over_network + gone, before.by_memory + link.shared)
         if link.connection is not None:
@@ -289,7 +289,7 @@ class ServerLinks:
             return
         seconds, self._broken_since = time.monotonic() - self._broken_since, None
         if self._config.on_event is not None:
-            self._config.on_event(ServersChanged(self.map.version, self._reason, seconds))
+            self._config.on_event(MapAdopted(self.map.version, self._reason, seconds))
 
     # What connections say
 
@@ -302,12 +302,12 @@ class ServerLinks:
     def room(self, connection: Connection, note: AnyNote, size: int) -> memoryview | None:
         with self._thread.changed:
             link = connection.label
-            return self._owner.room(link, note, size) if isinstance(link, Link) else None
+            return self._owner.room(link, note, size) if isinstance(link, ServerLink) else None
 
     def arrived(self, connection: Connection, note: AnyNote, payload: memoryview | None) -> None:
         with self._thread.changed:
             link = connection.label
-            if isinstance(link, Link):
+            if isinstance(link, ServerLink):
                 if link.connection is connection and link.listening is not None:
                     link.listening.heard(time.monotonic())
                     self._heard(link, note, payload)
@@ -321,14 +321,14 @@ class ServerLinks:
         with self._thread.changed:
             self._count_refusals(connection, reason)
             link = connection.label
-            if isinstance(link, Link):
+            if isinstance(link, ServerLink):
                 if link.connection is connection:
                     self._lost(link, reason)
             else:
                 self._lost_keeper(reason)
 
-    def _heard(self, link: Link, note: AnyNote, payload: memoryview | None) -> None:
-        if isinstance(note, Welcome):
+    def _heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None:
+        if isinstance(note, ServerWelcome):
             assert self._table is not None
             link.sees_arena = note.sees_arena
             link.send(Define(request=0, table=self._table))
@@ -354,7 +354,7 @@ class ServerLinks:
         now = time.monotonic()
         self._refused_since = self._refused_since or now
         if now - self._refused_since > REFUSED_SECONDS and self.failure is None:
-            whom = connection.label.server.address if isinstance(connection.label, Link) else self._config.keeper
+            whom = connection.label.server.address if isinstance(connection.label, ServerLink) else self._config.keeper
             self.failure = Refused(f"the parameter servers ({whom}) turned worker {self._config.worker} away: {reason}")
             self._thread.changed.notify_all()
 

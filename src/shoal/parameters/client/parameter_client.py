@@ -26,8 +26,8 @@ from shoal.parameters.client.client_layout import ClientLayout
 from shoal.parameters.client.client_memory import StagingMemory
 from shoal.parameters.client.client_propose import Defining, Proposing, Wanted, wanted
 from shoal.parameters.client.client_pull import IncomingPull, PullMemory
-from shoal.parameters.client.client_push import OutgoingPush, OutgoingState, Staging
-from shoal.parameters.client.client_servers import ClientConfig, Sent, ServersChanged
+from shoal.parameters.client.client_push import OutgoingPush, OutgoingState, PushStaging
+from shoal.parameters.client.client_servers import ClientConfig, MapAdopted, Sent
 from shoal.parameters.client.client_state import IncomingState, State, joined, parcels_of
 from shoal.values import ServerMap
 from shoal.wire.ledger_entries import (
@@ -36,12 +36,12 @@ from shoal.wire.ledger_entries import (
     Assign,
     Call,
     Committed,
-    Done,
     Enrol,
     Granted,
     Lease,
     PlanLoop,
     Proposal,
+    ProposalDone,
     Push,
     Told,
     Void,
@@ -49,7 +49,7 @@ from shoal.wire.ledger_entries import (
 )
 from shoal.wire.tables import LoopTerms, PushId, PushTerms, Range, TableSpec
 
-__all__ = ["ClientConfig", "EnrolTerms", "IncomingPull", "OutgoingPush", "ParameterClient", "ServersChanged"]
+__all__ = ["ClientConfig", "EnrolTerms", "IncomingPull", "MapAdopted", "OutgoingPush", "ParameterClient"]
 
 NEWS_SECONDS = 0.2  # how long the news of a map may lag behind a server's word that there is a newer one
 
@@ -141,7 +141,7 @@ class ParameterClient:
 
     # The ledger
 
-    def enrol(self, terms: EnrolTerms) -> Done:
+    def enrol(self, terms: EnrolTerms) -> ProposalDone:
         self._begin_anew()
         entry = Enrol(
             worker=self._worker,
@@ -152,12 +152,12 @@ class ParameterClient:
             staleness=terms.staleness,
             scaling=terms.scaling,
         )
-        done = self._get(Done, entry)
+        done = self._get(ProposalDone, entry)
         self._generation = terms.generation
         return done
 
     def plan(self, terms: LoopTerms) -> None:
-        self._get(Done, PlanLoop(worker=self._worker, request=0, generation=self._generation, terms=terms))
+        self._get(ProposalDone, PlanLoop(worker=self._worker, request=0, generation=self._generation, terms=terms))
         self._loop = terms.loop
 
     def lease(self, updates: int, holds: Sequence[Range] = ()) -> Granted:
@@ -173,10 +173,10 @@ class ParameterClient:
         )
         return self._get(Granted, entry)
 
-    def call(self, reason: str) -> Done:
+    def call(self, reason: str) -> ProposalDone:
         """All workers should meet."""
         entry = Call(worker=self._worker, request=0, generation=self._generation, reason=reason, meetings=self.attended)
-        return self._get(Done, entry)
+        return self._get(ProposalDone, entry)
 
     def ask(self) -> Told:
         """Where the loop is."""
@@ -248,7 +248,7 @@ class ParameterClient:
             )
             answer = self._propose(entry)
             if not (isinstance(answer, Void) and answer.restage):
-                return wanted(Done, entry, answer).number
+                return wanted(ProposalDone, entry, answer).number
             layout = self._newer_layout(layout)
 
     # Values
@@ -347,7 +347,7 @@ class ParameterClient:
             self._core.begin(other)
         return other
 
-    def _stage(self, staging: Staging) -> bool:
+    def _stage(self, staging: PushStaging) -> bool:
         """False: the map has changed."""
         with self._core.thread.changed:
             self._core.begin(staging)
@@ -376,7 +376,7 @@ class ParameterClient:
                     self._core.thread.do(push.discard)
 
 
-def _outcome(staging: Staging) -> bool | None:
+def _outcome(staging: PushStaging) -> bool | None:
     """Staged everywhere; False: the map has changed; None: neither yet."""
     return False if not staging.is_current else staging.is_staged or None
 

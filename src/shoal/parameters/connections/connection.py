@@ -23,7 +23,7 @@ from shoal.transport.connection import name_lookup, near_link, silence
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.handshake import ConnectorHandshake, Key, ListenerHandshake
 from shoal.transport.connection.introduction import CLOSED, Introduction, begin_to_connect
-from shoal.transport.connection.name_lookup import Place
+from shoal.transport.connection.name_lookup import SocketAddress
 from shoal.transport.connection.sending import SendQueue
 from shoal.values import Address
 from shoal.wire.note import Note
@@ -101,7 +101,7 @@ class Connection:
         return made
 
     @classmethod
-    def connecting(cls, address: Address | Place, key: Key, hearer: Hearer) -> Connection:
+    def connecting(cls, address: Address | SocketAddress, key: Key, hearer: Hearer) -> Connection:
         """To whoever listens there. `OSError`: it cannot even be tried. An address by name may take long to find."""
         endpoint = begin_to_connect(name_lookup.find(address) if isinstance(address, Address) else address)
         silence.end_when_unacknowledged(endpoint)

@@ -11,7 +11,7 @@ from typing import Protocol
 MOST_BYTES = 128 * 1024 * 1024  # at once, for all connections of a job
 
 
-class Asking(Protocol):
+class RoomSeeker(Protocol):
     """A connection that asks for room."""
 
     def let_grow(self) -> None:
@@ -21,10 +21,10 @@ class Asking(Protocol):
 class LargeBodies:
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._most = most
-        self._granted: dict[Asking, int] = {}  # bytes
-        self._waiting: dict[Asking, int] = {}  # in order of arrival
+        self._granted: dict[RoomSeeker, int] = {}  # bytes
+        self._waiting: dict[RoomSeeker, int] = {}  # in order of arrival
 
-    def ask(self, connection: Asking, size: int) -> bool:
+    def ask(self, connection: RoomSeeker, size: int) -> bool:
         """False: the connection waits until `let_grow` is called. A body of any size gets room if no other has any."""
         if self._waiting or (self._granted and sum(self._granted.values()) + size > self._most):
             self._waiting[connection] = size
@@ -32,7 +32,7 @@ class LargeBodies:
         self._granted[connection] = size
         return True
 
-    def done(self, connection: Asking) -> None:
+    def done(self, connection: RoomSeeker) -> None:
         """This connection needs no more room, or is gone. Safe to call if it has none."""
         self._waiting.pop(connection, None)
         if self._granted.pop(connection, None) is None:

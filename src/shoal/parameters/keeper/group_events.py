@@ -8,12 +8,12 @@ from shoal.values import Server, ServerMap
 
 
 @dataclass(frozen=True)
-class ServerJoined:
+class GroupServerJoined:
     server: Server
 
 
 @dataclass(frozen=True)
-class ServerLost:
+class GroupServerLost:
     """A server died, went silent, or is cut off. Its number is never used again."""
 
     number: int
@@ -77,6 +77,6 @@ class StopWanted:
 
 
 GroupEvent = (
-    ServerJoined | ServerLost | ServerRemoved | MapMade | BlocksLost | SpaceEnded
+    GroupServerJoined | GroupServerLost | ServerRemoved | MapMade | BlocksLost | SpaceEnded
     | InterceptionSeen | MoreWanted | StopWanted
 )  # fmt: skip

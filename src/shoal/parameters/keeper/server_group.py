@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from shoal.errors import Refused, UsageError
 from shoal.parameters import texts
-from shoal.parameters.keeper.group_events import GroupEvent, MapMade, ServerJoined, ServerLost, ServerRemoved
+from shoal.parameters.keeper.group_events import GroupEvent, GroupServerJoined, GroupServerLost, MapMade, ServerRemoved
 from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.values import Departure, Server, ServerMap
 from shoal.wire.keeper_messages import Lost, SpaceEnd
@@ -79,7 +79,7 @@ class ServerGroup:
             )
         self._numbers.add(server.number)
         self._living[server.number] = server
-        return [ServerJoined(server), *self._change(f"server {server.number} joined", now)]
+        return [GroupServerJoined(server), *self._change(f"server {server.number} joined", now)]
 
     def lose(self, number: int, reason: str, now: float, *, is_silent: bool = False) -> list[GroupEvent]:
         """No events if the server is not in the group, or not any more."""
@@ -87,7 +87,7 @@ class ServerGroup:
             return []
         self._leaving.discard(number)
         self._departures.append(Departure(number, reason))
-        return [ServerLost(number, reason, is_silent), *self._change(f"server {number} was lost: {reason}", now)]
+        return [GroupServerLost(number, reason, is_silent), *self._change(f"server {number} was lost: {reason}", now)]
 
     def remove(self, numbers: Iterable[int], now: float) -> list[GroupEvent]:
         leaving = set(numbers)

@@ -74,17 +74,17 @@ class Begun:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ended:
+class LedgerEnded:
     """An entry could not be applied, on any server: the job is over, and what is held of it goes."""
 
     number: int
     reason: str
 
 
-Effect = Reply | Update | Replace | Drop | Begun | Ended
+Effect = Reply | Update | Replace | Drop | Begun | LedgerEnded
 
 
-class Reading(enum.Enum):
+class MayRead(enum.Enum):
     """May a worker have values now?"""
 
     NOW = "now"

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shoal.parameters.ledger.effects import Begun, Drop, Effect, Ended, Replace, Reply, Update
+from shoal.parameters.ledger.effects import Begun, Drop, Effect, LedgerEnded, Replace, Reply, Update
 from shoal.parameters.ledger.leases import plan_leases
 from shoal.parameters.ledger.ledger_state import LedgerState, Request
 from shoal.parameters.ledger.proposals import objection
@@ -42,12 +42,12 @@ from shoal.wire.ledger_entries import (
     Begin,
     Call,
     Committed,
-    Done,
     Enrol,
     Granted,
     Lease,
     PlanLoop,
     Proposal,
+    ProposalDone,
     Push,
     Told,
     Void,
@@ -76,7 +76,7 @@ class Ledger(LedgerState):
             self._take(entry, effects)
         except Exception as error:  # whatever nobody has thought of: no other job is concerned, and every server agrees
             self.ended = _unforeseen(number, entry, error)
-            return [Ended(number, self.ended)]
+            return [LedgerEnded(number, self.ended)]
         return effects
 
     def _take(self, entry: AnyEntry, effects: list[Effect]) -> None:
@@ -122,7 +122,7 @@ class Ledger(LedgerState):
             self.base, self.used = entry.updates, 0
             self.leases = None  # what was used for the values before says nothing about these: loops are planned anew
             effects.append(Replace(self.number, entry.push, entry.updates))
-            self._reply(entry, Done(request=entry.request, number=self.number), effects)
+            self._reply(entry, ProposalDone(request=entry.request, number=self.number), effects)
             self._serve(effects)  # there is nothing to wait for
         elif isinstance(entry, Push):
             if self.mode == SYNCHRONOUS:
@@ -140,7 +140,7 @@ class Ledger(LedgerState):
         if terms != (self.workers, self.mode, self.staleness, self.scaling):
             self._void(entry, f"worker {entry.worker} says other terms of generation {entry.generation}", effects)
             return
-        self._reply(entry, Done(request=entry.request, number=self.number), effects)
+        self._reply(entry, ProposalDone(request=entry.request, number=self.number), effects)
 
     def _start_generation(self, entry: Enrol, effects: list[Effect]) -> None:
         reason = f"generation {entry.generation} has begun"
@@ -160,13 +160,13 @@ class Ledger(LedgerState):
         terms, present = entry.terms, self.leases.terms if self.leases is not None else None
         if present is None or terms.loop > present.loop:
             self.leases = plan_leases(terms)
-            self._reply(entry, Done(request=entry.request, number=self.number), effects)
+            self._reply(entry, ProposalDone(request=entry.request, number=self.number), effects)
             self._serve(effects)  # those that wait for positions of the last one hear that it is over
         elif terms.loop == present.loop and _extent(terms) != _extent(present):
             reason = f"worker {entry.worker} plans {_words(terms)}, others {_words(present)}"
             self._void(entry, reason, effects)
         else:  # planned before, maybe in an earlier generation: what is used stays used
-            self._reply(entry, Done(request=entry.request, number=self.number), effects)
+            self._reply(entry, ProposalDone(request=entry.request, number=self.number), effects)
 
     def _lease(self, entry: Lease, effects: list[Effect]) -> None:
         if self.leases is None or entry.loop > self.leases.terms.loop:
@@ -185,7 +185,7 @@ class Ledger(LedgerState):
     def _call(self, entry: Call, effects: list[Effect]) -> None:
         if entry.meetings >= self.meetings:
             self.meetings, self.calling = self.meetings + 1, entry.reason
-        self._reply(entry, Done(request=entry.request, number=self.number), effects)
+        self._reply(entry, ProposalDone(request=entry.request, number=self.number), effects)
         self._serve(effects)
 
     def _withdraw(self, entry: Withdraw, effects: list[Effect]) -> None:

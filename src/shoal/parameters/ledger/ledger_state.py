@@ -9,7 +9,7 @@ import msgspec
 
 from shoal.bounds import ByNumber, Count, ItemList, Members, Name, Ordinal, OrdinalOrNone, Text, Total
 from shoal.parameters.ledger.clocks import Clocks
-from shoal.parameters.ledger.effects import Reading
+from shoal.parameters.ledger.effects import MayRead
 from shoal.parameters.ledger.leases import Leases
 from shoal.wire.ledger_entries import AnyAnswer, Lease, Proposal, Push, Reason
 
@@ -62,13 +62,13 @@ class LedgerState(msgspec.Struct):
         newest = self.requests.get(worker)
         return newest.answer if newest is not None and newest.number == request else None
 
-    def may_read(self, worker: int, meetings: int) -> Reading:
+    def may_read(self, worker: int, meetings: int) -> MayRead:
         """`meetings`: how many the worker has attended."""
         if self.staleness is None or worker not in self.clocks.by_worker:
-            return Reading.NOW
+            return MayRead.NOW
         if self.clocks.allows(worker, self.staleness):
-            return Reading.NOW
-        return Reading.MEET if self.meetings > meetings else Reading.WAIT
+            return MayRead.NOW
+        return MayRead.MEET if self.meetings > meetings else MayRead.WAIT
 
     def strangeness(self, entry: Proposal) -> str:
         """Why the ledger does not hear this worker; empty: it does."""

@@ -22,18 +22,18 @@ import dataclasses
 import msgspec
 
 from shoal.bounds import Items, Total
-from shoal.parameters.ledger.effects import Begun, Effect, Ended, Reply
+from shoal.parameters.ledger.effects import Begun, Effect, LedgerEnded, Reply
 from shoal.parameters.ledger.ledger import Ledger
 from shoal.values import ServerMap
 from shoal.wire.ledger_entries import AnyAnswer, AnyEntry, Begin
-from shoal.wire.parameter_messages import LedgerCopy, Record, Recorded, ViewState
+from shoal.wire.parameter_messages import EntryRecord, LedgerCopy, Recorded, ViewState
 
-AnyRecord = Record | Recorded | ViewState | LedgerCopy  # the messages between servers that are this module's
+AnyRecord = EntryRecord | Recorded | ViewState | LedgerCopy  # the messages between servers that are this module's
 NONE = -1  # number of the last entry of a server that has no ledger
 
 
 @dataclasses.dataclass(frozen=True)
-class Send:
+class SendToServer:
     """To another server; may be dropped while there is no connection. The server adds the table to a LedgerCopy."""
 
     server: int
@@ -42,7 +42,7 @@ class Send:
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class SendToWorker:
     """To a worker, if it is connected."""
 
     worker: int
@@ -66,7 +66,7 @@ class Installed:
     had_one: bool
 
 
-Instruction = Send | Answer | Redirect | Installed | Effect
+Instruction = SendToServer | SendToWorker | Redirect | Installed | Effect
 
 
 class _Copy(msgspec.Struct):
@@ -131,7 +131,7 @@ class Sequencer:
         if self.is_home:
             self._begin_if_all_spoke(out)
         else:
-            out.append(Send(map_.home.number, self._view_state()))
+            out.append(SendToServer(map_.home.number, self._view_state()))
         later, self._later = self._later, []
         for sender, note, payload in later:
             out += self.heard(sender, note, payload)
@@ -144,7 +144,7 @@ class Sequencer:
         """There is a new connection to this server: what was sent to it may be lost."""
         if self._map is None or self.is_home or self._map.home.number != server or self._is_out:
             return []
-        return [Send(server, self._view_state())]
+        return [SendToServer(server, self._view_state())]
 
     def heard(self, sender: int, note: AnyRecord, payload: bytes = b"") -> list[Instruction]:
         """A message of another server."""
@@ -159,7 +159,7 @@ class Sequencer:
             self._hear_state(sender, note, out)
         elif isinstance(note, LedgerCopy) and (is_from_home or self.is_home):
             self._install(payload, out)
-        elif isinstance(note, Record) and is_from_home:
+        elif isinstance(note, EntryRecord) and is_from_home:
             self._hear_record(note, out)
         elif isinstance(note, Recorded) and self.is_begun:
             self._recorded[sender] = max(self._recorded[sender], note.number)
@@ -204,7 +204,7 @@ class Sequencer:
         if self.ledger is None:
             furthest = max(self._others, key=lambda server: self._states[server].number, default=None)
             if furthest is not None and self._states[furthest].number != NONE:
-                out.append(Send(furthest, self._view_state()))
+                out.append(SendToServer(furthest, self._view_state()))
                 return
             self.ledger = Ledger()
         self._take_over(out)
@@ -230,12 +230,12 @@ class Sequencer:
         if number == NONE or any(each not in self._log for each in missing):
             out.append(self._send_copy(server, self.ledger))
         else:
-            out += [Send(server, self._record(each)) for each in missing]
+            out += [SendToServer(server, self._record(each)) for each in missing]
 
     def _append(self, entry: AnyEntry, out: list[Instruction]) -> None:
         number = self.number + 1
         self._log[number] = entry
-        out += [Send(server, self._record(number)) for server in self._others]
+        out += [SendToServer(server, self._record(number)) for server in self._others]
         self._apply(number, entry, out)
         self._settle(out)
 
@@ -250,12 +250,12 @@ class Sequencer:
         needed = min(max(self._map.replicas, 2) - (self._me in self._map.after), len(staying))
         safe = staying[needed - 1] if needed else self.number
         ready = [worker for worker, answer in self._answers.items() if answer.number <= safe]
-        out += [Answer(worker, self._answers.pop(worker)) for worker in ready]
+        out += [SendToWorker(worker, self._answers.pop(worker)) for worker in ready]
         self._forget(others[-1] if others else self.number)
 
     # Followers
 
-    def _hear_record(self, note: Record, out: list[Instruction]) -> None:
+    def _hear_record(self, note: EntryRecord, out: list[Instruction]) -> None:
         if self.ledger is None or note.number > self.number + 1:
             return  # what comes before is lost with a connection, or on its way
         if note.number == self.number + 1:
@@ -274,7 +274,7 @@ class Sequencer:
         self.ledger, self._log, self._stable = copy.ledger, dict(copy.log), copy.stable
         out.append(Installed(self.number, had_one))
         if self.ledger.ended:
-            out.append(Ended(self.number, self.ledger.ended))
+            out.append(LedgerEnded(self.number, self.ledger.ended))
             return
         if self.is_home:
             self._begin_if_all_spoke(out)
@@ -310,18 +310,18 @@ class Sequencer:
     def _others(self) -> list[int]:
         return [] if self._map is None else [each.number for each in self._map.servers if each.number != self._me]
 
-    def _acknowledgement(self) -> Send:
+    def _acknowledgement(self) -> SendToServer:
         assert self._map is not None, "records come after the map"
-        return Send(self._map.home.number, Recorded(job=self._job, view=self._view, number=self.number))
+        return SendToServer(self._map.home.number, Recorded(job=self._job, view=self._view, number=self.number))
 
-    def _record(self, number: int) -> Record:
+    def _record(self, number: int) -> EntryRecord:
         entry, stable = self._log[number], self._stable
-        return Record(job=self._job, view=self._view, number=number, entry=entry, stable=stable)
+        return EntryRecord(job=self._job, view=self._view, number=number, entry=entry, stable=stable)
 
-    def _send_copy(self, server: int, ledger: Ledger) -> Send:
+    def _send_copy(self, server: int, ledger: Ledger) -> SendToServer:
         note = LedgerCopy(job=self._job, view=self._view, number=ledger.number, table=None)
         copy = _Copy(ledger=ledger, stable=self._stable, log=tuple(self._log.items()))
-        return Send(server, note, msgspec.msgpack.encode(copy))
+        return SendToServer(server, note, msgspec.msgpack.encode(copy))
 
     def _view_state(self) -> ViewState:
         return ViewState(job=self._job, view=self._view, number=self.number, entries=tuple(self._log.items()))

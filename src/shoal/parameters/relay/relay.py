@@ -20,7 +20,7 @@ Link = Hashable
 
 
 @dataclass(frozen=True)
-class Delivery:
+class Forwarded:
     """To be sent on a link, in order."""
 
     link: Link
@@ -45,7 +45,7 @@ class RelayHub:
         self._places: dict[Link, tuple[int, int]] = {}  # generation and worker of each link
         self._newest = 0
 
-    def join(self, link: Link, worker: int, note: RelayJoin) -> tuple[Delivery, ...]:
+    def join(self, link: Link, worker: int, note: RelayJoin) -> tuple[Forwarded, ...]:
         """It gets what has waited for it, and hears of members that are lost already."""
         number = note.generation
         if worker not in note.workers or number <= self._newest - KEPT_GENERATIONS:
@@ -63,39 +63,40 @@ class RelayHub:
         here.links[worker] = link
         self._places[link] = (number, worker)
         frames = [
-            Delivery(link, Relay(generation=number, peer=sender), data) for sender, data in here.waiting.pop(worker, ())
+            Forwarded(link, Relay(generation=number, peer=sender), data)
+            for sender, data in here.waiting.pop(worker, ())
         ]
         here.waiting_bytes = {pair: size for pair, size in here.waiting_bytes.items() if pair[1] != worker}
         losses = [
-            Delivery(link, RelayLost(generation=number, peer=peer, reason=why)) for peer, why in here.gone.items()
+            Forwarded(link, RelayLost(generation=number, peer=peer, reason=why)) for peer, why in here.gone.items()
         ]
         return (*frames, *losses)
 
-    def frame(self, link: Link, note: Relay, data: memoryview) -> tuple[Delivery, ...]:
+    def frame(self, link: Link, note: Relay, data: memoryview) -> tuple[Forwarded, ...]:
         """Bytes from a member. To one that is lost nothing goes: the sender has been told."""
         place = self._places.get(link)
         if place is None or place[0] != note.generation:
             why = "the sender has not joined that generation"
-            return (Delivery(link, RelayLost(generation=note.generation, peer=note.peer, reason=why)),)
+            return (Forwarded(link, RelayLost(generation=note.generation, peer=note.peer, reason=why)),)
         number, worker = place
         here = self._generations[number]
         if note.peer in here.links:
-            return (Delivery(here.links[note.peer], Relay(generation=number, peer=worker), data),)
+            return (Forwarded(here.links[note.peer], Relay(generation=number, peer=worker), data),)
         if note.peer in here.gone:
             return ()
         if note.peer not in here.workers or note.peer == worker:
             why = f"worker {note.peer} is not one of its peers"
-            return (Delivery(link, RelayLost(generation=number, peer=note.peer, reason=why)),)
+            return (Forwarded(link, RelayLost(generation=number, peer=note.peer, reason=why)),)
         pair = (worker, note.peer)
         size = here.waiting_bytes.get(pair, 0) + len(data)
         if size > MAX_WAITING or self.waiting_bytes + len(data) > MAX_JOB_WAITING:
             why = f"it has not joined generation {number}, and {size} bytes wait for it"
-            return (Delivery(link, RelayLost(generation=number, peer=note.peer, reason=why)),)
+            return (Forwarded(link, RelayLost(generation=number, peer=note.peer, reason=why)),)
         here.waiting_bytes[pair] = size
         here.waiting.setdefault(note.peer, []).append((worker, data))
         return ()
 
-    def lost(self, link: Link, reason: str) -> tuple[Delivery, ...]:
+    def lost(self, link: Link, reason: str) -> tuple[Forwarded, ...]:
         """A link is closed: those who have joined its generation hear it, and those who do so later."""
         place = self._places.pop(link, None)
         if place is None:
@@ -106,7 +107,7 @@ class RelayHub:
         here.gone[worker] = reason
         here.waiting.pop(worker, None)
         note = RelayLost(generation=number, peer=worker, reason=reason)
-        return tuple(Delivery(other, note) for other in here.links.values())
+        return tuple(Forwarded(other, note) for other in here.links.values())
 
     @property
     def waiting_bytes(self) -> int:
@@ -119,9 +120,9 @@ class RelayHub:
                 self._places.pop(link, None)
 
 
-def _all_lost(link: Link, worker: int, note: RelayJoin, reason: str) -> tuple[Delivery, ...]:
+def _all_lost(link: Link, worker: int, note: RelayJoin, reason: str) -> tuple[Forwarded, ...]:
     return tuple(
-        Delivery(link, RelayLost(generation=note.generation, peer=peer, reason=reason))
+        Forwarded(link, RelayLost(generation=note.generation, peer=peer, reason=reason))
         for peer in note.workers
         if peer != worker
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shoal.errors import ServerRefused
-from shoal.parameters.relay.relay import Delivery, RelayHub
+from shoal.parameters.relay.relay import Forwarded, RelayHub
 from shoal.parameters.server.space.worker_link import WorkerLink
 from shoal.wire.parameter_messages import Relay, RelayJoin
 
@@ -53,7 +53,7 @@ class RelayDesk:
                 del self._held[sender]
                 sender.connection.go_on(RELAYING)
 
-    def _deliver(self, sender: WorkerLink, deliveries: Iterable[Delivery]) -> None:
+    def _deliver(self, sender: WorkerLink, deliveries: Iterable[Forwarded]) -> None:
         for delivery in deliveries:
             receiver = delivery.link
             assert isinstance(receiver, WorkerLink), "links are the workers'"

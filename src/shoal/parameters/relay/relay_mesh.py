@@ -27,7 +27,7 @@ from shoal.transport.connection.handshake import Key
 from shoal.transport.mesh.ending import (
     ENDING_BYTES,
     FINISHED,
-    Ending,
+    StreamEnding,
     credible,
     name_the_lost,
     pack_ending,
@@ -37,7 +37,16 @@ from shoal.transport.mesh.mesh import STALL_SECONDS, Mesh
 from shoal.values import Server, ServerMap
 from shoal.wire.frames import HEADER_BYTES
 from shoal.wire.note import PARAMETER_VERSION
-from shoal.wire.parameter_messages import AnyNote, Echo, Hello, Refusal, Relay, RelayJoin, RelayLost, Welcome
+from shoal.wire.parameter_messages import (
+    AnyNote,
+    Echo,
+    Refusal,
+    Relay,
+    RelayJoin,
+    RelayLost,
+    ServerHello,
+    ServerWelcome,
+)
 
 JOINED_BYTES = 64 * 1024  # a header and payloads up to this go as one message, copied
 PIECE_BYTES = 4 * 1024 * 1024  # larger payloads are cut, so that the server passes them on while they come
@@ -64,7 +73,7 @@ class _Stream:
 
     pieces: deque[memoryview] = field(default_factory=deque)  # unread
     read: memoryview = _NOTHING  # of the piece that is being received: may hold the start of a mark, or all of it
-    ending: Ending | None = None
+    ending: StreamEnding | None = None
 
     def end(self) -> None:
         """No more comes. What came last and is unread says why."""
@@ -110,7 +119,7 @@ class RelayMesh(Mesh):
             os.close(self._wake)
             raise self._server_lost(error.strerror or str(error)) from None
         worker = config.workers[self.rank]
-        connection.send(Hello(version=PARAMETER_VERSION, job=config.job, worker=worker))
+        connection.send(ServerHello(version=PARAMETER_VERSION, job=config.job, worker=worker))
         connection.send(RelayJoin(generation=config.generation, workers=config.workers))
         return connection
 
@@ -233,7 +242,7 @@ class RelayMesh(Mesh):
     def arrived(self, connection: Connection, note: AnyNote, payload: memoryview | None) -> None:
         del connection
         self._listening.heard(time.monotonic())
-        if isinstance(note, Welcome):
+        if isinstance(note, ServerWelcome):
             self._is_welcome = True
         elif isinstance(note, Refusal):
             self._leave(self._server_lost(f"it refused: {note.reason}"))
@@ -336,7 +345,7 @@ class RelayMesh(Mesh):
         self._failure = failure
         os.eventfd_write(self._wake, 1)
         if not self._connection.unsent:
-            self._say(Ending(announced=True, blamed=blamed))
+            self._say(StreamEnding(announced=True, blamed=blamed))
         _shut(self._connection.endpoint)
 
     def _take_leave(self) -> None:
@@ -350,7 +359,7 @@ class RelayMesh(Mesh):
                 _shut(self._connection.endpoint)
             self._turn(left)
 
-    def _say(self, ending: Ending) -> None:
+    def _say(self, ending: StreamEnding) -> None:
         """Last words to all peers, as far as there is room for them."""
         for peer in self._streams:
             self._send(peer, memoryview(pack_ending(ending)))

@@ -39,17 +39,17 @@ from shoal.wire.note_frames import MAX_BODY_BYTES
 from shoal.wire.parameter_messages import (
     AnyNote,
     Echo,
+    EntryRecord,
     Fetch,
     Fetched,
-    Hello,
     LedgerCopy,
     PartialNorm,
-    Record,
     Recorded,
     Refusal,
+    ServerHello,
+    ServerWelcome,
     TotalNorm,
     ViewState,
-    Welcome,
 )
 
 LONGEST_TURN = 0.5  # seconds; beats are due as often
@@ -59,7 +59,7 @@ LONGEST_REASON = 1000  # characters
 LINKS_SHARE = 4  # a job may have one in so many of the files that this process may have open
 FEWEST_LINKS = 32
 
-Between = Record | Recorded | ViewState | LedgerCopy | Fetch | Fetched | PartialNorm | TotalNorm  # servers' notes
+Between = EntryRecord | Recorded | ViewState | LedgerCopy | Fetch | Fetched | PartialNorm | TotalNorm  # servers' notes
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class ServerConfig:
     crash_at: Callable[[str], None] = lambda _: None  # called at points where a test may want it to die
 
 
-class Server:
+class ServerLoop:
     """`run` it; `stop` ends that, from a signal handler too."""
 
     def __init__(self, config: ServerConfig) -> None:
@@ -225,11 +225,11 @@ class Server:
         elif connection is self._keeper.connection:
             self._heard_keeper(note, connection.session)
         elif isinstance(label, ServerPeer):
-            if isinstance(note, Welcome):
+            if isinstance(note, ServerWelcome):
                 self._peers.welcomed(label)
             elif isinstance(note, Between):
                 self._heard_server(label.number, note, payload)
-        elif isinstance(note, Hello):
+        elif isinstance(note, ServerHello):
             self._greet(connection, note)
         else:
             raise WireError(f"a connection begins with {type(note).__name__} instead of Hello")
@@ -252,7 +252,7 @@ class Server:
         jobs = [Key(job_purpose(space.job), space.terms.key) for space in self._spaces.values()]
         return [Key(SERVER_PURPOSE, self._token), *jobs]
 
-    def _greet(self, connection: Connection, hello: Hello) -> None:
+    def _greet(self, connection: Connection, hello: ServerHello) -> None:
         if hello.version != PARAMETER_VERSION:
             reason = (
                 f"server {self.number} speaks version {PARAMETER_VERSION}, not {hello.version}: install the same Shoal"
@@ -270,7 +270,7 @@ class Server:
             connection.send(Refusal(kind="bad-request", reason="a Hello for something else than the token is for"))
             connection.end()
 
-    def _welcome(self, connection: Connection, hello: Hello) -> None:
+    def _welcome(self, connection: Connection, hello: ServerHello) -> None:
         space = self._spaces[hello.job]
         try:
             self._check_links(space)
@@ -285,7 +285,7 @@ class Server:
         connection.pauses = True
         space.desk.links[connection] = link
         view = 0 if self._map is None else self._map.version
-        connection.send(Welcome(server=self.number, view=view, sees_arena=link.arena is not None))
+        connection.send(ServerWelcome(server=self.number, view=view, sees_arena=link.arena is not None))
 
     def _space_of(self, connection: Connection) -> Space | None:
         return next((space for space in self._spaces.values() if connection in space.desk.links), None)

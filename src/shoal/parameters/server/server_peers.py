@@ -16,7 +16,7 @@ from shoal.transport.connection.handshake import Key
 from shoal.transport.connection.name_lookup import NameLookup
 from shoal.values import Server, ServerMap
 from shoal.wire.note import PARAMETER_VERSION, Note
-from shoal.wire.parameter_messages import Hello, Welcome
+from shoal.wire.parameter_messages import ServerHello, ServerWelcome
 
 RETRY_SECONDS = 0.05
 UNREACHED_SECONDS = 15.0  # without a connection, after which the keeper is told; a busy machine may take some
@@ -78,14 +78,14 @@ class ServerPeers:
                 self._connect(peer, board)
         return min((max(0.0, peer.next_try - now) for peer in absent if peer.connection is None), default=None)
 
-    def came(self, connection: Connection, hello: Hello) -> None:
+    def came(self, connection: Connection, hello: ServerHello) -> None:
         """Another server has connected and said who it is. A newer connection of it replaces the older."""
         peer = self._peers.setdefault(hello.server, ServerPeer(hello.server))
         if peer.connection is not None:
             peer.connection.close()
         connection.label = peer
         peer.connection, peer.is_ready = connection, True
-        connection.send(Welcome(server=self._number, view=0))
+        connection.send(ServerWelcome(server=self._number, view=0))
         self._on_connected(peer.number)
 
     def welcomed(self, peer: ServerPeer) -> None:
@@ -114,5 +114,5 @@ class ServerPeers:
             return
         connection.label = peer
         peer.connection = connection
-        connection.send(Hello(version=PARAMETER_VERSION, server=self._number))
+        connection.send(ServerHello(version=PARAMETER_VERSION, server=self._number))
         board.add(connection)

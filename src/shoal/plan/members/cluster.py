@@ -14,7 +14,7 @@ from shoal import events
 from shoal.events import AnyEvent, StepsApplied
 from shoal.membership.core.core import MembershipCore
 from shoal.membership.core.decisions import Decision, EndDecided, Remembered, add_up
-from shoal.membership.core.protocol import Program
+from shoal.membership.core.protocol import JobProgram
 from shoal.plan.members.fault_schedules import Fault, FaultKind, Schedule
 from shoal.plan.members.invariants import PROGRESS, History, Violation
 from shoal.plan.members.launcher import Launcher
@@ -143,7 +143,7 @@ class Cluster:
 
     def _new_coordinator(self) -> Coordinator:
         remembered = self._parts.remember(self.ledger) if self.ledger else None
-        core = self._parts.core(self.config, now=self.time.now, remembered=remembered, program=Program(joins=True))
+        core = self._parts.core(self.config, now=self.time.now, remembered=remembered, program=JobProgram(joins=True))
         return Coordinator(self, core)
 
     # What happens to them

@@ -18,17 +18,17 @@ from shoal.membership.core.protocol import (
     Arrived,
     Close,
     Closed,
-    Discard,
+    DiscardCheckpoint,
     End,
     Input,
     Instruction,
-    Journal,
-    Note,
     Publish,
     Published,
     PublishFailed,
+    RecordEvent,
     Send,
     Tick,
+    WriteDecision,
 )
 from shoal.membership.publisher import PublishOutcome, PublishRequest
 from shoal.plan.members.invariants import History
@@ -118,16 +118,16 @@ class Coordinator:
                 for client in instruction.clients:
                     if client in self._clients:
                         self._clients[client].send(instruction.message)
-            case Journal():
+            case WriteDecision():
                 self._write_down(instruction.decision)
-            case Note():
+            case RecordEvent():
                 self._note(instruction.event)
             case Close():
                 if (end := self._clients.pop(instruction.client, None)) is not None:
                     end.close()
             case Publish():
                 self._publish(instruction.request)
-            case Discard():
+            case DiscardCheckpoint():
                 if instruction.checkpoint not in around.store.published:
                     around.store.parts.pop(instruction.checkpoint, None)
             case End():

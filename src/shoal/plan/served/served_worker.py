@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from shoal.parameters.ledger.effects import Reading
+from shoal.parameters.ledger.effects import MayRead
 from shoal.parameters.ledger.ranges import merged, without
 from shoal.plan.members.invariants import Violation
 from shoal.plan.served.mail import Mail, ServerLine
@@ -27,11 +27,11 @@ from shoal.wire.ledger_entries import (
     Assign,
     Call,
     Committed,
-    Done,
     Enrol,
     Granted,
     Lease,
     PlanLoop,
+    ProposalDone,
     Push,
     Void,
     Withdraw,
@@ -87,7 +87,7 @@ class ServedWorker(Process):
         self._known = 0  # meetings that it has heard of
         self._attended = 0
         self._holds: list[Range] = []
-        self._reading: list[Reading] | None = None  # what the awaited pull will bring
+        self._reading: list[MayRead] | None = None  # what the awaited pull will bring
         self._open_step: tuple[int, int] | None = None  # (generation, step) of a push whose outcome it does not know
         self._pace = self.time.random.choice((0.02, 0.05, 0.2))  # seconds of an update
         self._life = self._live()
@@ -170,7 +170,7 @@ class ServedWorker(Process):
         self._generation, terms = order.generation, self._around.terms
         rules: dict[str, Any] = {"workers": order.workers, "mode": terms.mode, "staleness": terms.staleness}
         self.lines.lineage.begin_anew()
-        done = yield from self._must(Done, lambda: Enrol(**self._who(), generation=order.generation, **rules))
+        done = yield from self._must(ProposalDone, lambda: Enrol(**self._who(), generation=order.generation, **rules))
         if self.origin not in (None, self.lines.lineage.origin) or done.number < self._number:
             raise LedgerLost("the servers have another ledger than this worker enrolled in before")
         self.origin = self.lines.lineage.origin
@@ -182,7 +182,7 @@ class ServedWorker(Process):
 
     def _train_alone(self) -> Steps[None]:
         loop = self._around.terms.loop
-        yield from self._must(Done, lambda: PlanLoop(**self._who(), generation=self._generation, terms=loop))
+        yield from self._must(ProposalDone, lambda: PlanLoop(**self._who(), generation=self._generation, terms=loop))
         while True:
             yield from self._perhaps_call()
             if self._known > self._attended:
@@ -236,7 +236,7 @@ class ServedWorker(Process):
         if self.time.chance(self._around.terms.calls):
             attended = self._attended
             yield from self._must(
-                Done, lambda: Call(**self._who(), generation=self._generation, reason="save", meetings=attended)
+                ProposalDone, lambda: Call(**self._who(), generation=self._generation, reason="save", meetings=attended)
             )
 
     def _attend(self, *, is_over: bool = False) -> Steps[bool]:
@@ -263,7 +263,7 @@ class ServedWorker(Process):
 
     def _read(self, *, is_bounded: bool = True) -> Steps[bool]:
         """False: a meeting was called instead."""
-        found: list[Reading] = []
+        found: list[MayRead] = []
         self._reading = found
         with self._asking():
             asked: ServerLine | None = None
@@ -274,12 +274,12 @@ class ServedWorker(Process):
                     self._pull(asked, number, found, is_bounded=is_bounded)
                 yield
         self._reading = None
-        if found[0] is Reading.MEET:
+        if found[0] is MayRead.MEET:
             self._known = max(self._known, self._attended + 1)
-        return found[0] is Reading.NOW
+        return found[0] is MayRead.NOW
 
-    def _pull(self, line: ServerLine, number: int, found: list[Reading], *, is_bounded: bool) -> None:
-        def hear(reading: Reading) -> None:
+    def _pull(self, line: ServerLine, number: int, found: list[MayRead], *, is_bounded: bool) -> None:
+        def hear(reading: MayRead) -> None:
             found.append(reading)
             self.go_on()
 
@@ -293,7 +293,7 @@ class ServedWorker(Process):
         )
         line.to_server(partial(self._around.servers[number].pull, pull))
 
-    def _wants(self, found: list[Reading], taken: GenerationOrder | None) -> bool:
+    def _wants(self, found: list[MayRead], taken: GenerationOrder | None) -> bool:
         return self._reading is found and self._order is taken
 
     def _push(self, *, is_assign: bool = False, used: tuple[Range, ...] = ()) -> Steps[AnyAnswer]:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from shoal.parameters.ledger.effects import Begun, Drop, Ended, Reading, Replace, Reply, Update
-from shoal.parameters.ledger.sequencer import Answer, Installed, Instruction, Redirect, Send, Sequencer
+from shoal.parameters.ledger.effects import Begun, Drop, LedgerEnded, MayRead, Replace, Reply, Update
+from shoal.parameters.ledger.sequencer import Installed, Instruction, Redirect, SendToServer, SendToWorker, Sequencer
 from shoal.plan.members.invariants import Violation
 from shoal.plan.served.mail import Mail, ServerLine
 from shoal.plan.world.virtual_time import Action, Process
@@ -45,7 +45,7 @@ class WaitingPull:
     at_least: int  # number of an entry that the values must contain
     meetings: int  # attended by the worker so far
     is_bounded: bool  # the pull waits for slower workers' clocks
-    answer: Callable[[Reading], None]
+    answer: Callable[[MayRead], None]
     is_wanted: Callable[[], bool]  # its worker still waits for this pull
 
 
@@ -135,7 +135,7 @@ class ServerProcess(Process):
     def connected(self, other: int) -> None:
         self._do(self.sequencer.connected(other))
 
-    def hear(self, sender: int, send: Send) -> None:
+    def hear(self, sender: int, send: SendToServer) -> None:
         self._do(self.sequencer.heard(sender, send.note, send.payload))
 
     # From workers
@@ -165,12 +165,12 @@ class ServerProcess(Process):
     def _do(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case Send():
+                case SendToServer():
                     self._send(instruction)
-                case Answer(worker, answer) if worker in self._proposers:
+                case SendToWorker(worker, answer) if worker in self._proposers:
                     line, hear = self._proposers[worker]
                     line.to_worker(partial(hear, answer))
-                case Answer():
+                case SendToWorker():
                     pass  # the worker proposed it to another server
                 case Redirect() | Reply():
                     pass  # workers hear of the map from the keeper
@@ -185,7 +185,7 @@ class ServerProcess(Process):
                     self._staged = {push: view for push, view in self._staged.items() if push not in pushes}
                 case Begun(_, view):
                     self._begin(view)
-                case Ended(number, reason):
+                case LedgerEnded(number, reason):
                     raise Violation(COMPLETE, f"entry {number} ended the ledger: {reason}")
         self._answer_defines()
         self._look_at_pulls()
@@ -197,7 +197,7 @@ class ServerProcess(Process):
             for tell in defines:
                 tell(ledger.origin)
 
-    def _send(self, send: Send) -> None:
+    def _send(self, send: SendToServer) -> None:
         target = self._around.servers[send.server]
         if isinstance(send.note, LedgerCopy):
             self._around.histories[send.payload] = dict(self.sequencer.log)
@@ -217,12 +217,12 @@ class ServerProcess(Process):
     def _look_at_pulls(self) -> None:
         ledger, waiting, self._pulls = self.sequencer.ledger, self._pulls, []
         for pull in waiting:
-            reading = Reading.WAIT
+            reading = MayRead.WAIT
             if ledger is not None and ledger.number >= pull.at_least:
-                reading = ledger.may_read(pull.worker, pull.meetings) if pull.is_bounded else Reading.NOW
-            if reading is Reading.WAIT:
+                reading = ledger.may_read(pull.worker, pull.meetings) if pull.is_bounded else MayRead.NOW
+            if reading is MayRead.WAIT:
                 self._pulls.append(pull)
                 continue
-            if reading is Reading.NOW and pull.is_bounded and pull.is_wanted():
+            if reading is MayRead.NOW and pull.is_bounded and pull.is_wanted():
                 self._around.check_read(pull.worker)
             pull.answer(reading)

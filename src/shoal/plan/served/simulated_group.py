@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from shoal.parameters.connections.purposes import KEEPER_PURPOSE
-from shoal.parameters.keeper.group_events import GroupEvent, MapMade, ServerLost
+from shoal.parameters.keeper.group_events import GroupEvent, GroupServerLost, MapMade
 from shoal.parameters.keeper.keeper_core import (
     Admit,
     Caller,
@@ -209,7 +209,7 @@ class SimulatedGroup:
             for one, other in itertools.combinations([self.servers[each.number] for each in event.map.servers], 2):
                 if not self.mail.was_made(one, other):
                     self.time.after(self.mail.delay(), partial(self.mail.connect, one, other))
-        elif isinstance(event, ServerLost):
+        elif isinstance(event, GroupServerLost):
             is_needed = len(self.members) <= max(self.replicas, 2)
             if self.replaces and (is_needed or self.time.chance(0.7)):
                 self.time.after(self.time.between(0.0, 1.0), self.add)

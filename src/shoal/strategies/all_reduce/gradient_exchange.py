@@ -31,7 +31,7 @@ from shoal.strategies.all_reduce.gradient_groups import GradientGroups, Scales
 from shoal.strategies.replica.autograd_node import accumulator
 from shoal.strategies.replica.buffers import BufferAverage
 from shoal.strategies.replica.model_walk import modules_of, parameters_of
-from shoal.strategies.replica.notes import Note, NoteBoard
+from shoal.strategies.replica.notes import NoteBoard, VoteVector
 from shoal.strategies.strategy import Iteration, waiting
 
 
@@ -52,7 +52,7 @@ class _Round:
     operation: str  # for people
     label: str
     scales: Scales
-    sent: tuple[Note, Pending] | None  # the note, if it has left; nothing else may leave before it
+    sent: tuple[VoteVector, Pending] | None  # the note, if it has left; nothing else may leave before it
 
 
 class GradientExchange:
@@ -199,7 +199,7 @@ class GradientExchange:
         queue(self._finish)
         return self._round
 
-    def _send_note(self, iteration: Iteration, group: Group, label: str) -> tuple[Note, Pending]:
+    def _send_note(self, iteration: Iteration, group: Group, label: str) -> tuple[VoteVector, Pending]:
         own_digest, iteration.digest = iteration.digest, None
         changed = self._shared.buffers.changed()
         note = self._shared.board.write(iteration.step_weight, changed, own_digest=own_digest)

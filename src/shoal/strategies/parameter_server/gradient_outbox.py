@@ -23,7 +23,7 @@ from shoal.errors import UsageError
 from shoal.parameters.client.client_push import OutgoingPush
 from shoal.strategies import texts
 from shoal.strategies.parameter_server.host_memory import in_host_memory, numbers
-from shoal.strategies.parameter_server.parameter_table import Entry
+from shoal.strategies.parameter_server.parameter_table import ServedParameter
 from shoal.strategies.replica.autograd_node import accumulator
 from shoal.strategies.strategy import Iteration
 
@@ -66,7 +66,9 @@ def _probe(gradient: torch.Tensor) -> torch.Tensor | float:
 class GradientOutbox:
     """One per worker, for all models. `open_push` begins what a step's gradients are put into."""
 
-    def __init__(self, entries: Sequence[Entry], open_push: Callable[[], OutgoingPush], noise: Noise | None) -> None:
+    def __init__(
+        self, entries: Sequence[ServedParameter], open_push: Callable[[], OutgoingPush], noise: Noise | None
+    ) -> None:
         self._entries = entries
         self._open_push = open_push
         self._noise = noise
@@ -175,7 +177,7 @@ class GradientOutbox:
         return iteration.weight / iteration.step_samples if iteration.step_samples else 0.0
 
     @torch.no_grad()
-    def _put(self, number: int, entry: Entry, gradient: torch.Tensor, *, scale: float) -> None:
+    def _put(self, number: int, entry: ServedParameter, gradient: torch.Tensor, *, scale: float) -> None:
         with self._guard:
             if self._push is None:
                 self._push, self._pushes = self._open_push(), self._pushes + 1

@@ -17,13 +17,13 @@ from torch import nn
 from shoal.errors import ExchangeFailed
 from shoal.parameters.client.client_pull import IncomingPull
 from shoal.strategies.parameter_server.host_memory import room_for
-from shoal.strategies.parameter_server.parameter_table import Entry
+from shoal.strategies.parameter_server.parameter_table import ServedParameter
 
 
 class ParameterInbox:
     def __init__(
         self,
-        entries: Sequence[Entry],
+        entries: Sequence[ServedParameter],
         models: Iterable[nn.Module],
         failed: Callable[[ExchangeFailed], None],
         *,

@@ -27,7 +27,13 @@ from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.strategies import texts
 from shoal.strategies.parameter_server.gradient_outbox import GradientOutbox, Noise
 from shoal.strategies.parameter_server.parameter_inbox import ParameterInbox
-from shoal.strategies.parameter_server.parameter_table import Entry, entries_of, local_states, step_values, table_of
+from shoal.strategies.parameter_server.parameter_table import (
+    ServedParameter,
+    entries_of,
+    local_states,
+    step_values,
+    table_of,
+)
 from shoal.strategies.parameter_server.server_leases import LedgerTerms, LedgerView, ServerLeases
 from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Commit, Iteration, Stepping, Strategy, waiting
@@ -60,7 +66,7 @@ class ParameterServer(Strategy):
         self._is_free = self.manners.is_free
         self._optimizers: list[torch.optim.Optimizer] = []
         self._clips: dict[int, float | None] = {}  # by number of the optimizer
-        self._entries: tuple[Entry, ...] = ()
+        self._entries: tuple[ServedParameter, ...] = ()
         self._served: frozenset[int] = frozenset()  # ids of the parameters in `_entries`
         self._table: TableSpec | None = None  # from the first loop on
         self._outbox: GradientOutbox | None = None  # from the first loop on

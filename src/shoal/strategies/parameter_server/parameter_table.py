@@ -24,7 +24,7 @@ KINDS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
-class Entry:
+class ServedParameter:
     """One parameter that servers hold."""
 
     name: str  # "model 1/fc.weight"
@@ -33,7 +33,9 @@ class Entry:
     group: int
 
 
-def entries_of(models: Mapping[str, nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> tuple[Entry, ...]:
+def entries_of(
+    models: Mapping[str, nn.Module], optimizers: Sequence[torch.optim.Optimizer]
+) -> tuple[ServedParameter, ...]:
     """Parameters that servers hold, in the order of the models."""
     places: dict[int, tuple[int, int]] = {}
     for number, optimizer in enumerate(optimizers):
@@ -41,15 +43,15 @@ def entries_of(models: Mapping[str, nn.Module], optimizers: Sequence[torch.optim
             for parameter in group["params"]:
                 if places.setdefault(id(parameter), (number, index)) != (number, index):
                     raise UsageError(texts.in_two_optimizers(parameter.shape))
-    found: dict[int, Entry] = {}
+    found: dict[int, ServedParameter] = {}
     for name, model in models.items():
         for entry, parameter in model.named_parameters():
             if id(parameter) in places and id(parameter) not in found and parameter.requires_grad:
-                found[id(parameter)] = Entry(f"{name}/{entry}", parameter, *places[id(parameter)])
+                found[id(parameter)] = ServedParameter(f"{name}/{entry}", parameter, *places[id(parameter)])
     return tuple(found.values())
 
 
-def table_of(entries: Sequence[Entry], optimizers: Sequence[torch.optim.Optimizer]) -> TableSpec:
+def table_of(entries: Sequence[ServedParameter], optimizers: Sequence[torch.optim.Optimizer]) -> TableSpec:
     for entry in entries:
         if entry.parameter.dtype not in KINDS:
             served = [str(kind)[6:] for kind in KINDS]
@@ -76,7 +78,7 @@ def table_of(entries: Sequence[Entry], optimizers: Sequence[torch.optim.Optimize
 
 
 def local_states(
-    entries: Sequence[Entry], optimizers: Sequence[torch.optim.Optimizer]
+    entries: Sequence[ServedParameter], optimizers: Sequence[torch.optim.Optimizer]
 ) -> dict[str, dict[str, torch.Tensor | float]]:
     """States of the script's own optimizers, in a job that is resumed or was trained without servers before.
 

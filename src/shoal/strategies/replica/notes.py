@@ -76,7 +76,7 @@ class Votes:
 
 
 @dataclass(frozen=True)
-class Note:
+class VoteVector:
     vector: torch.Tensor  # becomes the sum over all workers
     updates: int  # this worker's own
     digest: int  # of what all workers should have in common; 0 where nothing is compared
@@ -84,7 +84,7 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Reading:
+class VoteTotals:
     weight: float
     changed: tuple[bool, ...]
     digests: tuple[int, ...] = ()  # by rank
@@ -98,7 +98,9 @@ class NoteBoard:
         self.peers = peers
         self._votes = votes
 
-    def write(self, weight: float, changed: list[bool], digest: int = 0, *, own_digest: int | None = None) -> Note:
+    def write(
+        self, weight: float, changed: list[bool], digest: int = 0, *, own_digest: int | None = None
+    ) -> VoteVector:
         """`digest` should be equal everywhere; `own_digest` is told to all, so that they know whose replica differs."""
         votes, group = self._votes, self.peers.group
         wants_stop = votes.stop is not None or self.peers.stop_wish() is not None
@@ -109,9 +111,9 @@ class NoteBoard:
         if own_digest is not None:
             slots[group.rank] = float(own_digest)
         vector = [weight, float(votes.updates), float(digest), *said, *map(float, changed), *slots]
-        return Note(torch.tensor(vector, dtype=torch.float64), votes.updates, digest, len(slots))
+        return VoteVector(torch.tensor(vector, dtype=torch.float64), votes.updates, digest, len(slots))
 
-    def read(self, note: Note) -> Reading:
+    def read(self, note: VoteVector) -> VoteTotals:
         weight, updates, digests, stops, saves, busy, leaving, regroups, *flags = note.vector.tolist()
         size = self.peers.group.size
         if updates != size * note.updates:
@@ -125,7 +127,7 @@ class NoteBoard:
         self._votes.leaving_seen = max(self._votes.leaving_seen, int(leaving))
         self._votes.regroup_seen = self._votes.regroup_seen or regroups > 0
         changed = flags[: len(flags) - note.slots]
-        return Reading(
+        return VoteTotals(
             weight=weight,
             changed=tuple(flag > 0 for flag in changed),
             digests=tuple(int(slot) for slot in flags[len(changed) :]),

@@ -18,7 +18,7 @@ from shoal.strategies.peers.peers import Breakage
 from shoal.strategies.strategy import Iteration
 from shoal.training import texts
 from shoal.training.loop.leasing import Leased
-from shoal.training.loop.loop_length import LoopLength, Place
+from shoal.training.loop.loop_length import LoopLength, LoopPlace
 from shoal.training.loop.loop_meetings import CalledMeetings, LoopMeetings, MeetingsInSteps
 from shoal.training.loop.loop_plan import LoopPlan
 from shoal.training.loop.supply import Dealt, Supply
@@ -222,7 +222,7 @@ class Loop:
                     samples_per_epoch=self.plan.feed.samples,
                     first_epoch=self.plan.first_epoch,
                     steps=self.plan.steps,
-                    end=length.end(Place(self.first_step, session.step, self.cursor, session.held.gaps)),
+                    end=length.end(LoopPlace(self.first_step, session.step, self.cursor, session.held.gaps)),
                     replaced=replaced,
                 )
             )

@@ -11,7 +11,7 @@ from shoal.wire.tables import Range
 
 
 @dataclass(frozen=True)
-class Place:
+class LoopPlace:
     """Where a loop is."""
 
     first_step: int  # steps that the job had applied when the loop began
@@ -46,7 +46,7 @@ class LoopLength:
         assert steps is not None
         return min(steps, plan.steps or steps) * plan.accumulate
 
-    def end(self, place: Place) -> int | None:
+    def end(self, place: LoopPlace) -> int | None:
         """Steps that the job will have applied when the loop is over; None where that is not known."""
         feed, plan, per_epoch = self.plan.feed, self.plan, self.steps_per_epoch
         limit = None if plan.steps is None else place.first_step + plan.steps

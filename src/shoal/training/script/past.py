@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.terms import Call
+from shoal.terms import ScriptCall
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Past:
     is_resumed: bool = False  # from a checkpoint, all workers together
     points: int = 0  # meetings outside loops that running members have passed
     in_loop: bool = True  # that loop is not over
-    calls: tuple[Call, ...] = ()  # of running members, to compare this script's own with
+    calls: tuple[ScriptCall, ...] = ()  # of running members, to compare this script's own with
 
 
 class StartAgain(BaseException):

@@ -18,12 +18,12 @@ from shoal.bounds import ItemList
 from shoal.checkpoint.peer_copy import broadcast_bytes
 from shoal.errors import TermsDiffer, WireError, WorkersDisagree
 from shoal.strategies.peers.peers import Peers
-from shoal.terms import MOST_CALLS, Call, Made, combined, difference, named
+from shoal.terms import MOST_CALLS, Made, ScriptCall, combined, difference, named
 from shoal.training.script.call_results import decode_result, encode_result
 
 MOST_BYTES = 64 * 1024 * 1024  # of calls that come with a state
 ADVICE = "start it with the script and the arguments that the job was started with"
-_decoder: msgspec.msgpack.Decoder[list[Call]] = msgspec.msgpack.Decoder(ItemList[Call])
+_decoder: msgspec.msgpack.Decoder[list[ScriptCall]] = msgspec.msgpack.Decoder(ItemList[ScriptCall])
 
 
 class ScriptCalls:
@@ -33,13 +33,13 @@ class ScriptCalls:
         self.count = 0
         self.digest = b""  # of all of them
         self._peers = peers
-        self.own: list[Call] = []
-        self._job: list[Call] = []  # the others', as far as this worker knows them; empty: it is where they are
+        self.own: list[ScriptCall] = []
+        self._job: list[ScriptCall] = []  # the others', as far as this worker knows them; empty: it is where they are
         self._results: dict[int, bytes] = {}  # by index: results of the job's calls
 
     def make(self, what: str, terms: Iterable[tuple[str, object]] = ()) -> None:
         """The script makes a call. Raises TermsDiffer where the others' scripts made another one here."""
-        call = Call.of(what, terms)
+        call = ScriptCall.of(what, terms)
         self.count += 1
         self.digest = combined(self.digest, call)
         if self.count > MOST_CALLS:
@@ -82,7 +82,7 @@ class ScriptCalls:
         self._results |= {first + place: made.result for place, made in enumerate(calls) if made.result is not None}
         self._compare(first)
 
-    def learn_all(self, calls: Iterable[Call]) -> None:
+    def learn_all(self, calls: Iterable[ScriptCall]) -> None:
         """Take in all calls that the others have made; they came with the state. Raises TermsDiffer."""
         self._job = list(calls)
         self._compare(0)
@@ -133,13 +133,13 @@ def disagreement(script: ScriptCalls, peers: Peers) -> WorkersDisagree:
     return WorkersDisagree(f"{text}; start every worker with the same script and arguments")
 
 
-def encode_calls(calls: Iterable[Call]) -> torch.Tensor:
+def encode_calls(calls: Iterable[ScriptCall]) -> torch.Tensor:
     """As a tensor of bytes, which a state may hold."""
     data = zlib.compress(msgspec.msgpack.encode(list(calls)), 1)
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
-def decode_calls(data: torch.Tensor) -> list[Call]:
+def decode_calls(data: torch.Tensor) -> list[ScriptCall]:
     try:
         return _decoder.decode(zlib.decompressobj().decompress(data.numpy().tobytes(), MOST_BYTES))
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -11,7 +11,7 @@ import socket
 
 from shoal.transport.connection.endpoint import Endpoint, insists_on_tls, plain
 from shoal.transport.connection.handshake import AnyHandshake, ConnectorHandshake, Key, ListenerHandshake, Step
-from shoal.transport.connection.name_lookup import Place
+from shoal.transport.connection.name_lookup import SocketAddress
 from shoal.transport.connection.tls import TlsEndpoint
 from shoal.values import Address
 
@@ -115,7 +115,7 @@ def connect(address: Address, key: Key, timeout: float) -> Introduction:
     return met
 
 
-def begin_to_connect(place: Place) -> socket.socket:
+def begin_to_connect(place: SocketAddress) -> socket.socket:
     """A socket that does not block and can be written to once it is connected. `OSError`: it cannot even be tried."""
     connection = socket.socket(place.family, socket.SOCK_STREAM)
     try:

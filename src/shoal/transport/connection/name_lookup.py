@@ -17,17 +17,17 @@ KEPT_SECONDS = 60.0  # that an answer counts
 
 
 @dataclass(frozen=True)
-class Place:
+class SocketAddress:
     """What a socket needs to connect."""
 
     family: int
     place: tuple[object, ...]
 
 
-def find(address: Address, flags: int = 0) -> Place:
+def find(address: Address, flags: int = 0) -> SocketAddress:
     """May take long for a name. `OSError`: nobody knows it."""
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
-    return Place(found[0][0], found[0][4])
+    return SocketAddress(found[0][0], found[0][4])
 
 
 class NameLookup:
@@ -35,10 +35,10 @@ class NameLookup:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._answers: dict[Address, tuple[Place | OSError, float]] = {}  # with when it came, by time.monotonic
+        self._answers: dict[Address, tuple[SocketAddress | OSError, float]] = {}  # with when it came, by time.monotonic
         self._asked: set[Address] = set()
 
-    def find(self, address: Address) -> Place | None:
+    def find(self, address: Address) -> SocketAddress | None:
         """None: it is not known yet, so try again a little later. `OSError`: nobody knows it."""
         try:
             return find(address, socket.AI_NUMERICHOST)
@@ -51,7 +51,7 @@ class NameLookup:
             elif isinstance(answer, OSError):
                 del self._answers[address]  # the next try asks again
                 raise answer
-        return answer if isinstance(answer, Place) else None
+        return answer if isinstance(answer, SocketAddress) else None
 
     def _ask(self, address: Address) -> None:
         if address not in self._asked:
@@ -59,7 +59,7 @@ class NameLookup:
             threading.Thread(target=self._look_up, args=(address,), name="shoal-names", daemon=True).start()
 
     def _look_up(self, address: Address) -> None:
-        answer: Place | OSError
+        answer: SocketAddress | OSError
         try:
             answer = find(address)
         except OSError as error:

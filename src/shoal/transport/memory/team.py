@@ -20,7 +20,7 @@ from pathlib import Path
 from shoal.errors import Aborted, ExchangeFailed, PeerLost
 from shoal.transport.memory import cross_memory, futex, memory_order
 from shoal.transport.memory.arena import Arena, PeerArena, word_at
-from shoal.transport.mesh.ending import DIED, FINISHED, Ending, name_the_lost
+from shoal.transport.mesh.ending import DIED, FINISHED, StreamEnding, name_the_lost
 from shoal.transport.native_layout import (
     HAS_FINISHED,
     HAS_GIVEN_UP,
@@ -158,9 +158,9 @@ class Team:
         if lost is not None:
             raise _in_words(lost, endings)
 
-    def _endings(self) -> dict[int, Ending]:
+    def _endings(self) -> dict[int, StreamEnding]:
         ended = {descriptor for descriptor, _ in self._deaths.poll(0)}
-        found: dict[int, Ending] = {}
+        found: dict[int, StreamEnding] = {}
         for rank in range(self.size):
             if rank == self.rank:
                 continue
@@ -172,7 +172,7 @@ class Team:
                 if memory_order.is_weak:
                     memory_order.fence()
                 (blamed,) = struct.unpack_from("=i", self.arena(rank), BLAMED)
-                found[rank] = Ending(announced=True, blamed=blamed if 0 <= blamed < self.size else None)
+                found[rank] = StreamEnding(announced=True, blamed=blamed if 0 <= blamed < self.size else None)
             elif is_dead:
                 found[rank] = DIED
         return found
@@ -265,7 +265,7 @@ def _is_stopped(process: int) -> bool:
     return text[text.rindex(")") + 2] in "Tt"  # a program's name may hold anything
 
 
-def _in_words(lost: PeerLost, endings: dict[int, Ending]) -> PeerLost:
+def _in_words(lost: PeerLost, endings: dict[int, StreamEnding]) -> PeerLost:
     if lost.peer is not None and endings.get(lost.peer) == DIED:
         return _ended(lost.peer)
     return lost

@@ -20,7 +20,7 @@ ENDING_BYTES = _LAYOUT.size
 
 
 @dataclass(frozen=True)
-class Ending:
+class StreamEnding:
     """What is known of a stream that ended."""
 
     announced: bool  # the peer said that it leaves; False: it was cut off
@@ -30,31 +30,31 @@ class Ending:
     silent: bool = False  # its machine does not answer: perhaps not dead, only out of reach
 
 
-DIED = Ending(announced=False)
-CUT_OFF = Ending(announced=False, partial=True)
-SILENT = Ending(announced=False, partial=True, silent=True)
-FINISHED = Ending(announced=True, clean=True)
+DIED = StreamEnding(announced=False)
+CUT_OFF = StreamEnding(announced=False, partial=True)
+SILENT = StreamEnding(announced=False, partial=True, silent=True)
+FINISHED = StreamEnding(announced=True, clean=True)
 
 
-def pack_ending(ending: Ending) -> bytes:
+def pack_ending(ending: StreamEnding) -> bytes:
     return _LAYOUT.pack(_MAGIC, ending.clean, -1 if ending.blamed is None else ending.blamed)
 
 
-def unpack_ending(tail: bytes) -> Ending:
+def unpack_ending(tail: bytes) -> StreamEnding:
     """From the last bytes of a stream, as many as there are."""
     if len(tail) >= ENDING_BYTES:
         magic, clean, blamed = _LAYOUT.unpack(tail[-ENDING_BYTES:])
         if magic == _MAGIC and clean in (0, 1) and blamed >= -1:
-            return Ending(announced=True, clean=bool(clean), blamed=None if blamed < 0 else blamed)
+            return StreamEnding(announced=True, clean=bool(clean), blamed=None if blamed < 0 else blamed)
     return CUT_OFF if tail else DIED
 
 
-def credible(ending: Ending, size: int) -> Ending:
+def credible(ending: StreamEnding, size: int) -> StreamEnding:
     """What a peer said about its leaving, of a mesh of that size: whom it blames is somebody who is there."""
     return ending if ending.blamed is None or 0 <= ending.blamed < size else replace(ending, blamed=None)
 
 
-def name_the_lost(endings: Mapping[int, Ending], *, own: int, awaited: int | None) -> PeerLost | None:
+def name_the_lost(endings: Mapping[int, StreamEnding], *, own: int, awaited: int | None) -> PeerLost | None:
     """Who is to be named, given every stream that ended and the rank we need bytes from. None: nobody is missed.
 
     `own` is this rank: a peer that left because it could not reach us has merely given up, as far as we can tell.

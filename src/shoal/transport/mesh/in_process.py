@@ -10,7 +10,7 @@ import time
 from collections import deque
 
 from shoal.errors import Aborted, ExchangeFailed
-from shoal.transport.mesh.ending import FINISHED, Ending, name_the_lost
+from shoal.transport.mesh.ending import FINISHED, StreamEnding, name_the_lost
 from shoal.transport.mesh.mesh import STALL_SECONDS, Mesh
 from shoal.wire.frames import HEADER_BYTES
 
@@ -24,9 +24,9 @@ class _Hub:
         self.pieces: dict[tuple[int, int], deque[memoryview]] = {
             (source, target): deque() for source in range(size) for target in range(size) if source != target
         }
-        self.endings: dict[int, Ending] = {}
+        self.endings: dict[int, StreamEnding] = {}
 
-    def end(self, rank: int, ending: Ending) -> None:
+    def end(self, rank: int, ending: StreamEnding) -> None:
         """The first ending counts. The caller holds the lock."""
         self.endings.setdefault(rank, ending)
         for condition in self.changed:
@@ -98,7 +98,7 @@ class InProcessMesh(Mesh):
         with self._hub.lock:
             if self._failure is None:
                 self._failure = Aborted(reason)
-                self._hub.end(self.rank, Ending(announced=True, blamed=blamed))
+                self._hub.end(self.rank, StreamEnding(announced=True, blamed=blamed))
 
     def close(self) -> None:
         with self._hub.lock:
@@ -116,7 +116,7 @@ class InProcessMesh(Mesh):
         lost = name_the_lost(endings, own=self.rank, awaited=awaited)
         if lost is not None:
             self._failure = lost
-            self._hub.end(self.rank, Ending(announced=True, blamed=lost.peer))
+            self._hub.end(self.rank, StreamEnding(announced=True, blamed=lost.peer))
             raise lost
 
 

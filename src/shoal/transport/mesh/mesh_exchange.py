@@ -5,7 +5,7 @@ from __future__ import annotations
 from shoal.errors import WireError
 from shoal.transport.memory.neighbours import Exchange
 from shoal.transport.mesh.mesh import Mesh
-from shoal.wire.frames import HEADER_BYTES, FrameHeader, Kind, ReductionCode, pack, unpack
+from shoal.wire.frames import HEADER_BYTES, FrameHeader, FrameKind, ReductionCode, pack, unpack
 
 MOST_BYTES = 1 << 20  # that one rank may say
 LABEL = "introduction"
@@ -42,7 +42,7 @@ def _receive(mesh: Mesh, peer: int, generation: int, number: int) -> bytes:
 
 def _header(generation: int, number: int, size: int) -> FrameHeader:
     return FrameHeader(
-        kind=Kind.ALL_GATHER,
+        kind=FrameKind.ALL_GATHER,
         reduction=ReductionCode.NONE,
         codec=0,
         dtype=0,

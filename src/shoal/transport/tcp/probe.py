@@ -7,22 +7,22 @@ import time
 from collections.abc import Mapping
 
 from shoal.errors import Refused
-from shoal.transport.tcp.tcp_handshake import Departure, Hello
+from shoal.transport.tcp.tcp_handshake import OutgoingConnection, PeerHello
 from shoal.values import Address
 
-_PROBE = Hello(generation=0, source=0, target=0)
+_PROBE = PeerHello(generation=0, source=0, target=0)
 
 
 def reachable(addresses: Mapping[int, Address], token: str, timeout: float) -> set[int]:
     """The numbers of the workers that answer and prove their token within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     poll = select.poll()
-    waiting: dict[int, tuple[int, Departure]] = {}  # by descriptor
+    waiting: dict[int, tuple[int, OutgoingConnection]] = {}  # by descriptor
     answered: set[int] = set()
     try:
         for worker, address in addresses.items():
             try:
-                departure = Departure(address, _PROBE, token)
+                departure = OutgoingConnection(address, _PROBE, token)
             except OSError:
                 continue
             waiting[departure.endpoint.fileno()] = (worker, departure)

@@ -16,9 +16,9 @@ import time
 from shoal.errors import Aborted, PeerLost, Refused
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.introduction import Introduction
-from shoal.transport.mesh.ending import Ending, pack_ending, unpack_ending
+from shoal.transport.mesh.ending import StreamEnding, pack_ending, unpack_ending
 from shoal.transport.tcp.answering import Answers
-from shoal.transport.tcp.tcp_handshake import Departure, Hello
+from shoal.transport.tcp.tcp_handshake import OutgoingConnection, PeerHello
 from shoal.transport.tcp.tcp_listener import PeerListener
 from shoal.transport.tcp.tcp_mesh import CLOSED, Links, TcpMesh
 from shoal.values import Generation, Unreached
@@ -66,7 +66,7 @@ class _Joining:
         self._rank = rank
         self._token = token
         self._poll = select.poll()
-        self._departures: dict[int, Departure] = {}  # by descriptor
+        self._departures: dict[int, OutgoingConnection] = {}  # by descriptor
         self._ranks: dict[int, int] = {}  # descriptor of a finished connection -> rank
         self._due: dict[int, float] = {}  # lower ranks to be tried, by time.monotonic
         self._tries: dict[int, int] = {}  # failed attempts, by rank
@@ -105,7 +105,7 @@ class _Joining:
         """Close everything. Tell connected peers that this rank gives up and has not died."""
         for connection in self.connected.values():
             with contextlib.suppress(OSError):
-                connection.send(pack_ending(Ending(announced=True)))
+                connection.send(pack_ending(StreamEnding(announced=True)))
             connection.close()
         for departure in self._departures.values():
             departure.endpoint.close()
@@ -128,7 +128,7 @@ class _Joining:
 
     def _place(self, arrival: Introduction) -> None:
         """A proven connection of this generation."""
-        hello = Hello.of(arrival.handshake.purpose)
+        hello = PeerHello.of(arrival.handshake.purpose)
         is_expected = hello.target == self._rank and self._rank < hello.source < self._generation.size
         if not is_expected or self._is_cut(hello.source):
             arrival.endpoint.close()
@@ -145,9 +145,9 @@ class _Joining:
         if self._is_cut(peer):
             self._try_again(peer, "the link is cut, on purpose")
             return
-        hello = Hello(generation=self._generation.number, source=self._rank, target=peer)
+        hello = PeerHello(generation=self._generation.number, source=self._rank, target=peer)
         try:
-            departure = Departure(self._generation.members[peer].address, hello, self._token)
+            departure = OutgoingConnection(self._generation.members[peer].address, hello, self._token)
         except OSError as error:
             self._try_again(peer, error.strerror or str(error))
             return

@@ -23,7 +23,7 @@ _HELLO_MAGIC = b"SHPR"
 
 
 @dataclass(frozen=True)
-class Hello:
+class PeerHello:
     """The purpose of a connection between two peers."""
 
     generation: int  # 0: none; the connection only asks whether the peer can be reached
@@ -39,27 +39,27 @@ class Hello:
         return _HELLO.pack(_HELLO_MAGIC, self.generation, self.source, self.target)
 
     @staticmethod
-    def of(purpose: bytes) -> Hello:
+    def of(purpose: bytes) -> PeerHello:
         if len(purpose) != _HELLO.size or not purpose.startswith(_HELLO_MAGIC):
             raise WireError(f"a peer's connection is for {purpose!r} instead of a generation")
         _, generation, source, target = _HELLO.unpack(purpose)
-        return Hello(generation=generation, source=source, target=target)
+        return PeerHello(generation=generation, source=source, target=target)
 
 
 def arrival(token: str) -> ListenerHandshake:
     """The purpose of an accepted connection."""
 
     def secret_of(purpose: bytes) -> str:
-        Hello.of(purpose)
+        PeerHello.of(purpose)
         return token
 
     return ListenerHandshake(secret_of)
 
 
-class Departure:
+class OutgoingConnection:
     """A connection that is being made."""
 
-    def __init__(self, address: Address, hello: Hello, token: str) -> None:
+    def __init__(self, address: Address, hello: PeerHello, token: str) -> None:
         self.hello = hello
         self._address = address
         connection = begin_to_connect(name_lookup.find(address))

@@ -25,7 +25,7 @@ from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.introduction import Introduction
 from shoal.transport.mesh.faults import LinkFaults
 from shoal.transport.tcp import tcp_handshake
-from shoal.transport.tcp.tcp_handshake import Hello
+from shoal.transport.tcp.tcp_handshake import PeerHello
 from shoal.values import Address
 
 BACKLOG = 512  # connections that may wait to be accepted
@@ -171,7 +171,7 @@ class PeerListener:
 
     def _place(self, arrival: Introduction) -> None:
         """Answer, keep or close a proven connection. A newer one of the same peer replaces the older."""
-        hello = Hello.of(arrival.handshake.purpose)
+        hello = PeerHello.of(arrival.handshake.purpose)
         if hello.is_probe:
             arrival.welcome()
         if hello.is_probe or hello.generation < self._oldest:

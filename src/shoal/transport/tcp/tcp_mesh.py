@@ -25,7 +25,7 @@ from shoal.transport.mesh.ending import (
     ENDING_BYTES,
     FINISHED,
     SILENT,
-    Ending,
+    StreamEnding,
     credible,
     name_the_lost,
     pack_ending,
@@ -311,11 +311,11 @@ class TcpMesh(Mesh):
             os.eventfd_write(self._wake, 1)
             for stream in self._streams.values():
                 if not stream.outgoing:
-                    _say(stream, Ending(announced=True, blamed=blamed))
+                    _say(stream, StreamEnding(announced=True, blamed=blamed))
                 _shut(stream.endpoint)
 
 
-def _say(stream: Stream, ending: Ending) -> None:
+def _say(stream: Stream, ending: StreamEnding) -> None:
     try:
         stream.endpoint.send(pack_ending(ending))
     except OSError:

@@ -6,7 +6,7 @@ import errno
 
 from shoal.transport.connection.endpoint import ALL, Endpoint
 from shoal.transport.connection.sending import SendQueue
-from shoal.transport.mesh.ending import ENDING_BYTES, SILENT, Ending, unpack_ending
+from shoal.transport.mesh.ending import ENDING_BYTES, SILENT, StreamEnding, unpack_ending
 from shoal.wire.frames import HEADER_BYTES
 
 UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
@@ -21,7 +21,7 @@ class Stream:
         self.peer = peer
         self.endpoint = endpoint
         self.outgoing: SendQueue[None] = SendQueue()
-        self.ending: Ending | None = None  # set once, when the peer is seen to have closed its side
+        self.ending: StreamEnding | None = None  # set once, when the peer is seen to have closed its side
         self.read = memoryview(b"")  # bytes of the piece being received; may hold the start of a mark, or all of it
         self.mask = -1  # what poll is asked for; -1: not registered
         self.held = False  # a fault on purpose keeps its bytes from being sent
@@ -33,7 +33,7 @@ class Stream:
         except OSError:
             return b""
 
-    def peek_ending(self) -> Ending:
+    def peek_ending(self) -> StreamEnding:
         """How the peer ended, from its last, unread bytes. Only for a stream that the kernel reports as closed."""
         try:
             unread = self.endpoint.peek(ALL)

@@ -14,7 +14,7 @@ from shoal.collectives.gpu import gpu_cuts
 from shoal.collectives.gpu.ferry import Ferry
 from shoal.collectives.group import Reduction
 from shoal.errors import WorkersDisagree
-from shoal.wire.frames import Kind
+from shoal.wire.frames import FrameKind
 from support.collectives import IN_MEMORY, groups, in_threads, succeed
 from support.slow_copies import SlowCopies
 
@@ -42,8 +42,8 @@ def on_all(engines: Sequence[Engine], seed: int, call: Callable[[Ferry], None]) 
     return copies
 
 
-def operation(kind: Kind, elements: int, *, scale: float = 1.0) -> Operation:
-    reduction = Reduction.SUM if kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER) else None
+def operation(kind: FrameKind, elements: int, *, scale: float = 1.0) -> Operation:
+    reduction = Reduction.SUM if kind in (FrameKind.ALL_REDUCE, FrameKind.REDUCE_SCATTER) else None
     return Operation(kind, 7, "a test", torch.int32 if scale == 1.0 else torch.float32, elements, reduction, scale)
 
 
@@ -56,7 +56,9 @@ def numbers(count: int, seed: int) -> torch.Tensor:
 def test_all_reduce_of_several_tensors(engines: list[Engine], counts: list[int], seed: int) -> None:
     given_ = [[numbers(count, 10 * rank + place) for place, count in enumerate(counts)] for rank in range(SIZE)]
     sums = [sum(own[place] for own in given_) for place in range(SIZE)]
-    on_all(engines, seed, lambda ferry: ferry.all_reduce(operation(Kind.ALL_REDUCE, sum(counts)), given_[ferry.rank]))
+    on_all(
+        engines, seed, lambda ferry: ferry.all_reduce(operation(FrameKind.ALL_REDUCE, sum(counts)), given_[ferry.rank])
+    )
     for own in given_:
         for tensor, expected in zip(own, sums, strict=True):
             assert torch.equal(tensor, expected)
@@ -69,7 +71,7 @@ def test_reduce_scatter(engines: list[Engine], counts: list[int], seed: int, in_
     expected = [sum(own[place] for own in parts) for place in range(SIZE)]
     kept = [[part.clone() for part in own] for own in parts]
     outputs = [parts[rank][rank] if in_place else numbers(counts[rank], 99) for rank in range(SIZE)]
-    what = operation(Kind.REDUCE_SCATTER, sum(counts))
+    what = operation(FrameKind.REDUCE_SCATTER, sum(counts))
     on_all(engines, seed, lambda ferry: ferry.reduce_scatter(what, outputs[ferry.rank], parts[ferry.rank]))
     for rank in range(SIZE):
         assert torch.equal(outputs[rank], expected[rank])
@@ -82,7 +84,7 @@ def test_reduce_scatter(engines: list[Engine], counts: list[int], seed: int, in_
 def test_all_gather(engines: list[Engine], counts: list[int], seed: int) -> None:
     own = [numbers(count, rank) for rank, count in enumerate(counts)]
     outputs = [[numbers(count, 50) for count in counts] for _ in range(SIZE)]
-    what = operation(Kind.ALL_GATHER, sum(counts))
+    what = operation(FrameKind.ALL_GATHER, sum(counts))
     on_all(engines, seed, lambda ferry: ferry.all_gather(what, outputs[ferry.rank], own[ferry.rank]))
     for found in outputs:
         assert all(torch.equal(one, other) for one, other in zip(found, own, strict=True))
@@ -93,7 +95,7 @@ def test_all_gather(engines: list[Engine], counts: list[int], seed: int) -> None
 def test_all_to_all(engines: list[Engine], table: list[list[int]], seed: int) -> None:
     inputs = [[numbers(table[rank][to], 10 * rank + to) for to in range(SIZE)] for rank in range(SIZE)]
     outputs = [[numbers(table[source][rank], 77) for source in range(SIZE)] for rank in range(SIZE)]
-    what = operation(Kind.ALL_TO_ALL, 0)
+    what = operation(FrameKind.ALL_TO_ALL, 0)
     on_all(engines, seed, lambda ferry: ferry.all_to_all(what, outputs[ferry.rank], inputs[ferry.rank]))
     for rank in range(SIZE):
         for source in range(SIZE):
@@ -105,7 +107,7 @@ def test_all_to_all(engines: list[Engine], table: list[list[int]], seed: int) ->
 def test_broadcast(engines: list[Engine], count: int, source: int, seed: int) -> None:
     tensors = [numbers(count, rank) for rank in range(SIZE)]
     expected = tensors[source].clone()
-    what = operation(Kind.BROADCAST, count)
+    what = operation(FrameKind.BROADCAST, count)
     on_all(engines, seed, lambda ferry: ferry.broadcast(what, tensors[ferry.rank], source))
     assert all(torch.equal(tensor, expected) for tensor in tensors)
 
@@ -115,7 +117,7 @@ def test_each_ranks_values_count_by_its_scale(engines: list[Engine]) -> None:
     scales = [0.5, 2.0, 0.25]
 
     def reduce(ferry: Ferry) -> None:
-        ferry.all_reduce(operation(Kind.ALL_REDUCE, 100, scale=scales[ferry.rank]), [tensors[ferry.rank]])
+        ferry.all_reduce(operation(FrameKind.ALL_REDUCE, 100, scale=scales[ferry.rank]), [tensors[ferry.rank]])
 
     on_all(engines, 0, reduce)
     assert all(torch.equal(tensor, torch.full((100,), 0.5 + 4.0 + 0.75)) for tensor in tensors)
@@ -134,7 +136,7 @@ def test_copies_go_on_while_a_turn_is_reduced(engines: list[Engine]) -> None:
 
     copies = [Watching(rank) for rank in range(SIZE)]
     tensors = [numbers(300, rank) for rank in range(SIZE)]
-    what = operation(Kind.ALL_REDUCE, 300)
+    what = operation(FrameKind.ALL_REDUCE, 300)
     succeed(*(lambda r=r: Ferry(engines[r], copies[r]).all_reduce(what, [tensors[r]]) for r in range(SIZE)))
     assert all(each.seen >= 2 for each in copies)  # one on its way down and one on its way up, during a reduction
 
@@ -148,7 +150,7 @@ def test_ranks_whose_sizes_differ_find_out_before_the_first_turn(monkeypatch: py
         def reduce(rank: int) -> None:
             ferry = Ferry(made[rank]._engine, SlowCopies(rank))
             tensor = torch.ones(lengths[rank], dtype=torch.int32)
-            ferry.all_reduce(operation(Kind.ALL_REDUCE, lengths[rank]), [tensor])
+            ferry.all_reduce(operation(FrameKind.ALL_REDUCE, lengths[rank]), [tensor])
             raise AssertionError("ranks of different sizes have agreed")
 
         errors = in_threads(lambda: reduce(0), lambda: reduce(1))

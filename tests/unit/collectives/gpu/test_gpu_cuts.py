@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from shoal.collectives.gpu import gpu_cuts
-from shoal.collectives.gpu.gpu_cuts import Piece, cut_parts, cut_run, turn_elements
+from shoal.collectives.gpu.gpu_cuts import TensorPiece, cut_parts, cut_run, turn_elements
 
 counts = some.lists(some.integers(0, 40), max_size=6)
 
 
-def covered(turns: list[list[Piece]], tensor: int) -> list[int]:
+def covered(turns: list[list[TensorPiece]], tensor: int) -> list[int]:
     return [
         element
         for pieces in turns

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from shoal.collectives.mailbox.letter_ring import LINE, MOST_BYTES, RING_BYTES, Counter, Place, Reader, Writer
-from shoal.collectives.mailbox.letters import LETTER_BYTES, Kind, Letter, describe, pack, unpack_from
+from shoal.collectives.mailbox.letter_ring import LINE, MOST_BYTES, RING_BYTES, Counter, Reader, RingPlace, Writer
+from shoal.collectives.mailbox.letters import LETTER_BYTES, Letter, LetterKind, describe, pack, unpack_from
 from shoal.errors import WireError
 from shoal.transport.memory.arena import address_of
 
@@ -19,7 +19,7 @@ LENGTHS = some.one_of(some.integers(0, 200), some.integers(0, MOST_BYTES), some.
 
 def ring() -> tuple[Writer, Reader]:
     memory, words = bytearray(RING_BYTES + LINE), memoryview(bytearray(16)).cast("Q")
-    place = Place(memoryview(memory), LINE, address_of(memory) + LINE)
+    place = RingPlace(memoryview(memory), LINE, address_of(memory) + LINE)
     return Writer(place, Counter(words, 0), Counter(words, 1)), Reader(place, Counter(words, 0), Counter(words, 1))
 
 
@@ -30,7 +30,7 @@ def content(number: int, length: int) -> bytes:
 def read_one(reader: Reader) -> tuple[int, bytes]:
     letter = reader.peek(reader.written)
     assert letter is not None
-    assert letter.kind == Kind.MESSAGE
+    assert letter.kind == LetterKind.MESSAGE
     data = ctypes.string_at(reader.payload, letter.length)
     reader.advance(letter)
     return letter.number, data
@@ -49,7 +49,7 @@ def test_what_is_read_is_what_was_written(steps: list[int | None]) -> None:
                 assert read_one(reader) == expected.popleft()
             continue
         data = bytearray(content(number, length)) or bytearray(1)
-        letter = Letter(Kind.MESSAGE, 9, length, -5, number, length)
+        letter = Letter(LetterKind.MESSAGE, 9, length, -5, number, length)
         while not writer.write(letter, address_of(data)):
             assert read_one(reader) == expected.popleft()  # an empty ring always has room
         expected.append((number, content(number, length)))
@@ -60,7 +60,7 @@ def test_what_is_read_is_what_was_written(steps: list[int | None]) -> None:
 
 def test_a_ring_that_is_full_takes_nothing_and_loses_nothing() -> None:
     writer, reader = ring()
-    letter = Letter(Kind.MESSAGE)
+    letter = Letter(LetterKind.MESSAGE)
     count = 0
     while writer.write(letter._replace(number=count), 0):
         count += 1

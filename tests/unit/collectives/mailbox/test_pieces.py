@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from shoal.collectives.mailbox.delivery import Delivery, Pull
-from shoal.collectives.mailbox.letters import Kind, Letter
-from shoal.collectives.mailbox.pieces import PIECE_BYTES, SHORTEST, STAGE_BYTES, Places, Stage
+from shoal.collectives.mailbox.delivery import Delivery, OfferCopy
+from shoal.collectives.mailbox.letters import Letter, LetterKind
+from shoal.collectives.mailbox.pieces import PIECE_BYTES, SHORTEST, STAGE_BYTES, Places, SharedSlots
 from shoal.errors import PeerLost
 from shoal.transport.memory.arena import Arena
 from shoal.transport.native import native
@@ -25,7 +25,7 @@ def with_the_extension(test: Callable[..., None]) -> Callable[..., None]:
 
 
 def no_stage() -> None:
-    assert Stage.open(Places(0, 0, 0, 0, 0, 0), lambda: None) is None
+    assert SharedSlots.open(Places(0, 0, 0, 0, 0, 0), lambda: None) is None
 
 
 class Pair:
@@ -36,9 +36,9 @@ class Pair:
         self.rings = 0
         self.sender, self.receiver = self._stage(0), self._stage(1)
 
-    def _stage(self, rank: int) -> Stage:
+    def _stage(self, rank: int) -> SharedSlots:
         own, its = self.arenas[rank].address, self.arenas[1 - rank].address
-        stage = Stage.open(
+        stage = SharedSlots.open(
             Places(own + LINE, its + LINE, own + STATE, its + STATE, own + SLOTS, its + SLOTS), self._ring
         )
         assert stage is not None
@@ -47,19 +47,19 @@ class Pair:
     def _ring(self) -> None:
         self.rings += 1
 
-    def message(self, number: int, size: int) -> tuple[Delivery, Pull]:
+    def message(self, number: int, size: int) -> tuple[Delivery, OfferCopy]:
         sent = ((torch.arange(size) + number) % 251).to(torch.uint8)
         send = Delivery(None, sent, 1, 0, is_send=True)  # type: ignore[arg-type]  # nobody waits for it
         receive = Delivery(None, torch.zeros_like(sent), 0, 0, is_send=False)  # type: ignore[arg-type]  # nor for this
         send.number = number
-        return send, Pull(receive, 0, Letter(Kind.OFFER, number=number, size=size, address=send.address))
+        return send, OfferCopy(receive, 0, Letter(LetterKind.OFFER, number=number, size=size, address=send.address))
 
     def close(self) -> None:
         for arena in self.arenas:
             arena.close()
 
 
-def read_last(pull: Pull, sent: Delivery, stage: Stage) -> None:
+def read_last(pull: OfferCopy, sent: Delivery, stage: SharedSlots) -> None:
     """What a receiver does that finds nothing staged."""
     piece = pull.next_piece(4 * PIECE_BYTES, 0)
     stage.claim(pull)

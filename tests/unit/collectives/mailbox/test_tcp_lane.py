@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from shoal.collectives.mailbox import mailbox_progress
-from shoal.collectives.mailbox.letters import LETTER_BYTES, Kind, Letter, pack
+from shoal.collectives.mailbox.letters import LETTER_BYTES, Letter, LetterKind, pack
 from shoal.collectives.mailbox.mailbox import Mailbox
 from shoal.collectives.mailbox.tcp_lane import TcpLane
 from shoal.errors import PeerLost, WireError
 from shoal.transport.connection import silence
-from shoal.transport.mesh.ending import FINISHED, Ending, pack_ending
+from shoal.transport.mesh.ending import FINISHED, StreamEnding, pack_ending
 from support.mailboxes import connections_of
 
 FLOAT32 = 9
@@ -34,7 +34,7 @@ def test_a_message_that_comes_byte_by_byte_is_put_together(ends: tuple[Mailbox, 
     mailbox, peer = ends
     tensor = torch.zeros(2)
     pending = mailbox.receive(tensor, 1, tag=3)
-    for byte in pack(Letter(Kind.MESSAGE, FLOAT32, 8, 3, 0, 8)) + torch.tensor([1.0, 2.0]).numpy().tobytes():
+    for byte in pack(Letter(LetterKind.MESSAGE, FLOAT32, 8, 3, 0, 8)) + torch.tensor([1.0, 2.0]).numpy().tobytes():
         assert not pending.is_done
         peer.send(bytes([byte]))
     assert pending.wait(30.0)
@@ -46,11 +46,11 @@ def test_a_message_that_comes_byte_by_byte_is_put_together(ends: tuple[Mailbox, 
     [
         (bytes(LETTER_BYTES), "0 as its kind"),
         (b"GET / HTTP/1.1\r\nHost: somebody\r\nAccept: */*\r\n\r\n" + bytes(50), "71 as its kind"),
-        (pack(Letter(Kind.MESSAGE, FLOAT32, 1 << 40, 0, 0, 1 << 40)), "announces 1099511627776 bytes"),
-        (pack(Letter(Kind.MESSAGE, FLOAT32, 4, 0, 0, 8)), "announces 4 bytes of 8"),
-        (pack(Letter(Kind.OFFER, FLOAT32, 9, 0, 0, 8)), "announces 9 bytes of 8"),
-        (pack(Letter(Kind.DATA, FLOAT32, 4, 0, 7, 4)), "4 bytes of message 7: nobody asked"),
-        (pack(Letter(Kind.GO, number=5)), "answers message 5, which this rank has not offered"),
+        (pack(Letter(LetterKind.MESSAGE, FLOAT32, 1 << 40, 0, 0, 1 << 40)), "announces 1099511627776 bytes"),
+        (pack(Letter(LetterKind.MESSAGE, FLOAT32, 4, 0, 0, 8)), "announces 4 bytes of 8"),
+        (pack(Letter(LetterKind.OFFER, FLOAT32, 9, 0, 0, 8)), "announces 9 bytes of 8"),
+        (pack(Letter(LetterKind.DATA, FLOAT32, 4, 0, 7, 4)), "4 bytes of message 7: nobody asked"),
+        (pack(Letter(LetterKind.GO, number=5)), "answers message 5, which this rank has not offered"),
     ],
 )
 def test_what_is_no_letter_ends_the_mailbox(ends: tuple[Mailbox, socket.socket], said: bytes, text: str) -> None:
@@ -65,9 +65,9 @@ def test_what_is_no_letter_ends_the_mailbox(ends: tuple[Mailbox, socket.socket],
     ("last", "text"),
     [
         (b"", "rank 1 is gone: its connection closed without a word"),
-        (pack(Letter(Kind.MESSAGE, FLOAT32, 8, 0, 0, 8)), "rank 1 is gone: its connection closed in the middle"),
+        (pack(Letter(LetterKind.MESSAGE, FLOAT32, 8, 0, 0, 8)), "rank 1 is gone: its connection closed in the middle"),
         (pack_ending(FINISHED), "rank 1 left: it had finished"),
-        (pack_ending(Ending(announced=True)), "rank 1 left: it gave up"),
+        (pack_ending(StreamEnding(announced=True)), "rank 1 left: it gave up"),
     ],
 )
 def test_a_closed_connection_is_named_by_its_last_bytes(
@@ -85,11 +85,11 @@ def test_a_closed_connection_is_named_by_its_last_bytes(
 def test_a_connection_that_ends_in_the_middle_of_a_long_message_fails_it(ends: tuple[Mailbox, socket.socket]) -> None:
     mailbox, peer = ends
     size = 4 * 100_000
-    peer.send(pack(Letter(Kind.OFFER, FLOAT32, 0, 0, 0, size)))
+    peer.send(pack(Letter(LetterKind.OFFER, FLOAT32, 0, 0, 0, size)))
     pending = mailbox.receive(torch.zeros(100_000), 1)
     asked = peer.recv(LETTER_BYTES, socket.MSG_WAITALL)
-    assert asked == pack(Letter(Kind.GO, number=0))
-    peer.send(pack(Letter(Kind.DATA, length=size, number=0)) + bytes(1000))
+    assert asked == pack(Letter(LetterKind.GO, number=0))
+    peer.send(pack(Letter(LetterKind.DATA, length=size, number=0)) + bytes(1000))
     peer.close()
     with pytest.raises(PeerLost, match="in the middle of a transfer"):
         pending.wait()
@@ -104,7 +104,7 @@ def test_an_offer_is_answered_before_what_travels_with_it_has_come(
     values, target = torch.arange(100_000, dtype=torch.float32), torch.zeros(100_000)
     data = values.numpy().tobytes()
     ahead = 4 * 50_000
-    offer = pack(Letter(Kind.OFFER, FLOAT32, ahead, 0, 0, len(data)))
+    offer = pack(Letter(LetterKind.OFFER, FLOAT32, ahead, 0, 0, len(data)))
     if is_awaited:
         pending = mailbox.receive(target, 1)
         peer.sendall(offer)
@@ -113,10 +113,10 @@ def test_an_offer_is_answered_before_what_travels_with_it_has_come(
         assert not mailbox.receive(torch.zeros(1), 1, tag=1).wait(0.1)  # the offer has begun to arrive
         pending = mailbox.receive(target, 1)
         peer.sendall(data[1000:ahead])
-    assert peer.recv(LETTER_BYTES, socket.MSG_WAITALL) == pack(Letter(Kind.GO, number=0))
+    assert peer.recv(LETTER_BYTES, socket.MSG_WAITALL) == pack(Letter(LetterKind.GO, number=0))
     if is_awaited:
         peer.sendall(data[:ahead])
-    peer.sendall(pack(Letter(Kind.DATA, length=len(data) - ahead, number=0)) + data[ahead:])
+    peer.sendall(pack(Letter(LetterKind.DATA, length=len(data) - ahead, number=0)) + data[ahead:])
     assert pending.wait(30.0)
     assert torch.equal(target, values)
 

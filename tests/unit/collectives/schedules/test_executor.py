@@ -9,11 +9,11 @@ from shoal.codecs.identity import Identity
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import Refused, WireError
 from shoal.transport.mesh.in_process import in_process_meshes
-from shoal.wire.frames import HEADER_BYTES, FrameHeader, Kind, ReductionCode, pack
+from shoal.wire.frames import HEADER_BYTES, FrameHeader, FrameKind, ReductionCode, pack
 from support.collectives import PATIENCE
 
 OF_ANOTHER_GENERATION = FrameHeader(
-    kind=Kind.ALL_REDUCE,
+    kind=FrameKind.ALL_REDUCE,
     reduction=ReductionCode.SUM,
     codec=0,
     dtype=9,

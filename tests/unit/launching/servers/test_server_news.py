@@ -20,9 +20,9 @@ def made(version: int, *numbers: int, before: tuple[int, ...] | None = None) -> 
 
 
 def test_the_keepers_events() -> None:
-    joined = event_of(group_events.ServerJoined(server(2)), "job")
+    joined = event_of(group_events.GroupServerJoined(server(2)), "job")
     assert joined == events.ServerJoined(server=2, host="rack", process=102, address="rack:7002")
-    assert event_of(group_events.ServerLost(2, "silent"), "job") == events.ServerLost(server=2, reason="silent")
+    assert event_of(group_events.GroupServerLost(2, "silent"), "job") == events.ServerLost(server=2, reason="silent")
     left = event_of(group_events.ServerRemoved(1), "job")
     assert isinstance(left, events.ServerLeft)
     assert left.server == 1

@@ -13,7 +13,7 @@ from shoal.membership.core import briefings
 from shoal.membership.core.core import MembershipCore
 from shoal.membership.core.protocol import Arrived, Closed, Instruction, Send
 from shoal.membership.member.call_book import CallBook, teller
-from shoal.terms import MOST_CALLS, Call, Made
+from shoal.terms import MOST_CALLS, Made, ScriptCall
 from shoal.wire.messages import (
     PROTOCOL_VERSION,
     Briefing,
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def made(number: int, result: bytes | None = None) -> Made:
-    return Made(Call.of("mean", [("number", number)]), result)
+    return Made(ScriptCall.of("mean", [("number", number)]), result)
 
 
 def calls(*numbers: int, first: int = 0) -> Calls:

@@ -24,22 +24,22 @@ from shoal.membership.core.protocol import (
     Arrived,
     Close,
     Closed,
-    Discard,
+    DiscardCheckpoint,
     End,
     Input,
     Instruction,
     Interrupt,
-    Journal,
-    Note,
     Publish,
     Published,
     PublishFailed,
+    RecordEvent,
     Send,
     Tick,
+    WriteDecision,
 )
 from shoal.membership.publisher import PublishOutcome
 from shoal.membership.verdicts.ending import PUBLISHING_WAIT
-from shoal.terms import Call, Made
+from shoal.terms import Made, ScriptCall
 from shoal.values import THROUGH, Generation, TimeShares
 from shoal.wire.messages import (
     PROTOCOL_VERSION,
@@ -92,7 +92,9 @@ messages: st.SearchStrategy[ClientMessage] = st.one_of(
         is_leaving=st.sampled_from([False, False, True]),
     ),
     st.builds(Ready, generation=st.integers(0, 4), seen=st.none() | st.integers(-1, 4), is_ahead=st.booleans()),
-    st.builds(Calls, first=st.integers(-1, 4), calls=st.lists(st.just(Made(Call.of("mean"))), max_size=3).map(tuple)),
+    st.builds(
+        Calls, first=st.integers(-1, 4), calls=st.lists(st.just(Made(ScriptCall.of("mean"))), max_size=3).map(tuple)
+    ),
     st.just(Enlist()),
     st.builds(Inject, worker=small, fault=st.just("cut"), seconds=st.just(1.0)),
     st.builds(
@@ -178,9 +180,9 @@ class Checker:
                 assert to
                 assert not self.closed & set(to), instruction
                 self._message(to, message)
-            case Journal(decision):
+            case WriteDecision(decision):
                 self.decided.append(decision)
-            case Note(event, watchers):
+            case RecordEvent(event, watchers):
                 assert not self.closed & set(watchers)
                 assert not self.ended, "an event after JobEnded"
                 self.ended += isinstance(event, JobEnded)
@@ -190,7 +192,7 @@ class Checker:
             case Publish(request):
                 assert request.checkpoint not in self.published
                 self.published.append(request.checkpoint)
-            case Discard(name):
+            case DiscardCheckpoint(name):
                 assert name.startswith("step-00000001-g")
             case End():
                 assert self.ended == 1
@@ -358,7 +360,7 @@ def test_steps_that_are_heard_of_only_when_their_worker_is_out_may_have_been_red
             values={},
         )  # fmt: skip
         told = scenario.core.handle(Arrived(scenario.clients["worker-1"], Report(events=(applied,))), scenario.now)
-        return [one.event.step for one in told if isinstance(one, Note) and isinstance(one.event, StepsApplied)]
+        return [one.event.step for one in told if isinstance(one, RecordEvent) and isinstance(one.event, StepsApplied)]
 
     assert noted(1) == [1]
     assert any("worker-expelled worker=1" in line for line in scenario.run("idle 4 0"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shoal.events import CheckpointLost, CheckpointPublished
 from shoal.membership.core.audience import Audience
 from shoal.membership.core.decisions import CheckpointDecided
-from shoal.membership.core.protocol import Discard, Instruction, Journal, Note, Publish, Send
+from shoal.membership.core.protocol import DiscardCheckpoint, Instruction, Publish, RecordEvent, Send, WriteDecision
 from shoal.membership.core.publishing import MOST_OPEN, Publishing
 from shoal.membership.publisher import PublishOutcome
 from shoal.values import Address, Generation, Member
@@ -55,16 +55,16 @@ class Checker:
                     assert self.written[request.checkpoint] == set(range(WORKERS))
                     assert list(request.files) == [f"part-{rank}.safetensors" for rank in range(WORKERS)]
                     self.asked.append(request.checkpoint)
-                case Discard(name):
+                case DiscardCheckpoint(name):
                     assert self.done[name] is False, "discarded before it was said to be lost, or although published"
-                case Note(CheckpointPublished() as event):
+                case RecordEvent(CheckpointPublished() as event):
                     assert event.checkpoint in self.asked
                     assert (event.seconds, event.blocked) >= (0.5, 0.25)
                     self.end(event.checkpoint, published=True)
-                case Note(CheckpointLost() as event):
+                case RecordEvent(CheckpointLost() as event):
                     assert event.reason
                     self.end(event.checkpoint, published=False)
-                case Journal(CheckpointDecided() as decision):
+                case WriteDecision(CheckpointDecided() as decision):
                     self.decided[decision.checkpoint] = decision.is_published
                 case Send(_, CheckpointSettled() as message):
                     assert self.decided[message.checkpoint] == message.published, "told before it was written down"
@@ -139,7 +139,7 @@ def test_a_checkpoint_takes_the_longest_part_and_the_publication() -> None:
     audience.take()
     publishing.published("step-00000010-g1", PublishOutcome(size=7, removed=("step-00000001-g1",)), 103.0)
     note = audience.take()[0]
-    assert isinstance(note, Note)
+    assert isinstance(note, RecordEvent)
     assert note.event == CheckpointPublished(
         checkpoint="step-00000010-g1",
         step=10,
@@ -200,8 +200,8 @@ def test_two_parts_of_one_name_are_no_checkpoint() -> None:
         publishing.part(worker, said, generation(1), 1.0)
     out = audience.take()
     assert not any(isinstance(instruction, Publish) for instruction in out)
-    assert Discard("step-00000010-g1") in out
-    [lost] = [i.event for i in out if isinstance(i, Note) and isinstance(i.event, CheckpointLost)]
+    assert DiscardCheckpoint("step-00000010-g1") in out
+    [lost] = [i.event for i in out if isinstance(i, RecordEvent) and isinstance(i.event, CheckpointLost)]
     assert lost.worker == 1
     assert "part.safetensors" in lost.reason
 
@@ -212,6 +212,6 @@ def test_a_long_reason_is_cut() -> None:
     assert isinstance(failed, PartFailed)
     publishing.part(0, failed, generation(1), 1.0)
     note = audience.take()[0]
-    assert isinstance(note, Note)
+    assert isinstance(note, RecordEvent)
     assert isinstance(note.event, CheckpointLost)
     assert len(note.event.reason) < 100_000

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from shoal.errors import PeerLost
 from shoal.membership.member import member
 from shoal.membership.member.alignment import Taking, align
-from shoal.values import THROUGH, Address, Generation, Lost, Member, Standing, Unreached
+from shoal.values import THROUGH, Address, Generation, LostMember, Member, Standing, Unreached
 from shoal.wire.messages import Done, ExchangeBroken, Ready
 
 
-def generation(number: int, workers: list[int], carriers: tuple[int, ...], lost: tuple[Lost, ...] = ()) -> Generation:
+def generation(
+    number: int, workers: list[int], carriers: tuple[int, ...], lost: tuple[LostMember, ...] = ()
+) -> Generation:
     members = tuple(
         Member(rank=rank, worker=worker, host="h", process=worker, address=Address("127.0.0.1", 1))
         for rank, worker in enumerate(workers)
@@ -163,14 +165,14 @@ def test_all_go_back_to_the_end_of_the_loop_if_one_was_lost_in_code_behind_it() 
     """One has passed a meeting there, one has not, one is still at the end of the loop, one has just come."""
     standings = [behind(6), behind(5), AT_THE_END, NEW]
     for point in (0, 5, 6):  # it had come to the meeting that the first has passed, at most
-        found = align(standings, generation(2, [1, 2, 3, 9], (1, 2, 3), (Lost(0, 1, point),)))
+        found = align(standings, generation(2, [1, 2, 3, 9], (1, 2, 3), (LostMember(0, 1, point),)))
         assert found.missed == (0,)
         assert found.takings == (Taking.KEEP, Taking.KEEP, Taking.KEEP, Taking.PAST)
 
 
 def test_who_has_changed_its_parameters_since_cannot_bring_the_state_of_the_loop_s_end() -> None:
     changed = msgspec.structs.replace(behind(6), is_changed=True, digest=8)
-    lost = (Lost(0, 1, 5),)
+    lost = (LostMember(0, 1, 5),)
     found = align([changed, behind(5), changed], generation(2, [1, 2, 3], (1, 2, 3), lost))
     assert (found.source, found.keepers) == (1, (1,))
     assert found.takings == (Taking.LOAD, Taking.KEEP, Taking.LOAD)
@@ -179,7 +181,7 @@ def test_who_has_changed_its_parameters_since_cannot_bring_the_state_of_the_loop
 
 
 def test_nobody_goes_back_for_one_that_had_come_to_where_the_others_are() -> None:
-    for lost in (Lost(0, 1, 7), Lost(0, 1, THROUGH)):
+    for lost in (LostMember(0, 1, 7), LostMember(0, 1, THROUGH)):
         found = align([behind(6), behind(5), AT_THE_END], generation(2, [1, 2, 3], (1, 2, 3), (lost,)))
         assert found.missed == ()
         assert found.takings == (Taking.KEEP, Taking.RESULT, Taking.RESTART)
@@ -187,13 +189,13 @@ def test_nobody_goes_back_for_one_that_had_come_to_where_the_others_are() -> Non
 
 def test_losses_from_before_the_generation_that_the_source_is_of_are_settled() -> None:
     """It has heard of them on its way into that one; whoever holds an older state is not asked."""
-    lost = (Lost(0, 2, 0), Lost(1, 3, 9))
+    lost = (LostMember(0, 2, 0), LostMember(1, 3, 9))
     assert align([behind(6, held=3), behind(7, held=2)], generation(4, [2, 3], (2, 3), lost)).missed == ()
     assert align([behind(6, held=2), behind(6, held=2)], generation(4, [2, 3], (2, 3), lost)).missed == (0,)
 
 
 def test_a_loss_means_nothing_to_those_who_are_in_a_loop() -> None:
-    assert align([at(4), at(5)], generation(2, [1, 2], (1, 2), (Lost(0, 1, 0),))).missed == ()
+    assert align([at(4), at(5)], generation(2, [1, 2], (1, 2), (LostMember(0, 1, 0),))).missed == ()
 
 
 def test_one_that_is_done_waits_for_its_release_or_for_a_generation_that_needs_it() -> None:
@@ -203,7 +205,7 @@ def test_one_that_is_done_waits_for_its_release_or_for_a_generation_that_needs_i
     assert finished(way, None) is None
     way = member.regroup(1, done, behind(6))
     next(way)
-    formed = generation(2, [1], (1,), (Lost(0, 1, 5),))
+    formed = generation(2, [1], (1,), (LostMember(0, 1, 5),))
     assert way.send(formed) == member.Connect(formed)
     assert way.send(None) == member.Compare(behind(6))
     entered = finished(way, (behind(6),))

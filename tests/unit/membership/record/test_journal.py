@@ -17,7 +17,7 @@ from shoal.events import (
     StepsApplied,
     WorkerReturned,
 )
-from shoal.membership.record.journal import FILE_NAME, KEPT, METRICS_NAME, Journal
+from shoal.membership.record.journal import FILE_NAME, KEPT, METRICS_NAME, EventWriter
 from shoal.steps import MetricLine, StepRow
 from shoal.values import TimeShares
 
@@ -27,7 +27,7 @@ def record(number: int) -> Record:
 
 
 def test_lines_can_be_read_while_the_job_runs(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "run")
+    journal = EventWriter(tmp_path / "run")
     journal.write(record(1))
     journal.write(record(2))
     journal.flush()
@@ -37,7 +37,7 @@ def test_lines_can_be_read_while_the_job_runs(tmp_path: Path) -> None:
 
 
 def test_a_late_watcher_is_shown_a_bounded_number_of_events() -> None:
-    journal = Journal(None)
+    journal = EventWriter(None)
     for number in range(KEPT + 5):
         journal.write(record(number))
     assert list(journal.recent) == [record(number) for number in range(5, KEPT + 5)]
@@ -66,7 +66,7 @@ def read_metrics(folder: Path) -> list[MetricLine]:
 
 
 def test_every_step_has_a_line_of_metrics_and_events_have_few(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = EventWriter(tmp_path)
     journal.write(Record(time=0.0, event=FORMED))
     shown = [journal.write(steps(step, step / 10)) for step in range(1, 41)]
     journal.flush()
@@ -85,7 +85,7 @@ def test_every_step_has_a_line_of_metrics_and_events_have_few(tmp_path: Path) ->
 
 
 def test_the_lines_of_metrics_are_as_documented(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = EventWriter(tmp_path)
     journal.write(Record(time=0.0, event=FORMED))
     journal.write(steps(12, 1763190000.1234))
     journal.close()
@@ -95,7 +95,7 @@ def test_the_lines_of_metrics_are_as_documented(tmp_path: Path) -> None:
 
 
 def test_a_record_that_is_closed_without_an_end_holds_nothing_back(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = EventWriter(tmp_path)
     journal.write(steps(1, 0.0))
     journal.write(steps(2, 0.1))  # its generation was never noted
     journal.close()
@@ -105,13 +105,13 @@ def test_a_record_that_is_closed_without_an_end_holds_nothing_back(tmp_path: Pat
 
 @pytest.mark.parametrize("name", [FILE_NAME, METRICS_NAME])
 def test_a_job_that_is_resumed_appends_after_a_line_that_a_crash_has_torn(tmp_path: Path, name: str) -> None:
-    first = Journal(tmp_path)
+    first = EventWriter(tmp_path)
     first.write(Record(time=0.0, event=FORMED))
     first.write(steps(1, 0.0))
     first.close()
     torn = (tmp_path / name).read_bytes()[:-9]
     (tmp_path / name).write_bytes(torn)
-    second = Journal(tmp_path)
+    second = EventWriter(tmp_path)
     second.write(Record(time=1.0, event=FORMED))
     second.write(steps(2, 1.0))
     second.close()
@@ -125,7 +125,7 @@ def test_a_job_that_is_resumed_appends_after_a_line_that_a_crash_has_torn(tmp_pa
 @pytest.mark.parametrize("name", [FILE_NAME, METRICS_NAME])
 def test_a_full_disk_is_a_trouble_and_does_not_end_the_job(tmp_path: Path, name: str) -> None:
     (tmp_path / name).symlink_to("/dev/full")
-    journal = Journal(tmp_path)
+    journal = EventWriter(tmp_path)
     journal.write(Record(time=0.0, event=FORMED))
     for number in range(3):
         journal.write(record(number))
@@ -142,11 +142,11 @@ def test_a_full_disk_is_a_trouble_and_does_not_end_the_job(tmp_path: Path, name:
 
 def test_lines_of_metrics_go_on_where_a_coordinator_that_died_had_got_to(tmp_path: Path) -> None:
     """Workers that are back send their last rows again: none is written twice, and none waits for ever."""
-    first = Journal(tmp_path)
+    first = EventWriter(tmp_path)
     first.write(Record(time=0.0, event=FORMED))
     first.write(steps(2, 1.0, 1, 2))
     first.flush()
-    second = Journal(tmp_path)  # the first one was killed: nothing was closed
+    second = EventWriter(tmp_path)  # the first one was killed: nothing was closed
     assert second.last_time == 1.0
     second.write(Record(time=2.0, event=CoordinatorReturned(generation=1, reason="killed", workers=(0,))))
     second.write(Record(time=2.0, event=WorkerReturned(worker=0, generation=1)))

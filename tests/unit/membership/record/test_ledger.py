@@ -23,7 +23,7 @@ from shoal.membership.core.decisions import (
     StopDecided,
     add_up,
 )
-from shoal.membership.record.ledger import FILE_NAME, Ledger
+from shoal.membership.record.ledger import FILE_NAME, DecisionFile
 from shoal.values import Address, Generation, Member
 
 GENERATION = Generation(
@@ -46,7 +46,7 @@ EVERY: tuple[Decision, ...] = (
 
 
 def write(run_dir: Path, *decisions: Decision) -> None:
-    ledger = Ledger(run_dir)
+    ledger = DecisionFile(run_dir)
     for decision in decisions:
         ledger.add(decision)
     assert ledger.flush()
@@ -54,7 +54,7 @@ def write(run_dir: Path, *decisions: Decision) -> None:
 
 
 def read(run_dir: Path) -> Remembered:
-    ledger = Ledger(run_dir)
+    ledger = DecisionFile(run_dir)
     try:
         return ledger.read()
     finally:
@@ -70,7 +70,7 @@ def test_the_next_process_knows_every_decision(tmp_path: Path) -> None:
 
 
 def test_nothing_that_was_not_flushed_is_there(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
+    ledger = DecisionFile(tmp_path)
     ledger.add(EVERY[0])
     assert read(tmp_path) == Remembered()
     assert ledger.flush()
@@ -81,7 +81,7 @@ def test_nothing_that_was_not_flushed_is_there(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_waited_for(tmp_path: Path) -> None:
     """A full disk fails in the same way as a file that somebody else has locked."""
     write(tmp_path, NumberGiven(1))
-    ledger = Ledger(tmp_path)
+    ledger = DecisionFile(tmp_path)
     with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as other:
         other.execute("BEGIN EXCLUSIVE")
         ledger.add(CheckpointDecided(checkpoint="step-00000002-g1", is_published=False))
@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_written_is_waited_for(tmp_path: Path) -> None:
 
 def test_a_ledger_that_is_removed_is_not_begun_anew_without_what_was_in_it(tmp_path: Path) -> None:
     write(tmp_path, NumberGiven(1))
-    ledger = Ledger(tmp_path)
+    ledger = DecisionFile(tmp_path)
     assert ledger.read().highest_worker == 1
     ledger.close()
     (tmp_path / FILE_NAME).unlink()
@@ -112,7 +112,7 @@ def test_a_ledger_that_is_removed_is_not_begun_anew_without_what_was_in_it(tmp_p
 
 
 def test_without_a_run_directory_nothing_is_kept_and_nothing_waits() -> None:
-    ledger = Ledger(None)
+    ledger = DecisionFile(None)
     ledger.add(EVERY[0])
     assert ledger.flush()
     assert ledger.read() == Remembered()

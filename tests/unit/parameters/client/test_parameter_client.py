@@ -17,8 +17,8 @@ from shoal.parameters.client import client_servers
 from shoal.parameters.client.parameter_client import (
     ClientConfig,
     EnrolTerms,
+    MapAdopted,
     ParameterClient,
-    ServersChanged,
 )
 from shoal.transport.connection.sending import SendQueue
 from shoal.values import Address
@@ -178,7 +178,7 @@ def test_a_key_list_is_sent_once() -> None:
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_dead_server_costs_no_update_wherever_it_dies(victim: int, shares_memory: bool) -> None:
-    events: list[ServersChanged] = []
+    events: list[MapAdopted] = []
     with (
         stand_ins(3, 2) as servers,
         client_of(servers, shares_memory=shares_memory, on_event=events.append) as client,

@@ -16,10 +16,10 @@ from shoal.parameters.connections.purposes import KEEPER_PURPOSE, keeper_job_pur
 from shoal.parameters.keeper.group_events import (
     BlocksLost,
     GroupEvent,
+    GroupServerJoined,
+    GroupServerLost,
     MapMade,
     MoreWanted,
-    ServerJoined,
-    ServerLost,
     ServerRemoved,
     SpaceEnded,
     StopWanted,
@@ -160,7 +160,7 @@ def test_servers_hear_of_jobs_at_once_and_of_the_map_when_all_are_there() -> Non
         assert [server.number for server in news.map.servers] == [0, 1]
         assert second.opened(news) == first.opened(first.hear()) == (news.map, [SPACE])
         assert worker.hear() == GroupNews(map=news.map), "keys of jobs are for servers only"
-        assert isinstance(group.await_event(ServerJoined), ServerJoined)
+        assert isinstance(group.await_event(GroupServerJoined), GroupServerJoined)
         assert group.await_event(MapMade) == MapMade(news.map, 0.0, 0)
 
 
@@ -173,8 +173,8 @@ def test_a_server_whose_connection_closes_is_lost_and_all_are_told() -> None:
         made = worker.hear_map()
         assert made is not None
         assert (made.before, made.after) == ((0, 1), (1,))
-        event = group.await_event(ServerLost)
-        assert isinstance(event, ServerLost)
+        event = group.await_event(GroupServerLost)
+        assert isinstance(event, GroupServerLost)
         assert event.number == 0
         while made != second.hear_map():
             pass
@@ -192,8 +192,8 @@ def test_a_silent_server_is_lost_and_told_so_when_it_wakes_up() -> None:
             lively.send(ServerBeat(figures=ServerFigures()))
             with suppress(TimeoutError):
                 made = lively.hear_map()
-        lost = group.await_event(ServerLost)
-        assert isinstance(lost, ServerLost)
+        lost = group.await_event(GroupServerLost)
+        assert isinstance(lost, GroupServerLost)
         assert lost.number == 0
         assert "nothing was heard" in lost.reason
         while not isinstance(refusal := silent.hear(), Refusal):
@@ -204,8 +204,8 @@ def test_a_silent_server_is_lost_and_told_so_when_it_wakes_up() -> None:
             with suppress(TimeoutError):
                 lively.hear()
         lively.close()
-        last = group.await_event(ServerLost)
-        assert isinstance(last, ServerLost)
+        last = group.await_event(GroupServerLost)
+        assert isinstance(last, GroupServerLost)
         assert "closed" in last.reason
 
 
@@ -215,7 +215,7 @@ def test_the_launcher_may_say_that_a_server_is_gone_and_its_number_is_not_used_a
         assert server.hear_map() is not None
         group.keeper.lose(0, "its process ended")
         assert "its process ended" in server.hear_refusal().reason
-        assert group.await_event(ServerLost) == ServerLost(0, "its process ended")
+        assert group.await_event(GroupServerLost) == GroupServerLost(0, "its process ended")
         assert "number 0 was used before" in group.server(0).hear_refusal().reason
         assert (made := group.server(1).hear_map()) is not None
         assert made.is_settled

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import Refused, UsageError
 from shoal.parameters import texts
-from shoal.parameters.keeper.group_events import GroupEvent, MapMade, ServerJoined, ServerLost, ServerRemoved
+from shoal.parameters.keeper.group_events import GroupEvent, GroupServerJoined, GroupServerLost, MapMade, ServerRemoved
 from shoal.parameters.keeper.server_group import KEPT_DEPARTURES, GroupSettings, ServerGroup
 from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.values import ServerMap
@@ -42,11 +42,11 @@ def fill(group: ServerGroup, now: float = 0.0, size: int = 0) -> list[GroupEvent
 
 def test_the_first_map_waits_for_all_servers_and_is_settled() -> None:
     group = ServerGroup(GroupSettings(3, 2))
-    assert group.join(server(2), 0.0) == [ServerJoined(server(2))]
+    assert group.join(server(2), 0.0) == [GroupServerJoined(server(2))]
     group.join(server(0), 1.0)
     assert group.map is None
     joined, made = group.join(server(1), 2.0)
-    assert joined == ServerJoined(server(1))
+    assert joined == GroupServerJoined(server(1))
     assert made == MapMade(present(group), seconds=0.0, size=0)
     assert present(group).is_settled
     assert (numbers(present(group)), present(group).version, present(group).replicas) == ((0, 1, 2), 1, 2)
@@ -56,7 +56,7 @@ def test_the_first_map_waits_for_all_servers_and_is_settled() -> None:
 def test_after_a_death_the_living_make_the_next_placement_and_the_map_settles_when_all_are_filled() -> None:
     group = complete_group(3, replicas=2)
     lost, made = group.lose(1, "it closed the connection", 10.0)
-    assert lost == ServerLost(1, "it closed the connection")
+    assert lost == GroupServerLost(1, "it closed the connection")
     assert isinstance(made, MapMade)
     assert (made.map.before, made.map.after, numbers(made.map)) == ((0, 1, 2), (0, 2), (0, 2))
     assert "server 1 was lost: it closed the connection" in made.map.reason
@@ -143,7 +143,7 @@ def test_when_all_died_the_next_one_starts_afresh() -> None:
     group = complete_group(2)
     group.lose(0, "died", 1.0)
     last = present(group)
-    assert group.lose(1, "died", 2.0) == [ServerLost(1, "died")]
+    assert group.lose(1, "died", 2.0) == [GroupServerLost(1, "died")]
     assert group.map == last, "there is nobody to be told of"
     group.join(server(2), 3.0)
     assert present(group).is_settled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shoal.parameters.ledger.effects import Begun, Drop, Effect, Reading, Replace, Reply, Update
+from shoal.parameters.ledger.effects import Begun, Drop, Effect, MayRead, Replace, Reply, Update
 from shoal.parameters.ledger.ledger import Ledger
 from shoal.wire.ledger_entries import (
     AnyAnswer,
@@ -14,11 +14,11 @@ from shoal.wire.ledger_entries import (
     Begin,
     Call,
     Committed,
-    Done,
     Enrol,
     Granted,
     Lease,
     PlanLoop,
+    ProposalDone,
     Push,
     Told,
     Void,
@@ -163,7 +163,7 @@ def test_members_must_say_the_same_terms() -> None:
     job.add(Enrol(worker=1, request=9, generation=1, workers=(0, 1), mode="synchronous"))
     assert isinstance(job.ledger.answer_to(1, 9), Void)
     job.plan(samples=100)
-    assert isinstance(job.plan(samples=100, worker=1), Done)
+    assert isinstance(job.plan(samples=100, worker=1), ProposalDone)
     assert isinstance(job.plan(samples=90, worker=1), Void)
     assert isinstance(job.plan(update=0, loop=2), Void), "no such loop"
 
@@ -188,7 +188,7 @@ def test_first_values_are_assigned_and_stand_for_so_many_updates() -> None:
     assert job.of(Replace) == [Replace(job.ledger.number, PushId(0, 30), 70)]
     assert job.ledger.has_values
     answer = job.ledger.answer_to(0, 30)
-    assert isinstance(answer, Done)
+    assert isinstance(answer, ProposalDone)
     assert answer.updates == 70
 
 
@@ -326,7 +326,7 @@ def test_a_lease_of_a_past_loop_hears_that_it_is_over_and_of_one_to_come_is_void
     assert isinstance(past, Granted)
     assert past.is_over
     assert isinstance(job.lease(1, loop=3), Void)
-    assert isinstance(job.plan(samples=10, loop=1), Done), "a worker that comes late plans what is past"
+    assert isinstance(job.plan(samples=10, loop=1), ProposalDone), "a worker that comes late plans what is past"
     assert job.ledger.leases is not None
     assert job.ledger.leases.terms.loop == 2
 
@@ -338,14 +338,14 @@ def test_a_call_releases_who_waits_and_one_meeting_serves_all_that_call_meanwhil
     job.lease(1)
     assert job.lease(2) is None
     job.push(0, used=(Range(0, 0, 10),))
-    assert job.ledger.may_read(0, meetings=0) is Reading.WAIT
-    assert job.ledger.may_read(1, meetings=0) is Reading.NOW
+    assert job.ledger.may_read(0, meetings=0) is MayRead.WAIT
+    assert job.ledger.may_read(1, meetings=0) is MayRead.NOW
     job.add(Call(worker=0, request=10, generation=1, reason="save"))
     released = job.answer(2)
     assert isinstance(released, Granted)
     assert (released.lease, released.is_over, released.meetings, released.calling) == (None, False, 1, "save")
-    assert job.ledger.may_read(0, meetings=0) is Reading.MEET
-    assert job.ledger.may_read(0, meetings=1) is Reading.WAIT, "it comes from the meeting"
+    assert job.ledger.may_read(0, meetings=0) is MayRead.MEET
+    assert job.ledger.may_read(0, meetings=1) is MayRead.WAIT, "it comes from the meeting"
     job.add(Call(worker=1, request=10, generation=1, reason="stop"))
     assert job.ledger.meetings == 1
     assert job.lease(2, meetings=1) is None
@@ -360,7 +360,7 @@ def test_who_enrols_has_attended_what_was_called_before_its_generation_and_no_mo
     job.add(Call(worker=0, request=12, generation=2, reason="stop", meetings=1))
     job.add(Enrol(worker=1, request=11, generation=2, workers=(0, 1), mode="asynchronous"))
     answer = job.ledger.answer_to(1, 11)
-    assert isinstance(answer, Done)
+    assert isinstance(answer, ProposalDone)
     assert answer.meetings == 1
     assert job.ledger.meetings == 2
 

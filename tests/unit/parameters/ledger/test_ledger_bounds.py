@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from shoal.errors import WireError
-from shoal.parameters.ledger.effects import Ended, Reply
+from shoal.parameters.ledger.effects import LedgerEnded, Reply
 from shoal.parameters.ledger.ledger import Ledger
 from shoal.parameters.ledger.proposals import MOST_PIECES, objection
 from shoal.wire.ledger_entries import (
@@ -26,7 +26,7 @@ from shoal.wire.ledger_entries import (
     Void,
 )
 from shoal.wire.note_frames import HEAD_BYTES, decode_body, encode_note
-from shoal.wire.parameter_messages import Answered, Propose, Record
+from shoal.wire.parameter_messages import Answered, EntryRecord, Propose
 from shoal.wire.tables import LoopTerms, PushId, PushTerms, Range
 from support.random_messages import RandomValues
 
@@ -77,7 +77,7 @@ def test_numbers_beyond_bounds_never_get_to_a_ledger(name: str, value: int) -> N
     usual = {"loop": 1, "first_epoch": 0, "epochs": 1, "samples": 10, "update": 1}
     terms = LoopTerms(**{**usual, name: value})
     plan = PlanLoop(worker=0, request=1, generation=1, terms=terms)
-    for note in (Propose(view=1, entry=plan), Record(job="job", view=1, number=1, entry=plan, stable=0)):
+    for note in (Propose(view=1, entry=plan), EntryRecord(job="job", view=1, number=1, entry=plan, stable=0)):
         with pytest.raises(WireError, match=name):
             decode_body(encode_note(note)[HEAD_BYTES:])
 
@@ -174,7 +174,7 @@ def test_an_entry_that_raises_ends_the_ledger_alike_everywhere(monkeypatch: pyte
     one, other = begun(), begun()
     call = Call(worker=0, request=2, generation=1, reason="")
     effects = one.apply(3, call)
-    assert effects == other.apply(3, call) == [Ended(3, one.ended)]
+    assert effects == other.apply(3, call) == [LedgerEnded(3, one.ended)]
     assert "entry 3 of its ledger, Call of worker 0, cannot be applied: OverflowError: int too big" in one.ended
     assert one == other == msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=Ledger)
     assert one.apply(4, Ask(worker=0, request=3)) == [], "nothing is decided any more"

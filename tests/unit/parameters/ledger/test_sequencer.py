@@ -5,10 +5,18 @@ from __future__ import annotations
 import pytest
 
 from shoal.parameters.ledger.effects import Begun
-from shoal.parameters.ledger.sequencer import NONE, Answer, Installed, Instruction, Redirect, Send, Sequencer
+from shoal.parameters.ledger.sequencer import (
+    NONE,
+    Installed,
+    Instruction,
+    Redirect,
+    SendToServer,
+    SendToWorker,
+    Sequencer,
+)
 from shoal.values import Address, Server, ServerMap
-from shoal.wire.ledger_entries import Begin, Done, Enrol
-from shoal.wire.parameter_messages import LedgerCopy, Record, Recorded, ViewState
+from shoal.wire.ledger_entries import Begin, Enrol, ProposalDone
+from shoal.wire.parameter_messages import EntryRecord, LedgerCopy, Recorded, ViewState
 
 
 def server_map(version: int, *numbers: int, replicas: int = 2, after: tuple[int, ...] = ()) -> ServerMap:
@@ -26,8 +34,8 @@ class Servers:
     def __init__(self, *numbers: int, replicas: int = 2) -> None:
         self.all = {number: Sequencer("job", number) for number in numbers}
         self.cut: set[int] = set()
-        self.answers: list[Answer] = []
-        self.sent: list[tuple[int, Send]] = []
+        self.answers: list[SendToWorker] = []
+        self.sent: list[tuple[int, SendToServer]] = []
         self.rest: list[tuple[int, Instruction]] = []
         self.publish(server_map(1, *numbers, replicas=replicas))
 
@@ -38,11 +46,11 @@ class Servers:
 
     def do(self, number: int, instructions: list[Instruction]) -> None:
         for each in instructions:
-            if isinstance(each, Send):
+            if isinstance(each, SendToServer):
                 self.sent.append((number, each))
                 if not self.cut & {number, each.server}:
                     self.do(each.server, self.all[each.server].heard(number, each.note, each.payload))
-            elif isinstance(each, Answer):
+            elif isinstance(each, SendToWorker):
                 self.answers.append(each)
             else:
                 self.rest.append((number, each))
@@ -75,14 +83,14 @@ def test_a_worker_hears_nothing_before_as_many_servers_have_the_entry_as_replica
     for server in (1, 2):
         out = home.heard(server, ViewState(job="job", view=1, number=NONE, entries=()))
     assert home.is_begun
-    copies = [each for each in out if isinstance(each, Send) and isinstance(each.note, LedgerCopy)]
+    copies = [each for each in out if isinstance(each, SendToServer) and isinstance(each.note, LedgerCopy)]
     assert {each.server for each in copies} == {1, 2}
     out = home.proposed(enrol(1), 1)
-    assert not [each for each in out if isinstance(each, Answer)]
+    assert not [each for each in out if isinstance(each, SendToWorker)]
     assert not home.heard(1, Recorded(job="job", view=1, number=2)), "two others must have it"
     (answer,) = home.heard(2, Recorded(job="job", view=1, number=2))
-    assert isinstance(answer, Answer)
-    assert isinstance(answer.answer, Done)
+    assert isinstance(answer, SendToWorker)
+    assert isinstance(answer.answer, ProposalDone)
     (again,) = home.proposed(enrol(1), 1)
     assert again == answer, "who asks again gets the same answer"
     assert home.number == 2
@@ -181,10 +189,10 @@ def test_messages_of_newer_views_wait_for_the_map_and_those_of_older_ones_are_dr
     assert servers.numbers[0] == 1
     servers.do(0, servers.all[0].new_map(server_map(2, 0, 1, 2)))
     assert servers.numbers == {0: 2, 1: 2, 2: 2}
-    stale = Record(job="job", view=1, number=3, entry=Begin(view=9), stable=0)
+    stale = EntryRecord(job="job", view=1, number=3, entry=Begin(view=9), stable=0)
     assert servers.all[1].heard(0, stale) == []
     assert servers.numbers[1] == 2
-    stranger = Record(job="job", view=2, number=3, entry=Begin(view=9), stable=0)
+    stranger = EntryRecord(job="job", view=2, number=3, entry=Begin(view=9), stable=0)
     assert servers.all[1].heard(2, stranger) == [], "only home records"
 
 
@@ -202,7 +210,7 @@ def test_proposals_wait_for_the_view_and_go_to_home_alone() -> None:
     home.new_map(server_map(1, 0, 1))
     out = home.heard(1, ViewState(job="job", view=1, number=NONE, entries=()))
     assert home.number == 2, "the view has begun, and what was proposed is entered"
-    assert any(isinstance(each, Send) for each in out)
+    assert any(isinstance(each, SendToServer) for each in out)
     servers = Servers(0, 1)
     servers.propose(1, 1)
     assert (1, Redirect(0, 1)) in servers.rest
@@ -242,7 +250,7 @@ def test_servers_that_are_leaving_do_not_vouch_for_an_entry(after: tuple[int, ..
     leaving = [server for server in (1, 2, 3) if server not in after]
     assert [home.heard(server, recorded) for server in leaving] == [[] for _ in leaving]
     heard = [each for server in sorted(enough) for each in home.heard(server, recorded)]
-    assert [type(each) for each in heard] == [Answer]
+    assert [type(each) for each in heard] == [SendToWorker]
 
 
 def test_a_new_server_whose_copy_was_lost_begins_the_view_with_the_next() -> None:

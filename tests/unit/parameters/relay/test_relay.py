@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.parameters.relay.relay import KEPT_GENERATIONS, MAX_WAITING, Delivery, RelayHub
+from shoal.parameters.relay.relay import KEPT_GENERATIONS, MAX_WAITING, Forwarded, RelayHub
 from shoal.wire.parameter_messages import Relay, RelayJoin, RelayLost
 
 WORKERS = (3, 5, 8)
@@ -19,7 +19,7 @@ def sent(data: bytes) -> memoryview:
     return memoryview(data)
 
 
-def lost(deliveries: tuple[Delivery, ...]) -> list[tuple[object, int]]:
+def lost(deliveries: tuple[Forwarded, ...]) -> list[tuple[object, int]]:
     return [(each.link, each.note.peer) for each in deliveries if isinstance(each.note, RelayLost)]
 
 
@@ -38,7 +38,7 @@ def test_whenever_the_receiver_joins_it_gets_each_senders_bytes_in_order(
     hub = RelayHub()
     for worker in (3, 5):
         hub.join(worker, worker, joining())
-    got: list[Delivery] = []
+    got: list[Forwarded] = []
     for number, (sender, data) in enumerate(frames):
         if number == when:
             got += hub.join(8, 8, joining())

@@ -18,7 +18,7 @@ from shoal.parameters.client.client_servers import Sent
 from shoal.strategies.peers import cluster_peers, reaching
 from shoal.strategies.peers.cluster_peers import ClusterPeers
 from shoal.strategies.peers.peers import Briefed, JobOver
-from shoal.terms import Call, Made
+from shoal.terms import Made, ScriptCall
 from shoal.values import Generation, Member, Unreached
 from shoal.wire.messages import Beat, Briefing, Ended, ExchangeBroken, Expelled, Formed, Inject, Ready, Unanswered
 from support.collectives import in_threads, succeed
@@ -245,7 +245,7 @@ def test_a_worker_that_was_left_out_says_whom_it_cannot_reach_and_again_when_it_
     waiting.join(PATIENCE)
 
 
-CALLS = (Made(Call.of("model")),)
+CALLS = (Made(ScriptCall.of("model")),)
 
 
 def test_a_newcomer_that_was_put_out_has_still_to_compare(cluster: Cluster) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from shoal.data.dealing import Dealing, deal, whole_batches
 from shoal.data.feed import Batch, Feed
-from shoal.training.loop.loop_length import LoopLength, Place
+from shoal.training.loop.loop_length import LoopLength, LoopPlace
 from shoal.training.loop.loop_plan import LoopPlan
 from shoal.values import Cursor
 from shoal.wire.tables import Range
@@ -67,29 +67,29 @@ def test_the_end_is_where_dealing_out_what_is_left_comes_to(
         kept = whole_batches(dealt, samples - start) if drop_last else samples - start
         expected += steps_of(dealt, start, start + kept)
     length = LoopLength(plan(Samples(samples, drop_last=drop_last), accumulate=accumulate), dealt)
-    assert length.end(Place(2, 7, Cursor(epoch, position), tuple(left))) == expected
+    assert length.end(LoopPlace(2, 7, Cursor(epoch, position), tuple(left))) == expected
 
 
 def test_a_resumed_loop_whose_workers_ran_free_counts_what_they_had_left_open() -> None:
     """303 updates in all: 84 are applied, three of the positions before the cursor are open."""
     length = LoopLength(plan(Samples(404)), dealing())
     open_ones = (Range(0, 40, 44), Range(0, 60, 68))
-    assert length.end(Place(0, 84, Cursor(0, 348), open_ones)) == 303
+    assert length.end(LoopPlace(0, 84, Cursor(0, 348), open_ones)) == 303
 
 
 def test_a_limit_of_steps_ends_it_first() -> None:
     length = LoopLength(plan(Samples(400), steps=50), dealing())
-    assert length.end(Place(10, 12, Cursor(), (Range(0, 0, 4),))) == 60
+    assert length.end(LoopPlace(10, 12, Cursor(), (Range(0, 0, 4),))) == 60
     assert length.batches() == 50
 
 
 def test_a_stream_ends_nobody_knows_when() -> None:
     length = LoopLength(plan(Samples(None)), dealing())
-    assert (length.end(Place(0, 0, Cursor())), length.epochs, length.steps_per_epoch) == (None, 3, None)
+    assert (length.end(LoopPlace(0, 0, Cursor())), length.epochs, length.steps_per_epoch) == (None, 3, None)
     with pytest.raises(TypeError, match="limit the loop with steps="):
         length.batches()
     limited = LoopLength(LoopPlan(Samples(None), 0, 1, None, 2, steps=9), dealing())
-    assert (limited.end(Place(1, 1, Cursor())), limited.batches(), limited.epochs) == (10, 18, 1)
+    assert (limited.end(LoopPlace(1, 1, Cursor())), limited.batches(), limited.epochs) == (10, 18, 1)
 
 
 def test_epochs_that_a_limit_of_steps_comes_to() -> None:

@@ -9,13 +9,13 @@ import time
 import pytest
 
 from shoal.transport.connection import name_lookup
-from shoal.transport.connection.name_lookup import NameLookup, Place
+from shoal.transport.connection.name_lookup import NameLookup, SocketAddress
 from shoal.values import Address
 
 PATIENCE = 20.0
 
 
-def await_answer(names: NameLookup, address: Address) -> Place:
+def await_answer(names: NameLookup, address: Address) -> SocketAddress:
     limit = time.monotonic() + PATIENCE
     while (found := names.find(address)) is None:
         assert time.monotonic() < limit
@@ -24,7 +24,7 @@ def await_answer(names: NameLookup, address: Address) -> Place:
 
 
 def test_numbers_are_known_at_once() -> None:
-    assert NameLookup().find(Address("127.0.0.1", 7)) == Place(socket.AF_INET, ("127.0.0.1", 7))
+    assert NameLookup().find(Address("127.0.0.1", 7)) == SocketAddress(socket.AF_INET, ("127.0.0.1", 7))
     found = NameLookup().find(Address("::1", 7))
     assert found is not None and found.family == socket.AF_INET6
 
@@ -32,7 +32,7 @@ def test_numbers_are_known_at_once() -> None:
 def test_a_name_is_known_a_little_later(monkeypatch: pytest.MonkeyPatch) -> None:
     may_answer, find = threading.Event(), name_lookup.find
 
-    def slow(address: Address, flags: int = 0) -> Place:
+    def slow(address: Address, flags: int = 0) -> SocketAddress:
         if not flags:
             may_answer.wait(PATIENCE)
         return find(address, flags)
@@ -46,7 +46,7 @@ def test_a_name_is_known_a_little_later(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_name_that_nobody_knows_is_an_error_and_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(address: Address, flags: int = 0) -> Place:
+    def unknown(address: Address, flags: int = 0) -> SocketAddress:
         raise socket.gaierror(socket.EAI_NONAME, f"{address.host} is not known")
 
     names, address = NameLookup(), Address("localhost", 7)

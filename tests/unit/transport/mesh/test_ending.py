@@ -11,7 +11,7 @@ from shoal.transport.mesh.ending import (
     ENDING_BYTES,
     FINISHED,
     SILENT,
-    Ending,
+    StreamEnding,
     credible,
     name_the_lost,
     pack_ending,
@@ -19,16 +19,16 @@ from shoal.transport.mesh.ending import (
 )
 from shoal.wire.frames import HEADER_BYTES, MAGIC
 
-GAVE_UP = Ending(announced=True)
+GAVE_UP = StreamEnding(announced=True)
 
 
-def blames(rank: int) -> Ending:
-    return Ending(announced=True, blamed=rank)
+def blames(rank: int) -> StreamEnding:
+    return StreamEnding(announced=True, blamed=rank)
 
 
 @given(some.binary(max_size=50), some.booleans(), some.none() | some.integers(0, 10_000))
 def test_an_ending_is_read_from_the_end_of_whatever_came_before(before: bytes, clean: bool, blamed: int | None) -> None:
-    ending = Ending(announced=True, clean=clean, blamed=blamed)
+    ending = StreamEnding(announced=True, clean=clean, blamed=blamed)
     assert unpack_ending(before + pack_ending(ending)) == ending
 
 
@@ -86,5 +86,5 @@ def test_a_machine_that_does_not_answer_is_said_to_be_out_of_reach_not_dead() ->
 @given(some.integers(4, 2**31 - 1))
 def test_a_rank_that_is_not_there_is_not_blamed(blamed: int) -> None:
     said = blames(blamed)
-    assert credible(said, 4) == Ending(announced=True)
+    assert credible(said, 4) == StreamEnding(announced=True)
     assert credible(said, blamed + 1) == said

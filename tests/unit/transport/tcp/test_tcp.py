@@ -18,7 +18,7 @@ from shoal.transport.connection import strangers
 from shoal.transport.connection.handshake import OPENING_BYTES, ConnectorHandshake, Key
 from shoal.transport.connection.strangers import MOST
 from shoal.transport.tcp.tcp import PeerListener, TcpMesh, connect_mesh
-from shoal.transport.tcp.tcp_handshake import Hello
+from shoal.transport.tcp.tcp_handshake import PeerHello
 from shoal.values import Address, Unreached
 from support.collectives import PATIENCE, TOKEN, generation_of, in_threads, succeed
 from support.flood import flood
@@ -80,7 +80,7 @@ def test_strangers_garbage_and_silence_neither_get_in_nor_delay(workers: Workers
     silent, hung_up, garbage, forged = (workers.knock(0) for _ in range(4))
     hung_up.close()
     garbage.sendall(b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n" + b"x" * 200)
-    hello = Hello(generation=1, source=1, target=0)
+    hello = PeerHello(generation=1, source=1, target=0)
     forger = ConnectorHandshake(Key(hello.purpose, "another token"))
     forger.open(insists=False)
     forged.sendall(forger.take(forged.recv(OPENING_BYTES, socket.MSG_WAITALL)).send)

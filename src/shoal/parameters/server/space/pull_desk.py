@@ -15,7 +15,7 @@ import msgspec
 from shoal.codecs.codec import Leg
 from shoal.errors import ServerRefused
 from shoal.parameters.blocks.block_codec import EncodedBlocks
-from shoal.parameters.ledger.effects import Reading
+from shoal.parameters.ledger.effects import MayRead
 from shoal.parameters.server.space.job_state import JobState
 from shoal.parameters.server.space.worker_link import WorkerLink, refuse, send_elsewhere
 from shoal.parameters.server.updates.holding import Holding
@@ -105,7 +105,7 @@ class PullDesk:
         if note.view != holding.view:
             send_elsewhere(link, note.request, state)
             return True
-        if not waiting.is_due and self._look_at_clocks(waiting) is Reading.MEET:
+        if not waiting.is_due and self._look_at_clocks(waiting) is MayRead.MEET:
             assert state.sequencer.ledger is not None, "it has clocks"
             meetings, calling = state.sequencer.ledger.meetings, state.sequencer.ledger.calling
             link.connection.send(Held(request=note.request, meetings=meetings, calling=calling))
@@ -135,15 +135,15 @@ class PullDesk:
             return True
         return unsent > 0 and sum(other.connection.unsent for other in self._counts) > JOB_OUTPUT_BYTES
 
-    def _look_at_clocks(self, waiting: _Waiting) -> Reading:
+    def _look_at_clocks(self, waiting: _Waiting) -> MayRead:
         ledger, note = self._state.sequencer.ledger, waiting.note
         if not note.is_bounded or ledger is None or ledger.staleness is None:
             waiting.is_due = True
-            return Reading.NOW
+            return MayRead.NOW
         if ledger.number < note.at_least:
-            return Reading.WAIT  # the worker's own clock is not up to date here
+            return MayRead.WAIT  # the worker's own clock is not up to date here
         reading = ledger.may_read(waiting.link.worker, note.meetings)
-        if reading is Reading.NOW:
+        if reading is MayRead.NOW:
             # The clocks are those of the ledger, so all that it has must be in the values.
             waiting.is_due, waiting.at_least = True, max(waiting.at_least, ledger.number)
         return reading

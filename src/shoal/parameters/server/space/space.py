@@ -21,14 +21,14 @@ from shoal.errors import ServerRefused, ServerUnfit
 from shoal.parameters import texts
 from shoal.parameters.blocks.memory_budget import SpaceBudget
 from shoal.parameters.keeper.space_terms import SpaceTerms
-from shoal.parameters.ledger.effects import Begun, Drop, Ended, Replace, Update
-from shoal.parameters.ledger.sequencer import Answer, AnyRecord, Installed, Instruction, Redirect, Send
+from shoal.parameters.ledger.effects import Begun, Drop, LedgerEnded, Replace, Update
+from shoal.parameters.ledger.sequencer import AnyRecord, Installed, Instruction, Redirect, SendToServer, SendToWorker
 from shoal.parameters.server.space.block_moves import BlockMoves
 from shoal.parameters.server.space.job_state import JobState
 from shoal.parameters.server.space.site import Site
 from shoal.parameters.server.space.worker_desk import Orders, WorkerDesk
 from shoal.parameters.server.updates.block_updates import BlockUpdates, pushes_of
-from shoal.parameters.server.updates.holding import Holding, Plan, plan_of
+from shoal.parameters.server.updates.holding import Holding, HoldingPlan, plan_of
 from shoal.parameters.server.updates.update_rules import check_table, whole_bytes
 from shoal.values import ServerMap
 from shoal.wire import parameter_messages as wire
@@ -99,13 +99,13 @@ class Space:
         self._laying = LayingOut(self._site, table, None, plan, self._make_first)
         return False
 
-    def _plan_first(self, table: TableSpec, servers: ServerMap) -> Plan:
+    def _plan_first(self, table: TableSpec, servers: ServerMap) -> HoldingPlan:
         """In the second thread: what is wrong with a table, then how it is laid out."""
         check_table(table)
         self._check_quota(table, servers)
         return plan_of(table, servers, self._site.number)
 
-    def _make_first(self, plan: Plan) -> Holding:
+    def _make_first(self, plan: HoldingPlan) -> Holding:
         self._budget.check(plan.needed, f"its part of job {self.job}")
         return Holding(plan, self._budget)
 
@@ -147,9 +147,9 @@ class Space:
 
     def _carry_out(self, instructions: Sequence[Instruction]) -> None:
         for each in instructions:
-            if isinstance(each, Send):
+            if isinstance(each, SendToServer):
                 self._send(each)
-            elif isinstance(each, Answer):
+            elif isinstance(each, SendToWorker):
                 self._site.crash_at("answer")
                 self.desk.answer(each.worker, each.answer)
             elif isinstance(each, Redirect):
@@ -161,21 +161,21 @@ class Space:
                     self.release(push)
             elif isinstance(each, Update | Replace | Begun):
                 self.state.queue.add(each)
-            elif isinstance(each, Ended):
+            elif isinstance(each, LedgerEnded):
                 self.fail(SpaceEnd(f"job {self.job} was ended: {each.reason}"))
                 return
         if instructions:
             self._forget_the_dead()
             self._advance()
 
-    def _send(self, order: Send) -> None:
+    def _send(self, order: SendToServer) -> None:
         note = order.note
         if isinstance(note, LedgerCopy):
             note = msgspec.structs.replace(note, table=self.state.table)
         if isinstance(note, wire.Recorded):
             self._site.crash_at("recorded")
         self._site.to_server(order.server, note, order.payload or None)
-        if isinstance(note, wire.Record):
+        if isinstance(note, wire.EntryRecord):
             self._site.crash_at("record")
 
     def _install(self, installed: Installed) -> None:
@@ -258,7 +258,7 @@ class Space:
         self._advance()
         self._site.filled()
 
-    def _make_next(self, reason: str, plan: Plan) -> Holding:
+    def _make_next(self, reason: str, plan: HoldingPlan) -> Holding:
         """This server's part by a new map, which others' deaths may have made larger than it has room for."""
         older = self.state.holding
         if older is None or plan.needed > older.shard.held_bytes:
@@ -334,19 +334,19 @@ class Space:
         self._laying = self.state.holding = None
 
 
-Make = Callable[[Plan], Holding]  # `ServerRefused`: there is no room for it
+Make = Callable[[HoldingPlan], Holding]  # `ServerRefused`: there is no room for it
 
 
 class LayingOut:
     def __init__(
-        self, site: Site, table: TableSpec, older: Holding | None, plan: Callable[[], Plan], make: Make
+        self, site: Site, table: TableSpec, older: Holding | None, plan: Callable[[], HoldingPlan], make: Make
     ) -> None:
         """`plan` is called in the second thread; `older` is used up when the new one, that `make` makes, is whole."""
         self.table = table
         self._site = site
         self._older = older
         self._make = make
-        self._plan: Future[Plan] = site.background.compute(plan)
+        self._plan: Future[HoldingPlan] = site.background.compute(plan)
         self._holding: Holding | None = None
 
     @property

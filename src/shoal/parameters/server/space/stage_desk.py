@@ -14,7 +14,7 @@ from shoal.errors import ServerRefused
 from shoal.parameters.server.space.job_state import JobState
 from shoal.parameters.server.space.worker_link import WorkerLink, send_elsewhere
 from shoal.wire.ledger_entries import Assign, Push
-from shoal.wire.parameter_messages import Discard, Released, Stage, StageDone, StageEnd
+from shoal.wire.parameter_messages import Discard, PushReleased, Stage, StageDone, StageEnd
 from shoal.wire.tables import PushId
 
 KEPT_DECISIONS = 64  # newest decided pushes of each worker
@@ -80,7 +80,7 @@ class StageDesk:
             return
         staged = holding.staging.find(note.push)
         if self._is_decided(note.push):
-            link.connection.send(Released(push=note.push))
+            link.connection.send(PushReleased(push=note.push))
         elif staged is None or not staged.is_complete:
             holding.staging.end(note)
         applied = self._state.queue.applied(self._state.newest)
@@ -96,7 +96,7 @@ class StageDesk:
         """After a reconnect: an answer of before may be lost. A push that is not here any more is read by nobody."""
         holding = self._state.holding
         if holding is None or holding.staging.find(push) is None:
-            link.connection.send(Released(push=push))
+            link.connection.send(PushReleased(push=push))
         else:
             self._replace(link)  # who is told later
 
@@ -115,7 +115,7 @@ class StageDesk:
         while len(known) > KEPT_DECISIONS:
             known.popitem(last=False)
         if tell and (link := self._stagers.get(push.worker)) is not None:
-            link.connection.send(Released(push=push))
+            link.connection.send(PushReleased(push=push))
 
     def lacks(self, entry: Push | Assign) -> bool:
         """It cannot be applied here. One of another map is void anyway."""

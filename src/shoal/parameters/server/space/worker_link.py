@@ -11,7 +11,7 @@ from shoal.parameters.connections.connection import Connection
 from shoal.parameters.server.space.job_state import JobState
 from shoal.transport.memory.arena import Offer, PeerArena
 from shoal.transport.memory.neighbours import shares_network
-from shoal.wire.parameter_messages import Hello, KeyList, Moved, Refusal
+from shoal.wire.parameter_messages import KeyList, Moved, Refusal, ServerHello
 from shoal.wire.tables import PushId
 
 MOST_LISTS = 65_536  # of keys, of which digests are kept; each version of the map has one
@@ -20,7 +20,7 @@ MOST_MAPPED = 1 << 44  # bytes of memory that workers of one job share with a se
 
 
 class WorkerLink:
-    def __init__(self, connection: Connection, hello: Hello, mapped: int = 0) -> None:
+    def __init__(self, connection: Connection, hello: ServerHello, mapped: int = 0) -> None:
         """`mapped`: bytes that other workers of the job share with this server."""
         self.connection = connection
         self.worker = hello.worker

@@ -13,7 +13,7 @@ from shoal.parameters.ledger.effects import Replace, Update
 from shoal.parameters.server.space.job_state import JobState
 from shoal.parameters.server.space.site import Site
 from shoal.parameters.server.space.worker_desk import WorkerDesk
-from shoal.parameters.server.updates.norms import NormExchange, Tell
+from shoal.parameters.server.updates.norms import NormExchange, TellServers
 from shoal.parameters.server.updates.updating import Updating
 from shoal.values import ServerMap
 from shoal.wire.parameter_messages import PartialNorm, TotalNorm
@@ -108,7 +108,7 @@ class BlockUpdates:
                 contributors = [server.number for server in self._state.holding.map.servers]
                 self._tell(self._norms.offer(number, squares, contributors))
 
-    def _tell(self, tells: Sequence[Tell]) -> None:
+    def _tell(self, tells: Sequence[TellServers]) -> None:
         for tell in tells:
             kind = TotalNorm if tell.is_total else PartialNorm
             note = kind(job=self._state.job, view=tell.view, number=tell.number, squares=tell.squares)

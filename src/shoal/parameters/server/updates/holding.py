@@ -16,7 +16,7 @@ from shoal.parameters.blocks.part_layout import PartLayout
 from shoal.parameters.blocks.placement import Placement, keys_digest
 from shoal.parameters.blocks.table_blocks import blocks_of, table_bytes
 from shoal.parameters.server.updates.shard import Shard
-from shoal.parameters.server.updates.staging import Staging
+from shoal.parameters.server.updates.staging import StagedPushes
 from shoal.parameters.server.updates.update_rules import needed_bytes
 from shoal.values import ServerMap
 from shoal.wire.tables import TableSpec
@@ -25,7 +25,7 @@ ARENA_TABLES, ARENA_SLACK = 16, 1 << 28  # of memory that a worker may share: ti
 
 
 @dataclass(frozen=True)
-class Plan:
+class HoldingPlan:
     """What a server will hold by a map."""
 
     table: TableSpec
@@ -39,11 +39,11 @@ class Plan:
     lost: tuple[int, ...]  # blocks that should be here and that nobody has
 
 
-def plan_of(table: TableSpec, servers: ServerMap, server: int) -> Plan:
+def plan_of(table: TableSpec, servers: ServerMap, server: int) -> HoldingPlan:
     """Takes seconds for the largest tables, and no memory for blocks."""
     placement = Placement(table, servers)
     layout = PartLayout(table, placement.keys(server))
-    return Plan(
+    return HoldingPlan(
         table=table,
         map=servers,
         server=server,
@@ -57,7 +57,7 @@ def plan_of(table: TableSpec, servers: ServerMap, server: int) -> Plan:
 
 
 class Holding:
-    def __init__(self, plan: Plan, budget: SpaceBudget, older: Holding | None = None) -> None:
+    def __init__(self, plan: HoldingPlan, budget: SpaceBudget, older: Holding | None = None) -> None:
         """`older` has what `take_over` takes over. What it has no blocks for is absent."""
         self.table = plan.table
         self.map = plan.map
@@ -78,7 +78,7 @@ class Holding:
         else:
             self.shard = Shard(self.table, self.layout, is_shared=True)
             self._older = older
-        self.staging = Staging(self.table, self.layout, budget)
+        self.staging = StagedPushes(self.table, self.layout, budget)
 
     def take_over(self) -> bool:
         """One unit of what the older one has; whether there is more to take over."""

@@ -14,7 +14,7 @@ KEPT = 16  # sums that are kept for those who ask again; updates that clip follo
 
 
 @dataclass(frozen=True)
-class Tell:
+class TellServers:
     """To other servers."""
 
     servers: tuple[int, ...]
@@ -50,27 +50,27 @@ class NormExchange:
         """This server has not said its squares in this view, and nobody has told it the sum."""
         return number not in self._totals and number not in self._needed
 
-    def offer(self, number: int, squares: tuple[float, ...], contributors: Iterable[int]) -> list[Tell]:
+    def offer(self, number: int, squares: tuple[float, ...], contributors: Iterable[int]) -> list[TellServers]:
         """This server's squares. `contributors`: servers that have a part of this update; dead ones do not count."""
         self._needed[number] = frozenset(contributors) & frozenset(self._servers)
         self._parts.setdefault((self._view, number), {})[self._me] = squares
         others = tuple(server for server in self._servers if server != self._me)
-        told: list[Tell] = []
+        told: list[TellServers] = []
         if self._has_changed and others:
-            told.append(Tell(others, self._view, number, squares, is_total=False))
+            told.append(TellServers(others, self._view, number, squares, is_total=False))
         elif self._servers[0] != self._me:
-            told.append(Tell(self._servers[:1], self._view, number, squares, is_total=False))
+            told.append(TellServers(self._servers[:1], self._view, number, squares, is_total=False))
         return told + self._sum(number)
 
-    def heard_part(self, sender: int, view: int, number: int, squares: tuple[float, ...]) -> list[Tell]:
+    def heard_part(self, sender: int, view: int, number: int, squares: tuple[float, ...]) -> list[TellServers]:
         if number in self._totals:
-            return [Tell((sender,), view, number, self._totals[number], is_total=True)]
+            return [TellServers((sender,), view, number, self._totals[number], is_total=True)]
         if view < self._view:
             return []
         self._parts.setdefault((view, number), {})[sender] = squares
         return self._sum(number)
 
-    def heard_total(self, view: int, number: int, squares: tuple[float, ...]) -> list[Tell]:
+    def heard_total(self, view: int, number: int, squares: tuple[float, ...]) -> list[TellServers]:
         """One of an older view is not for this server any more: it has said its part in a newer one."""
         if view < self._view or number in self._totals:
             return []
@@ -81,7 +81,7 @@ class NormExchange:
         self._has_changed = True
         self._needed = {}
 
-    def _sum(self, number: int) -> list[Tell]:
+    def _sum(self, number: int) -> list[TellServers]:
         """Home, once it has all parts."""
         parts: Mapping[int, tuple[float, ...]] = self._parts.get((self._view, number), {})
         needed = self._needed.get(number)
@@ -91,12 +91,12 @@ class NormExchange:
         total = tuple(sum(each) for each in zip(*ordered, strict=True))
         answers = self._settle(number, total)
         others = tuple(server for server in self._servers if server != self._me)
-        return [Tell(others, self._view, number, total, is_total=True), *answers] if others else answers
+        return [TellServers(others, self._view, number, total, is_total=True), *answers] if others else answers
 
-    def _settle(self, number: int, total: tuple[float, ...]) -> list[Tell]:
+    def _settle(self, number: int, total: tuple[float, ...]) -> list[TellServers]:
         """The sum is known. Who has asked in a view that is not known here yet would wait for this server's part."""
         asking = [
-            Tell((sender,), later, number, total, is_total=True)
+            TellServers((sender,), later, number, total, is_total=True)
             for (later, asked), parts in self._parts.items()
             for sender in parts
             if asked == number and later > self._view

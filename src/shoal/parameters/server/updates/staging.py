@@ -174,7 +174,7 @@ class StagedPush:
         return piece.memory[part]
 
 
-class Staging:
+class StagedPushes:
     """All pushes that are staged by one layout."""
 
     def __init__(self, table: TableSpec, layout: PartLayout, budget: SpaceBudget) -> None:

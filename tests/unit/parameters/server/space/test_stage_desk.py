@@ -15,7 +15,7 @@ from shoal.parameters.server.space.stage_desk import StageDesk
 from shoal.parameters.server.space.worker_link import WorkerLink
 from shoal.parameters.server.updates.holding import Holding, plan_of
 from shoal.wire.note import PARAMETER_VERSION, Note
-from shoal.wire.parameter_messages import Hello, KeyList, Stage, StageDone, StageEnd
+from shoal.wire.parameter_messages import KeyList, ServerHello, Stage, StageDone, StageEnd
 from shoal.wire.tables import PushId, TensorSpec
 from support.model_tables import server_map, table_of
 from support.shards import no_limit
@@ -53,7 +53,7 @@ class Worker:
         assert state.holding is not None
         self.ear = Ear()
         self._desk, self._holding = desk, state.holding
-        hello = Hello(version=PARAMETER_VERSION, job="job", worker=3)
+        hello = ServerHello(version=PARAMETER_VERSION, job="job", worker=3)
         self.link = WorkerLink(cast("Connection", self.ear), hello)
         self.link.learn(KeyList(digest=self._holding.keys, blocks=self._holding.layout.blocks))
 

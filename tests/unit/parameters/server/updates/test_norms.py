@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.parameters.server.updates.norms import NormExchange, Tell
+from shoal.parameters.server.updates.norms import NormExchange, TellServers
 
 
 class Group:
@@ -20,11 +20,11 @@ class Group:
         self.living = list(self.all)
         self.exchanges = {server: NormExchange(server) for server in self.all}
         self.known = dict.fromkeys(self.all, 1)  # view that each has heard of
-        self.mail: list[tuple[int, int, Tell]] = []  # from, to, what
+        self.mail: list[tuple[int, int, TellServers]] = []  # from, to, what
         for exchange in self.exchanges.values():
             exchange.new_view(1, self.all)
 
-    def post(self, sender: int, told: list[Tell]) -> None:
+    def post(self, sender: int, told: list[TellServers]) -> None:
         self.mail += [(sender, server, each) for each in told for server in each.servers]
 
     def work(self, server: int) -> None:

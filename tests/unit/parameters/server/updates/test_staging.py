@@ -11,7 +11,7 @@ from shoal.parameters.blocks.byte_views import bytes_of, tensor_over
 from shoal.parameters.blocks.memory_budget import MemoryBudget, SpaceBudget
 from shoal.parameters.blocks.part_layout import PartLayout, part_order
 from shoal.parameters.blocks.table_blocks import blocks_of
-from shoal.parameters.server.updates.staging import Staging
+from shoal.parameters.server.updates.staging import StagedPushes
 from shoal.transport.memory.arena import RESERVED, Arena, PeerArena
 from shoal.wire.parameter_messages import Stage, StageEnd
 from shoal.wire.tables import PushId, TableSpec
@@ -26,8 +26,10 @@ def layout_of(table: TableSpec = TABLE) -> PartLayout:
     return PartLayout(table, part_order(table, range(len(blocks_of(table)))))
 
 
-def staging_of(budget: MemoryBudget | None = None, quota: int = 0) -> Staging:
-    return Staging(TABLE, layout_of(), no_limit() if budget is None else SpaceBudget(budget, "job", quota, Using()))
+def staging_of(budget: MemoryBudget | None = None, quota: int = 0) -> StagedPushes:
+    return StagedPushes(
+        TABLE, layout_of(), no_limit() if budget is None else SpaceBudget(budget, "job", quota, Using())
+    )
 
 
 def stage(push: PushId, first: int, last: int, **more: object) -> Stage:
@@ -38,12 +40,12 @@ def end(push: PushId, size: int = 10400) -> StageEnd:
     return StageEnd(request=1, push=push, view=1, size=size)
 
 
-def receive(staging: Staging, note: Stage, data: memoryview) -> None:
+def receive(staging: StagedPushes, note: Stage, data: memoryview) -> None:
     staging.room(note, len(data))[:] = data
     staging.arrived(note)
 
 
-def send_all(staging: Staging, push: PushId, scale: float = 1.0) -> None:
+def send_all(staging: StagedPushes, push: PushId, scale: float = 1.0) -> None:
     data = bytes_of(GRADIENT * scale)
     offsets = [layout_of().offset(place) for place in range(5)]
     for first, last in [(1, 3), (3, 4), (0, 1)]:  # in any order

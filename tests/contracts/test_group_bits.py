@@ -1,6 +1,6 @@
 """What ranks hold after a reduction is the same in every bit: signed zeros, NaNs' payloads and denormals too.
 
-Every engine, type, reduction and size: through memory the result is that of combining in the order of the ranks; a
+Every exchanger, type, reduction and size: through memory the result is that of combining in the order of the ranks; a
 schedule combines in its own order, which is the same for everybody, with the lower rank's value first.
 """
 

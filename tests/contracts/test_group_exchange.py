@@ -13,8 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from shoal.collectives.engine import Operation
-from shoal.collectives.memory.memory_engine import MemoryEngine
+from shoal.collectives.exchanger import Operation
+from shoal.collectives.memory.memory_exchanger import MemoryExchanger
 from shoal.transport.mesh.in_process import in_process_meshes
 from shoal.wire.frames import FrameKind
 from support.collectives import succeed
@@ -72,14 +72,19 @@ def test_a_part_stays_where_it_is_if_it_is_given_and_taken_in_one_place(way: str
 def test_as_many_tensors_as_ranks_are_all_for_everybody(way: str) -> None:
     """An entry for each rank looks the same, but there one of them is for its owner alone."""
     hoods = neighbourhoods(list(in_process_meshes(2)), [[0, 1]])
-    engines = [MemoryEngine(hood.team, WAYS[way], 1) for hood in hoods if hood.team is not None]
+    exchangers = [MemoryExchanger(hood.team, WAYS[way], 1) for hood in hoods if hood.team is not None]
     tensors = [[part(rank, index, 300_001) for index in range(2)] for rank in range(2)]
     operation = Operation(FrameKind.BROADCAST, 0, "both", torch.float32, 600_002)
     try:
-        succeed(*(partial(engine.broadcast_all, operation, tensors[rank], 1) for rank, engine in enumerate(engines)))
+        succeed(
+            *(
+                partial(exchanger.broadcast_all, operation, tensors[rank], 1)
+                for rank, exchanger in enumerate(exchangers)
+            )
+        )
     finally:
-        for engine in engines:
-            engine.close()
+        for exchanger in exchangers:
+            exchanger.close()
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(*tensors, strict=True))
     assert torch.equal(tensors[0][1], part(1, 1, 300_001))
 

@@ -15,7 +15,7 @@ from shoal.errors import Aborted
 from support.collectives import IN_MEMORY, PATIENCE, groups, in_threads, succeed
 
 
-# Threads and callbacks are the group's business, whatever its engine: one that waits for bytes, one for memory.
+# Threads and callbacks are the group's business, whatever its exchanger: one that waits for bytes, one for memory.
 @pytest.fixture(params=[("in-process", "auto"), (IN_MEMORY, "auto")], ids="-".join)
 def kind(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
     before = set(threading.enumerate())

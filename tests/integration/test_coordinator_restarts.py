@@ -20,7 +20,7 @@ from shoal.events import (
     WorkerReturned,
 )
 from shoal.membership.client import CoordinatorClient
-from shoal.membership.record.ledger import FILE_NAME
+from shoal.membership.record.decision_file import FILE_NAME
 from shoal.wire.messages import ExchangeBroken, PartWritten
 from support.membership import join, part
 from support.membership_job import PATIENCE, Job, ended, seen

@@ -25,7 +25,7 @@ _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.uint6
 
 
 def reductions_of(dtype: torch.dtype) -> list[Reduction]:
-    """Those that engines know: a mean is a sum that is divided."""
+    """Those that exchangers know: a mean is a sum that is divided."""
     if dtype.is_complex:
         return [Reduction.SUM, Reduction.PRODUCT]
     of_bits = () if not dtype.is_floating_point else (Reduction.AND, Reduction.OR, Reduction.XOR)

@@ -19,7 +19,7 @@ import torch
 from shoal.collectives.group import Pending, Reduction
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import ShoalError
-from shoal.strategies.peers.groups import make_engine
+from shoal.strategies.peers.groups import make_exchanger
 from shoal.transport.tcp.tcp import PeerListener, connect_mesh
 from shoal.values import Address
 from support.bits import bits_of, reductions_of, tensor_of
@@ -263,8 +263,8 @@ class Rank:
             generation = generation_of(addresses, order["generation"])
             mesh = connect_mesh(self._listener, generation, order["rank"], TOKEN, 60.0)
             assert mesh is not None
-            engine = make_engine(order["carrier"], mesh, generation.number, "127.0.0.1")
-            self._group = ThreadedGroup(engine, generation.number, post=engine)
+            exchanger = make_exchanger(order["carrier"], mesh, generation.number, "127.0.0.1")
+            self._group = ThreadedGroup(exchanger, generation.number, post=exchanger)
             return {}
         assert self._group is not None
         if "check" in order:

@@ -17,9 +17,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from shoal.collectives.carriers.beside import BesideEngine
+from shoal.collectives.carriers.beside import BesideExchanger
 from shoal.collectives.carriers.nccl import NcclCarrier
-from shoal.collectives.engine import Engine, Operation
+from shoal.collectives.exchanger import Exchanger, Operation
 from shoal.collectives.gpu.pinned_memory import pool
 from shoal.collectives.group import Reduction
 from shoal.errors import UsageError
@@ -233,7 +233,7 @@ def fsdp2_trains(rank: int) -> None:
     assert losses[-1] < losses[0]
 
 
-class _Alone(Engine):
+class _Alone(Exchanger):
     """In memory, of one rank: all that NCCL can be tried with on one GPU."""
 
     rank, size, bytes_sent, idle_seconds = 0, 1, 0, 0.0
@@ -255,22 +255,24 @@ class _Alone(Engine):
 
 def nccl_carries_a_group_of_one(rank: int) -> None:
     with torch.cuda.device(GPU):
-        engine = BesideEngine(NcclCarrier(lambda data: [data], 0, 1, "127.0.0.1"), _Alone())
+        exchanger = BesideExchanger(NcclCarrier(lambda data: [data], 0, 1, "127.0.0.1"), _Alone())
     try:
         tensor = values(rank, 1000).to(GPU)
-        engine.all_reduce(Operation(FrameKind.ALL_REDUCE, 0, "one", torch.float32, 1000, Reduction.SUM, 0.5), [tensor])
+        exchanger.all_reduce(
+            Operation(FrameKind.ALL_REDUCE, 0, "one", torch.float32, 1000, Reduction.SUM, 0.5), [tensor]
+        )
         same(tensor, values(rank, 1000) * 0.5)
         output = torch.empty(1000, device=GPU)
-        engine.all_gather(Operation(FrameKind.ALL_GATHER, 1, "one", torch.float32, 1000), [output], tensor)
+        exchanger.all_gather(Operation(FrameKind.ALL_GATHER, 1, "one", torch.float32, 1000), [output], tensor)
         same(output, values(rank, 1000) * 0.5)
         part = Operation(FrameKind.REDUCE_SCATTER, 2, "one", torch.float32, 1000, Reduction.SUM)
-        engine.reduce_scatter(part, output, [values(rank, 1000).to(GPU)])
+        exchanger.reduce_scatter(part, output, [values(rank, 1000).to(GPU)])
         same(output, values(rank, 1000))
-        engine.all_to_all(Operation(FrameKind.ALL_TO_ALL, 3, "one", torch.float32, 0), [output], [tensor])
+        exchanger.all_to_all(Operation(FrameKind.ALL_TO_ALL, 3, "one", torch.float32, 0), [output], [tensor])
         same(output, values(rank, 1000) * 0.5)
-        engine.broadcast(Operation(FrameKind.BROADCAST, 4, "one", torch.float32, 1000), tensor, 0)
+        exchanger.broadcast(Operation(FrameKind.BROADCAST, 4, "one", torch.float32, 1000), tensor, 0)
     finally:
-        engine.close()
+        exchanger.close()
 
 
 CHECKS: tuple[Check, ...] = (

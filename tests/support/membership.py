@@ -29,9 +29,9 @@ A scenario is a list of commands, each followed by `----` and the instructions t
     stall SECONDS                                       so much time passes without a tick, then one comes
     alive SECONDS WORKER...                             so much time passes while these send heartbeats, step by step
     idle SECONDS WORKER...                              the same, but their steps do not go up
-    restart                                             the coordinator is started again, with what it had journalled
+    restart                                             the coordinator is started again, with what it had written down
 
-Decisions are shown as `journal`; beats are not shown. The first command, `job`, takes settings such as workers=4, and
+Decisions are shown as `decided`; beats are not shown. The first command, `job`, takes settings such as workers=4, and
 of a job that goes on past=N (its last generation) and shares=[2,1]; joins=true: its script is known to join.
 """
 
@@ -266,7 +266,7 @@ class Scenario:
             case Send(clients, message):
                 return f"to {', '.join(names[client] for client in clients)}: {as_text(message)}"
             case WriteDecision(decision):
-                return f"journal {decision_text(decision)}"
+                return f"decided {decision_text(decision)}"
             case RecordEvent(event, _):
                 return f"note {as_text(event)}"
             case CatchUp(client):

@@ -9,10 +9,10 @@ from dataclasses import replace
 from shoal.codecs.codec import Codec
 from shoal.codecs.identity import Identity
 from shoal.collectives.assembly import GroupConfig, SubMesh, group_over
-from shoal.collectives.memory.memory_engine import MemoryEngine
+from shoal.collectives.memory.memory_exchanger import MemoryExchanger
 from shoal.collectives.memory.memory_loops import MemoryWays
 from shoal.collectives.schedules.choice import Chooser
-from shoal.collectives.schedules.scheduled_engine import ScheduledEngine
+from shoal.collectives.schedules.scheduled_exchanger import ScheduledExchanger
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.transport.memory.neighbours import Neighbourhood, form
 from shoal.transport.memory.team import Team
@@ -81,7 +81,7 @@ def memory_groups(kind: str, size: int, codec: Callable[[], Codec] = Identity) -
 
 
 def _group(mesh: Mesh, hood: Neighbourhood, ways: MemoryWays) -> ThreadedGroup:
-    post = ScheduledEngine(mesh, Chooser("auto", mesh.size, mesh.rank), Identity(), 1)
+    post = ScheduledExchanger(mesh, Chooser("auto", mesh.size, mesh.rank), Identity(), 1)
     if hood.team is None:
         return ThreadedGroup.over(None, 1, "auto", Identity())
-    return ThreadedGroup(MemoryEngine(hood.team, ways, 1), 1, post=post)
+    return ThreadedGroup(MemoryExchanger(hood.team, ways, 1), 1, post=post)

@@ -1,7 +1,4 @@
-"""One meaning per word: what `docs/glossary.md` says, and names of classes and modules that must not be there twice.
-
-The lists of what is not mended yet may only shrink: a name that is no longer there twice fails.
-"""
+"""One meaning per word: what `docs/glossary.md` says, and names of classes and modules that must not be there twice."""
 
 from __future__ import annotations
 
@@ -16,21 +13,6 @@ import shoal
 ROOT = Path(shoal.__file__).parent
 GLOSSARY = Path(__file__).parents[2] / "docs" / "glossary.md"
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path.stem not in ("__init__", "__main__"))
-
-# Public classes that share their name with another one.
-CLASSES_NOT_MENDED = frozenset({"Engine"})
-# Modules that share their name with another one, without a reason.
-MODULES_NOT_MENDED = frozenset(
-    {
-        "ending",
-        "engine",
-        "forming",
-        "ledger",
-        "regrouping",
-        "staging",
-        "tables",
-    }
-)
 
 
 def table(heading: str) -> Iterator[list[str]]:
@@ -57,8 +39,7 @@ def test_no_public_class_name_is_there_twice() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     twice = {name: where for name, where in places.items() if len(where) > 1}
-    assert not {name: where for name, where in twice.items() if name not in CLASSES_NOT_MENDED}
-    assert not CLASSES_NOT_MENDED - set(twice), "these are mended: take them off the list"
+    assert not twice
 
 
 def test_no_module_name_is_there_twice_unless_the_glossary_says_why() -> None:
@@ -76,6 +57,5 @@ def test_no_module_name_is_there_twice_unless_the_glossary_says_why() -> None:
         if len(left := [each for each in where if not any(fnmatchcase(each, known) for known in reasons.get(name, ()))])
         > (0 if name in reasons else 1)
     }
-    assert not {name: left for name, left in unexplained.items() if name not in MODULES_NOT_MENDED}
-    assert not MODULES_NOT_MENDED - set(unexplained), "these are mended: take them off the list"
+    assert not unexplained
     assert not set(reasons) - set(twice), "these names do not repeat any more: take them out of the glossary"

@@ -1,4 +1,4 @@
-"""Puts a group together: which engine serves ranks of one machine, and which serves ranks of several.
+"""Puts a group together: which exchanger serves ranks of one machine, and which serves ranks of several.
 
 all on one machine         memory
 several machines           memory inside, schedules between the first ranks of the machines
@@ -14,14 +14,14 @@ import torch
 
 from shoal.codecs.codec import Codec
 from shoal.codecs.identity import Identity
-from shoal.collectives.engine import Engine
-from shoal.collectives.memory.memory_engine import MemoryEngine
+from shoal.collectives.exchanger import Exchanger
+from shoal.collectives.memory.memory_exchanger import MemoryExchanger
 from shoal.collectives.memory.memory_loops import MemoryWays, small_for
 from shoal.collectives.memory.memory_probe import best_ways
 from shoal.collectives.schedules.choice import Chooser
-from shoal.collectives.schedules.scheduled_engine import ScheduledEngine
+from shoal.collectives.schedules.scheduled_exchanger import ScheduledExchanger
 from shoal.collectives.threaded_group import ThreadedGroup
-from shoal.collectives.two_level_engine import TwoLevelEngine
+from shoal.collectives.two_level_exchanger import TwoLevelExchanger
 from shoal.links.plan import LinkPlan
 from shoal.transport.memory.neighbours import Neighbourhood
 from shoal.transport.memory.team import TeamLimits
@@ -51,27 +51,27 @@ class GroupConfig:
 def group_over(mesh: Mesh, hood: Neighbourhood, config: GroupConfig) -> ThreadedGroup:
     """A group over a mesh of all ranks. The group owns mesh and neighbourhood from now on."""
     chooser = Chooser(config.schedule, mesh.size, mesh.rank, config.plan)
-    everybody = ScheduledEngine(mesh, chooser, config.codec, config.generation)
+    everybody = ScheduledExchanger(mesh, chooser, config.codec, config.generation)
     everybody.why = hood.why_not_shared
-    engine: Engine = everybody
+    exchanger: Exchanger = everybody
     if not config.hosts_by_memory(hood):
         if hood.team is not None:
             hood.team.close()
     elif len(hood.hosts) == 1:
-        engine = memory_engine(hood, mesh.rank, config)
+        exchanger = memory_exchanger(hood, mesh.rank, config)
     else:
-        inside = None if hood.team is None else memory_engine(hood, mesh.rank, config)
-        engine = TwoLevelEngine(hood.hosts, inside, _between(mesh, hood, config), everybody)
-    return ThreadedGroup(engine, config.generation, post=everybody, names=config.names)
+        inside = None if hood.team is None else memory_exchanger(hood, mesh.rank, config)
+        exchanger = TwoLevelExchanger(hood.hosts, inside, _between(mesh, hood, config), everybody)
+    return ThreadedGroup(exchanger, config.generation, post=everybody, names=config.names)
 
 
 def group_in_memory(hood: Neighbourhood, rank: int, config: GroupConfig) -> ThreadedGroup:
     """A group whose ranks are all on one machine, without a mesh: it has no sends and receives."""
-    return ThreadedGroup(memory_engine(hood, rank, config), config.generation, names=config.names)
+    return ThreadedGroup(memory_exchanger(hood, rank, config), config.generation, names=config.names)
 
 
-def memory_engine(hood: Neighbourhood, rank: int, config: GroupConfig) -> MemoryEngine:
-    """The engine among the ranks of this machine; there must be several."""
+def memory_exchanger(hood: Neighbourhood, rank: int, config: GroupConfig) -> MemoryExchanger:
+    """The exchanger among the ranks of this machine; there must be several."""
     assert hood.team is not None
     hood.team.limits = config.limits
     small, ranks = small_for(hood.team.size), hood.host_of(rank)
@@ -81,19 +81,19 @@ def memory_engine(hood: Neighbourhood, rank: int, config: GroupConfig) -> Memory
     else:
         with torch.inference_mode():
             ways, why = best_ways(hood.team, ways, ranks)
-    engine = MemoryEngine(hood.team, ways, config.generation, ranks)
-    engine.why = why
-    return engine
+    exchanger = MemoryExchanger(hood.team, ways, config.generation, ranks)
+    exchanger.why = why
+    return exchanger
 
 
-def _between(mesh: Mesh, hood: Neighbourhood, config: GroupConfig) -> ScheduledEngine | None:
-    """The engine among the first ranks of the machines; None on other ranks."""
+def _between(mesh: Mesh, hood: Neighbourhood, config: GroupConfig) -> ScheduledExchanger | None:
+    """The exchanger among the first ranks of the machines; None on other ranks."""
     leaders = [host[0] for host in hood.hosts]
     if mesh.rank not in leaders:
         return None
     part = SubMesh(mesh, leaders)
     plan = None if config.plan is None else config.plan.between
-    return ScheduledEngine(part, Chooser("auto", part.size, part.rank, plan), config.codec, config.generation)
+    return ScheduledExchanger(part, Chooser("auto", part.size, part.rank, plan), config.codec, config.generation)
 
 
 class SubMesh(Mesh):

@@ -1,9 +1,9 @@
-"""The mean of numbers that cannot be scaled before they are added: whole numbers, and complex ones, which no engine
+"""The mean of numbers that cannot be scaled before they are added: whole numbers, and complex ones, which no exchanger
 scales.
 
 As in NCCL, numbers are added in their own type, where a sum that is too large wraps around, and the sum is divided by
 the number of ranks. Whole quotients are rounded towards zero. Every rank divides the same sum, so all ranks get the
-same bits, whichever engine made it.
+same bits, whichever exchanger made it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WIDER = torch.int64  # holds every number of ranks
 
 
 def as_sum(reduction: Reduction, label: str, dtype: torch.dtype) -> tuple[Reduction, str]:
-    """The reduction that engines run for a mean, with a label that differs from a sum's. Others stay as they are."""
+    """The reduction that exchangers run for a mean, with a label that differs from a sum's. Others stay as they are."""
     if reduction is not Reduction.MEAN:
         return reduction, label
     if dtype.is_floating_point or dtype is torch.bool:

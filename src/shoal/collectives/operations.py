@@ -1,6 +1,6 @@
-"""From calls to operations: checks arguments, makes tensors flat for an engine, and numbers the operations in order.
+"""From calls to operations: checks arguments, makes tensors flat for an exchanger, and numbers the operations in order.
 
-Not here: when and in which thread an operation runs (`threaded_group`), and how (`engine`).
+Not here: when and in which thread an operation runs (`threaded_group`), and how (`exchanger`).
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from functools import partial
 
 import torch
 
-from shoal.collectives import mean, staging, texts
+from shoal.collectives import flat_tensors as staging
+from shoal.collectives import mean, texts
 from shoal.collectives.combining import combine
 from shoal.collectives.dtypes import code_of
-from shoal.collectives.engine import Engine, Operation, PointToPoint
+from shoal.collectives.exchanger import Exchanger, Operation, PointToPoint
+from shoal.collectives.flat_tensors import Flat, Staged
 from shoal.collectives.gpu.gpu_copies import StreamPoint, moment_of
 from shoal.collectives.gpu.gpu_way import GpuWay
 from shoal.collectives.group import Group, Pending, Reduction
-from shoal.collectives.staging import Flat, Staged
 from shoal.errors import UsageError
 from shoal.wire.frames import FrameKind, cut_label
 
 Make = Callable[[int], Operation]  # from the operation's number
-Work = Callable[[Operation, Engine], None]
+Work = Callable[[Operation, Exchanger], None]
 Alone = Callable[[], None]  # what a group of one does instead
 COLLECTIVE = "collective"  # the counter of collectives; each direction of a pair has a counter of its own
 
@@ -32,14 +33,14 @@ COLLECTIVE = "collective"  # the counter of collectives; each direction of a pai
 class Operations(Group):
     """The calls of a group. Subclasses decide when the work is done."""
 
-    def __init__(self, engine: Engine | None, post: PointToPoint | None, generation: int) -> None:
-        """Without an engine this is a group of one. `post` carries sends and receives."""
-        self.rank = 0 if engine is None else engine.rank
-        self.size = 1 if engine is None else engine.size
+    def __init__(self, exchanger: Exchanger | None, post: PointToPoint | None, generation: int) -> None:
+        """Without an exchanger this is a group of one. `post` carries sends and receives."""
+        self.rank = 0 if exchanger is None else exchanger.rank
+        self.size = 1 if exchanger is None else exchanger.size
         self.generation = generation
-        self._engine = engine
+        self._exchanger = exchanger
         self._post = post
-        self._gpu = None if engine is None else GpuWay(engine)
+        self._gpu = None if exchanger is None else GpuWay(exchanger)
         self._sequences: Counter[str] = Counter()  # counts collectives, and operations in each direction of each pair
 
     def all_reduce(
@@ -65,16 +66,16 @@ class Operations(Group):
         def make(number: int) -> Operation:
             return Operation(FrameKind.ALL_REDUCE, number, cut, dtype, elements, reduction, scale, is_ready, key)
 
-        def work(operation: Operation, engine: Engine) -> None:
+        def work(operation: Operation, exchanger: Exchanger) -> None:
             if is_ready:
-                engine.all_reduce(operation, given)
+                exchanger.all_reduce(operation, given)
                 if is_mean:
-                    mean.divide((tensor.data for tensor in given), engine.size)
+                    mean.divide((tensor.data for tensor in given), exchanger.size)
                 return
             staged = [Flat(tensor) for tensor in given]
-            engine.all_reduce(operation, [each.flat for each in staged])
+            exchanger.all_reduce(operation, [each.flat for each in staged])
             if is_mean:
-                mean.divide((each.flat for each in staged), engine.size)
+                mean.divide((each.flat for each in staged), exchanger.size)
             for each in staged:
                 each.write_back()
 
@@ -101,11 +102,11 @@ class Operations(Group):
         elements = sum(tensor.numel() for tensor in tensors)
         make = self._collective(FrameKind.REDUCE_SCATTER, label, output.dtype, elements, reduction, scale)
 
-        def work(operation: Operation, engine: Engine) -> None:
+        def work(operation: Operation, exchanger: Exchanger) -> None:
             staged = Flat(output, is_read=False)
-            engine.reduce_scatter(operation, staged.flat, [Flat(tensor).flat for tensor in tensors])
+            exchanger.reduce_scatter(operation, staged.flat, [Flat(tensor).flat for tensor in tensors])
             if is_mean:
-                mean.divide([staged.flat], engine.size)
+                mean.divide([staged.flat], exchanger.size)
             staged.write_back()
 
         def alone() -> None:
@@ -121,9 +122,9 @@ class Operations(Group):
         elements = sum(output.numel() for output in outputs)
         make = self._collective(FrameKind.ALL_GATHER, label, tensor.dtype, elements)
 
-        def work(operation: Operation, engine: Engine) -> None:
+        def work(operation: Operation, exchanger: Exchanger) -> None:
             staged = [Flat(output, is_read=False) for output in outputs]
-            engine.all_gather(operation, [each.flat for each in staged], Flat(tensor).flat)
+            exchanger.all_gather(operation, [each.flat for each in staged], Flat(tensor).flat)
             for each in staged:
                 each.write_back()
 
@@ -136,9 +137,9 @@ class Operations(Group):
         moment = moment_of([*outputs, *tensors], label)
         make = self._collective(FrameKind.ALL_TO_ALL, label, outputs[0].dtype, 0)
 
-        def work(operation: Operation, engine: Engine) -> None:
+        def work(operation: Operation, exchanger: Exchanger) -> None:
             staged = [Flat(output, is_read=False) for output in outputs]
-            engine.all_to_all(operation, [each.flat for each in staged], [Flat(tensor).flat for tensor in tensors])
+            exchanger.all_to_all(operation, [each.flat for each in staged], [Flat(tensor).flat for tensor in tensors])
             for each in staged:
                 each.write_back()
 
@@ -151,9 +152,9 @@ class Operations(Group):
         moment = moment_of([tensor], label)
         make = self._collective(FrameKind.BROADCAST, label, tensor.dtype, tensor.numel())
 
-        def work(operation: Operation, engine: Engine) -> None:
+        def work(operation: Operation, exchanger: Exchanger) -> None:
             staged = Flat(tensor, is_read=self.rank == source)
-            engine.broadcast(operation, staged.flat, source)
+            exchanger.broadcast(operation, staged.flat, source)
             if self.rank != source:
                 staged.write_back()
 
@@ -163,7 +164,7 @@ class Operations(Group):
         moment = moment_of([tensor], label)
         make = self._point_to_point(tensor, target, label)
 
-        def work(operation: Operation, _engine: Engine) -> None:
+        def work(operation: Operation, _exchanger: Exchanger) -> None:
             assert self._post is not None
             self._post.send(operation, Staged(tensor).flat, target)
 
@@ -173,7 +174,7 @@ class Operations(Group):
         moment = moment_of([tensor], label)
         make = self._point_to_point(tensor, source, label)
 
-        def work(operation: Operation, _engine: Engine) -> None:
+        def work(operation: Operation, _exchanger: Exchanger) -> None:
             assert self._post is not None
             staged = Staged(tensor, is_read=False)
             self._post.receive(operation, staged.flat, source)
@@ -186,14 +187,14 @@ class Operations(Group):
         way = self._gpu
         if moment is None or way is None:
             return work
-        return lambda operation, engine: way.run(moment, partial(work, operation), engine)
+        return lambda operation, exchanger: way.run(moment, partial(work, operation), exchanger)
 
     def _posted(self, moment: StreamPoint | None, work: Work) -> Work:
         """The same for a send or a receive, in which not all ranks take part."""
         way = self._gpu
         if moment is None or way is None:
             return work
-        return lambda operation, engine: way.send_or_receive(moment, partial(work, operation), engine)
+        return lambda operation, exchanger: way.send_or_receive(moment, partial(work, operation), exchanger)
 
     @property
     def collectives_started(self) -> int:

@@ -1,7 +1,7 @@
-"""The group that strategies use: operations queue up and one communication thread runs them in order on an engine.
+"""The group that strategies use: operations queue up and one communication thread runs them in order on an exchanger.
 
 Calls return at once, so gradients travel while `backward` goes on. `here` is the same group for callers that would wait
-at once anyway: operations run in their thread. A group of one needs no engine and no thread. The first failure is
+at once anyway: operations run in their thread. A group of one needs no exchanger and no thread. The first failure is
 final: that operation and every later one raise it, and peers notice at once.
 """
 
@@ -19,12 +19,12 @@ from typing import Self
 import torch
 
 from shoal.codecs.codec import Codec
-from shoal.collectives.engine import Engine, Operation, PointToPoint
+from shoal.collectives.exchanger import Exchanger, Operation, PointToPoint
 from shoal.collectives.gpu.gpu_way import GpuWay
 from shoal.collectives.group import Group, Pending
 from shoal.collectives.operations import Alone, Make, Operations, Work
 from shoal.collectives.schedules.choice import Chooser
-from shoal.collectives.schedules.scheduled_engine import ScheduledEngine
+from shoal.collectives.schedules.scheduled_exchanger import ScheduledExchanger
 from shoal.errors import Aborted, PeerLost
 from shoal.links.plan import LinkPlan
 from shoal.transport.mesh.mesh import Mesh
@@ -43,14 +43,14 @@ class _Job:
 class ThreadedGroup(Operations):
     def __init__(
         self,
-        engine: Engine | None,
+        exchanger: Exchanger | None,
         generation: int,
         *,
         post: PointToPoint | None = None,
         names: Mapping[int, str] | None = None,
     ) -> None:
-        """The group owns `engine` and `post` from now on. No engine: a group of one. `names`: by rank, for errors."""
-        super().__init__(engine, post, generation)
+        """The group owns `exchanger` and `post`. No exchanger: a group of one. `names`: by rank, for errors."""
+        super().__init__(exchanger, post, generation)
         self.current: Operation | None = None  # the running operation; None between operations
         self.current_label = ""  # of the running operation; empty between operations
         self._began: float | None = None  # when the running operation began, by time.monotonic
@@ -60,12 +60,12 @@ class ThreadedGroup(Operations):
         self._failure: BaseException | None = None
         self._guard = threading.Lock()  # of _failure, _unfinished and the numbers of operations
         self._unfinished = 0  # operations that were started and are not done
-        self._awaited = False  # the last argument of `Engine.is_awaited`
+        self._awaited = False  # the last argument of `Exchanger.is_awaited`
         self._running = threading.Lock()  # held by the thread that runs an operation
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._here = _Here(self)
-        if engine is not None and self.size > 1:
+        if exchanger is not None and self.size > 1:
             name = f"shoal-exchange-g{generation}-r{self.rank}"
             self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
             self._thread.start()
@@ -79,8 +79,8 @@ class ThreadedGroup(Operations):
         """A group that runs schedules over a mesh, which it owns from now on; without a mesh, a group of one."""
         if mesh is None:
             return cls(None, generation)
-        engine = ScheduledEngine(mesh, Chooser(schedule, mesh.size, mesh.rank, plan), codec, generation)
-        return cls(engine, generation, post=engine)
+        exchanger = ScheduledExchanger(mesh, Chooser(schedule, mesh.size, mesh.rank, plan), codec, generation)
+        return cls(exchanger, generation, post=exchanger)
 
     @property
     def here(self) -> Group:
@@ -88,21 +88,21 @@ class ThreadedGroup(Operations):
 
     @property
     def needs_a_core(self) -> bool:
-        return self._engine is not None and self._engine.needs_a_core
+        return self._exchanger is not None and self._exchanger.needs_a_core
 
     @property
     def why(self) -> str:
         """Why bytes take the way they take, for people."""
-        return "" if self._engine is None else self._engine.why
+        return "" if self._exchanger is None else self._exchanger.why
 
     @property
     def bytes_sent(self) -> int:
-        return 0 if self._engine is None or self._gpu is None else self._engine.bytes_sent + self._gpu.bytes_sent
+        return 0 if self._exchanger is None or self._gpu is None else self._exchanger.bytes_sent + self._gpu.bytes_sent
 
     @property
     def idle_seconds(self) -> float:
         """Time that operations spent waiting for a peer to get here."""
-        return 0.0 if self._engine is None else self._engine.idle_seconds
+        return 0.0 if self._exchanger is None else self._exchanger.idle_seconds
 
     @property
     def stalled(self) -> float:
@@ -112,7 +112,7 @@ class ThreadedGroup(Operations):
 
     def missing(self) -> list[int]:
         """From any thread: the ranks that the running operation waits for, as far as this rank can tell."""
-        return [] if self._engine is None else self._engine.missing()
+        return [] if self._exchanger is None else self._exchanger.missing()
 
     def abort(self, reason: str, *, blamed: int | None = None) -> None:
         """`blamed`: the rank that made this one give up; the others name it too."""
@@ -245,15 +245,15 @@ class ThreadedGroup(Operations):
         """The error that made the operation fail, or None. The caller holds `_running`."""
         if self._failure is not None:
             return self._failure
-        assert self._engine is not None
+        assert self._exchanger is not None
         if awaited is not self._awaited:
-            self._engine.is_awaited(awaited)
+            self._exchanger.is_awaited(awaited)
             self._awaited = awaited
         self.current, self.current_label, self._began = operation, operation.label, time.monotonic()
         try:
             if self.brake is not None:
                 self.brake(operation)
-            work(operation, self._engine)
+            work(operation, self._exchanger)
             return None
         except PeerLost as lost:
             self._fail(self._named(lost, operation), blamed=lost.peer)
@@ -270,7 +270,7 @@ class ThreadedGroup(Operations):
         return PeerLost(text, peer=lost.peer)
 
     def _fail(self, error: BaseException, *, tell: bool = True, blamed: int | None = None) -> None:
-        """The first failure stays. Peers notice through the engine."""
+        """The first failure stays. Peers notice through the exchanger."""
         with self._guard:
             if self._failure is not None:
                 return
@@ -278,8 +278,8 @@ class ThreadedGroup(Operations):
         for means in self._means() if tell else ():
             means.abort(str(error), blamed=blamed)
 
-    def _means(self) -> list[Engine | PointToPoint | GpuWay]:
-        all_of_them = (self._gpu, self._engine, self._post)
+    def _means(self) -> list[Exchanger | PointToPoint | GpuWay]:
+        all_of_them = (self._gpu, self._exchanger, self._post)
         return list({id(means): means for means in all_of_them if means is not None}.values())
 
 
@@ -287,7 +287,7 @@ class _Here(Operations):
     """The calls of a threaded group, done in the caller's thread where nothing is queued before them."""
 
     def __init__(self, group: ThreadedGroup) -> None:
-        super().__init__(group._engine, group._post, group.generation)
+        super().__init__(group._exchanger, group._post, group.generation)
         self._group = group
         self._sequences = group._sequences  # both number operations in one order
         self._gpu = group._gpu

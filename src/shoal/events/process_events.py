@@ -75,7 +75,7 @@ class Waiting(Event, frozen=True, tag="waiting"):
 
 
 class CoordinatorReturned(Event, frozen=True, tag="coordinator-returned"):
-    """Its process is a new one, which goes on with the job as its journal has it."""
+    """Its process is a new one, which goes on with the job as its recorded decisions have it."""
 
     generation: Ordinal
     reason: Text

@@ -50,8 +50,8 @@ from shoal.membership.core.protocol import (
 from shoal.membership.generations.forming import EarlierGenerations
 from shoal.membership.publisher import Publisher
 from shoal.membership.publisher_thread import PublisherThread
-from shoal.membership.record.journal import EventWriter
-from shoal.membership.record.ledger import DecisionFile
+from shoal.membership.record.decision_file import DecisionFile
+from shoal.membership.record.event_writer import EventWriter
 from shoal.membership.record.storage import StorageNews, Trouble
 from shoal.membership.record.worker_clocks import own_clock
 from shoal.transport.connection import listening
@@ -109,8 +109,8 @@ def serve(settings: CoordinatorSettings) -> int:
 class _Coordinator:
     def __init__(self, settings: CoordinatorSettings) -> None:
         self._settings = settings
-        self._journal = EventWriter(settings.run_dir)
-        self._ledger = DecisionFile(settings.run_dir)
+        self._event_writer = EventWriter(settings.run_dir)
+        self._decisions = DecisionFile(settings.run_dir)
         self._inputs: deque[Input] = deque()
         self._handling = False
         self._todo: deque[Instruction] = deque()  # instructions whose decisions are not on disk yet
@@ -119,7 +119,7 @@ class _Coordinator:
         self._end_due: float | None = None  # while blocked: until when the end of the job waits
         self._storage = StorageNews()
         # Added to this process's clock: gives the time since 1970, but never before the last record on disk.
-        self._base = max(time.time(), self._journal.last_time) - own_clock()
+        self._base = max(time.time(), self._event_writer.last_time) - own_clock()
         self._noted = 0.0  # time of the last event
         hearers = Hearers(self._arrived, self._closed, self._intercepted)
         self._connections = Connections(settings.listener, settings.token, hearers)
@@ -140,19 +140,19 @@ class _Coordinator:
             finally:
                 self._connections.shut()
         finally:
-            self._journal.close()
-            self._ledger.close()
+            self._event_writer.close()
+            self._decisions.close()
         return self._over.result()
 
     def _start_core(self) -> MembershipCore:
         """A job that has begun goes on with the decisions of its last coordinator."""
         settings, started = self._settings, self._settings.started
-        remembered = self._ledger.read()
+        remembered = self._decisions.read()
         if remembered == Remembered():
             self._write(RecordEvent(started, ()))
-            self._ledger.add(NumberGiven(worker=settings.config.workers - 1))
-            self._ledger.flush()
-            self._journal.flush()
+            self._decisions.add(NumberGiven(worker=settings.config.workers - 1))
+            self._decisions.flush()
+            self._event_writer.flush()
         return MembershipCore(
             settings.config,
             now=self._loop.time(),
@@ -167,7 +167,7 @@ class _Coordinator:
         while not self._over.done():
             await asyncio.wait({self._over}, timeout=TICK)
             self._feed(Tick())
-            self._journal.flush()  # retry lines that could not be written before
+            self._event_writer.flush()  # retry lines that could not be written before
             if self._is_blocked:
                 self._carry_out_all()
             self._look_at_storage()
@@ -221,7 +221,7 @@ class _Coordinator:
         """Queue instructions. Those of all inputs that come in together need only one write to disk."""
         for instruction in instructions:
             if isinstance(instruction, WriteDecision):
-                self._ledger.add(instruction.decision)
+                self._decisions.add(instruction.decision)
             elif not self._is_blocked or not _rests_on_nothing(instruction):
                 self._todo.append(instruction)
             else:
@@ -236,7 +236,7 @@ class _Coordinator:
         """Carry out instructions in order, once all decisions are on disk: nobody hears of what could be forgotten."""
         self._is_scheduled = False
         try:
-            if not self._ledger.flush() and not self._gives_up():
+            if not self._decisions.flush() and not self._gives_up():
                 return  # the next tick tries again
             # Carrying these out may lose a client and so cause new decisions, which are not on disk yet: those wait.
             ready, self._todo = self._todo, deque()
@@ -244,7 +244,7 @@ class _Coordinator:
             self._is_blocked = False
             for instruction in ready:
                 self._carry_out(instruction)
-            self._journal.flush()
+            self._event_writer.flush()
         except Exception as error:  # as in `_feed`
             self._fail(error)
 
@@ -264,8 +264,8 @@ class _Coordinator:
 
     def _look_at_storage(self) -> None:
         """Announce which files cannot be written, and which can be written again."""
-        ledger = self._ledger.trouble
-        troubles = [*([] if ledger is None else [ledger]), *self._journal.troubles]
+        unwritten = self._decisions.trouble
+        troubles = [*([] if unwritten is None else [unwritten]), *self._event_writer.troubles]
         if not troubles and self._storage.is_quiet:
             return
         for event in self._storage.look([_with_room(trouble) for trouble in troubles], self._loop.time()):
@@ -274,14 +274,14 @@ class _Coordinator:
 
     def _carry_out(self, instruction: Instruction) -> None:
         if isinstance(instruction, Send):
-            self._journal.flush()  # nobody hears of anything that is not in the record
+            self._event_writer.flush()  # nobody hears of anything that is not in the record
             data = encode(instruction.message)
             for client in instruction.clients:
                 self._connections.send(client, data)
         elif isinstance(instruction, RecordEvent):
             self._write(instruction)
         elif isinstance(instruction, CatchUp):
-            for record in self._journal.recent:
+            for record in self._event_writer.recent:
                 self._show(instruction.client, record)
         elif isinstance(instruction, Close):
             self._connections.close(instruction.client)
@@ -293,7 +293,7 @@ class _Coordinator:
     def _write(self, note: RecordEvent) -> None:
         # Times never go back, even if the time of day is changed, and no two events have the same time.
         self._noted = max(self._base + own_clock(), self._noted + CLOCK_STEP)
-        for record in self._journal.write(Record(time=self._noted, event=note.event)):
+        for record in self._event_writer.write(Record(time=self._noted, event=note.event)):
             for client in note.watchers:
                 self._show(client, record)
 

@@ -1,4 +1,4 @@
-/* shoal._native: the loops of `collectives/memory/memory_engine.py` that must not hold Python's lock. Optional: without it the
+/* shoal._native: the loops of `collectives/memory/memory_exchanger.py` that must not hold Python's lock. Optional: without it the
    same is done in Python, slower. Arguments come from our own Python code, which has checked them; that both agree on the
    layout of memory and on codes is checked when this is loaded (`LAYOUT`). */
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-"""A carrier beside an engine for memory: ranks compare before it is asked for anything. Threads stand for ranks."""
+"""A carrier beside an exchanger for memory: ranks compare before it is asked for anything. Threads stand for ranks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
-from shoal.collectives.carriers.beside import BesideEngine, exchange_by, have_one_each
+from shoal.collectives.carriers.beside import BesideExchanger, exchange_by, have_one_each
 from shoal.collectives.carriers.carrier import Carrier, CarrierFailed, Work
-from shoal.collectives.engine import Engine, Operation
+from shoal.collectives.exchanger import Exchanger, Operation
 from shoal.collectives.group import Reduction
 from shoal.errors import PeerLost, WorkersDisagree
 from shoal.wire.frames import FrameKind
@@ -72,41 +72,43 @@ class Table(Carrier):
 
 
 @pytest.fixture
-def engines() -> Iterator[list[tuple[BesideEngine, Table, Engine]]]:
+def exchangers() -> Iterator[list[tuple[BesideExchanger, Table, Exchanger]]]:
     table: dict[int, torch.Tensor] = {}
     barrier = threading.Barrier(SIZE)
     with groups(IN_MEMORY, SIZE) as made:
         carriers = [Table(rank, table, barrier) for rank in range(SIZE)]
-        inside = [group._engine for group in made]
-        yield [(BesideEngine(carriers[r], inside[r]), carriers[r], inside[r]) for r in range(SIZE)]
+        inside = [group._exchanger for group in made]
+        yield [(BesideExchanger(carriers[r], inside[r]), carriers[r], inside[r]) for r in range(SIZE)]
 
 
 def summing(elements: int, label: str = "sum") -> Operation:
     return Operation(FrameKind.ALL_REDUCE, 3, label, torch.float32, elements, Reduction.SUM)
 
 
-def test_the_carrier_does_what_all_agree_on(engines: Sequence[tuple[BesideEngine, Table, Engine]]) -> None:
+def test_the_carrier_does_what_all_agree_on(exchangers: Sequence[tuple[BesideExchanger, Table, Exchanger]]) -> None:
     tensors = [torch.full((10,), float(rank)) for rank in range(SIZE)]
-    succeed(*(lambda r=r: engines[r][0].all_reduce(summing(10), [tensors[r]]) for r in range(SIZE)))
+    succeed(*(lambda r=r: exchangers[r][0].all_reduce(summing(10), [tensors[r]]) for r in range(SIZE)))
     assert all(torch.equal(tensor, torch.full((10,), 3.0)) for tensor in tensors)
-    assert engines[0][0].takes_gpu
-    assert engines[0][0].bytes_sent == 2 * 2 * 40 // SIZE
+    assert exchangers[0][0].takes_gpu
+    assert exchangers[0][0].bytes_sent == 2 * 2 * 40 // SIZE
 
 
 @pytest.mark.parametrize("other", [summing(11), summing(10, "another")], ids=["sizes", "labels"])
 def test_ranks_that_differ_are_told_and_the_carrier_is_not_asked(
-    engines: Sequence[tuple[BesideEngine, Table, Engine]], other: Operation
+    exchangers: Sequence[tuple[BesideExchanger, Table, Exchanger]], other: Operation
 ) -> None:
     def reduce(rank: int) -> None:
         operation = other if rank == 1 else summing(10)
-        engines[rank][0].all_reduce(operation, [torch.ones(operation.elements)])
+        exchangers[rank][0].all_reduce(operation, [torch.ones(operation.elements)])
 
     errors = in_threads(*(lambda r=r: reduce(r) for r in range(SIZE)))
     assert any(isinstance(error, WorkersDisagree) for error in errors)
-    assert not any(carrier.asked for _, carrier, _ in engines)
+    assert not any(carrier.asked for _, carrier, _ in exchangers)
 
 
-def test_sizes_of_all_to_all_are_compared_by_pair(engines: Sequence[tuple[BesideEngine, Table, Engine]]) -> None:
+def test_sizes_of_all_to_all_are_compared_by_pair(
+    exchangers: Sequence[tuple[BesideExchanger, Table, Exchanger]],
+) -> None:
     operation = Operation(FrameKind.ALL_TO_ALL, 4, "trade", torch.float32, 0)
 
     def trade(rank: int, wrong: int) -> None:
@@ -114,7 +116,7 @@ def test_sizes_of_all_to_all_are_compared_by_pair(engines: Sequence[tuple[Beside
         outputs = [torch.ones(1 + SIZE * source + rank) for source in range(SIZE)]
         if rank == 0 and wrong:
             outputs[2] = torch.ones(99)
-        engines[rank][0].all_to_all(operation, outputs, inputs)
+        exchangers[rank][0].all_to_all(operation, outputs, inputs)
 
     succeed(*(lambda r=r: trade(r, 0) for r in range(SIZE)))
     errors = in_threads(*(lambda r=r: trade(r, 1) for r in range(SIZE)))
@@ -122,16 +124,18 @@ def test_sizes_of_all_to_all_are_compared_by_pair(engines: Sequence[tuple[Beside
     assert "99" in str(errors[0])
 
 
-def test_who_is_gone_is_named_while_the_carrier_hangs(engines: Sequence[tuple[BesideEngine, Table, Engine]]) -> None:
-    for _, carrier, _ in engines:
+def test_who_is_gone_is_named_while_the_carrier_hangs(
+    exchangers: Sequence[tuple[BesideExchanger, Table, Exchanger]],
+) -> None:
+    for _, carrier, _ in exchangers:
         carrier.is_stuck = True
 
     def reduce(rank: int) -> None:
         if rank == 2:
-            engines[2][0]._agree(summing(10), [10])
-            engines[2][2].abort("going away")
+            exchangers[2][0]._agree(summing(10), [10])
+            exchangers[2][2].abort("going away")
         else:
-            engines[rank][0].all_reduce(summing(10), [torch.ones(10)])
+            exchangers[rank][0].all_reduce(summing(10), [torch.ones(10)])
 
     errors = in_threads(*(lambda r=r: reduce(r) for r in range(SIZE)))
     for error in errors[:2]:
@@ -139,9 +143,9 @@ def test_who_is_gone_is_named_while_the_carrier_hangs(engines: Sequence[tuple[Be
         assert error.peer == 2
 
 
-def test_bytes_of_any_length_are_exchanged(engines: Sequence[tuple[BesideEngine, Table, Engine]]) -> None:
+def test_bytes_of_any_length_are_exchanged(exchangers: Sequence[tuple[BesideExchanger, Table, Exchanger]]) -> None:
     given = [b"", b"GPU-1", b"x" * 1000]
-    told = succeed(*(lambda r=r: exchange_by(engines[r][2])(given[r]) for r in range(SIZE)))
+    told = succeed(*(lambda r=r: exchange_by(exchangers[r][2])(given[r]) for r in range(SIZE)))
     assert told == [given] * SIZE
 
 

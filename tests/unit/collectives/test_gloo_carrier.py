@@ -13,7 +13,7 @@ from shoal.collectives.carriers.carrier import CarrierFailed
 from shoal.collectives.carriers.gloo import TIME_IS_OVER, GlooCarrier
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import UsageError
-from shoal.strategies.peers.groups import make_engine
+from shoal.strategies.peers.groups import make_exchanger
 from shoal.transport.mesh.in_process import in_process_meshes
 from support.collectives import in_threads, succeed
 
@@ -56,8 +56,8 @@ def held() -> tuple[int, int]:
 def test_forty_groups_one_after_the_other_leave_no_descriptor_and_no_thread() -> None:
     def form_and_use() -> None:
         meshes = in_process_meshes(2)
-        engines = succeed(*(lambda mesh=mesh: make_engine("gloo", mesh, 1, "127.0.0.1") for mesh in meshes))
-        made = [ThreadedGroup(engine, 1, post=engine) for engine in engines]
+        exchangers = succeed(*(lambda mesh=mesh: make_exchanger("gloo", mesh, 1, "127.0.0.1") for mesh in meshes))
+        made = [ThreadedGroup(exchanger, 1, post=exchanger) for exchanger in exchangers]
         tensors = [torch.ones(10) for _ in made]
         started = [group.all_reduce(tensor, label="sum") for group, tensor in zip(made, tensors, strict=True)]
         for pending in started:
@@ -78,5 +78,5 @@ def test_forty_groups_one_after_the_other_leave_no_descriptor_and_no_thread() ->
 def test_an_unknown_carrier_is_refused_and_the_mesh_closed() -> None:
     meshes = in_process_meshes(2)
     with pytest.raises(UsageError, match=texts.no_carrier("pigeons")):
-        make_engine("pigeons", meshes[0], 1, "127.0.0.1")
+        make_exchanger("pigeons", meshes[0], 1, "127.0.0.1")
     meshes[1].close()

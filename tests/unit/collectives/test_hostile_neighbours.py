@@ -15,11 +15,11 @@ import torch
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as some
 
-from shoal.collectives.engine import Operation
+from shoal.collectives.exchanger import Operation
 from shoal.collectives.group import Reduction
 from shoal.collectives.mailbox.letters import Letter, LetterKind
 from shoal.collectives.mailbox.mailbox import Mailbox
-from shoal.collectives.memory.memory_engine import MemoryEngine
+from shoal.collectives.memory.memory_exchanger import MemoryExchanger
 from shoal.collectives.memory.memory_loops import MemoryWays, statement_of
 from shoal.errors import PeerLost, ShoalError, WireError
 from shoal.transport.memory.arena import word_at
@@ -53,18 +53,18 @@ def operation(kind: FrameKind, dtype: torch.dtype = torch.float32, scale: float 
     return Operation(kind, 0, "attacked", dtype, 2 * ELEMENTS, reduction, scale)
 
 
-def calls(engine: MemoryEngine, kind: FrameKind, dtype: torch.dtype, source: int) -> None:
+def calls(exchanger: MemoryExchanger, kind: FrameKind, dtype: torch.dtype, source: int) -> None:
     own, other = (torch.ones(ELEMENTS).to(dtype) for _ in range(2))
     if kind is FrameKind.ALL_REDUCE:
-        engine.all_reduce(operation(kind, dtype), [torch.ones(2 * ELEMENTS).to(dtype)])
+        exchanger.all_reduce(operation(kind, dtype), [torch.ones(2 * ELEMENTS).to(dtype)])
     elif kind is FrameKind.REDUCE_SCATTER:
-        engine.reduce_scatter(operation(kind, dtype), own, [other, other])
+        exchanger.reduce_scatter(operation(kind, dtype), own, [other, other])
     elif kind is FrameKind.ALL_GATHER:
-        engine.all_gather(operation(kind, dtype), [own, other], own.clone())
+        exchanger.all_gather(operation(kind, dtype), [own, other], own.clone())
     elif kind is FrameKind.ALL_TO_ALL:
-        engine.all_to_all(operation(kind, dtype), [own, other], [own.clone(), other.clone()])
+        exchanger.all_to_all(operation(kind, dtype), [own, other], [own.clone(), other.clone()])
     else:
-        engine.broadcast_all(operation(kind, dtype), [own, other], source)
+        exchanger.broadcast_all(operation(kind, dtype), [own, other], source)
 
 
 KINDS = [
@@ -90,8 +90,8 @@ def write(team: Team, notice: bytes) -> None:
 
 def suffers(made: Sequence[Team], ways: MemoryWays, notice: bytes, attacked: Attacked) -> None:
     write(made[1], notice)
-    engine = MemoryEngine(made[0], ways, 1)
-    (error,) = in_threads(lambda: calls(engine, *attacked))
+    exchanger = MemoryExchanger(made[0], ways, 1)
+    (error,) = in_threads(lambda: calls(exchanger, *attacked))
     if isinstance(error, BaseException):
         assert isinstance(error, ShoalError), "".join(traceback.format_exception(error))
         assert "rank 1 " in str(error), error
@@ -140,7 +140,7 @@ def test_a_notice_that_changes_in_the_middle_of_an_operation_is_used_as_it_was_c
     entry = struct.pack("=QQ", 0, size)
     outputs = [torch.zeros(size, dtype=torch.uint8) for _ in range(2)]
     with teams(2) as made:
-        victim, hostile = MemoryEngine(made[0], WAYS[way], 1), made[1]
+        victim, hostile = MemoryExchanger(made[0], WAYS[way], 1), made[1]
         memory = hostile.arena(1)
 
         def attack() -> None:

@@ -8,7 +8,7 @@ import torch
 from shoal.collectives.agreement import reduction_code
 from shoal.collectives.combining import has_loop
 from shoal.collectives.dtypes import CODES
-from shoal.collectives.engine import Operation
+from shoal.collectives.exchanger import Operation
 from shoal.collectives.group import Reduction
 from shoal.collectives.memory.memory_loops import statement_of
 from shoal.transport.memory.team import Team

@@ -8,12 +8,12 @@ from hypothesis import strategies as some
 
 from shoal.collectives.agreement import reduction_code
 from shoal.collectives.dtypes import CODES, code_of
-from shoal.collectives.engine import Operation
+from shoal.collectives.exchanger import Operation
 from shoal.collectives.group import Reduction
 from shoal.collectives.memory.memory_loops import statement_of
 from shoal.wire.frames import FrameKind, cut_label, unpack
 
-REDUCTIONS = [each for each in Reduction if each is not Reduction.MEAN]  # for which engines are asked for a sum
+REDUCTIONS = [each for each in Reduction if each is not Reduction.MEAN]  # for which exchangers are asked for a sum
 DTYPES = some.sampled_from(sorted(CODES, key=str))
 
 

@@ -14,7 +14,7 @@ import msgspec
 from shoal.bench import texts, verdict
 from shoal.bench.harness import Crew, worker_of
 from shoal.cli.options import Parser
-from shoal.cli.tables import columns
+from shoal.cli.terminal_tables import columns
 from shoal.errors import UsageError
 from shoal.links.matrix import LinkMatrix
 from shoal.links.plan import make_plan

@@ -24,8 +24,8 @@ from shoal.launching.disk.checkpoint_place import keeping
 from shoal.launching.disk.job_token import read_token
 from shoal.launching.plaintext import spoken_plaintext
 from shoal.membership.coordinator import CoordinatorSettings, open_listener, refuse_without_token, serve
-from shoal.membership.record.journal import job_start
-from shoal.membership.record.ledger import FILE_NAME as DECISIONS
+from shoal.membership.record.decision_file import FILE_NAME as DECISIONS
+from shoal.membership.record.event_writer import job_start
 from shoal.settings.all_reduce_settings import AllReduceSettings
 from shoal.settings.codec_settings import CodecSettings
 from shoal.settings.parameter_server_settings import ParameterServerSettings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shoal.cli import texts
 from shoal.cli.options import Parser
-from shoal.cli.tables import columns
+from shoal.cli.terminal_tables import columns
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.launching.disk.job_token import read_group_token

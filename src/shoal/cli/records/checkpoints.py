@@ -14,7 +14,7 @@ from shoal.checkpoint.stores.store import Store
 from shoal.cli import texts
 from shoal.cli.options import Parser
 from shoal.cli.records.run_store import chosen, run_store
-from shoal.cli.tables import columns
+from shoal.cli.terminal_tables import columns
 from shoal.errors import CheckpointUnusable, UsageError, printable
 from shoal.values import Cursor
 from shoal.watch.wording import amount

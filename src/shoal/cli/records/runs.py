@@ -11,7 +11,7 @@ import msgspec
 
 from shoal.cli import texts
 from shoal.cli.options import Parser
-from shoal.cli.tables import columns
+from shoal.cli.terminal_tables import columns
 from shoal.errors import UsageError, printable
 from shoal.launching.disk.find_run import runs_under
 from shoal.launching.disk.run_directory import PARENT

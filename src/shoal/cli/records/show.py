@@ -8,7 +8,7 @@ from datetime import datetime
 
 from shoal.cli.options import Parser
 from shoal.cli.records.runs import progress
-from shoal.cli.tables import columns
+from shoal.cli.terminal_tables import columns
 from shoal.errors import printable
 from shoal.files import read_plain
 from shoal.launching.disk.find_run import find_run

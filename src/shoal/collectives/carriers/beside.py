@@ -1,6 +1,6 @@
-"""A carrier for GPU tensors, beside the group's engine for host memory.
+"""A carrier for GPU tensors, beside the group's exchanger for host memory.
 
-The engine for host memory compares the ranks' operations and notices lost ranks. All ranks are on one machine.
+The exchanger for host memory compares the ranks' operations and notices lost ranks. All ranks are on one machine.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import torch
 import torch.distributed
 
 from shoal.collectives import texts
-from shoal.collectives.carriers.carried_engine import Carried
+from shoal.collectives.carriers.carried_exchanger import Carried
 from shoal.collectives.carriers.carrier import Carrier, CarrierFailed
 from shoal.collectives.carriers.nccl import NcclCarrier
-from shoal.collectives.engine import Engine, Operation
+from shoal.collectives.exchanger import Exchanger, Operation
 from shoal.environment import nccl_is_wanted
 from shoal.errors import UsageError, WorkersDisagree
 from shoal.transport.memory.neighbours import Exchange
@@ -23,19 +23,19 @@ from shoal.wire.frames import FrameKind
 LOOPBACK = "127.0.0.1"  # ranks that share memory are in one network namespace
 
 
-def nccl_beside(engine: Engine, device: torch.device) -> BesideEngine | None:
+def nccl_beside(exchanger: Exchanger, device: torch.device) -> BesideExchanger | None:
     """All ranks call it, each with its GPU. None: some ranks share a GPU, or cannot use NCCL."""
     is_possible = nccl_is_wanted() and torch.distributed.is_nccl_available()
     uuid = str(torch.cuda.get_device_properties(device).uuid) if is_possible else ""
-    exchange = exchange_by(engine)
+    exchange = exchange_by(exchanger)
     if not have_one_each(exchange(uuid.encode())):
         return None
     try:
         with torch.cuda.device(device):
-            return BesideEngine(NcclCarrier(exchange, engine.rank, engine.size, LOOPBACK), engine)
+            return BesideExchanger(NcclCarrier(exchange, exchanger.rank, exchanger.size, LOOPBACK), exchanger)
     except CarrierFailed as failure:
-        engine.check()  # if a rank is gone, that is the cause
-        raise UsageError(texts.nccl_fails(engine.size, failure)) from None
+        exchanger.check()  # if a rank is gone, that is the cause
+        raise UsageError(texts.nccl_fails(exchanger.size, failure)) from None
 
 
 def have_one_each(gpus: Sequence[bytes]) -> bool:
@@ -43,23 +43,23 @@ def have_one_each(gpus: Sequence[bytes]) -> bool:
     return all(gpus) and len(set(gpus)) == len(gpus)
 
 
-class BesideEngine(Carried):
-    """Owns the carrier, but not the engine."""
+class BesideExchanger(Carried):
+    """Owns the carrier, but not the exchanger."""
 
-    idle_seconds = 0.0  # ranks wait for each other in the engine, which counts that time
+    idle_seconds = 0.0  # ranks wait for each other in the exchanger, which counts that time
 
-    def __init__(self, carrier: Carrier, engine: Engine) -> None:
-        super().__init__(carrier, engine.rank, engine.size)
-        self._engine = engine
+    def __init__(self, carrier: Carrier, exchanger: Exchanger) -> None:
+        super().__init__(carrier, exchanger.rank, exchanger.size)
+        self._exchanger = exchanger
 
     @property
     def bytes_sent(self) -> int:  # type: ignore[override]  # counted with the operations
         return self._carried
 
     def missing(self) -> list[int]:
-        return self._engine.missing()
+        return self._exchanger.missing()
 
-    def abort(self, reason: str, *, blamed: int | None = None) -> None:  # noqa: ARG002  the engine tells the others
+    def abort(self, reason: str, *, blamed: int | None = None) -> None:  # noqa: ARG002  the exchanger tells the others
         self._carrier.abort()
 
     def close(self) -> None:
@@ -69,13 +69,13 @@ class BesideEngine(Carried):
         try:
             self._compare(operation, counts)
         except WorkersDisagree as error:
-            self._engine.abort(str(error))  # ranks that see no difference would wait for this rank
+            self._exchanger.abort(str(error))  # ranks that see no difference would wait for this rank
             raise
 
     def _compare(self, operation: Operation, counts: Sequence[int]) -> None:
         own = torch.tensor(counts, dtype=torch.int64)
         told = [torch.empty_like(own) for _ in range(self.size)]
-        self._engine.all_gather(operation, told, own)
+        self._exchanger.all_gather(operation, told, own)
         for rank, theirs in enumerate(told):
             if not _fits(operation.kind, (self.rank, counts), (rank, theirs.tolist())):
                 raise WorkersDisagree(
@@ -84,7 +84,7 @@ class BesideEngine(Carried):
                 )
 
     def check(self) -> None:
-        self._engine.check()
+        self._exchanger.check()
 
 
 def _fits(kind: FrameKind, ours: tuple[int, Sequence[int]], theirs: tuple[int, Sequence[int]]) -> bool:
@@ -99,17 +99,19 @@ def _fits(kind: FrameKind, ours: tuple[int, Sequence[int]], theirs: tuple[int, S
     return own[peer] == other[size + rank] and own[size + peer] == other[rank]
 
 
-def exchange_by(engine: Engine) -> Exchange:
-    """An exchange of bytes among all ranks, made from an engine's all-gather."""
+def exchange_by(exchanger: Exchanger) -> Exchange:
+    """An exchange of bytes among all ranks, made from an exchanger's all-gather."""
 
     def gather(own: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
         told = [torch.empty(size, dtype=torch.uint8) for size in sizes]
-        engine.all_gather(Operation(FrameKind.ALL_GATHER, 0, "who has which GPU", torch.uint8, sum(sizes)), told, own)
+        exchanger.all_gather(
+            Operation(FrameKind.ALL_GATHER, 0, "who has which GPU", torch.uint8, sum(sizes)), told, own
+        )
         return told
 
     def exchange(data: bytes) -> list[bytes]:
         length = torch.frombuffer(bytearray(len(data).to_bytes(8, "little")), dtype=torch.uint8)
-        sizes = [int.from_bytes(bytes(told.tolist()), "little") for told in gather(length, [8] * engine.size)]
+        sizes = [int.from_bytes(bytes(told.tolist()), "little") for told in gather(length, [8] * exchanger.size)]
         own = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
         return [bytes(told.tolist()) for told in gather(own, sizes)]
 

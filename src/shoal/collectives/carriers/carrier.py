@@ -1,7 +1,7 @@
 """The interface of a carrier: another library that moves the bytes of a group's collectives.
 
 A carrier starts one operation at a time, on flat contiguous tensors, and returns a `Work` to wait for. The caller has
-made sure that all ranks are in the same operation with the same sizes (`carried_engine`), so an operation finishes
+made sure that all ranks are in the same operation with the same sizes (`carried_exchanger`), so an operation finishes
 unless a rank dies. Tensors that are moved and not reduced come as bytes. Not here: sends and receives, which use the
 group's own mesh, and reductions that a library lacks.
 """

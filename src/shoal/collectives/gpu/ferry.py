@@ -1,6 +1,6 @@
-"""An engine for GPU tensors on top of one for host memory: through pinned memory, with copies that overlap.
+"""An exchanger for GPU tensors on top of one for host memory: through pinned memory, with copies that overlap.
 
-An operation is cut into turns (`gpu_cuts`). While the engine below reduces one turn, the next turn is copied down to
+An operation is cut into turns (`gpu_cuts`). While the exchanger below reduces one turn, the next turn is copied down to
 the host and the previous one back up to the GPU. If there are several turns, all ranks compare the whole operation
 before the first one, so that ranks whose sizes differ find out at once. Not here: the copies themselves (`gpu_copies`).
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import torch
 
-from shoal.collectives.engine import Engine, Operation
+from shoal.collectives.exchanger import Exchanger, Operation
 from shoal.collectives.gpu.gpu_copies import Copies, Mark
 from shoal.collectives.gpu.gpu_cuts import TensorPiece, cut_parts, cut_run, turn_elements
 
@@ -30,29 +30,29 @@ class _Turn:
     carry: Callable[[torch.Tensor, torch.Tensor], None]  # reduces operands into results, both flat in host memory
 
 
-class Ferry(Engine):
+class Ferry(Exchanger):
     """Tensors are flat, contiguous and on the GPU of the copies. Runs one operation after the other."""
 
-    def __init__(self, engine: Engine, copies: Copies) -> None:
+    def __init__(self, exchanger: Exchanger, copies: Copies) -> None:
         """The ferry owns neither of them."""
-        self.rank, self.size = engine.rank, engine.size
-        self._engine = engine
+        self.rank, self.size = exchanger.rank, exchanger.size
+        self._exchanger = exchanger
         self._copies = copies
 
     @property
     def bytes_sent(self) -> int:  # type: ignore[override]  # counted below
-        return self._engine.bytes_sent
+        return self._exchanger.bytes_sent
 
     @property
     def idle_seconds(self) -> float:  # type: ignore[override]  # counted below
-        return self._engine.idle_seconds
+        return self._exchanger.idle_seconds
 
     def all_reduce(self, operation: Operation, tensors: Flats) -> None:
         def turn(pieces: Sequence[TensorPiece]) -> _Turn:
             part, flats = _part(operation, pieces), _pieces(tensors, pieces)
             if part.key:  # turns depend on sizes alone, so a turn has the same key in every step
                 part = msgspec.structs.replace(part, key=f"{part.key}, {pieces[0].tensor} from {pieces[0].start}")
-            return _Turn(flats, flats, True, lambda sums, _: self._engine.all_reduce(part, [sums]))
+            return _Turn(flats, flats, True, lambda sums, _: self._exchanger.all_reduce(part, [sums]))
 
         self._run(operation, [turn(pieces) for pieces in cut_run([len(each) for each in tensors], _most(operation))])
 
@@ -61,7 +61,7 @@ class Ferry(Engine):
             part, flats, own = _part(operation, pieces), _pieces(parts, pieces), pieces[self.rank]
 
             def carry(given: torch.Tensor, filled: torch.Tensor) -> None:
-                self._engine.reduce_scatter(part, filled, _split(given, flats))
+                self._exchanger.reduce_scatter(part, filled, _split(given, flats))
 
             return _Turn(flats, [output[own.start : own.stop]], False, carry)
 
@@ -72,7 +72,7 @@ class Ferry(Engine):
             part, flats, own = _part(operation, pieces), _pieces(outputs, pieces), pieces[self.rank]
 
             def carry(given: torch.Tensor, filled: torch.Tensor) -> None:
-                self._engine.all_gather(part, _split(filled, flats), given)
+                self._exchanger.all_gather(part, _split(filled, flats), given)
 
             return _Turn([tensor[own.start : own.stop]], flats, False, carry)
 
@@ -82,7 +82,7 @@ class Ferry(Engine):
         """Runs in one turn, since no rank knows the sizes of all tensors."""
 
         def carry(given: torch.Tensor, filled: torch.Tensor) -> None:
-            self._engine.all_to_all(operation, _split(filled, outputs), _split(given, inputs))
+            self._exchanger.all_to_all(operation, _split(filled, outputs), _split(given, inputs))
 
         self._run(operation, [_Turn(inputs, outputs, False, carry)])
 
@@ -93,25 +93,25 @@ class Ferry(Engine):
             part, flats = _part(operation, pieces), _pieces([tensor], pieces)
 
             def carry(given: torch.Tensor, filled: torch.Tensor) -> None:
-                self._engine.broadcast(part, given if is_source else filled, source)
+                self._exchanger.broadcast(part, given if is_source else filled, source)
 
             return _Turn(flats if is_source else [], [] if is_source else flats, False, carry)
 
         self._run(operation, [turn(pieces) for pieces in cut_run([len(tensor)], _most(operation))])
 
     def missing(self) -> list[int]:
-        return self._engine.missing()
+        return self._exchanger.missing()
 
     def abort(self, reason: str, *, blamed: int | None = None) -> None:
-        self._engine.abort(reason, blamed=blamed)
+        self._exchanger.abort(reason, blamed=blamed)
 
     def close(self) -> None:
-        """Nothing to do: the owner of the engine below closes it."""
+        """Nothing to do: the owner of the exchanger below closes it."""
 
     def _run(self, operation: Operation, turns: Sequence[_Turn]) -> None:
         if len(turns) > 1:
             nothing = torch.empty(0, dtype=operation.dtype)
-            self._engine.all_gather(operation, [nothing] * self.size, nothing)
+            self._exchanger.all_gather(operation, [nothing] * self.size, nothing)
         rounds = [_Round(turn, operation.dtype, self._copies) for turn in turns]
         memory = [self._copies.memory(max(each.size for each in rounds)) for _ in rounds[:BUFFERS]]
         ups: list[Mark] = []

@@ -11,48 +11,48 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from shoal.collectives.engine import Engine
+from shoal.collectives.exchanger import Exchanger
 from shoal.collectives.gpu.ferry import Ferry
 from shoal.collectives.gpu.gpu_copies import StreamPoint, copies_after
-from shoal.collectives.memory.memory_engine import MemoryEngine
+from shoal.collectives.memory.memory_exchanger import MemoryExchanger
 
 if TYPE_CHECKING:
-    from shoal.collectives.carriers.beside import BesideEngine
+    from shoal.collectives.carriers.beside import BesideExchanger
 
-Work = Callable[[Engine], None]
+Work = Callable[[Exchanger], None]
 
 
 class GpuWay:
     """One per group. `abort` may come from any thread."""
 
-    def __init__(self, engine: Engine) -> None:
-        """`engine` is for tensors in host memory, and stays its owner's."""
-        self._engine = engine
+    def __init__(self, exchanger: Exchanger) -> None:
+        """`exchanger` is for tensors in host memory, and stays its owner's."""
+        self._exchanger = exchanger
         self._is_decided = False
-        self._nccl: BesideEngine | None = None
+        self._nccl: BesideExchanger | None = None
 
     @property
     def bytes_sent(self) -> int:
-        """Without the bytes that the engine counts."""
+        """Without the bytes that the exchanger counts."""
         return 0 if self._nccl is None else self._nccl.bytes_sent
 
-    def send_or_receive(self, moment: StreamPoint, work: Work, engine: Engine) -> None:
+    def send_or_receive(self, moment: StreamPoint, work: Work, exchanger: Exchanger) -> None:
         """Do work that stages its tensor by itself. It must not decide the way: the peer's tensor may be on a CPU."""
         with copies_after(moment):
-            work(engine)
+            work(exchanger)
 
-    def run(self, moment: StreamPoint, work: Work, engine: Engine) -> None:
-        """Do a collective's work on an engine that takes tensors of that GPU. All ranks' tensors are on GPUs."""
+    def run(self, moment: StreamPoint, work: Work, exchanger: Exchanger) -> None:
+        """Do a collective's work on an exchanger that takes tensors of that GPU. All ranks' tensors are on GPUs."""
         with copies_after(moment) as copies:
             if not self._is_decided:
-                self._decide(engine, moment)
-            work(engine if engine.takes_gpu else self._nccl or Ferry(engine, copies))
+                self._decide(exchanger, moment)
+            work(exchanger if exchanger.takes_gpu else self._nccl or Ferry(exchanger, copies))
 
-    def _decide(self, engine: Engine, moment: StreamPoint) -> None:
-        if isinstance(engine, MemoryEngine):  # so all ranks are on one machine
+    def _decide(self, exchanger: Exchanger, moment: StreamPoint) -> None:
+        if isinstance(exchanger, MemoryExchanger):  # so all ranks are on one machine
             from shoal.collectives.carriers.beside import nccl_beside  # noqa: PLC0415  only users of GPUs pay for it
 
-            self._nccl = nccl_beside(engine, moment.device)
+            self._nccl = nccl_beside(exchanger, moment.device)
         self._is_decided = True
 
     def abort(self, reason: str, *, blamed: int | None = None) -> None:

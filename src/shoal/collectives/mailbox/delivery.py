@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from shoal.codecs.identity import memory_of
-from shoal.collectives import staging
+from shoal.collectives import flat_tensors as staging
 from shoal.collectives.dtypes import code_of
 from shoal.collectives.group import Pending
 from shoal.collectives.mailbox.letters import Letter

@@ -15,7 +15,7 @@ from typing import Protocol
 from shoal.collectives.mailbox.delivery import Delivery
 from shoal.collectives.mailbox.letters import Letter
 from shoal.collectives.mailbox.pieces import SharedSlots
-from shoal.transport.mesh.ending import StreamEnding
+from shoal.transport.mesh.stream_ending import StreamEnding
 
 
 class Recipient(Protocol):

@@ -35,7 +35,7 @@ from shoal.errors import PeerLost, WireError
 from shoal.transport.memory import cross_memory, memory_order
 from shoal.transport.memory.arena import Arena
 from shoal.transport.memory.neighbours import Neighbourhood
-from shoal.transport.mesh.ending import DIED, StreamEnding
+from shoal.transport.mesh.stream_ending import DIED, StreamEnding
 
 Exchange = Callable[[bytes], list[bytes]]  # every rank's bytes to every rank, in order of ranks
 

@@ -20,7 +20,7 @@ from shoal.collectives.mailbox.pieces import STAGE_BYTES, Places, SharedSlots
 from shoal.errors import PeerLost, WireError
 from shoal.transport.memory import cross_memory, memory_order
 from shoal.transport.memory.arena import Arena, Offer, PeerArena
-from shoal.transport.mesh.ending import FINISHED, StreamEnding
+from shoal.transport.mesh.stream_ending import FINISHED, StreamEnding
 
 # An arena in 64-bit words: the arena's own, then who leaves and who sleeps, then two lines per neighbour.
 STATE, BLAMED, ASLEEP, _NEIGHBOURS = 8, 9, 16, 24

@@ -16,7 +16,7 @@ from shoal.collectives.mailbox.lane import Lane
 from shoal.collectives.mailbox.letters import Letter, LetterKind, describe
 from shoal.collectives.mailbox.matching import Matching
 from shoal.errors import PeerLost, WireError, WorkersDisagree
-from shoal.transport.mesh.ending import StreamEnding, credible, name_the_lost
+from shoal.transport.mesh.stream_ending import StreamEnding, credible, name_the_lost
 
 # What travels with letters to one rank and was not received yet, in bytes: more is only offered, so that who receives
 # late keeps no more than this for every sender.

@@ -20,7 +20,7 @@ from shoal.transport.connection import near_link, silence
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.sending import SendQueue
 from shoal.transport.memory.arena import address_of
-from shoal.transport.mesh.ending import CUT_OFF, SILENT, StreamEnding, pack_ending, unpack_ending
+from shoal.transport.mesh.stream_ending import CUT_OFF, SILENT, StreamEnding, pack_ending, unpack_ending
 from shoal.transport.tcp.tcp_stream import UNREACHABLE
 
 SHORT_BYTES = 32 * 1024  # what travels with a letter goes through a buffer up to this size

@@ -17,7 +17,7 @@ from shoal.codecs.identity import memory_of
 from shoal.collectives.agreement import reduction_code
 from shoal.collectives.combining import Combine, combine
 from shoal.collectives.dtypes import code_of
-from shoal.collectives.engine import Operation
+from shoal.collectives.exchanger import Operation
 from shoal.collectives.group import Reduction
 from shoal.collectives.memory.memory_notice import Said, pack_notice, parse_notice, share_of
 from shoal.errors import WireError

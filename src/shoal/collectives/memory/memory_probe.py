@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from shoal.collectives.engine import Operation
+from shoal.collectives.exchanger import Operation
 from shoal.collectives.group import Reduction
-from shoal.collectives.memory.memory_engine import MemoryEngine
+from shoal.collectives.memory.memory_exchanger import MemoryExchanger
 from shoal.collectives.memory.memory_loops import MemoryWays
 from shoal.transport.memory.team import Team
 from shoal.wire.frames import FrameKind
@@ -53,32 +53,34 @@ def best_ways(team: Team, ways: MemoryWays, ranks: Sequence[int]) -> tuple[Memor
         return ways, "its ranks may not read each other's memory: all goes through shared slots"
     key = (team.size, ways.is_native)
     known = _remembered.get(key)
-    engine = MemoryEngine(team, ways, 0, ranks)
-    answers = _sum(engine, [float(known is not None), known.slots if known else 0.0, known.reading if known else 0.0])
+    exchanger = MemoryExchanger(team, ways, 0, ranks)
+    answers = _sum(
+        exchanger, [float(known is not None), known.slots if known else 0.0, known.reading if known else 0.0]
+    )
     if answers[0] == team.size:  # all ranks remember a result; these may differ, but their sum is the same for all
         found = Found(answers[1] / team.size, answers[2] / team.size)
     else:
         tensor = torch.ones(PROBE_BYTES // 4)  # not zeros: the kernel maps those to memory only when they are written
-        other = MemoryEngine(team, replace(ways, reads_to_reduce=True), 0, ranks)
-        times = [_fastest(engine, tensor), _fastest(other, tensor)]
-        slots, reading = _sum(engine, times)
+        other = MemoryExchanger(team, replace(ways, reads_to_reduce=True), 0, ranks)
+        times = [_fastest(exchanger, tensor), _fastest(other, tensor)]
+        slots, reading = _sum(exchanger, times)
         found = Found(slots / team.size, reading / team.size)
     _remembered[key] = found
     return replace(ways, reads_to_reduce=found.is_reading_faster), str(found)
 
 
-def _fastest(engine: MemoryEngine, tensor: torch.Tensor) -> float:
+def _fastest(exchanger: MemoryExchanger, tensor: torch.Tensor) -> float:
     taken = []
     for _ in range(TURNS):
         started = time.perf_counter()
-        engine.all_reduce(_operation(tensor), [tensor])
+        exchanger.all_reduce(_operation(tensor), [tensor])
         taken.append(time.perf_counter() - started)
     return min(taken)
 
 
-def _sum(engine: MemoryEngine, values: list[float]) -> list[float]:
+def _sum(exchanger: MemoryExchanger, values: list[float]) -> list[float]:
     tensor = torch.tensor(values, dtype=torch.float64)
-    engine.all_reduce(_operation(tensor), [tensor])
+    exchanger.all_reduce(_operation(tensor), [tensor])
     found: list[float] = tensor.tolist()
     return found
 

@@ -6,7 +6,7 @@
 
 So an element is encoded twice, however many ranks there are, and replicas stay equal bit for bit. A piece's residual
 belongs to the same elements of this rank's tensors under every schedule. The bytes of a piece may have any length up to
-the codec's bound. Not here: which operations are encoded (`scheduled_engine`).
+the codec's bound. Not here: which operations are encoded (`scheduled_exchanger`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shoal.codecs.codec import Codec, Leg, TensorKey
 from shoal.codecs.identity import memory_of
 from shoal.collectives.agreement import disagreement
 from shoal.collectives.combining import combine
-from shoal.collectives.engine import Operation
+from shoal.collectives.exchanger import Operation
 from shoal.collectives.schedules.executor import Executor, Segment, segments_of
 from shoal.collectives.schedules.schedule import boundaries
 from shoal.errors import WireError
@@ -31,7 +31,7 @@ _LEGS = {Leg.CONTRIBUTION: 0, Leg.SUM: 1}  # numbers of transfers
 
 
 class EncodedReduce:
-    """One per engine; used by one thread. Mesh and executor are the engine's."""
+    """One per exchanger; used by one thread. Mesh and executor are the exchanger's."""
 
     def __init__(self, mesh: Mesh, executor: Executor, codec: Codec) -> None:
         self._mesh = mesh

@@ -19,7 +19,7 @@ from shoal.codecs.identity import Identity, memory_of
 from shoal.collectives.agreement import describe, disagreement, reduction_code
 from shoal.collectives.combining import combine
 from shoal.collectives.dtypes import code_of
-from shoal.collectives.engine import Operation
+from shoal.collectives.exchanger import Operation
 from shoal.collectives.schedules.schedule import Action, Program, Transfer
 from shoal.errors import Refused, WireError
 from shoal.transport.mesh.mesh import Mesh

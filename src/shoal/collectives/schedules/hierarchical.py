@@ -2,7 +2,7 @@
 
 All-reduce sums inside every host, runs another schedule among the first ranks of the hosts, and copies inside every
 host. `hosts` are the ranks of each host, each rank once; the first rank of a host represents it. For hosts whose ranks
-do not share memory: where they do, `two_level_engine` works inside hosts without sending anything.
+do not share memory: where they do, `two_level_exchanger` works inside hosts without sending anything.
 """
 
 from __future__ import annotations

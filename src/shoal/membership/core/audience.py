@@ -83,7 +83,7 @@ class Audience:
         if clients:
             self._out.append(Send(clients, message))
 
-    def journal(self, decision: Decision) -> None:
+    def write_decision(self, decision: Decision) -> None:
         """Instructions from here on depend on this decision."""
         self._out.append(WriteDecision(decision))
 

@@ -193,7 +193,7 @@ class MembershipCore:
             self._audience.close(worker.client)
         is_return = self._generations.is_member(worker)
         is_new = worker.join is join or worker.fate is Fate.DEAD
-        worker.join = join  # the ledger does not record the versions that a worker runs
+        worker.join = join  # no decision records the versions that a worker runs
         self._generations.back(worker, client, self._now)
         self._audience.add_worker(client, join.worker)
         current = self._generations.current
@@ -262,7 +262,7 @@ class MembershipCore:
         is_guest = self._audience.launcher not in (None, client)
         if is_guest:
             self._guests.add(self._highest)
-        self._audience.journal(NumberGiven(worker=self._highest, is_guest=is_guest))
+        self._audience.write_decision(NumberGiven(worker=self._highest, is_guest=is_guest))
         self._audience.send((client,), Enlisted(worker=self._highest))
 
     def _heartbeat(self, client: int, beat: Heartbeat) -> bool:

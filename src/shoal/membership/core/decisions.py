@@ -1,7 +1,7 @@
-"""What the coordinator must not forget when its process dies: decisions as values. Pure; `ledger` writes the file.
+"""What the coordinator must not forget when its process dies: decisions as values. Pure; `decision_file` writes them.
 
 A decision is written down before anybody hears of it, so a restarted coordinator knows at least as much as any of its
-clients. Not here: the job's record of events (`journal`), which may lose its last lines.
+clients. Not here: the job's record of events (`event_writer`), which may lose its last lines.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ class Publishing:
         self._settle(name, published=False)
 
     def _settle(self, name: str, *, published: bool) -> None:
-        self._audience.journal(CheckpointDecided(checkpoint=name, is_published=published))
+        self._audience.write_decision(CheckpointDecided(checkpoint=name, is_published=published))
         self._settled[name] = published
         if len(self._settled) > REMEMBERED:
             del self._settled[next(iter(self._settled))]

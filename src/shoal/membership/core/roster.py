@@ -51,14 +51,16 @@ class Worker:
     is_ahead: bool = False  # its script waits at a call that the members' scripts have not come to
     briefings: int = 0  # how often the worker was told of more calls
     must_ask: bool = False  # was put out of a generation: let it in only after it says that it is ready
-    is_awaited: bool = False  # known from the ledger only; has not come back to this coordinator yet
+    is_awaited: bool = False  # known from recorded decisions only; has not come back to this coordinator yet
     cut_off: str = ""  # why this side closed the connection
     exit_code: int | None = None  # as reported by the process that started the worker
     suspected: float | None = None  # when the first sign of its death was seen
     barred_until: float = -math.inf  # could not reach others: do not let it in before this time
     times_left_out: int = 0  # in a row, because it could not reach others
     unreachable: tuple[int, ...] = ()  # members that the worker cannot reach, by its last `Ready`
-    is_placed: bool = True  # False: known from the ledger only, so a first heartbeat with a higher step is no advance
+    is_placed: bool = (
+        True  # False: known from recorded decisions only, so a first heartbeat with a higher step is no advance
+    )
     is_guest: bool = False  # was added by hand, beside the workers that the launcher starts
     point: int = 0  # how far its script has got outside loops in its generation, as far as known: see `values.Lost`
     is_done: bool = False  # its function has returned in its generation, and the worker waits for the others
@@ -187,7 +189,7 @@ class Worker:
 
 
 def remembered(member: Member, generation: int, now: float) -> Worker:
-    """A member that the ledger knows, before it has come back."""
+    """A member known from recorded decisions, before it has come back."""
     join = Join(
         version=PROTOCOL_VERSION,
         worker=member.worker,
@@ -198,7 +200,7 @@ def remembered(member: Member, generation: int, now: float) -> Worker:
     )
     worker = Worker(join=join, client=None, heard=now, is_awaited=True, is_placed=False)
     worker.enter(generation, now)
-    worker.first_generation = 1  # the ledger does not say; the worker may have been in all generations
+    worker.first_generation = 1  # no decision says so; the worker may have been in all generations
     return worker
 
 

@@ -27,7 +27,7 @@ class Stopping:
         """Pass the first request to stop on to all workers. `worker` is None where it came from outside the script."""
         self.reason = reasons.shortened(request.reason)
         self.exit_code = request.exit_code if worker is None else 0
-        audience.journal(StopDecided(reason=self.reason, exit_code=self.exit_code))
+        audience.write_decision(StopDecided(reason=self.reason, exit_code=self.exit_code))
         audience.note(events.StopRequested(worker=worker, reason=self.reason))
         audience.send(audience.workers(), StopNotice(reason=self.reason))
 

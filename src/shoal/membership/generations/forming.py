@@ -1,7 +1,7 @@
 """Who is in the next generation, who brings the job's state, and what is waited for. Pure.
 
 Survivors of the last generation come first, then workers that wait to be let in, lowest numbers first, up to
-`--workers`. Not here: when the last generation is over (`regrouping`).
+`--workers`. Not here: when the last generation is over (`generation_end`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from shoal.job_config import JobConfig
 from shoal.membership.core import reasons
 from shoal.membership.core.roster import Worker
 from shoal.membership.generations.cuts import Cuts, LeftOut
-from shoal.membership.generations.regrouping import Breakup
+from shoal.membership.generations.generation_end import Breakup
 from shoal.settings.all_reduce_settings import AllReduceSettings
 from shoal.settings.codec_settings import CodecSettings
 from shoal.values import Generation, LostMember

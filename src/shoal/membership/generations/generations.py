@@ -1,6 +1,6 @@
 """The job's generations: who is in the current one, how it ends, and how the next one forms. Pure.
 
-Combines which members are alive (`liveness`), what ends a generation (`regrouping`) and who is in the next one
+Combines which members are alive (`liveness`), what ends a generation (`generation_end`) and who is in the next one
 (`forming`). Not here: clients and their messages (`core`), failures of the script and the end of the job (`verdicts`).
 """
 
@@ -20,9 +20,9 @@ from shoal.membership.core.roster import Fate, Worker, forget_ended, remembered
 from shoal.membership.generations import forming, liveness
 from shoal.membership.generations.cuts import LeftOut
 from shoal.membership.generations.forming import EarlierGenerations, NextGeneration, Situation, Wait
+from shoal.membership.generations.generation_end import Breakup, Futility, is_clear
 from shoal.membership.generations.losses import Losses
 from shoal.membership.generations.missing import MissingNotice
-from shoal.membership.generations.regrouping import Breakup, Futility, is_clear
 from shoal.membership.generations.wishes import RegroupWishes
 from shoal.membership.verdicts import deaths
 from shoal.values import Generation
@@ -304,22 +304,18 @@ class Generations:
 
     def _form(self, is_stopping: bool) -> Verdict | None:
         situation = self.situation(self._now, is_stopping=is_stopping)
-        planned = forming.plan(situation)
-        if (
-            isinstance(planned, NextGeneration)
-            and self._publishing.is_publishing
-            and not forming.has_state(planned, situation)
-        ):
-            planned = Wait(len(planned.workers), self._config.fewest, reasons.STILL_PUBLISHING)
-        if isinstance(planned, Wait):
-            if self._missing.is_due(planned, at_once=self.current is not None, now=self._now):
-                self._note_waiting(planned)
+        plan = forming.plan(situation)
+        if not isinstance(plan, Wait) and self._publishing.is_publishing and not forming.has_state(plan, situation):
+            plan = Wait(len(plan.workers), self._config.fewest, reasons.STILL_PUBLISHING)
+        if isinstance(plan, Wait):
+            if self._missing.is_due(plan, at_once=self.current is not None, now=self._now):
+                self._note_waiting(plan)
             return None
         self._missing.over(self._now)
-        is_futile = self._futility.is_reached(self._breakup, self.workers.values(), has_carriers=bool(planned.carriers))
+        is_futile = self._futility.is_reached(self._breakup, self.workers.values(), has_carriers=bool(plan.carriers))
         if self.current is not None and is_futile:
-            return self._futile(planned)
-        self._enter(planned)
+            return self._futile(plan)
+        self._enter(plan)
         return None
 
     def _futile(self, planned: NextGeneration) -> Verdict:
@@ -334,7 +330,7 @@ class Generations:
         missing = [worker for number, worker in self.members.items() if number not in chosen]
         self.losses.add(missing, previous)  # first: the next generation names the losses for those who go on
         generation = forming.as_generation(previous + 1, planned, self._config, self._past, self.losses.open)
-        self._audience.journal(GenerationDecided(generation))
+        self._audience.write_decision(GenerationDecided(generation))
         for left_out in planned.left_out:
             self._leave_out(left_out)
         for worker in (worker for worker in missing if self.is_member(worker)):

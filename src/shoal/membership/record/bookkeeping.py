@@ -1,7 +1,7 @@
 """What is written for each event: lines of events, lines of metrics, and what watchers are shown. Pure.
 
 Combines which reports are written (`thinning`), the metrics (`metrics`), and the standstills that follow from applied
-steps (`standstills`). A restarted coordinator continues the record of the last one. Not here: files (`journal`).
+steps (`standstills`). A restarted coordinator continues the record of the last one. Not here: files (`event_writer`).
 """
 
 from __future__ import annotations

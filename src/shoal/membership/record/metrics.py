@@ -4,7 +4,7 @@ Lines are ordered by generation, and within a generation by step. A step that is
 its result was lost, has a second line. A value is the mean over the workers that logged it, weighted by their samples.
 A line is complete when every member of the present generation has reported that step or a later one. Values logged
 outside loops have lines of their own, with no samples and no seconds, after the line of the step they follow. Not here:
-the file (`journal`).
+the file (`event_writer`).
 """
 
 from __future__ import annotations

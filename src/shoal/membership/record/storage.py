@@ -1,6 +1,6 @@
 """Files of the run directory that cannot be written for a while: what to announce, and when. Pure.
 
-Not here: writing them (`ledger`, `journal`), and asking the disk how much room it has (`coordinator`).
+Not here: writing them (`decision_file`, `event_writer`), and asking the disk how much room it has (`coordinator`).
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class JobEnding:
         self.ended = Ended(exit_code=exit_code, error=error, text=text)
         self._outcome = outcome
         self._since = now
-        self._audience.journal(EndDecided(exit_code=exit_code, error=error, text=text))
+        self._audience.write_decision(EndDecided(exit_code=exit_code, error=error, text=text))
         self._audience.send(self._audience.workers(), self.ended)
 
     def close(self, workers: Collection[Worker], now: float) -> None:

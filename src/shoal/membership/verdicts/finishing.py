@@ -68,7 +68,7 @@ class Finishing:
             return
         worker.fate = Fate.HANDED_OVER
         if self.generations.is_member(worker):
-            self._audience.journal(MemberLeft(worker=worker.number, is_handover=True))
+            self._audience.write_decision(MemberLeft(worker=worker.number, is_handover=True))
         self._note(worker, leave.reason, now, is_handover=True)
         self.generations.out(worker, reasons.handed_over(worker.number, leave.reason), now)
 
@@ -85,7 +85,7 @@ class Finishing:
         if not (members and self.generations.is_fine and all(worker.is_done for worker in members)):
             return
         through = [worker for worker in members if worker.point >= THROUGH]
-        self._audience.journal(MembersReleased(finished=tuple(worker.number for worker in through)))
+        self._audience.write_decision(MembersReleased(finished=tuple(worker.number for worker in through)))
         for worker in members:
             self._release(worker)
         for worker in through:
@@ -113,7 +113,7 @@ class Finishing:
         if worker.point >= THROUGH:
             self._finish(worker, reason, now)
         else:
-            self._audience.journal(MemberLeft(worker=worker.number, is_handover=False, runs_on=True))
+            self._audience.write_decision(MemberLeft(worker=worker.number, is_handover=False, runs_on=True))
             self._release(worker)
         self.tell_released(worker)
 
@@ -124,7 +124,7 @@ class Finishing:
 
     def _finish(self, worker: Worker, reason: str, now: float) -> None:
         if worker.fate is Fate.RELEASED or self.generations.is_member(worker):
-            self._audience.journal(MemberLeft(worker=worker.number, is_handover=False))
+            self._audience.write_decision(MemberLeft(worker=worker.number, is_handover=False))
         worker.fate = Fate.FINISHED
         self._note(worker, reason, now, is_handover=False)
         self.generations.finished(worker)

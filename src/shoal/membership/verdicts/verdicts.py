@@ -190,7 +190,7 @@ class Verdicts:
                 continue  # a newcomer could not start, which an event says; the members are not affected
             text = reasons.failure(worker.number, failed, of_script=is_of_script)
             if is_of_script and self._has_applied:
-                self._audience.journal(FailureCounted(sameness(failed.text)))
+                self._audience.write_decision(FailureCounted(sameness(failed.text)))
                 count = self._failures.script_failed(failed.text)
                 self._last_failure = Failure(failed.step, type(error).__name__, text)
                 if not self._failures.is_too_many(count):

@@ -24,7 +24,8 @@ from shoal.parameters.connections.patience import Listening, Silence
 from shoal.parameters.connections.purposes import job_purpose
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.handshake import Key
-from shoal.transport.mesh.ending import (
+from shoal.transport.mesh.mesh import STALL_SECONDS, Mesh
+from shoal.transport.mesh.stream_ending import (
     ENDING_BYTES,
     FINISHED,
     StreamEnding,
@@ -33,7 +34,6 @@ from shoal.transport.mesh.ending import (
     pack_ending,
     unpack_ending,
 )
-from shoal.transport.mesh.mesh import STALL_SECONDS, Mesh
 from shoal.values import Server, ServerMap
 from shoal.wire.frames import HEADER_BYTES
 from shoal.wire.note import PARAMETER_VERSION

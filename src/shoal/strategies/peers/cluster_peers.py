@@ -29,7 +29,7 @@ from shoal.links.measure import survey, told
 from shoal.membership.client import CoordinatorClient
 from shoal.membership.member.member import again
 from shoal.settings.all_reduce_settings import AllReduceSettings
-from shoal.strategies.peers.groups import Brake, StandInGroup, make_engine, stand_in_generation
+from shoal.strategies.peers.groups import Brake, StandInGroup, make_exchanger, stand_in_generation
 from shoal.strategies.peers.peers import Briefed, JobOver, Peers, Traffic
 from shoal.strategies.peers.reaching import by_worker, local_host, tell_from_outside
 from shoal.strategies.peers.server_ways import ServerWays
@@ -218,8 +218,8 @@ class ClusterPeers(Peers):
         settings = self.client.settings.of(AllReduceSettings)
         names = {member.rank: _name(member) for member in generation.members}
         if settings.carrier != "shoal" and mesh.size > 1:
-            engine = make_engine(settings.carrier, mesh, generation.number, self._listener.address.host)
-            return ThreadedGroup(engine, generation.number, post=engine, names=names)
+            exchanger = make_exchanger(settings.carrier, mesh, generation.number, self._listener.address.host)
+            return ThreadedGroup(exchanger, generation.number, post=exchanger, names=names)
         hood = form(exchange_over(mesh, generation.number), mesh.rank, mesh.size)
         with self._lock:
             self._team = hood.team

@@ -1,4 +1,4 @@
-"""Groups of a worker and their parts: an engine over a carrier, a stand-in for newcomers, a brake for slow links."""
+"""Groups of a worker and their parts: an exchanger over a carrier, a stand-in for newcomers, a brake for slow links."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import time
 from typing import NoReturn
 
 from shoal.collectives import texts
-from shoal.collectives.carriers.carried_engine import CarriedEngine, blame
+from shoal.collectives.carriers.carried_exchanger import CarriedExchanger, blame
 from shoal.collectives.carriers.carrier import Carrier, CarrierFailed
 from shoal.collectives.carriers.gloo import GlooCarrier
 from shoal.collectives.carriers.mpi import MpiCarrier
 from shoal.collectives.carriers.nccl import NcclCarrier
-from shoal.collectives.engine import Operation
+from shoal.collectives.exchanger import Operation
 from shoal.collectives.operations import Alone, Make, Operations, Work
 from shoal.errors import ShoalError, UsageError
 from shoal.transport.mesh.faults import LinkFaults
@@ -22,8 +22,8 @@ from shoal.values import Generation, Member
 SLICE_SECONDS = 0.005  # between two looks at what a slow link may carry
 
 
-def make_engine(name: str, mesh: Mesh, generation: int, host: str) -> CarriedEngine:
-    """All ranks of a mesh call this function. The engine owns the mesh from now on; the mesh is closed if this fails.
+def make_exchanger(name: str, mesh: Mesh, generation: int, host: str) -> CarriedExchanger:
+    """All ranks of a mesh call this function. The exchanger owns the mesh, which is closed if this fails.
 
     `host` is an address of this rank that the others can reach. Raises `PeerLost` if a rank is gone.
     """
@@ -36,7 +36,7 @@ def make_engine(name: str, mesh: Mesh, generation: int, host: str) -> CarriedEng
         mesh.abort(f"{name} did not come about: {error}")
         mesh.close()
         raise
-    return CarriedEngine(carrier, mesh, generation)
+    return CarriedExchanger(carrier, mesh, generation)
 
 
 def _carrier(name: str, mesh: Mesh, generation: int, host: str) -> Carrier:

@@ -20,7 +20,7 @@ from pathlib import Path
 from shoal.errors import Aborted, ExchangeFailed, PeerLost
 from shoal.transport.memory import cross_memory, futex, memory_order
 from shoal.transport.memory.arena import Arena, PeerArena, word_at
-from shoal.transport.mesh.ending import DIED, FINISHED, StreamEnding, name_the_lost
+from shoal.transport.mesh.stream_ending import DIED, FINISHED, StreamEnding, name_the_lost
 from shoal.transport.native_layout import (
     HAS_FINISHED,
     HAS_GIVEN_UP,

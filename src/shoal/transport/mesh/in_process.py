@@ -10,8 +10,8 @@ import time
 from collections import deque
 
 from shoal.errors import Aborted, ExchangeFailed
-from shoal.transport.mesh.ending import FINISHED, StreamEnding, name_the_lost
 from shoal.transport.mesh.mesh import STALL_SECONDS, Mesh
+from shoal.transport.mesh.stream_ending import FINISHED, StreamEnding, name_the_lost
 from shoal.wire.frames import HEADER_BYTES
 
 

@@ -16,7 +16,7 @@ import time
 from shoal.errors import Aborted, PeerLost, Refused
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.introduction import Introduction
-from shoal.transport.mesh.ending import StreamEnding, pack_ending, unpack_ending
+from shoal.transport.mesh.stream_ending import StreamEnding, pack_ending, unpack_ending
 from shoal.transport.tcp.answering import Answers
 from shoal.transport.tcp.tcp_handshake import OutgoingConnection, PeerHello
 from shoal.transport.tcp.tcp_listener import PeerListener

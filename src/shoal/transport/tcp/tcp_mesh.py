@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from shoal.errors import Aborted, ExchangeFailed
 from shoal.transport.connection import silence
 from shoal.transport.connection.endpoint import Endpoint
-from shoal.transport.mesh.ending import (
+from shoal.transport.mesh.faults import LinkFaults
+from shoal.transport.mesh.mesh import STALL_SECONDS, Mesh
+from shoal.transport.mesh.stream_ending import (
     CUT_OFF,
     ENDING_BYTES,
     FINISHED,
@@ -31,8 +33,6 @@ from shoal.transport.mesh.ending import (
     pack_ending,
     unpack_ending,
 )
-from shoal.transport.mesh.faults import LinkFaults
-from shoal.transport.mesh.mesh import STALL_SECONDS, Mesh
 from shoal.transport.tcp.tcp_stream import UNREACHABLE, Stream
 from shoal.values import Unreached
 

@@ -6,7 +6,7 @@ import errno
 
 from shoal.transport.connection.endpoint import ALL, Endpoint
 from shoal.transport.connection.sending import SendQueue
-from shoal.transport.mesh.ending import ENDING_BYTES, SILENT, StreamEnding, unpack_ending
+from shoal.transport.mesh.stream_ending import ENDING_BYTES, SILENT, StreamEnding, unpack_ending
 from shoal.wire.frames import HEADER_BYTES
 
 UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)

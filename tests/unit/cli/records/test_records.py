@@ -17,7 +17,7 @@ from shoal import events
 from shoal.cli import texts as cli_texts
 from shoal.cli.main import main
 from shoal.cli.records.runs import ago
-from shoal.cli.tables import columns
+from shoal.cli.terminal_tables import columns
 from shoal.errors import printable
 from shoal.launching import texts
 from shoal.watch.report.page import write_report

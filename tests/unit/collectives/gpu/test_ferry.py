@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from shoal.collectives.engine import Engine, Operation
+from shoal.collectives.exchanger import Exchanger, Operation
 from shoal.collectives.gpu import gpu_cuts
 from shoal.collectives.gpu.ferry import Ferry
 from shoal.collectives.group import Reduction
@@ -27,18 +27,18 @@ seeds = some.integers(0, 2**32)
 
 
 @pytest.fixture(scope="module", params=[(IN_MEMORY, "auto"), ("in-process", "ring")], ids=lambda kind: kind[0])
-def engines(request: pytest.FixtureRequest) -> Iterator[list[Engine]]:
+def exchangers(request: pytest.FixtureRequest) -> Iterator[list[Exchanger]]:
     patched = pytest.MonkeyPatch()
     patched.setattr(gpu_cuts, "LEAST_BYTES", 8 * ITEM)
     patched.setattr(gpu_cuts, "MOST_BYTES", 16 * ITEM)
     with groups(request.param[0], SIZE, request.param[1]) as made:
-        yield [group._engine for group in made]
+        yield [group._exchanger for group in made]
     patched.undo()
 
 
-def on_all(engines: Sequence[Engine], seed: int, call: Callable[[Ferry], None]) -> list[SlowCopies]:
+def on_all(exchangers: Sequence[Exchanger], seed: int, call: Callable[[Ferry], None]) -> list[SlowCopies]:
     copies = [SlowCopies(seed + rank) for rank in range(SIZE)]
-    succeed(*(lambda rank=rank: call(Ferry(engines[rank], copies[rank])) for rank in range(SIZE)))
+    succeed(*(lambda rank=rank: call(Ferry(exchangers[rank], copies[rank])) for rank in range(SIZE)))
     return copies
 
 
@@ -53,11 +53,13 @@ def numbers(count: int, seed: int) -> torch.Tensor:
 
 @many
 @given(counts=sizes, seed=seeds)
-def test_all_reduce_of_several_tensors(engines: list[Engine], counts: list[int], seed: int) -> None:
+def test_all_reduce_of_several_tensors(exchangers: list[Exchanger], counts: list[int], seed: int) -> None:
     given_ = [[numbers(count, 10 * rank + place) for place, count in enumerate(counts)] for rank in range(SIZE)]
     sums = [sum(own[place] for own in given_) for place in range(SIZE)]
     on_all(
-        engines, seed, lambda ferry: ferry.all_reduce(operation(FrameKind.ALL_REDUCE, sum(counts)), given_[ferry.rank])
+        exchangers,
+        seed,
+        lambda ferry: ferry.all_reduce(operation(FrameKind.ALL_REDUCE, sum(counts)), given_[ferry.rank]),
     )
     for own in given_:
         for tensor, expected in zip(own, sums, strict=True):
@@ -66,13 +68,13 @@ def test_all_reduce_of_several_tensors(engines: list[Engine], counts: list[int],
 
 @many
 @given(counts=sizes, seed=seeds, in_place=some.booleans())
-def test_reduce_scatter(engines: list[Engine], counts: list[int], seed: int, in_place: bool) -> None:
+def test_reduce_scatter(exchangers: list[Exchanger], counts: list[int], seed: int, in_place: bool) -> None:
     parts = [[numbers(count, 10 * rank + place) for place, count in enumerate(counts)] for rank in range(SIZE)]
     expected = [sum(own[place] for own in parts) for place in range(SIZE)]
     kept = [[part.clone() for part in own] for own in parts]
     outputs = [parts[rank][rank] if in_place else numbers(counts[rank], 99) for rank in range(SIZE)]
     what = operation(FrameKind.REDUCE_SCATTER, sum(counts))
-    on_all(engines, seed, lambda ferry: ferry.reduce_scatter(what, outputs[ferry.rank], parts[ferry.rank]))
+    on_all(exchangers, seed, lambda ferry: ferry.reduce_scatter(what, outputs[ferry.rank], parts[ferry.rank]))
     for rank in range(SIZE):
         assert torch.equal(outputs[rank], expected[rank])
         for place in range(SIZE):
@@ -81,22 +83,22 @@ def test_reduce_scatter(engines: list[Engine], counts: list[int], seed: int, in_
 
 @many
 @given(counts=sizes, seed=seeds)
-def test_all_gather(engines: list[Engine], counts: list[int], seed: int) -> None:
+def test_all_gather(exchangers: list[Exchanger], counts: list[int], seed: int) -> None:
     own = [numbers(count, rank) for rank, count in enumerate(counts)]
     outputs = [[numbers(count, 50) for count in counts] for _ in range(SIZE)]
     what = operation(FrameKind.ALL_GATHER, sum(counts))
-    on_all(engines, seed, lambda ferry: ferry.all_gather(what, outputs[ferry.rank], own[ferry.rank]))
+    on_all(exchangers, seed, lambda ferry: ferry.all_gather(what, outputs[ferry.rank], own[ferry.rank]))
     for found in outputs:
         assert all(torch.equal(one, other) for one, other in zip(found, own, strict=True))
 
 
 @many
 @given(table=some.lists(sizes, min_size=SIZE, max_size=SIZE), seed=seeds)
-def test_all_to_all(engines: list[Engine], table: list[list[int]], seed: int) -> None:
+def test_all_to_all(exchangers: list[Exchanger], table: list[list[int]], seed: int) -> None:
     inputs = [[numbers(table[rank][to], 10 * rank + to) for to in range(SIZE)] for rank in range(SIZE)]
     outputs = [[numbers(table[source][rank], 77) for source in range(SIZE)] for rank in range(SIZE)]
     what = operation(FrameKind.ALL_TO_ALL, 0)
-    on_all(engines, seed, lambda ferry: ferry.all_to_all(what, outputs[ferry.rank], inputs[ferry.rank]))
+    on_all(exchangers, seed, lambda ferry: ferry.all_to_all(what, outputs[ferry.rank], inputs[ferry.rank]))
     for rank in range(SIZE):
         for source in range(SIZE):
             assert torch.equal(outputs[rank][source], inputs[source][rank])
@@ -104,26 +106,26 @@ def test_all_to_all(engines: list[Engine], table: list[list[int]], seed: int) ->
 
 @many
 @given(count=some.integers(0, 200), source=some.integers(0, SIZE - 1), seed=seeds)
-def test_broadcast(engines: list[Engine], count: int, source: int, seed: int) -> None:
+def test_broadcast(exchangers: list[Exchanger], count: int, source: int, seed: int) -> None:
     tensors = [numbers(count, rank) for rank in range(SIZE)]
     expected = tensors[source].clone()
     what = operation(FrameKind.BROADCAST, count)
-    on_all(engines, seed, lambda ferry: ferry.broadcast(what, tensors[ferry.rank], source))
+    on_all(exchangers, seed, lambda ferry: ferry.broadcast(what, tensors[ferry.rank], source))
     assert all(torch.equal(tensor, expected) for tensor in tensors)
 
 
-def test_each_ranks_values_count_by_its_scale(engines: list[Engine]) -> None:
+def test_each_ranks_values_count_by_its_scale(exchangers: list[Exchanger]) -> None:
     tensors = [torch.full((100,), float(rank + 1)) for rank in range(SIZE)]
     scales = [0.5, 2.0, 0.25]
 
     def reduce(ferry: Ferry) -> None:
         ferry.all_reduce(operation(FrameKind.ALL_REDUCE, 100, scale=scales[ferry.rank]), [tensors[ferry.rank]])
 
-    on_all(engines, 0, reduce)
+    on_all(exchangers, 0, reduce)
     assert all(torch.equal(tensor, torch.full((100,), 0.5 + 4.0 + 0.75)) for tensor in tensors)
 
 
-def test_copies_go_on_while_a_turn_is_reduced(engines: list[Engine]) -> None:
+def test_copies_go_on_while_a_turn_is_reduced(exchangers: list[Exchanger]) -> None:
     class Watching(SlowCopies):
         seen = 0
 
@@ -137,7 +139,7 @@ def test_copies_go_on_while_a_turn_is_reduced(engines: list[Engine]) -> None:
     copies = [Watching(rank) for rank in range(SIZE)]
     tensors = [numbers(300, rank) for rank in range(SIZE)]
     what = operation(FrameKind.ALL_REDUCE, 300)
-    succeed(*(lambda r=r: Ferry(engines[r], copies[r]).all_reduce(what, [tensors[r]]) for r in range(SIZE)))
+    succeed(*(lambda r=r: Ferry(exchangers[r], copies[r]).all_reduce(what, [tensors[r]]) for r in range(SIZE)))
     assert all(each.seen >= 2 for each in copies)  # one on its way down and one on its way up, during a reduction
 
 
@@ -148,7 +150,7 @@ def test_ranks_whose_sizes_differ_find_out_before_the_first_turn(monkeypatch: py
         lengths = [160, 128]  # full turns: the first eight are alike
 
         def reduce(rank: int) -> None:
-            ferry = Ferry(made[rank]._engine, SlowCopies(rank))
+            ferry = Ferry(made[rank]._exchanger, SlowCopies(rank))
             tensor = torch.ones(lengths[rank], dtype=torch.int32)
             ferry.all_reduce(operation(FrameKind.ALL_REDUCE, lengths[rank]), [tensor])
             raise AssertionError("ranks of different sizes have agreed")

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from shoal.collectives import operations, staging
+from shoal.collectives import flat_tensors as staging
+from shoal.collectives import operations
 from shoal.collectives.gpu import gpu_way
 from shoal.collectives.threaded_group import ThreadedGroup
 from support.collectives import IN_MEMORY, groups

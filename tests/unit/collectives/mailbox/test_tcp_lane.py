@@ -14,7 +14,7 @@ from shoal.collectives.mailbox.mailbox import Mailbox
 from shoal.collectives.mailbox.tcp_lane import TcpLane
 from shoal.errors import PeerLost, WireError
 from shoal.transport.connection import silence
-from shoal.transport.mesh.ending import FINISHED, StreamEnding, pack_ending
+from shoal.transport.mesh.stream_ending import FINISHED, StreamEnding, pack_ending
 from support.mailboxes import connections_of
 
 FLOAT32 = 9

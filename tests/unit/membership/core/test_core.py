@@ -262,7 +262,7 @@ def test_the_same_history_gives_the_same_instructions(history: tuple[Input, ...]
 def test_a_coordinator_that_is_started_again_contradicts_nothing(
     history: tuple[Input, ...], restarts: set[int], data: st.DataObject
 ) -> None:
-    """It knows what was journalled and nothing else, and its clients have to come anew."""
+    """It knows what was written down and nothing else, and its clients have to come anew."""
     config = JobConfig(workers=WORKERS)
     core, checker, now = MembershipCore(config, now=0.0), Checker(), 0.0
     for position, happened in enumerate(history):
@@ -377,7 +377,7 @@ def test_a_report_without_a_new_step_does_not_make_failed_starts_begin_anew() ->
     for generation, newcomer in ((2, 2), (3, 3)):
         for command in ("enlist", f"join {newcomer}", f"ready {newcomer}"):
             said = scenario.run(command)
-        assert any(f"journal generation {generation}" in line for line in said), said
+        assert any(f"decided generation {generation}" in line for line in said), said
         applied = StepsApplied(
             worker=0, generation=generation, step=60, epoch=0, samples=40, seconds=0.1, shares=TimeShares(),
             bytes_sent=0, values={},
@@ -385,4 +385,4 @@ def test_a_report_without_a_new_step_does_not_make_failed_starts_begin_anew() ->
         scenario.core.handle(Arrived(scenario.clients["worker-0"], Report(events=(applied,))), scenario.now)
         said = scenario.run(f'failed {newcomer} step=0 error="TermsDiffer" text="loop 1: batch size is 4 and 8"')
         scenario.run(f"broken 0 peer={newcomer} step=60 generation={generation} operation=evaluation")
-    assert any("journal end with exit code 8" in line for line in said), said
+    assert any("decided end with exit code 8" in line for line in said), said

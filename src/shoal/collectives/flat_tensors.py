@@ -1,7 +1,7 @@
 """Any tensor as a flat run of elements: the tensor's own memory where that is possible, else a copy.
 
-`Flat` leaves GPU tensors on their GPU, for engines that take them (`gpu_way`); `Staged` is always in CPU memory. A copy
-is written back only when the operation is complete. Not here: moving the bytes.
+`Flat` leaves GPU tensors on their GPU, for exchangers that take them (`gpu_way`); `Staged` is always in CPU memory. A
+copy is written back only when the operation is complete. Not here: moving the bytes.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Staged(Flat):
 
 
 def is_flat(tensor: torch.Tensor) -> bool:
-    """Whether engines can take the tensor as it is: one dense run of CPU memory, not watched by autograd."""
+    """Whether exchangers can take the tensor as it is: one dense run of CPU memory, not watched by autograd."""
     return (
         tensor.dim() == 1
         and tensor.is_cpu

@@ -1,4 +1,4 @@
-"""An engine for ranks of one machine: small tensors pass through shared slots, large ones are read where they lie.
+"""An exchanger for ranks of one machine: small tensors pass through shared slots, large ones are read where they lie.
 
 All ranks write down their operation and where their tensors are, and compare; then each rank takes what it needs from
 the others. No rank writes into another's memory. Sums are made in the order of the ranks, whichever way the bytes take.
@@ -18,7 +18,7 @@ import torch
 from shoal.collectives.agreement import disagreement, reduction_code
 from shoal.collectives.combining import has_loop
 from shoal.collectives.dtypes import code_of
-from shoal.collectives.engine import Engine, Operation
+from shoal.collectives.exchanger import Exchanger, Operation
 from shoal.collectives.group import Reduction
 from shoal.collectives.memory.memory_loops import (
     Differs,
@@ -42,11 +42,11 @@ SPIN_BESIDE = 20e-6
 _SCALED_TYPES = (torch.float32, torch.float64)
 
 
-class MemoryEngine(Engine):
+class MemoryExchanger(Exchanger):
     needs_a_core = True
 
     def __init__(self, team: Team, ways: MemoryWays, generation: int, ranks: Sequence[int] | None = None) -> None:
-        """The engine owns the team from now on. `ranks`: ranks in the group, by place in the team; for errors."""
+        """The exchanger owns the team from now on. `ranks`: ranks in the group, by place in the team; for errors."""
         self.rank, self.size = team.rank, team.size
         self.bytes_sent = 0
         self._team = team

@@ -17,7 +17,7 @@ from shoal.events import (
     StepsApplied,
     WorkerReturned,
 )
-from shoal.membership.record.journal import FILE_NAME, KEPT, METRICS_NAME, EventWriter
+from shoal.membership.record.event_writer import FILE_NAME, KEPT, METRICS_NAME, EventWriter
 from shoal.steps import MetricLine, StepRow
 from shoal.values import TimeShares
 
@@ -27,20 +27,20 @@ def record(number: int) -> Record:
 
 
 def test_lines_can_be_read_while_the_job_runs(tmp_path: Path) -> None:
-    journal = EventWriter(tmp_path / "run")
-    journal.write(record(1))
-    journal.write(record(2))
-    journal.flush()
+    writer = EventWriter(tmp_path / "run")
+    writer.write(record(1))
+    writer.write(record(2))
+    writer.flush()
     lines = (tmp_path / "run" / FILE_NAME).read_bytes().splitlines()
     assert [msgspec.json.decode(line, type=Record) for line in lines] == [record(1), record(2)]
-    journal.close()
+    writer.close()
 
 
 def test_a_late_watcher_is_shown_a_bounded_number_of_events() -> None:
-    journal = EventWriter(None)
+    writer = EventWriter(None)
     for number in range(KEPT + 5):
-        journal.write(record(number))
-    assert list(journal.recent) == [record(number) for number in range(5, KEPT + 5)]
+        writer.write(record(number))
+    assert list(writer.recent) == [record(number) for number in range(5, KEPT + 5)]
 
 
 def steps(step: int, time: float, *rows: int) -> Record:
@@ -66,17 +66,17 @@ def read_metrics(folder: Path) -> list[MetricLine]:
 
 
 def test_every_step_has_a_line_of_metrics_and_events_have_few(tmp_path: Path) -> None:
-    journal = EventWriter(tmp_path)
-    journal.write(Record(time=0.0, event=FORMED))
-    shown = [journal.write(steps(step, step / 10)) for step in range(1, 41)]
-    journal.flush()
+    writer = EventWriter(tmp_path)
+    writer.write(Record(time=0.0, event=FORMED))
+    shown = [writer.write(steps(step, step / 10)) for step in range(1, 41)]
+    writer.flush()
     assert [line.step for line in read_metrics(tmp_path)] == list(range(1, 41))
     assert len(read_events(tmp_path)) == 2, "the generation and the first report"
     assert all(len(records) == 1 for records in shown)
     assert all(isinstance(one.event, StepsApplied) and one.event.rows == () for (one,) in shown)
-    assert list(journal.recent)[1:] == [one for (one,) in shown]
-    journal.write(Record(time=4.1, event=JobEnded(outcome="finished", exit_code=0, reason="", seconds=4.1)))
-    journal.close()
+    assert list(writer.recent)[1:] == [one for (one,) in shown]
+    writer.write(Record(time=4.1, event=JobEnded(outcome="finished", exit_code=0, reason="", seconds=4.1)))
+    writer.close()
     *_, last, ended = read_events(tmp_path)
     assert isinstance(last.event, StepsApplied)
     assert (last.event.step, last.event.samples) == (40, 40 * 8)
@@ -85,20 +85,20 @@ def test_every_step_has_a_line_of_metrics_and_events_have_few(tmp_path: Path) ->
 
 
 def test_the_lines_of_metrics_are_as_documented(tmp_path: Path) -> None:
-    journal = EventWriter(tmp_path)
-    journal.write(Record(time=0.0, event=FORMED))
-    journal.write(steps(12, 1763190000.1234))
-    journal.close()
+    writer = EventWriter(tmp_path)
+    writer.write(Record(time=0.0, event=FORMED))
+    writer.write(steps(12, 1763190000.1234))
+    writer.close()
     assert (tmp_path / METRICS_NAME).read_text() == (
         '{"step":12,"time":1763190000.123,"epoch":0,"generation":1,"seconds":0.1,"samples":8,"values":{"loss":0.5}}\n'
     )
 
 
 def test_a_record_that_is_closed_without_an_end_holds_nothing_back(tmp_path: Path) -> None:
-    journal = EventWriter(tmp_path)
-    journal.write(steps(1, 0.0))
-    journal.write(steps(2, 0.1))  # its generation was never noted
-    journal.close()
+    writer = EventWriter(tmp_path)
+    writer.write(steps(1, 0.0))
+    writer.write(steps(2, 0.1))  # its generation was never noted
+    writer.close()
     assert len(read_events(tmp_path)) == 2
     assert [line.step for line in read_metrics(tmp_path)] == [1, 2]
 
@@ -125,17 +125,17 @@ def test_a_job_that_is_resumed_appends_after_a_line_that_a_crash_has_torn(tmp_pa
 @pytest.mark.parametrize("name", [FILE_NAME, METRICS_NAME])
 def test_a_full_disk_is_a_trouble_and_does_not_end_the_job(tmp_path: Path, name: str) -> None:
     (tmp_path / name).symlink_to("/dev/full")
-    journal = EventWriter(tmp_path)
-    journal.write(Record(time=0.0, event=FORMED))
+    writer = EventWriter(tmp_path)
+    writer.write(Record(time=0.0, event=FORMED))
     for number in range(3):
-        journal.write(record(number))
-        journal.write(steps(number + 1, 6.0 * number))
-        journal.flush()
-    [trouble] = journal.troubles
+        writer.write(record(number))
+        writer.write(steps(number + 1, 6.0 * number))
+        writer.flush()
+    [trouble] = writer.troubles
     assert trouble.error == "No space left on device"
     assert trouble.file == str(tmp_path / name)
     assert not trouble.holds_up
-    journal.close()
+    writer.close()
     if name == FILE_NAME:
         assert len(read_metrics(tmp_path)) == 3, "the other file goes on"
 

@@ -23,7 +23,7 @@ from shoal.membership.core.decisions import (
     StopDecided,
     add_up,
 )
-from shoal.membership.record.ledger import FILE_NAME, DecisionFile
+from shoal.membership.record.decision_file import FILE_NAME, DecisionFile
 from shoal.values import Address, Generation, Member
 
 GENERATION = Generation(
@@ -46,19 +46,19 @@ EVERY: tuple[Decision, ...] = (
 
 
 def write(run_dir: Path, *decisions: Decision) -> None:
-    ledger = DecisionFile(run_dir)
+    file = DecisionFile(run_dir)
     for decision in decisions:
-        ledger.add(decision)
-    assert ledger.flush()
-    ledger.close()
+        file.add(decision)
+    assert file.flush()
+    file.close()
 
 
 def read(run_dir: Path) -> Remembered:
-    ledger = DecisionFile(run_dir)
+    file = DecisionFile(run_dir)
     try:
-        return ledger.read()
+        return file.read()
     finally:
-        ledger.close()
+        file.close()
 
 
 def test_the_next_process_knows_every_decision(tmp_path: Path) -> None:
@@ -70,56 +70,56 @@ def test_the_next_process_knows_every_decision(tmp_path: Path) -> None:
 
 
 def test_nothing_that_was_not_flushed_is_there(tmp_path: Path) -> None:
-    ledger = DecisionFile(tmp_path)
-    ledger.add(EVERY[0])
+    file = DecisionFile(tmp_path)
+    file.add(EVERY[0])
     assert read(tmp_path) == Remembered()
-    assert ledger.flush()
+    assert file.flush()
     assert read(tmp_path).highest_worker == 4
-    ledger.close()
+    file.close()
 
 
 def test_a_file_that_cannot_be_written_is_waited_for(tmp_path: Path) -> None:
     """A full disk fails in the same way as a file that somebody else has locked."""
     write(tmp_path, NumberGiven(1))
-    ledger = DecisionFile(tmp_path)
+    file = DecisionFile(tmp_path)
     with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        ledger.add(CheckpointDecided(checkpoint="step-00000002-g1", is_published=False))
-        assert ledger.flush(), "workers should hear of a lost checkpoint although the disk is full"
-        assert ledger.trouble is not None and not ledger.trouble.holds_up
-        ledger.add(NumberGiven(2))
-        assert not ledger.flush()
-        assert ledger.trouble is not None and ledger.trouble.holds_up and "locked" in ledger.trouble.error
-        ledger.add(NumberGiven(3))
-        assert not ledger.flush()
+        file.add(CheckpointDecided(checkpoint="step-00000002-g1", is_published=False))
+        assert file.flush(), "workers should hear of a lost checkpoint although the disk is full"
+        assert file.trouble is not None and not file.trouble.holds_up
+        file.add(NumberGiven(2))
+        assert not file.flush()
+        assert file.trouble is not None and file.trouble.holds_up and "locked" in file.trouble.error
+        file.add(NumberGiven(3))
+        assert not file.flush()
         other.rollback()
-    assert ledger.flush()
-    assert ledger.trouble is None
-    ledger.close()
+    assert file.flush()
+    assert file.trouble is None
+    file.close()
     assert read(tmp_path).highest_worker == 3
 
 
-def test_a_ledger_that_is_removed_is_not_begun_anew_without_what_was_in_it(tmp_path: Path) -> None:
+def test_a_file_that_is_removed_is_not_begun_anew_without_what_was_in_it(tmp_path: Path) -> None:
     write(tmp_path, NumberGiven(1))
-    ledger = DecisionFile(tmp_path)
-    assert ledger.read().highest_worker == 1
-    ledger.close()
+    file = DecisionFile(tmp_path)
+    assert file.read().highest_worker == 1
+    file.close()
     (tmp_path / FILE_NAME).unlink()
-    ledger.add(NumberGiven(2))
-    assert not ledger.flush()
-    assert ledger.trouble is not None and "removed" in ledger.trouble.error
+    file.add(NumberGiven(2))
+    assert not file.flush()
+    assert file.trouble is not None and "removed" in file.trouble.error
     assert not (tmp_path / FILE_NAME).exists()
 
 
 def test_without_a_run_directory_nothing_is_kept_and_nothing_waits() -> None:
-    ledger = DecisionFile(None)
-    ledger.add(EVERY[0])
-    assert ledger.flush()
-    assert ledger.read() == Remembered()
+    file = DecisionFile(None)
+    file.add(EVERY[0])
+    assert file.flush()
+    assert file.read() == Remembered()
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database, but quite long " * 100])
-def test_a_file_that_is_no_ledger_is_refused_or_empty(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_holds_no_decisions_is_refused_or_empty(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE_NAME).write_bytes(content)
     if content:
         with pytest.raises(ShoalError, match="cannot be read"):

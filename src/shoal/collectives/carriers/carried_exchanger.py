@@ -1,9 +1,9 @@
-"""An engine whose bytes another library moves, with the agreement and the failures of our own engines.
+"""An exchanger whose bytes another library moves, with the agreement and the failures of our own exchangers.
 
 Before each operation all ranks compare what they are about to do: they run the operation's schedule over the group's
 own mesh, with headers alone. So ranks in different operations get an error, and the library only ever runs operations
-that all ranks agree on. While the library works, the engine watches the mesh: it names a rank that dies, and stops the
-library. Sends and receives go over the mesh. Not here: the libraries (`gloo`, `nccl`, `mpi`).
+that all ranks agree on. While the library works, the exchanger watches the mesh: it names a rank that dies, and stops
+the library. Sends and receives go over the mesh. Not here: the libraries (`gloo`, `nccl`, `mpi`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from shoal.codecs.identity import memory_of
 from shoal.collectives.carriers.carrier import Carrier, CarrierFailed, Work
 from shoal.collectives.combining import REAL, combine, unify_nans
-from shoal.collectives.engine import Engine, Operation, PointToPoint
+from shoal.collectives.exchanger import Exchanger, Operation, PointToPoint
 from shoal.collectives.group import Reduction
 from shoal.collectives.schedules.choice import Chooser
 from shoal.collectives.schedules.executor import Executor, Segment
@@ -39,11 +39,11 @@ class Announced(Segment):
         self.tensors, self.pieces, self.elements = [], [], elements
 
 
-class Carried(Engine):
+class Carried(Exchanger):
     """The operations. Subclasses say how ranks compare their operations, and how they notice a lost rank."""
 
     def __init__(self, carrier: Carrier, rank: int, size: int) -> None:
-        """The engine owns the carrier from now on."""
+        """The exchanger owns the carrier from now on."""
         self.rank, self.size = rank, size
         self.takes_gpu = carrier.takes_gpu
         self._carrier = carrier
@@ -156,11 +156,11 @@ class Carried(Engine):
             return  # expected
 
 
-class CarriedEngine(Carried, PointToPoint):
+class CarriedExchanger(Carried, PointToPoint):
     """Uses a mesh to compare operations, to watch the ranks, and for sends and receives."""
 
     def __init__(self, carrier: Carrier, mesh: Mesh, generation: int) -> None:
-        """The engine owns carrier and mesh from now on."""
+        """The exchanger owns carrier and mesh from now on."""
         super().__init__(carrier, mesh.rank, mesh.size)
         self._mesh = mesh
         self._chooser = Chooser("tree", mesh.size, mesh.rank)

@@ -29,9 +29,9 @@ def test_first_ranks_look_around_while_they_wait_in_an_operation_among_all(befor
 def test_who_is_gone_is_named_between_operations() -> None:
     with groups("two-level", 4) as made:
         for group in made:
-            assert group._engine is not None
-            group._engine.check()
+            assert group._exchanger is not None
+            group._exchanger.check()
         made[3].abort("it leaves")
         with pytest.raises(PeerLost) as lost:
-            made[0]._engine.check()
+            made[0]._exchanger.check()
         assert lost.value.peer == 3

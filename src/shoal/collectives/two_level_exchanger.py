@@ -1,4 +1,4 @@
-"""An engine for several machines: memory inside each, one flow per machine between them.
+"""An exchanger for several machines: memory inside each, one flow per machine between them.
 
 The first rank of a machine is its leader. Ranks reduce inside each machine, leaders reduce among themselves over the
 mesh, and the other ranks copy their leader's result. All-to-all has different bytes for every pair, so it goes over the
@@ -12,22 +12,22 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
-from shoal.collectives import staging
-from shoal.collectives.engine import Engine, Operation
-from shoal.collectives.memory.memory_engine import MemoryEngine
-from shoal.collectives.schedules.scheduled_engine import ScheduledEngine
+from shoal.collectives import flat_tensors as staging
+from shoal.collectives.exchanger import Exchanger, Operation
+from shoal.collectives.memory.memory_exchanger import MemoryExchanger
+from shoal.collectives.schedules.scheduled_exchanger import ScheduledExchanger
 
 
-class TwoLevelEngine(Engine):
+class TwoLevelExchanger(Exchanger):
     def __init__(
         self,
         hosts: Sequence[Sequence[int]],
-        inside: MemoryEngine | None,
-        leaders: ScheduledEngine | None,
-        everybody: ScheduledEngine,
+        inside: MemoryExchanger | None,
+        leaders: ScheduledExchanger | None,
+        everybody: ScheduledExchanger,
     ) -> None:
         """`hosts`: ranks by machine. `inside`: serves the ranks of this machine; None if there is only one. `leaders`:
-        serves the leaders; None on other ranks. This engine owns all three engines from now on."""
+        serves the leaders; None on other ranks. This exchanger owns all three exchangers from now on."""
         self.rank, self.size = everybody.rank, everybody.size
         self._hosts = [list(host) for host in hosts]
         self._home = next(place for place, host in enumerate(self._hosts) if self.rank in host)
@@ -109,16 +109,16 @@ class TwoLevelEngine(Engine):
         return sorted({*inside, *between, *self._everybody.missing()})
 
     def check(self) -> None:
-        for engine in (self._inside, self._everybody):
-            if engine is not None:
-                engine.check()
+        for exchanger in (self._inside, self._everybody):
+            if exchanger is not None:
+                exchanger.check()
 
     def abort(self, reason: str, *, blamed: int | None = None) -> None:
-        for engine in (self._inside, self._leaders, self._everybody):
-            if engine is not None:
-                engine.abort(reason, blamed=blamed)
+        for exchanger in (self._inside, self._leaders, self._everybody):
+            if exchanger is not None:
+                exchanger.abort(reason, blamed=blamed)
 
     def close(self) -> None:
-        for engine in (self._inside, self._leaders, self._everybody):
-            if engine is not None:
-                engine.close()
+        for exchanger in (self._inside, self._leaders, self._everybody):
+            if exchanger is not None:
+                exchanger.close()

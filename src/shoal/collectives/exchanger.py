@@ -1,11 +1,11 @@
-"""The interface of an engine, which carries out the collectives of a group, one at a time.
+"""The interface of an exchanger, which carries out the collectives of a group, one at a time.
 
-An engine works in the calling thread, on flat contiguous CPU tensors, and returns when the results are complete and the
-given memory is free to change. Every rank's engine is given the same operations in the same order. Failures raise
-`PeerLost` (naming the rank), `Aborted` or `WorkersDisagree`; after a failure the engine is unusable. Not here: queues,
-threads, strides and devices (`threaded_group`, `staging`). Implementations: `scheduled_engine` (any mesh, any
-schedule), `memory_engine` (processes of one machine), `two_level_engine` (several machines), `carriers` (other
-libraries).
+An exchanger works in the calling thread, on flat contiguous CPU tensors, and returns when the results are complete and
+the given memory is free to change. Every rank's exchanger is given the same operations in the same order. Failures
+raise `PeerLost` (naming the rank), `Aborted` or `WorkersDisagree`; after a failure the exchanger is unusable. Not here:
+queues, threads, strides and devices (`threaded_group`, `flat_tensors`). Implementations: `scheduled_exchanger` (any
+mesh, any schedule), `memory_exchanger` (processes of one machine), `two_level_exchanger` (several machines), `carriers`
+(other libraries).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shoal.wire.frames import FrameKind
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """What all ranks must agree on. Engines compare it and name the difference."""
+    """What all ranks must agree on. Exchangers compare it and name the difference."""
 
     kind: FrameKind
     sequence: int  # number of the collective in its group, from 0
@@ -52,14 +52,14 @@ class PointToPoint(ABC):
 
     @abstractmethod
     def abort(self, reason: str, *, blamed: int | None = None) -> None:
-        """As an engine's."""
+        """As an exchanger's."""
 
     @abstractmethod
     def close(self) -> None:
-        """As an engine's."""
+        """As an exchanger's."""
 
 
-class Engine(ABC):
+class Exchanger(ABC):
     """Collectives among ranks 0..size-1. `abort` may come from any thread; the rest is for one thread at a time."""
 
     rank: int
@@ -90,8 +90,8 @@ class Engine(ABC):
     def broadcast(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
         """Every rank's tensor becomes the source's."""
 
-    def is_awaited(self, awaited: bool) -> None:  # noqa: B027  most engines wait in one way
-        """From now on a caller waits for this engine's operations, or they run beside other work and leave it time."""
+    def is_awaited(self, awaited: bool) -> None:  # noqa: B027  most exchangers wait in one way
+        """From now on a caller waits for the operations, or they run beside other work and leave it time."""
 
     def missing(self) -> list[int]:
         """From any thread: the ranks that the running operation waits for, as far as this rank can tell."""

@@ -1,4 +1,4 @@
-"""An engine that runs schedules over a mesh: the general engine, for any transport and any number of machines."""
+"""An exchanger that runs schedules over a mesh: the general exchanger, for any transport and any number of machines."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import torch
 
 from shoal.codecs.codec import Codec
-from shoal.collectives import staging
-from shoal.collectives.engine import Engine, Operation, PointToPoint
+from shoal.collectives import flat_tensors as staging
+from shoal.collectives.exchanger import Exchanger, Operation, PointToPoint
 from shoal.collectives.schedules.choice import Chooser
 from shoal.collectives.schedules.encoded_reduce import EncodedReduce
 from shoal.collectives.schedules.executor import Executor, Segment, segments_of
 from shoal.transport.mesh.mesh import Mesh
 
 
-class ScheduledEngine(Engine, PointToPoint):
+class ScheduledExchanger(Exchanger, PointToPoint):
     def __init__(self, mesh: Mesh, chooser: Chooser, codec: Codec, generation: int) -> None:
-        """The engine owns `mesh` from now on. `codec` encodes operations with a key; others travel as they are."""
+        """The exchanger owns `mesh` from now on. `codec` encodes operations with a key; others travel as they are."""
         self.rank, self.size = mesh.rank, mesh.size
         self._mesh = mesh
         self._chooser = chooser

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from shoal.transport.mesh.ending import (
+from shoal.transport.mesh.stream_ending import (
     CUT_OFF,
     DIED,
     ENDING_BYTES,

@@ -101,7 +101,9 @@ WALKS = (
             Stop("worker", "CoordinatorClient.tell", "tell what broke", under="recover"),
             Stop("coordinator", "Generations.broken", "hear what broke", start="MembershipCore.handle"),
             Stop("coordinator", "plan", "decide who goes on", under="Generations._form", start="MembershipCore.handle"),
-            Stop("coordinator", "Ledger.add", "write the decision down, then tell it", start="_Coordinator._feed"),
+            Stop(
+                "coordinator", "DecisionFile.add", "write the decision down, then tell it", start="_Coordinator._feed"
+            ),
             Stop("worker", "ClusterPeers.connect", "connect to those that are left", under="recover"),
             Stop("worker", "take", "go on from the state of whoever is furthest", under="recover"),
         ),
@@ -124,7 +126,12 @@ WALKS = (
         SERVED,
         (
             Stop("worker", "OutgoingPush.put", "a parameter has its gradient: backward calls a hook"),
-            Stop("worker", "Staging._send", "stage it on every server that holds a part of it", start="Staging.pump"),
+            Stop(
+                "worker",
+                "PushStaging._send",
+                "stage it on every server that holds a part of it",
+                start="PushStaging.pump",
+            ),
             Stop("home server", "StageDesk.staged", "take in what is staged", start="WorkerDesk.heard"),
             Stop("worker", "ParameterClient._propose", "propose the push", under="ParameterServer._commit"),
             Stop("home server", "Sequencer.proposed", "give the push its number", start="WorkerDesk.heard"),

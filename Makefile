@@ -38,10 +38,12 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 unit: $(STAMP)
-	$(PYTEST) -n $(JOBS) -m "not long"
+	$(PYTEST) -n $(JOBS) -m "not long" --hypothesis-profile=quick
 
-# The contracts and what collectives are made of a second time without the C extension, then what takes long.
+# Property-based tests with four times the examples; the contracts and what collectives are made of a second time without
+# the C extension; then what takes long.
 test-long: $(STAMP)
+	$(PYTEST) -n $(JOBS) -q -m "hypothesis and not long"
 	SHOAL_NATIVE=0 $(PYTEST) -n $(JOBS) -q -m "not long" tests/contracts tests/unit/collectives tests/unit/transport
 	$(PYTEST) -n $(LONG_JOBS) -m long
 

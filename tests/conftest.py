@@ -30,6 +30,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 # How long an example takes is the machine's business. Under CI it is so by itself.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("patient"), max_examples=25)
 settings.load_profile("patient")
 
 DEFERRED = pytest.StashKey[int]()  # failed tests that are tried again by CI when the rest has run

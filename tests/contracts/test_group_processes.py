@@ -92,6 +92,7 @@ def test_every_survivor_names_the_process_that_was_killed(schedule: str, element
                 assert "rank 1 is process 1 of the test" in answer["text"]
 
 
+@pytest.mark.long
 def test_a_process_is_named_while_the_kernel_still_frees_its_memory() -> None:
     """That takes 0.2 s here. Its memory cannot be read any more, and nothing says that it has ended."""
     with processes(3, "memory") as ranks:

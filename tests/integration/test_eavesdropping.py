@@ -190,6 +190,7 @@ def test_whoever_hears_a_job_between_machines_reads_nothing(tmp_path: Path) -> N
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.long
 def test_a_job_in_plaintext_between_machines_trains_right_says_so_and_can_be_read(tmp_path: Path) -> None:
     recording, token = tmp_path / "recording", tmp_path / "token"
     write_token(token, "a token for tests")

@@ -30,6 +30,7 @@ sys.exit(run_job(settings, {script!r}, (), open_engine=lambda: NamespaceEngine(c
 """
 
 
+@pytest.mark.long
 def test_a_job_runs_on_machines_that_share_nothing_with_its_launcher(tmp_path: Path) -> None:
     """The run directory and the token's folder are on the launcher's machine alone; a worker that dies is replaced."""
     (tmp_path / "runtime").mkdir(mode=0o700)

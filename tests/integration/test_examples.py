@@ -43,7 +43,7 @@ def test_every_example_is_tried_here() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(SMALL)
 
 
-@pytest.mark.parametrize("name", examples_but("count_samples.py", "early_stopping.py", "gpt.py"))
+@pytest.mark.parametrize("name", examples_but("count_samples.py", "early_stopping.py", "gpt.py", "torch_ddp.py"))
 def test_example_on_two_workers(tmp_path: Path, name: str) -> None:
     saves = ("--save", SAVES[name]) if name in SAVES else ()
     outcome = shoal(tmp_path, "run", "-n", "2", str(EXAMPLES / name), *SMALL[name], *saves)

@@ -91,7 +91,9 @@ def events(folder: Path, kind: str, *, run: str = "run") -> list[dict[str, Any]]
     return [event for event in (json.loads(line)["event"] for line in lines) if event["kind"] == kind]
 
 
-@pytest.mark.parametrize("fault", sorted(FAULTS))
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=[] if fault == "full" else [pytest.mark.long]) for fault in sorted(FAULTS)]
+)
 def test_training_goes_on_and_the_next_try_is_made(fault: str, tmp_path: Path) -> None:
     spoil, mend, reason = FAULTS[fault]
     (tmp_path / "script.py").write_text(SCRIPT.replace("SPOIL", spoil).replace("MEND", mend))
@@ -113,6 +115,7 @@ def test_training_goes_on_and_the_next_try_is_made(fault: str, tmp_path: Path) -
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_disk_that_never_works_costs_only_the_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT.replace("SPOIL", "pass").replace("MEND", "pass"))
     (tmp_path / "not-a-folder").write_text("")
@@ -124,6 +127,7 @@ def test_a_disk_that_never_works_costs_only_the_checkpoints(tmp_path: Path) -> N
     assert [event["step"] for event in events(tmp_path, "checkpoint-lost")] == [10, 20, 30, 32]
 
 
+@pytest.mark.long
 def test_a_run_directory_on_a_disk_that_was_full_for_a_while_has_the_whole_record(tmp_path: Path) -> None:
     spoil, mend, reason = FAULTS["full"]
     # Long names of values make the record grow beyond the page that it has on the disk already.

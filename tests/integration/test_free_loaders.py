@@ -81,6 +81,7 @@ def starts(folder: Path) -> int:
     return len(list((folder / "loaders").iterdir()))
 
 
+@pytest.mark.long
 def test_loader_processes_stay_from_lease_to_lease_and_load_the_same_samples(tmp_path: Path) -> None:
     write(tmp_path)
     # Checkpoints come between: workers meet for each, and lease the rest again.

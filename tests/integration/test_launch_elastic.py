@@ -210,6 +210,7 @@ def test_a_script_that_always_dies_at_its_start_ends_the_job(tmp_path: Path) -> 
 # Spares
 
 
+@pytest.mark.long
 def test_a_spare_takes_the_place_of_a_killed_worker_and_is_replaced_itself(tmp_path: Path) -> None:
     text = STEPPING.replace("print(me.worker, os.getpid(), file=file)", REPORTING)
     write_script(tmp_path, text, joins=True)
@@ -258,6 +259,7 @@ def is_worker(folder: Path, pid: int) -> bool:
     return any(line.split()[1] == str(pid) for line in (folder / "started").read_text().splitlines())
 
 
+@pytest.mark.long
 def test_nothing_survives_a_killed_launcher_with_spares_and_replacements(tmp_path: Path) -> None:
     write_script(tmp_path, STEPPING, joins=True)
     with started(tmp_path, *run("--spares", "1")) as process:
@@ -277,8 +279,8 @@ def test_nothing_survives_a_killed_launcher_with_spares_and_replacements(tmp_pat
     ("chaos", "fault"),
     [
         ("kill worker at step 20", "kill"),
-        ("stop worker at step 20 for 4s", "stop"),
-        ("kill-coordinator at step 20", "kill-coordinator"),
+        pytest.param("stop worker at step 20 for 4s", "stop", marks=pytest.mark.long),
+        pytest.param("kill-coordinator at step 20", "kill-coordinator", marks=pytest.mark.long),
     ],
 )
 def test_faults_on_purpose_are_noted_and_lived_through(tmp_path: Path, chaos: str, fault: str) -> None:
@@ -347,6 +349,7 @@ def test_a_worker_may_join_from_elsewhere_and_hand_over_with_ctrl_c(tmp_path: Pa
     assert not (tmp_path / "out/join").exists()
 
 
+@pytest.mark.long
 def test_a_worker_from_elsewhere_ends_with_the_job(tmp_path: Path) -> None:
     write_roomy_script(tmp_path)
     with started(tmp_path, *run(), "--lr", "1") as process:

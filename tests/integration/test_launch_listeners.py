@@ -103,7 +103,7 @@ def is_loopback(host: str) -> bool:
     ("backend", "variables"),
     [
         ("gloo", []),
-        ("shoal", []),
+        pytest.param("shoal", [], marks=pytest.mark.long),
         pytest.param("gloo", ["MASTER_ADDR=localhost"], marks=pytest.mark.long),
         pytest.param("gloo", ["USE_LIBUV=0"], marks=pytest.mark.long),
     ],
@@ -147,7 +147,7 @@ def test_gloo_listens_on_loopback_too_where_the_machines_name_stands_for_another
     "options",
     [
         (),
-        ("--strategy", "parameter-server", "--servers", "2"),
+        pytest.param(("--strategy", "parameter-server", "--servers", "2"), marks=pytest.mark.long),
         pytest.param(("--carrier", "gloo"), marks=pytest.mark.long),
     ],
     ids=["all-reduce", "servers", "gloo"],

@@ -65,6 +65,7 @@ def test_resumed_job_has_its_script_arguments_and_settings_again_and_counts_on(t
     assert log == "['10', '--lr', '1'] \n['10', '--lr', '1'] out\n"
 
 
+@pytest.mark.long
 def test_resumed_job_may_have_another_script_and_number_of_workers(tmp_path: Path) -> None:
     write_script(tmp_path, ONCE, saves=True)
     assert shoal(tmp_path, "run", "--run-dir", "out", "script.py", "10").code == 0
@@ -76,6 +77,7 @@ def test_resumed_job_may_have_another_script_and_number_of_workers(tmp_path: Pat
     assert (last.script, last.arguments, last.workers) == ("other.py", ("--resume", "x"), 2)
 
 
+@pytest.mark.long
 def test_launch_from_python_goes_on_with_the_recorded_script(tmp_path: Path) -> None:
     write_script(tmp_path, ONCE, saves=True)
     assert shoal(tmp_path, "run", "--run-dir", "out", "script.py", "10").code == 0
@@ -114,6 +116,7 @@ def test_a_running_job_is_not_resumed_and_a_killed_one_is(tmp_path: Path) -> Non
         assert shoal(tmp_path, "run", "--resume", "out").code == 0
 
 
+@pytest.mark.long
 def test_a_run_directory_is_free_when_everything_was_killed(tmp_path: Path) -> None:
     write_script(tmp_path, UNTIL_STOPPED, saves=True)
     with started(tmp_path, "run", "-n", "2", "--run-dir", "out", "script.py") as process:

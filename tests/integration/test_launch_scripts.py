@@ -109,7 +109,7 @@ if __name__ == "__main__":
     assert 'int(os.environ["RANK"])' in line
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_script_that_starts_workers_as_processes_is_told_what_to_do(tmp_path: Path, method: str) -> None:
     text = f"""
 import torch.distributed as dist, torch.multiprocessing as mp
@@ -131,6 +131,7 @@ if __name__ == "__main__":
     assert "`shoal run` has already started them" in outcome.stderr
 
 
+@pytest.mark.long
 def test_dataloader_workers_and_spawn_in_a_child_still_work(tmp_path: Path) -> None:
     text = """
 import torch, torch.utils.data as data

@@ -30,6 +30,7 @@ def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network
         yield made
 
 
+@pytest.mark.long
 def test_sparse_gradients_between_machines_lose_nothing_that_is_sent(network: Network, tmp_path: Path) -> None:
     job = NetworkJob(network, tmp_path, MACHINES, codec="sparse:above=0")
     assert [job.result(worker) for worker in range(4)] == ["exact"] * 4
@@ -52,6 +53,7 @@ def test_replicas_stay_equal_with_a_lossy_codec_when_a_leader_is_killed(network:
     assert [event.outcome for event in job.events(JobEnded)] == ["finished"]
 
 
+@pytest.mark.long
 def test_a_setting_that_the_codec_refuses_ends_the_job_with_its_words(network: Network, tmp_path: Path) -> None:
     job = NetworkJob(network, tmp_path, MACHINES, codec="sparse:above=-1")
     assert job.exit_code(job.coordinator) != 0
@@ -93,6 +95,7 @@ if __name__ == "__main__":
 SERVED_TABLE, SERVED_PUSHES = 40 * 2000 * 4, 2 * 15  # bytes; pushes of both workers in step with each other
 
 
+@pytest.mark.long
 def test_pushes_to_servers_on_another_machine_are_encoded(network: Network, tmp_path: Path) -> None:
     write_token(tmp_path / "group-token", "a token for a group of servers")
     (tmp_path / "train.py").write_text(SERVED_SCRIPT)

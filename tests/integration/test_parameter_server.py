@@ -35,7 +35,8 @@ def assert_close(one: dict[str, object], other: dict[str, object]) -> None:
     assert one["scores"] == pytest.approx(other["scores"], rel=1e-4)
 
 
-@pytest.mark.parametrize("clip", ["clip_norm=0.5", pytest.param("", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("clip", ["clip_norm=0.5", ""])
 def test_synchronous_servers_come_to_what_all_reduce_comes_to(clip: str, tmp_path: Path) -> None:
     by_servers = run(tmp_path, "-n", "2", *SERVED, clip=clip)
     assert_close(run(tmp_path, "-n", "2", clip=clip), by_servers)

@@ -83,6 +83,7 @@ def job(folder: Path, *options: str, epochs: int = 1, **numbers: float) -> Itera
         yield Watched(folder, process, is_free="asynchronous" in options, epochs=epochs)
 
 
+@pytest.mark.long
 def test_a_job_whose_workers_run_free_through_the_loss_of_all_its_servers(tmp_path: Path) -> None:
     """Its coordinator was killed, all workers were stopped and all servers were lost; no worker was."""
     with job(tmp_path, *FREE, "--checkpoint-every", "20", "--heartbeat-limit", "2", epochs=3, pause=0.1) as run:

@@ -240,7 +240,7 @@ def test_dark_and_light(open_page: Opener, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["one.html", "three.html", "faulty.html"])
-@pytest.mark.parametrize("size", [PHONE, LAPTOP])
+@pytest.mark.parametrize("size", [PHONE, pytest.param(LAPTOP, marks=pytest.mark.long)])
 def test_page_never_scrolls_sideways(open_page: Opener, name: str, size: tuple[int, int]) -> None:
     page = open_page(name, size)
     for summary in page.locator("summary:visible").all():

@@ -140,9 +140,8 @@ def killed_and_resumed(folder: Path, workers: int, point: int) -> dict[str, obje
     return result(folder)
 
 
-@pytest.mark.parametrize(
-    "workers", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(4, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [1, 2, 4])
 def test_a_job_killed_as_a_whole_goes_on_as_if_nothing_had_been(workers: int, tmp_path: Path) -> None:
     write_script(tmp_path, pause=0.03 * workers)
     found = killed_and_resumed(tmp_path, workers, point=workers)

@@ -81,7 +81,11 @@ def is_whole(folder: Path) -> bool:
     return (folder / "score").exists() and (folder / "score").read_text() == f"{EPOCHS:.3f}"
 
 
-@pytest.mark.parametrize("options", [("--checkpoint-every", "never"), ()], ids=["no checkpoint", "a last checkpoint"])
+@pytest.mark.parametrize(
+    "options",
+    [("--checkpoint-every", "never"), pytest.param((), marks=pytest.mark.long)],
+    ids=["no checkpoint", "a last checkpoint"],
+)
 def test_a_first_worker_killed_while_it_writes_behind_the_loop(tmp_path: Path, options: tuple[str, ...]) -> None:
     """Another one writes the file, from the same state; no step is taken again."""
     told(tmp_path, "kill-writing-0")
@@ -201,6 +205,7 @@ def test_whatever_kills_the_first_worker_there_each_time_ends_the_job_with_a_wor
         Job(tmp_path, process).end_well()
 
 
+@pytest.mark.long
 def test_a_worker_killed_behind_shoal_main_is_missed(tmp_path: Path) -> None:
     told(tmp_path, "goes-on", "kill-main-0")
     with job(tmp_path, "-n", "2") as run:

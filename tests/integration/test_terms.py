@@ -106,6 +106,7 @@ def assert_untouched(run: Job) -> None:
     assert run.of(events.CheckpointPublished)
 
 
+@pytest.mark.long
 def test_joiners_with_another_batch_size_and_another_model_end_alone(tmp_path: Path) -> None:
     """The batch size of the loop that the job is in, which comes after a loop and an evaluation that are over."""
     terms = ("--epochs", "2")

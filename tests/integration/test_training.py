@@ -194,6 +194,7 @@ def test_mistakes_in_a_script_end_the_job_with_one_line(tmp_path: Path, name: st
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_loop_left_early_by_one_worker_is_told_to_use_stop(tmp_path: Path) -> None:
     script(tmp_path)
     text = (tmp_path / "script.py").read_text()
@@ -271,6 +272,7 @@ def test_a_killed_worker_with_loader_processes_is_noticed_at_once_and_leaves_non
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_killed_launcher_leaves_no_process(tmp_path: Path) -> None:
     script(tmp_path, "time.sleep(0.01)", epochs=100_000)
     with started(tmp_path, "run", "-n", "2", "--run-dir", "out", "script.py") as process:
@@ -285,9 +287,9 @@ def test_a_killed_launcher_leaves_no_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "ending",
     [
-        "raise ValueError('in the child')",
+        pytest.param("raise ValueError('in the child')", marks=pytest.mark.long),
         pytest.param("sys.exit(0)", marks=pytest.mark.long),
-        pytest.param("os._exit(0)", marks=pytest.mark.long),
+        "os._exit(0)",
     ],
 )
 def test_a_forked_child_leaves_its_parent_s_job_alone(tmp_path: Path, ending: str) -> None:

@@ -53,6 +53,7 @@ def held() -> tuple[int, int]:
     return descriptors, tasks
 
 
+@pytest.mark.long
 def test_forty_groups_one_after_the_other_leave_no_descriptor_and_no_thread() -> None:
     def form_and_use() -> None:
         meshes = in_process_meshes(2)

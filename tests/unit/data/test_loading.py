@@ -160,6 +160,7 @@ def test_prefetch_factor_sets_how_far_ahead_is_loaded() -> None:
     batches.close()
 
 
+@pytest.mark.long
 def test_another_start_method_is_honoured() -> None:
     loader = DataLoader(Augmented(5), batch_size=3, num_workers=1, multiprocessing_context="spawn", collate_fn=as_list)
     here = feed_for(Augmented(5), FeedOptions(batch_size=3, shuffle=False, collate=as_list))

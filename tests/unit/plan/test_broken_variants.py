@@ -167,11 +167,12 @@ def forgets_losses(patch: pytest.MonkeyPatch) -> Parts:
         (does_not_wait_for_the_lease, [FaultKind.SPLIT, FaultKind.JOIN, FaultKind.CUT_OFF], 5, {invariants.ONE_GROUP}),
         (never_goes_back, [FaultKind.KILL], 2, {invariants.RUN_TO_ITS_END}),
         (forgets_losses, [FaultKind.KILL], 2, {invariants.RUN_TO_ITS_END}),
-        (
+        pytest.param(
             lets_everybody_bring_its_state,
             [FaultKind.STOP, FaultKind.CUT_OFF, FaultKind.VANISH, FaultKind.KILL],
             10,
             {invariants.ONE_CHAIN, invariants.FURTHEST},
+            marks=pytest.mark.long,
         ),
         (blames_who_gave_up, [FaultKind.RESET], 0, {reach.CUT_OFF_ONLY}),
         (keeps_who_reaches_the_fewest, [FaultKind.CUT_HOSTS, FaultKind.CUT_HOSTS_ONE_WAY], 0, {reach.LARGEST}),

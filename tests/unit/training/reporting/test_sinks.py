@@ -226,6 +226,7 @@ print(json.dumps(shoal.main(train, progress="none")))
 """
 
 
+@pytest.mark.long
 def test_weights_and_biases_has_every_step(tmp_path: Path) -> None:
     """In a process of its own: it leaves threads behind."""
     script = tmp_path / "script.py"

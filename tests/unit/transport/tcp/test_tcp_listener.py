@@ -69,6 +69,7 @@ def test_a_connection_that_its_peer_gives_up_is_not_kept(listener: PeerListener)
     eventually(lambda: descriptors() == before)
 
 
+@pytest.mark.long
 def test_a_thousand_generations_leave_nothing_behind(listener: PeerListener) -> None:
     other = PeerListener("127.0.0.1", TOKEN)
     try:

@@ -228,6 +228,7 @@ def test_page_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.html", "report.html", "run"]
 
 
+@pytest.mark.long
 def test_many_names_make_coarser_curves_not_an_endless_page(tmp_path: Path) -> None:
     job = Job(tmp_path / "run")
     job.tell(job_started())

@@ -10,7 +10,7 @@ from support.served_device_jobs import SERVED, ServedJobs, trained
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)  # three jobs in a test
+@pytest.mark.timeout(800)  # three jobs in a test
 class TestOnAStandIn(ServedJobs):
     on, kind = "other", "meta"
     beside = "own"  # what all-reduce does with a GPU's tensors is its own, and tested with copies that stand in

@@ -16,6 +16,7 @@ SERVED = ("--strategy", "parameter-server", "--servers", "2")
 FREE = (*SERVED, "--consistency", "asynchronous")
 BOUNDED = (*SERVED, "--staleness", "2")
 ALL_REDUCE = ("--strategy", "all-reduce")
+PATIENCE = 240.0  # seconds for a job of four processes that import torch and pass each operation through Python
 
 # Buffers, moments of the optimizer and clipping: all that has values on the device besides parameters.
 SCRIPT = """
@@ -74,7 +75,7 @@ def trained(folder: Path, *options: str, on: str, stop: int | None = None) -> Ou
     script.write_text(SCRIPT)
     arguments = ("--on", on, *(() if stop is None else ("--stop", str(stop))))
     line = ("run", "-n", "2", *options, str(script), *arguments)
-    outcome = shoal(folder, *line, variables={"PYTHONPATH": str(TESTS)})
+    outcome = shoal(folder, *line, variables={"PYTHONPATH": str(TESTS)}, patience=PATIENCE)
     assert outcome.code == 0, outcome.stderr + outcome.stdout
     found = re.findall(r"on (\w+): (\w+), accuracy ([\d.]+)", outcome.stdout)
     assert found, outcome.stdout

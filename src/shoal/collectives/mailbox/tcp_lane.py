@@ -180,7 +180,7 @@ class TcpLane(Lane):
     def has_mail(self) -> bool:
         return False
 
-    def sleep(self, is_asleep: bool) -> None:  # noqa: ARG002  the kernel wakes whoever sleeps
+    def sleep(self, is_asleep: bool) -> None:  # noqa: ARG002  the kernel wakes the sleeping thread
         return
 
     def pull(self, source: int, there: int, here: int, size: int) -> None:

@@ -113,13 +113,13 @@ class PeerArena(_Mapping):
         except OSError:
             return None
         try:
-            # Check the seals before the size: the size of a file that is sealed against both changes no more.
+            # Check the seals before the size: a file that is sealed against shrinking and growing keeps its size.
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) != _SEALS or os.fstat(descriptor).st_size != offer.size:
                 return None
             if not secrets.compare_digest(os.pread(descriptor, NONCE_BYTES, 0), offer.nonce):
                 return None
             return cls(descriptor, offer.size, writable=False)
-        except OSError:  # the descriptor is of something else
+        except OSError:  # that descriptor is something else by now
             return None
         finally:
             os.close(descriptor)

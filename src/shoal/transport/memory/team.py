@@ -73,7 +73,7 @@ class Team:
     """One rank's view. Driven by one thread; only `give_up` and `behind` may come from another."""
 
     def __init__(self, rank: int, own: Arena, peers: Sequence[PeerArena | None], processes: Sequence[int]) -> None:
-        """`peers` and `processes`: by rank within the team, with None for this rank. The team owns all arenas.
+        """`peers` (None for this rank) and `processes`: by rank within the team. The team owns all arenas.
 
         `PeerLost`: one of the processes has ended meanwhile. Then the caller keeps the arenas.
         """

@@ -1,6 +1,6 @@
 """How a peer's stream ended, and which rank to name for it. Pure.
 
-A worker that leaves marks it with the last bytes of each stream: it has finished, or whose loss made it give up. A
+A worker that leaves ends each stream with a mark, which says that it has finished, or whose loss made it give up. A
 killed worker sends no mark. So a survivor can tell a finished peer from a dead one, and the dead peer from those that
 merely stopped because of it. The mark is shorter than a frame's header and is sent only between frames, so it can never
 be taken for data.

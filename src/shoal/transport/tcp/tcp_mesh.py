@@ -41,7 +41,7 @@ CLOSED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 # pieces of 128 KB / 256 KB / 512 KB / 2 MB: 9.2 / 7.8 / 7.3 / 7.0 ms. The kernel chooses the size of socket buffers:
 # 256 KB gave 8.5 ms, 1 MB and 4 MB the same as not setting them, and a fixed size could not grow on long links.
 SEND_BYTES = 2 * 1024 * 1024
-IDLE_FROM = 0.001  # seconds; in a shorter wait the peer is moving bytes, in a longer one it has not got here
+IDLE_FROM = 0.001  # seconds; in a shorter wait the peer is moving bytes, in a longer one it is late
 HELD_SECONDS = 0.005  # between two looks at a link that is slow on purpose
 DOUBT = 0.25  # of the silence limit: `unreached` waits for peers that have owed an answer for this long
 LOOK_SECONDS = 0.02  # between two looks at whether such a peer has answered

@@ -98,7 +98,7 @@ def _between(mesh: Mesh, hood: Neighbourhood, config: GroupConfig) -> ScheduledE
 
 class SubMesh(Mesh):
     def __init__(self, mesh: Mesh, ranks: Sequence[int]) -> None:
-        """`ranks` of the mesh, its own among them."""
+        """`ranks`: some ranks of the mesh, including its own."""
         self._mesh = mesh
         self._ranks = list(ranks)
         self._places = {rank: place for place, rank in enumerate(self._ranks)}
@@ -140,7 +140,7 @@ class SubMesh(Mesh):
         self._mesh.check()
 
     def abort(self, reason: str, *, blamed: int | None = None) -> None:
-        """`blamed` by its rank in the whole mesh, as in all that is raised here."""
+        """`blamed`: a rank of the whole mesh, like the ranks in all errors raised here."""
         self._mesh.abort(reason, blamed=blamed)
 
     def close(self) -> None:

@@ -5,9 +5,9 @@ and a maximum or minimum is one of its operands, bit for bit; a sum of bfloat16 
 cases depend on vector loops: numpy's sum of two NaNs is the first one, but the second one in an array of one element;
 torch's maximum of NaN depends on whether it is among the last elements.
 
-The C extension has loops for some types. For others numpy adds where it has the type: numpy starts no threads, while
-torch would start a second team of threads beside the one that computes gradients. torch adds types that numpy lacks, or
-is slow at, in pieces below its threshold for threads.
+The C extension has loops for some types. numpy adds others that it has: it starts no threads, while torch would start a
+second team of threads beside the one that computes gradients. torch adds types that numpy lacks, or is slow at, in
+pieces below its threshold for threads.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Bits:
         return int(np.iinfo(self.signed).max)
 
     def has_nan(self, numbers: np.ndarray) -> bool:
-        """Faster than a mask of all NaNs: there are hardly ever any."""
+        """Faster than a mask of all NaNs, which hardly ever occur."""
         if self.floating is not None:
             most = numbers.view(self.floating).max()
             return bool(most != most)  # noqa: PLR0124  only NaN differs from itself

@@ -35,7 +35,7 @@ class Operation(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """For people: kind, label and number."""
+        """Kind, label and number, for error texts."""
         return f"{self.kind.name.lower().replace('_', '-')} {self.label!r}, operation {self.sequence}"
 
 
@@ -52,11 +52,11 @@ class PointToPoint(ABC):
 
     @abstractmethod
     def abort(self, reason: str, *, blamed: int | None = None) -> None:
-        """As an exchanger's."""
+        """Like `Exchanger.abort`."""
 
     @abstractmethod
     def close(self) -> None:
-        """As an exchanger's."""
+        """Like `Exchanger.close`."""
 
 
 class Exchanger(ABC):
@@ -91,7 +91,7 @@ class Exchanger(ABC):
         """Every rank's tensor becomes the source's."""
 
     def is_awaited(self, awaited: bool) -> None:  # noqa: B027  most exchangers wait in one way
-        """From now on a caller waits for the operations, or they run beside other work and leave it time."""
+        """Whether a caller waits for operations from now on; if not, they run beside other work and leave it time."""
 
     def missing(self) -> list[int]:
         """From any thread: the ranks that the running operation waits for, as far as this rank can tell."""

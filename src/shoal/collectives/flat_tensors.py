@@ -46,7 +46,7 @@ class Flat:
 
 
 class Staged(Flat):
-    """As `Flat`, in CPU memory. Another thread than the one that made it may write it back."""
+    """Like `Flat`, in CPU memory. A thread other than the one that made it may write it back."""
 
     def __init__(self, tensor: torch.Tensor, *, is_read: bool = True) -> None:
         self._made: torch.cuda.Event | None = None  # on the stream of the thread that makes this

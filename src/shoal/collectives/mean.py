@@ -1,9 +1,9 @@
 """The mean of numbers that cannot be scaled before they are added: whole numbers, and complex ones, which no exchanger
 scales.
 
-As in NCCL, numbers are added in their own type, where a sum that is too large wraps around, and the sum is divided by
-the number of ranks. Whole quotients are rounded towards zero. Every rank divides the same sum, so all ranks get the
-same bits, whichever exchanger made it.
+As in NCCL, numbers are added in their own type, in which too large a sum wraps around, and the sum is divided by the
+number of ranks. Whole quotients are rounded towards zero. Every rank divides the same sum, so all ranks get the same
+bits, whichever exchanger made the sum.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def as_sum(reduction: Reduction, label: str, dtype: torch.dtype) -> tuple[Reduct
 
 
 def divide(sums: Iterable[torch.Tensor], ranks: int) -> None:
-    """Make means of them, in place."""
+    """Turn the sums into means, in place."""
     for total in sums:
         if total.is_complex():
             with_denormals(partial(torch.view_as_real(total).div_, ranks))  # ranks divide in threads of their own

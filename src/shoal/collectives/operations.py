@@ -204,7 +204,7 @@ class Operations(Group):
     def _start(self, sequence: str, make: Make, work: Work, alone: Alone) -> Pending:
         """Do the work after all earlier operations; a group of one does `alone` at once instead.
 
-        `sequence` names the operation's counter. Number and place in the queue are given together.
+        `sequence` names the operation's counter. An operation gets its number and its place in the queue together.
         """
 
     def _collective(
@@ -231,7 +231,7 @@ class Operations(Group):
         return lambda number: Operation(FrameKind.POINT_TO_POINT, number, cut_label(label), dtype, elements)
 
     def _numbered(self, sequence: str, make: Make) -> Operation:
-        """Call with the lock held that also guards the queue: calls come from several threads."""
+        """The caller holds the lock that also guards the queue, since calls come from several threads."""
         number = self._sequences[sequence]
         self._sequences[sequence] = number + 1
         return make(number)

@@ -1,6 +1,6 @@
 """What collectives tell people about calls and settings that cannot work; tests refer to these texts.
 
-Not here: how ranks that do different things are told so (`agreement`).
+Not here: the error of ranks that are in different operations (`agreement`).
 """
 
 from __future__ import annotations

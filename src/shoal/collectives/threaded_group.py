@@ -58,7 +58,7 @@ class ThreadedGroup(Operations):
         self._names = dict(names or {})
         self._process = os.getpid()  # a forked child has neither the thread nor the streams
         self._failure: BaseException | None = None
-        self._guard = threading.Lock()  # of _failure, _unfinished and the numbers of operations
+        self._guard = threading.Lock()  # guards _failure, _unfinished and the numbers of operations
         self._unfinished = 0  # operations that were started and are not done
         self._awaited = False  # the last argument of `Exchanger.is_awaited`
         self._running = threading.Lock()  # held by the thread that runs an operation
@@ -158,7 +158,7 @@ class ThreadedGroup(Operations):
             self._jobs.put(None)  # the thread ends when it comes back from the callback
 
     def _leave(self) -> None:
-        """The interpreter ends with the group still open."""
+        """Called when the interpreter ends while the group is still open."""
         self.leave("the process ends")
 
     def _start(self, sequence: str, make: Make, work: Work, alone: Alone) -> Pending:
@@ -284,7 +284,7 @@ class ThreadedGroup(Operations):
 
 
 class _Here(Operations):
-    """The calls of a threaded group, done in the caller's thread where nothing is queued before them."""
+    """The calls of a threaded group, done in the caller's thread if nothing is queued before them."""
 
     def __init__(self, group: ThreadedGroup) -> None:
         super().__init__(group._exchanger, group._post, group.generation)

@@ -1,7 +1,7 @@
-"""The optional C extension, where it was built and is wanted: `native` is the module, or None.
+"""The optional C extension: `native` is the module, or None if it was not built, is not wanted or does not fit.
 
-It is used only if it has the layout of memory, the codes and the functions that Python's code expects. An extension
-that was built from other sources would read and write other places of memory than Python's code does.
+It fits if it has the memory layout, the codes and the functions that Python's code expects. An extension that was built
+from other sources would read and write other places in memory than Python's code does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _load() -> ModuleType | None:
 
 
 def checked(module: ModuleType) -> ModuleType | None:
-    """The module, or None with a warning where it does not fit."""
+    """The module; None, with a warning, if it does not fit."""
     differing = differences(getattr(module, "LAYOUT", {}), dir(module))
     if not differing:
         return module

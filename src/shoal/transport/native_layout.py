@@ -1,6 +1,6 @@
 """The numbers that Python's code and the C extension must agree on: places in shared memory, limits and codes. Pure.
 
-The extension brings its own (`native/layout.h`); `native` compares both when it loads the extension. Not here: what
+The extension has its own copy (`native/layout.h`); `native` compares both when it loads the extension. Not here: what
 the places are for (`team`, and the collectives' `memory_loops` and `pieces`).
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 from shoal.wire.frames import ReductionCode
 
-# A team's arena, in bytes.
+# Offsets and sizes in a team's arena, in bytes.
 PHASE, WAITING, STATE, OPERATIONS, ROUNDS, NOTICES = 64, 128, 192, 200, 204, 256
 NOTICE_BYTES = 4352
 SLOTS = 12288
@@ -20,17 +20,17 @@ LINE = 64  # of the processor's cache
 MOST_RANKS = 256  # of one machine
 MOST_ENTRIES = 256  # pieces of memory in one operation
 STATEMENT_BYTES = 128
-MOST_BYTES = 1 << 44  # of an entry: no tensor of a CPU's memory is longer
-# A notice in it, in bytes.
+MOST_BYTES = 1 << 44  # of an entry: no tensor in a CPU's memory is longer
+# Offsets and sizes in a notice, in bytes.
 NOTICE_COUNT, NOTICE_STAGED, NOTICE_SCALE, NOTICE_APART, NOTICE_ENTRIES = 128, 132, 136, 144, 192
 ENTRY_BYTES, ENTRY_SIZE = 16, 8
 # States of a rank.
 IN, HAS_FINISHED, HAS_GIVEN_UP = 0, 1, 2
 # How an operation ended.
 DONE, ABORTED, LOST, DISAGREE, UNREADABLE, STOPPED, LATE, GARBLED = range(8)
-# Element types that have loops in C; the collectives' `dtypes` has all.
+# Element types that have loops in C; the collectives' `dtypes` has all types.
 ELEMENTS = {"int32": 5, "int64": 6, "float16": 7, "bfloat16": 8, "float32": 9, "float64": 10}
-# A mailbox's stage: 64-bit words in a neighbour's lines; bytes; pieces.
+# A mailbox's stage: indices of 64-bit words in a neighbour's lines; bytes of a piece; number of pieces.
 STAGED, GIVING, TAKEN, UNTIL = 2, 3, 9, 10
 STAGE_PIECE, STAGE_SLOTS = 256 * 1024, 8
 
@@ -80,7 +80,7 @@ EXPECTED: Mapping[str, int] = {
     "STAGE_PIECE": STAGE_PIECE,
     "STAGE_SLOTS": STAGE_SLOTS,
 }
-# What is called in the extension.
+# Functions of the extension that Python's code calls.
 FUNCTIONS = (
     *("team", "all_reduce", "reduce_scatter", "exchange", "trouble", "spin", "idle"),
     *("wait", "give", "take", "read", "copy", "reduce", "fence"),
@@ -88,7 +88,7 @@ FUNCTIONS = (
 
 
 def differences(found: Mapping[str, int], functions: Collection[str]) -> list[str]:
-    """In words, what an extension with these numbers and functions has other than Python's code expects."""
+    """In words, how an extension with these numbers and functions differs from what Python's code expects."""
     numbers = [
         f"{name} is {EXPECTED.get(name, 'unknown')} in Python and {found.get(name, 'unknown')} in C"
         for name in (*EXPECTED, *(name for name in found if name not in EXPECTED))

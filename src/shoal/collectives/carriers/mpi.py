@@ -50,7 +50,7 @@ class MpiCarrier(Carrier):
         self._mpi = mpi()
         self._check = check
         self.is_aborted = False
-        self._communicator: Any = self._connect(exchange, rank, size)  # mpi4py has no types for what it may be
+        self._communicator: Any = self._connect(exchange, rank, size)  # mpi4py has no type for it
         self._meet(size)
 
     def reduces(self, dtype: torch.dtype, reduction: Reduction) -> bool:  # noqa: ARG002  all of them
@@ -96,7 +96,7 @@ class MpiCarrier(Carrier):
         return self._start(lambda: self._communicator.Ibcast(self._place(copy), source), (tensor, copy))
 
     def abort(self) -> None:
-        self.is_aborted = True  # MPI cannot be woken: give its operations up, which work on copies
+        self.is_aborted = True  # MPI cannot be woken: its operations are given up; they work on copies
 
     def close(self) -> None:
         """Keep the communicator until the process ends: freeing it would be a collective operation."""
@@ -110,7 +110,7 @@ class MpiCarrier(Carrier):
             for newcomer in range(1, size):
                 if rank <= newcomer:
                     joined = self._join(joined, port, is_new=rank == newcomer)
-                exchange(b"")  # the next one's turn
+                exchange(b"")  # now it is the next world's turn
             if rank == 0:
                 mpi.Close_port(port)
         except mpi.Exception as error:

@@ -27,7 +27,7 @@ CONNECT_SECONDS = 20  # for another world to connect
 SETTINGS = {  # of MPICH, for this one start; the user's own settings take precedence
     "MPIR_CVAR_CH4_NETMOD": "ucx",  # the other one, OFI, hung with three worlds on one machine (MPICH 5.0.2)
     "MPIR_CVAR_CH4_COMM_CONNECT_TIMEOUT": str(CONNECT_SECONDS),
-    "UCX_LOG_LEVEL": "fatal",  # a peer that died is reported by Shoal, not by every layer below
+    "UCX_LOG_LEVEL": "fatal",  # Shoal reports a peer that died; the layers below need not
     "UCX_ERROR_SIGNALS": "",  # no handlers of its own for crashes of this process
 }
 _GREETING = {

@@ -26,7 +26,7 @@ class GpuWay:
     """One per group. `abort` may come from any thread."""
 
     def __init__(self, exchanger: Exchanger) -> None:
-        """`exchanger` is for tensors in host memory, and stays its owner's."""
+        """`exchanger` is for tensors in host memory; this object does not own it."""
         self._exchanger = exchanger
         self._is_decided = False
         self._nccl: BesideExchanger | None = None

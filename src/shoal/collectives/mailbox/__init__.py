@@ -1,1 +1,1 @@
-"""Point-to-point messages: lanes through memory and TCP, matching, and the thread that moves messages."""
+"""Point-to-point messages: lanes through memory and TCP, matching, and the threads that move messages."""

@@ -1,7 +1,7 @@
-"""One send or receive of a mailbox: the memory it moves, and how it ends. Messages that wait for a receive, and copies
-to be made out of a neighbour's memory.
+"""One send or receive of a mailbox: the memory that it moves, and how it ends.
 
-Waiting for a delivery makes progress in the waiting thread (`mailbox_progress`). Not here: matching and moving.
+Also messages that wait for a receive, and copies to be made out of a neighbour's memory. A thread that waits for a
+delivery makes progress itself (`mailbox_progress`). Not here: matching and moving.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Delivery(Pending):
     def __init__(
         self, progress: MailboxProgress, tensor: torch.Tensor, peer: int | None, tag: int, *, is_send: bool
     ) -> None:
-        # Do not call the base's __init__: its event costs as much as sending a few bytes.
+        # The base's __init__ is not called: its event costs as much as sending a few bytes.
         staging.check(tensor, label="send" if is_send else "receive")
         self.dtype = code_of(tensor.dtype)
         self.peer = peer  # rank that the message goes to or comes from; None: from any rank
@@ -38,11 +38,11 @@ class Delivery(Pending):
         self.is_send = is_send
         self.number = 0  # of a send in its direction of the pair, of a receive in its mailbox; from 0
         self.source: int | None = None  # of a receive: the sender of its message; known when it is done
-        self.position = 0  # bytes moved so far, where they move in pieces
+        self.position = 0  # bytes moved so far, if they move in pieces
         self.is_moving = False  # a thread copies it without the guard and will finish it
         self._staged = None if staging.is_plain(tensor) else staging.Staged(tensor, is_read=is_send)
         self._tensor: torch.Tensor | None = tensor if self._staged is None else self._staged.flat
-        self._memory: memoryview | None = None  # made when it is asked for
+        self._memory: memoryview | None = None  # made when first needed
         self.address = self._tensor.data_ptr()
         self.size = self._tensor.nbytes
         self._progress = progress
@@ -90,9 +90,8 @@ class Delivery(Pending):
         """Called once, by the mailbox, which calls `tell` later: callbacks may call the mailbox."""
         if self._staged is not None and error is None and not self.is_send:
             try:
-                with (
-                    torch.inference_mode()
-                ):  # the tensor may be of that kind; this thread may be another than its maker
+                # The tensor may be an inference tensor, made by another thread.
+                with torch.inference_mode():
                     self._staged.write_back()
             except Exception as trouble:  # of the tensor's device; the user sees it, whichever thread this is
                 error = trouble
@@ -109,8 +108,8 @@ class EarlyMessage:
 
     def __init__(self, letter: Letter, data: bytes | bytearray, *, is_whole: bool) -> None:
         self.letter = letter
-        self.data = data  # what travels with the letter
-        self.is_whole = is_whole  # all of that is there
+        self.data = data  # the bytes that travel with the letter
+        self.is_whole = is_whole  # all these bytes have arrived
         self.delivery: Delivery | None = None  # its receive, if posted before the message was whole
 
 
@@ -123,7 +122,7 @@ class OfferCopy:
         self.letter = letter
         self.workers = 0  # threads that copy
         self.error: ExchangeFailed | None = None
-        self.stage: SharedSlots | None = None  # where the sender may put part of it
+        self.stage: SharedSlots | None = None  # where the sender may put part of the message
         self.front = 0  # bytes from the start that came over the stage
         self.end = delivery.size  # bytes from here on are copied, or a thread copies them
 

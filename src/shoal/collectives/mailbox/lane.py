@@ -1,7 +1,7 @@
 """The interface of a lane: how a mailbox's letters get to some of the other ranks and back.
 
 A lane decides nothing: it carries letters in order per direction of a pair, and tells its recipient what arrived and
-who left. The caller holds the mailbox's guard, except for `has_mail` and `pull`. Implementations: `memory_lane`
+which peers left. The caller holds the mailbox's guard, except for `has_mail` and `pull`. Implementations: `memory_lane`
 (ranks of this machine), `tcp_lane` (others).
 """
 
@@ -25,16 +25,16 @@ class Recipient(Protocol):
         """A letter of any kind but DATA has arrived. Its bytes lie at address `payload` until this returns."""
 
     def begin(self, source: int, letter: Letter) -> memoryview:
-        """The same before its bytes have arrived, and DATA: where to put them. Nothing else arrives meanwhile."""
+        """DATA, or another letter whose bytes have not all arrived. Returns where to put them; then comes `end`."""
 
     def end(self, source: int, letter: Letter) -> None:
-        """The bytes have arrived."""
+        """The bytes have all arrived. No other letter came from this source since `begin`."""
 
     def posted(self, delivery: Delivery) -> None:
         """A send that had to wait has left: its memory is free to change."""
 
     def ended(self, rank: int, ending: StreamEnding, why: str) -> None:
-        """A peer is gone; nothing more comes from it. `why` is for people and may be empty."""
+        """A peer is gone; nothing more comes from it. `why`: for error texts, or empty."""
 
 
 class Lane(ABC):
@@ -42,7 +42,7 @@ class Lane(ABC):
     most_inline: int  # bytes of the longest message that travels with its letter
     most_ahead: int  # bytes of a longer message that travel with its offer
     is_local: bool  # the peers are on this machine and compete for its cores
-    reads_memory: bool  # whether offers are read where they lie
+    reads_memory: bool  # whether offers are read directly out of the sender's memory
 
     @abstractmethod
     def post(self, target: int, letter: Letter, delivery: Delivery | None = None) -> bool:
@@ -53,11 +53,11 @@ class Lane(ABC):
 
     @abstractmethod
     def watch(self, epoll: select.epoll) -> None:
-        """Called once with the epoll to sleep on. Events that need `collect` wake it, except while nobody sleeps."""
+        """Called once with the epoll to sleep on. Events that need `collect` wake it while a thread sleeps."""
 
     @abstractmethod
     def collect(self, recipient: Recipient, ready: Sequence[tuple[int, int]]) -> None:
-        """Take in what has arrived and send what had to wait. `ready`: the events of the epoll, of all lanes."""
+        """Take in what has arrived and send what had to wait. `ready`: the epoll's events, for all lanes."""
 
     @property
     @abstractmethod

@@ -89,8 +89,8 @@ class Reader:
         self._place = place
         self._written, self._read = written, read
         self._tail = 0
-        self.payload = 0  # address of what follows the letter that was peeked at
-        self._start = 0  # the same as an offset in its arena
+        self.payload = 0  # address of the bytes that follow the letter that was peeked at
+        self._start = 0  # the same place as an offset in the arena
 
     @property
     def written(self) -> int:
@@ -123,7 +123,7 @@ class Reader:
         return letter
 
     def view(self, length: int) -> memoryview:
-        """What follows the letter that was peeked at."""
+        """The bytes that follow the letter that was peeked at."""
         return self._place.memory[self._start : self._start + length]
 
     def advance(self, letter: Letter) -> None:

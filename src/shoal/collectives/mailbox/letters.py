@@ -37,7 +37,7 @@ class LetterKind(enum.IntEnum):
 
 
 class Letter(NamedTuple):
-    kind: int  # a Kind; a plain number because it is compared for every message
+    kind: int  # a `LetterKind`; a plain number because it is compared for every message
     dtype: int = 0  # code of the element type
     length: int = 0  # bytes that follow this letter
     tag: int = 0

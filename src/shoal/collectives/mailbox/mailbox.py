@@ -5,11 +5,11 @@
 
 Messages of one source and tag are received in the order in which they were sent, whatever else is under way. Both calls
 return at once with a `Delivery`, a `Pending` that also knows its `source`; the tensor belongs to it until it is done. A
-short send is done at once. A receive of another size or dtype than was sent fails with `WorkersDisagree` on the
-receiver, and on a sender that is not done yet; the mailbox goes on. A peer that dies or gives up fails everything with
-`PeerLost`; one that finished and left fails those who need it.
+short send is done at once. If size or dtype of a send and its receive differ, the receive fails with `WorkersDisagree`,
+and so does the send if it is not done yet; the mailbox goes on. A peer that dies or gives up fails all operations with
+`PeerLost`; a peer that finished and left fails only the operations that need it.
 
-Calls may come from any thread. Not here: what is done with letters (`post`), who waits (`mailbox_progress`).
+Calls may come from any thread. Not here: what is done with letters (`post`), which thread waits (`mailbox_progress`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from shoal.errors import Aborted, UsageError
 
 class Mailbox:
     def __init__(self, rank: int, size: int, lanes: Collection[Lane], names: Mapping[int, str] | None = None) -> None:
-        """The lanes, one for every other rank, belong to the mailbox from now on. `names` by rank are for errors."""
+        """The lanes, which lead to all other ranks, belong to the mailbox from now on. `names`: by rank, for errors."""
         self.rank, self.size = rank, size
         by_rank = {peer: lane for lane in lanes for peer in lane.peers}
         assert by_rank.keys() == set(range(size)) - {rank}, f"rank {rank} of {size} has lanes to {sorted(by_rank)}"
@@ -46,7 +46,7 @@ class Mailbox:
         with progress.guard:
             self._post.send(delivery)
             if not delivery.is_done:
-                progress.collect(is_woken=False)  # perhaps what it waits for has come
+                progress.collect(is_woken=False)  # perhaps its receiver's answer has come
                 progress.attach()
             finished = progress.take_finished()
         progress.settle(finished)
@@ -64,25 +64,24 @@ class Mailbox:
                 progress.attach()
             finished = progress.take_finished()
             if self._post.pulls and not is_short:
-                progress.nudge()  # the caller may have other things to do: somebody else copies
+                progress.nudge()  # another thread copies, since the caller may have other things to do
         progress.settle(finished, copies=is_short)
         return delivery
 
     def abort(self, reason: str, blamed: int | None = None) -> None:
-        """From any thread: what is under way and what comes later fails with `Aborted`; peers are told whom this rank
-        blames."""
+        """From any thread: fail all operations, now and later, with `Aborted`. Tell peers which rank is blamed."""
         with self._progress.guard:
             self._post.fail(Aborted(reason), blamed=blamed)
             finished = self._progress.take_finished()
         self._progress.settle(finished)
 
     def close(self) -> None:
-        """Release everything. What is under way fails; wait for it before. Safe to call twice."""
+        """Release everything. Operations under way fail, so wait for them first. Safe to call twice."""
         self._progress.close(Aborted("the mailbox is closed"))
         _open.discard(self)
 
     def close_in_child(self) -> None:
-        """After a fork: memory and connections are the parent's. Nothing is said, and no descriptor stays open."""
+        """After a fork: close all descriptors without telling the peers; memory and connections are the parent's."""
         self._progress.close_in_child(Aborted("a forked child takes no part in its parent's exchanges"))
 
     def _check(self, peer: int | None, tag: int, what: str) -> None:
@@ -101,7 +100,7 @@ def _close_in_child() -> None:
 
 
 def _close_at_exit() -> None:
-    """A thread inside torch while the interpreter goes away would end the process with an abort."""
+    """A thread that is inside torch while the interpreter shuts down would end the process with an abort."""
     for mailbox in tuple(_open):
         mailbox.close()
 

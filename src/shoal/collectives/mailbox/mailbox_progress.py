@@ -3,8 +3,8 @@
 One of the waiting threads leads: it sleeps on the lanes and does all work that is due; the others follow. The
 background thread starts with the first operation that cannot be done at once. It sleeps on the lanes only while nobody
 leads, so that a message does not wake two threads that then compete for Python's lock; a leader calls it to share a
-long copy. Callbacks run in whichever thread finishes an operation, and may wait and close: descriptors and lanes are
-released by the last thread that may use them. Not here: what is due (`post`), what lanes do.
+long copy. Callbacks run in whichever thread finishes an operation, and may wait and close, so the last thread that may
+use descriptors and lanes releases them. Not here: what is due (`post`), what lanes do.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from shoal.errors import Aborted, ExchangeFailed
 SLICE = 0.05  # seconds; longest sleep while an operation is under way
 IDLE_SLICE = 0.5  # seconds; longest sleep of the background thread otherwise
 LOOK_SECONDS = 0.05  # between two checks for peers that have died, are stopped or are out of reach
-# A waiting thread looks for itself so long before it sleeps, where there are cores for all: two short messages, there
-# and back, take about 40 us. Waking up costs twice that.
+# How long a waiting thread polls before it sleeps, if every rank has a core. Two short messages, there and back, take
+# about 40 us; waking up costs twice that.
 SPIN_SECONDS = 50e-6
-# A message is copied in about eight pieces of these sizes; between two of them is a look whether to go on.
+# A message is copied in about eight pieces of these sizes; between two pieces an abort is noticed.
 SHORTEST_PIECE, LONGEST_PIECE = 256 * 1024, 1024 * 1024
-# A copy of this size is shared with the background thread, where there are cores for all: the sender only waits.
-# 16 MB take one thread 3.0 ms and two 1.4.
+# A copy of this size or more is shared with the background thread, if every rank has a core (the sender only waits).
+# 16 MB take one thread 3.0 ms and two threads 1.4 ms.
 SHARED_BYTES = 1024 * 1024
 
 
 class MailboxProgress:
     def __init__(self, post: Post, lanes: Sequence[Lane]) -> None:
         self.guard = threading.Lock()  # guards post, lanes and this object; never held while sleeping or copying
-        self._changed = threading.Condition(self.guard)  # for those who wait while another thread leads
+        self._changed = threading.Condition(self.guard)  # for threads that wait while another one leads
         self._post = post
         self._lanes = lanes
-        self._leader: int | None = None  # the thread that waits for the lanes on behalf of all who wait
+        self._leader: int | None = None  # the thread that waits for the lanes on behalf of all waiting threads
         self._giving: SharedSlots | None = None  # the stage of a send that the leader waits for
         self._followers = 0  # threads that wait for the leader
         self._copying = 0  # threads that copy
-        self._is_serving = False  # the background thread runs
+        self._is_serving = False  # whether the background thread runs
         self._looked = time.monotonic()
         local = 1 + sum(len(lane.peers) for lane in lanes if lane.is_local)
         self._is_polled = any(not lane.is_local for lane in lanes)  # only the epoll shows what has arrived
-        self._rings = local > 1  # neighbours wake this rank if it says that it sleeps; the kernel needs no telling
+        self._rings = local > 1  # neighbours wake this rank only if it says that it sleeps; the kernel always does
         self._has_cores = local <= len(os.sched_getaffinity(0))  # for every rank of this machine
         self._epoll = select.epoll()  # what a leader sleeps on
         self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # wakes the leader
@@ -57,15 +57,15 @@ class MailboxProgress:
         for lane in lanes:
             lane.watch(self._epoll)
         self._thread: threading.Thread | None = None
-        self._background = select.epoll()  # what the background thread sleeps on: the above, while nobody leads
-        self._is_attached = False  # whether it sleeps on the above
+        self._background = select.epoll()  # what the background thread sleeps on; includes `_epoll` while nobody leads
+        self._is_attached = False  # whether it includes `_epoll`
         self._call = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # wakes the background thread in any case
         self._background.register(self._call, select.EPOLLIN)
         self._is_closed = False
         self._is_released = False
 
     def wait_for(self, delivery: Delivery, seconds: float | None) -> bool:
-        """Make progress until the delivery is done. False: the time was over first."""
+        """Make progress until the delivery is done. False: the time ran out first."""
         deadline = None if seconds is None else time.monotonic() + seconds
         if self._leader == threading.get_ident():  # in a callback
             self._lead(delivery, deadline)
@@ -97,7 +97,7 @@ class MailboxProgress:
         with self._changed:
             while self._leader not in (None, threading.get_ident()) or self._copying:
                 self._changed.wait(SLICE)
-            self._release()  # if a callback closes, its thread releases when it leaves
+            self._release()  # if a callback called this, its thread releases everything later, when it leaves
 
     def close_in_child(self, reason: Exception) -> None:
         """After a fork."""
@@ -127,7 +127,7 @@ class MailboxProgress:
                     lane.look(self._post, now)
             for lane in self._lanes:
                 lane.collect(self._post, ready)
-        except Exception as error:  # whatever it is, fail all operations: nobody may wait for ever
+        except Exception as error:  # any error fails all operations, so that nobody waits for ever
             self._post.fail(error)
 
     def attach(self) -> None:
@@ -142,7 +142,7 @@ class MailboxProgress:
             self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
             self._is_serving = True
             self._thread.start()
-        self.collect(is_woken=False)  # what came before peers could see that we sleep
+        self.collect(is_woken=False)  # letters that came before peers could see that this rank sleeps
 
     def nudge(self) -> None:
         """Wake the thread that sleeps on the lanes."""
@@ -197,10 +197,10 @@ class MailboxProgress:
         self.settle(finished)
 
     def _take_lead(self, seconds: float) -> bool:
-        """False: another thread leads, and something happened or so many seconds went by."""
+        """False: another thread leads, and something happened or `seconds` went by."""
         with self._changed:
             if self._is_closed:
-                return False  # it is done
+                return False  # every delivery is done
             if self._leader is not None:
                 self._followers += 1
                 self._changed.wait(seconds)
@@ -224,7 +224,7 @@ class MailboxProgress:
         self.settle(finished)
 
     def _lead(self, delivery: Delivery, deadline: float | None) -> None:
-        """Wait for the lanes until it is done or the time is over."""
+        """Wait for the lanes until the delivery is done or the time is over."""
         is_woken = False
         while True:
             self._progress(is_woken=is_woken)
@@ -237,7 +237,7 @@ class MailboxProgress:
     def _spin(self, delivery: Delivery) -> bool:
         """True when there is something to collect."""
         if delivery.is_moving or any(lane.is_streaming for lane in self._lanes):
-            return False  # that takes longer, and a copying thread needs Python's lock
+            return False  # long messages take longer than spinning, and a copying thread needs Python's lock
         limit = time.perf_counter() + SPIN_SECONDS
         while time.perf_counter() < limit:
             if self._is_polled and self._epoll.poll(0, 1):
@@ -248,11 +248,11 @@ class MailboxProgress:
         return False
 
     def _doze(self, delivery: Delivery, deadline: float | None) -> bool:
-        """Sleep until something comes, but no longer than a slice. True when woken."""
+        """Sleep until something comes, but at most `SLICE` seconds. True when woken."""
         if self._rings:
             with self.guard:
                 self._sleep(True)
-            self._progress(is_woken=False)  # what came before peers could see that we sleep
+            self._progress(is_woken=False)  # letters that came before peers could see that this rank sleeps
         left = SLICE if deadline is None else min(SLICE, max(0.0, deadline - time.monotonic()))
         is_woken = not delivery.is_done and not self._give(delivery) and bool(self._epoll.poll(left, 1))
         with self.guard:
@@ -292,7 +292,7 @@ class MailboxProgress:
             if is_needed:
                 self._progress(is_woken=True)
             else:
-                self.settle(self._copy_next(), copies=False)  # the leader wants help
+                self.settle(self._copy_next(), copies=False)  # the leader wants help with a copy
 
     # Copies between neighbours
 
@@ -326,7 +326,7 @@ class MailboxProgress:
             is_taker = stage is not None and stage.accepts(pull)
             if is_taker:
                 pull.stage = stage
-                self._post.pulls.popleft()  # nobody else need join
+                self._post.pulls.popleft()  # no other thread need join
             is_leader = self._leader == threading.get_ident()
             if is_leader and self._giving is not None:
                 self._giving.attend(False)
@@ -343,7 +343,7 @@ class MailboxProgress:
                 if piece is None:
                     break
                 self._copy(pull, *piece)
-        except BaseException:  # Ctrl-C: nobody knows how far it got
+        except BaseException:  # Ctrl-C: it is unknown how far the copy got
             pull.error = Aborted("the copy of a message was interrupted")
             raise
         finally:
@@ -357,7 +357,7 @@ class MailboxProgress:
             if pull.stage is not None:
                 pull.stage.claim(pull)
             if piece is None and not last and pull in self._post.pulls:
-                self._post.pulls.remove(pull)  # nobody else need join
+                self._post.pulls.remove(pull)  # no other thread need join
             return piece
 
     def _take(self, pull: OfferCopy) -> None:
@@ -384,7 +384,7 @@ class MailboxProgress:
                 pull.stage.release(pull)
             if pull.error is not None:
                 pull.delivery.is_moving = False
-                self.collect(is_woken=True)  # finds out how a peer that is gone has left
+                self.collect(is_woken=True)  # finds out how the lost peer has left
             self._post.pulled(pull)
             self._changed.notify_all()
 

@@ -22,7 +22,7 @@ class Matching(Generic[Receive, Message]):
         self._arrived: dict[tuple[int, int], deque[tuple[int, Message]]] = {}
 
     def post(self, receive: Receive, source: int | None, tag: int) -> tuple[int, Message] | None:
-        """A receive is posted. The source and the message that it gets; None: it waits."""
+        """Post a receive. Returns the source and the message that it gets; None: it waits."""
         found = self._first_source(tag) if source is None else source
         if found is not None and (found, tag) in self._arrived:
             return found, _take(self._arrived, (found, tag))
@@ -31,7 +31,7 @@ class Matching(Generic[Receive, Message]):
         return None
 
     def match(self, source: int, tag: int) -> Receive | None:
-        """A message arrives. The receive that gets it; None: the caller keeps the message."""
+        """A message arrives. Returns the receive that gets it; None: there is none, so call `keep`."""
         exact, any_source = self._posted.get((source, tag)), self._posted.get((None, tag))
         if exact is not None and (any_source is None or exact[0][0] < any_source[0][0]):
             return _take(self._posted, (source, tag))
@@ -40,12 +40,12 @@ class Matching(Generic[Receive, Message]):
         return None
 
     def keep(self, message: Message, source: int, tag: int) -> None:
-        """An arrived message that no receive was there for."""
+        """Keep an arrived message for which no receive was posted."""
         self._count += 1
         self._arrived.setdefault((source, tag), deque()).append((self._count, message))
 
     def abandon(self, source: int | None) -> list[Receive]:
-        """Nothing more comes from this source (None: from anybody): the receives that waited for it alone."""
+        """Nothing more comes from this source (None: from any): remove and return the receives that need it."""
         keys = [key for key in self._posted if key[0] == source]
         return [receive for key in keys for _, receive in self._posted.pop(key)]
 

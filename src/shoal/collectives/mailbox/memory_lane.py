@@ -1,8 +1,8 @@
-"""The lane between ranks of one machine: rings of letters in shared memory, bells to wake who sleeps.
+"""The lane between ranks of one machine: rings of letters in shared memory, and bells that wake sleeping ranks.
 
 Every rank has an arena that it alone writes: what it sends, how far it has read what others sent, whether it sleeps,
-and that it leaves. Short messages lie in a ring; longer ones are read out of their sender's memory where that is
-allowed, and else follow through the ring in pieces. Nobody rings who need not: a rank that is awake looks for itself.
+and whether it leaves. Short messages lie in a ring. Longer ones are read out of their sender's memory where that is
+allowed; elsewhere they follow through the ring in pieces. Only sleeping ranks are rung: one that is awake polls.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from shoal.transport.memory.arena import Arena
 from shoal.transport.memory.neighbours import Neighbourhood
 from shoal.transport.mesh.stream_ending import DIED, StreamEnding
 
-Exchange = Callable[[bytes], list[bytes]]  # every rank's bytes to every rank, in order of ranks
+Exchange = Callable[[bytes], list[bytes]]  # gives every rank's bytes to every rank, in order of ranks
 
-# A message that travels with its letter is copied twice, a longer one once; but its receiver has to answer, and its
-# sender to wait for that: the copy of 64 KB is cheaper than waking up.
+# A message that travels with its letter is copied twice. A longer one is copied once, but its sender has to wait for
+# the receiver's answer; up to 64 KB the second copy is cheaper than waking up.
 MOST_INLINE = 64 * 1024
 PIECE_BYTES = 64 * 1024  # of a long message that goes through the ring
 STOPPED_LIMIT = 5.0  # seconds; a process that is stopped for longer counts as lost
-STOP_LOOK = 0.5  # seconds between two questions whether processes are stopped
+STOP_LOOK = 0.5  # seconds between two checks whether processes are stopped
 
 
 class MemoryLane(Lane):
     is_local = True
     most_inline = MOST_INLINE
-    most_ahead = 0  # a neighbour reads it where it lies, or asks at once
+    most_ahead = 0  # a neighbour reads the message out of our memory, or asks for it at once
 
     def __init__(self, own: Arena, bell: Bell, neighbours: list[Neighbour], *, reads_memory: bool) -> None:
         """Arena, bell and neighbours belong to the lane from now on."""
         self.reads_memory = reads_memory
         self.stopped_limit = STOPPED_LIMIT
-        self._asked = 0.0  # when it was looked for stopped processes, by time.monotonic
+        self._asked = 0.0  # when this lane last looked for stopped processes, by time.monotonic
         self._own = own
         self._words = own.memory.cast("Q")
         self._bell = bell
@@ -81,7 +81,7 @@ class MemoryLane(Lane):
                 if peer != rank:
                     doorplate = msgspec.msgpack.decode(told[peer], type=Doorplate)
                     neighbours.append(Neighbour(peer, index, doorplate))
-            exchange(b"")  # nobody leaves before all have opened what they need
+            exchange(b"")  # no rank leaves before all have opened what they need
         except BaseException:
             for neighbour in neighbours:
                 neighbour.close()
@@ -90,7 +90,7 @@ class MemoryLane(Lane):
             raise
         own.withdraw()
         lane = cls(own, bell, neighbours, reads_memory=neighbourhood.reads_memory)
-        # With a core to spare for each rank two threads of the receiver read as fast, whatever the sender does.
+        # With two cores for each rank, two threads of the receiver read as fast without the sender's help.
         has_stages = neighbourhood.reads_memory and 2 * len(host) > len(os.sched_getaffinity(0))
         for neighbour in neighbours:
             neighbour.connect(own, lane._words, host.index(rank), len(host))
@@ -106,7 +106,7 @@ class MemoryLane(Lane):
         else:
             is_posted = self._write(neighbour, letter, delivery)
             if not is_posted:
-                neighbour.crowded.set(1)  # from here on its reader rings when it has made room; perhaps it just did
+                neighbour.crowded.set(1)  # from now on its reader rings once it makes room; it may just have done so
                 memory_order.full_fence()
                 is_posted = self._write(neighbour, letter, delivery)
                 neighbour.crowded.set(not is_posted)
@@ -129,7 +129,7 @@ class MemoryLane(Lane):
         for neighbour in self._neighbours.values():
             if neighbour.has_ended:
                 continue
-            ending = neighbour.ending  # looked at before its letters: those it sent before it left count
+            ending = neighbour.ending  # read before its letters, since all letters that it sent before leaving count
             if neighbour.trouble is not None:
                 raise neighbour.trouble
             try:
@@ -140,7 +140,7 @@ class MemoryLane(Lane):
                 self._write_waiting(neighbour, recipient)
                 self._ring(neighbour)
             if neighbour.has_ended:
-                continue  # all have, since what it said
+                continue  # its letters made this rank leave, which ends all neighbours
             if ending is not None:
                 self._end(neighbour, ending, "", recipient)
             elif neighbour in dead or neighbour.is_dying:
@@ -223,7 +223,7 @@ class MemoryLane(Lane):
             neighbour.ring()
 
     def _write(self, neighbour: Neighbour, letter: Letter, delivery: Delivery | None) -> bool:
-        """False: there is no room now, or never: then `collect` tells why."""
+        """False: there is no room now, or the neighbour wrote something impossible, which `collect` raises."""
         try:
             if letter.kind != LetterKind.DATA:
                 return neighbour.writer.write(letter, delivery.address if delivery is not None else 0)
@@ -249,7 +249,9 @@ class MemoryLane(Lane):
         neighbour.crowded.set(0)
 
     def _ring(self, neighbour: Neighbour) -> None:
-        memory_order.full_fence()  # what we wrote is seen before we look whether it sleeps; it does so the other way
+        # Our letter must be visible before we read whether the neighbour sleeps. A sleeper does the reverse: it says
+        # that it sleeps, then looks for letters.
+        memory_order.full_fence()
         neighbour.ring()
 
     def _end(self, neighbour: Neighbour, ending: StreamEnding, why: str, recipient: Recipient) -> None:

@@ -1,7 +1,7 @@
-"""One neighbour of a mailbox, as the lane in memory sees it: both rings, what its arena says, its bell, its process.
+"""One neighbour of a mailbox, for the lane through memory: both rings, the state in its arena, its bell, its process.
 
-The layout of a mailbox's arena is here. A bell is a pipe, which can be waited for together with the death of processes
-(pidfds). Not here: what is done with letters (`memory_lane`).
+The layout of a mailbox's arena is here. A bell is a pipe, so one `epoll` can wait for it together with the deaths of
+processes (pidfds). Not here: what is done with letters (`memory_lane`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from shoal.transport.memory import cross_memory, memory_order
 from shoal.transport.memory.arena import Arena, Offer, PeerArena
 from shoal.transport.mesh.stream_ending import FINISHED, StreamEnding
 
-# An arena in 64-bit words: the arena's own, then who leaves and who sleeps, then two lines per neighbour.
+# An arena in 64-bit words: the reserved start, whether this rank leaves and sleeps, then two cache lines per neighbour.
 STATE, BLAMED, ASLEEP, _NEIGHBOURS = 8, 9, 16, 24
-_WRITTEN, _CROWDED, _READ, _PER_NEIGHBOUR = 0, 1, 8, 16  # in a neighbour's lines; some more are a stage's
+_WRITTEN, _CROWDED, _READ, _PER_NEIGHBOUR = 0, 1, 8, 16  # in a neighbour's lines; a stage has more words there
 _PAGE = 4096
 IN, HAS_FINISHED, HAS_GIVEN_UP = 0, 1, 2  # states
-# Of a process that was there a moment ago and has ended; what is left of it then is root's.
+# Errors of opening what belongs to a process that has just ended; root owns what is left of it in /proc.
 _ENDED = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
@@ -39,7 +39,7 @@ class Doorplate(msgspec.Struct, frozen=True):
 
 
 def arena_bytes(neighbours: int) -> int:
-    """`neighbours`: ranks of the machine, this one too."""
+    """`neighbours`: number of ranks on the machine, including this one."""
     return _stages_at(neighbours) + neighbours * STAGE_BYTES
 
 
@@ -52,7 +52,7 @@ def _stages_at(neighbours: int) -> int:
 
 
 class Bell:
-    """A pipe: whoever writes into it wakes the one who reads it."""
+    """A pipe: a neighbour writes into it to wake this rank, which reads it."""
 
     def __init__(self) -> None:
         self.descriptor, self._other_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -70,7 +70,7 @@ class Bell:
 
 class Neighbour:
     def __init__(self, rank: int, index: int, doorplate: Doorplate) -> None:
-        """`index`: its place among the ranks of the machine. The rings come with `connect`."""
+        """`index`: the neighbour's place among the ranks of the machine. `connect` sets the rings."""
         self.rank, self.index = rank, index
         self.process = doorplate.offer.process
         self.is_elsewhere = self.process != os.getpid()  # ranks may be threads of one process
@@ -81,7 +81,8 @@ class Neighbour:
         self.arena = arena
         self.bell = -1
         try:
-            # Opened as a file, a pipe of another process is one of this process too. Not blocking: a full one rings.
+            # Opening another process's pipe through /proc gives this one a writing end. A full pipe has rung already,
+            # so writing need not block.
             self.bell = os.open(f"/proc/{self.process}/fd/{doorplate.bell}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             self.pidfd = os.pidfd_open(self.process)
         except OSError as error:
@@ -93,18 +94,18 @@ class Neighbour:
             raise
         self.words = arena.memory.cast("Q")
         self.waiting: deque[tuple[Letter, Delivery | None]] = deque()  # letters that found no room, in order
-        self.is_dying = False  # its memory is gone: its process will end, and its pidfd say so
+        self.is_dying = False  # its memory is gone; its pidfd will tell later
         self.has_ended = False
-        self.trouble: WireError | None = None  # what it wrote cannot be, found out where nothing may be raised
+        self.trouble: WireError | None = None  # it wrote something impossible; found where nothing may be raised
         self.stopped_since: float | None = None  # by time.monotonic
         self.writer: Writer
         self.reader: Reader
-        self.crowded: Counter  # ours: letters to it wait for room
-        self.is_crowded: Counter  # its: letters to us do
-        self.stage: SharedSlots | None = None  # where cores are few
+        self.crowded: Counter  # in our arena: letters to it wait for room
+        self.is_crowded: Counter  # in its arena: letters to us wait for room
+        self.stage: SharedSlots | None = None  # only if cores are few
 
     def connect(self, own: Arena, words: memoryview, index: int, neighbours: int) -> None:
-        """`words` are those of our arena `own`; `index`: this rank's place among the ranks of the machine."""
+        """`words`: those of our arena `own`; `index`: this rank's place among the `neighbours` ranks of the machine."""
         rings = _rings_at(neighbours)
         theirs, ours = rings + index * RING_BYTES, rings + self.index * RING_BYTES
         line_of_us = _NEIGHBOURS + index * _PER_NEIGHBOUR
@@ -123,7 +124,7 @@ class Neighbour:
         self.is_crowded = Counter(self.words, line_of_us + _CROWDED)
 
     def stage_places(self, own: Arena, index: int, neighbours: int) -> Places:
-        """Where long messages to and from it are staged; the arguments as above."""
+        """Where long messages to and from it are staged; the arguments are those of `connect`."""
         stages = _stages_at(neighbours)
         return Places(
             own_line=own.address + 8 * (_NEIGHBOURS + self.index * _PER_NEIGHBOUR),
@@ -136,19 +137,19 @@ class Neighbour:
 
     @property
     def ending(self) -> StreamEnding | None:
-        """What it has said about leaving."""
+        """What the neighbour has said about leaving; None: it has not left."""
         state = self.words[STATE]
         if state == IN:
             return None
         if memory_order.is_weak:
             memory_order.fence()
-        blamed = self.words[BLAMED]  # 0: nobody, else the rank and one
+        blamed = self.words[BLAMED]  # 0: nobody, else the rank plus one
         return (
             FINISHED if state == HAS_FINISHED else StreamEnding(announced=True, blamed=blamed - 1 if blamed else None)
         )
 
     def garbled(self, error: WireError) -> WireError:
-        """The same with who wrote it."""
+        """The same error with the rank and process that wrote it."""
         who = f"rank {self.rank} (process {self.process})"
         return error if f"rank {self.rank} " in str(error) else WireError(f"{who} wrote what no rank may: {error}")
 
@@ -158,19 +159,19 @@ class Neighbour:
             text = Path(f"/proc/{self.process}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             return False
-        return text[text.rindex(")") + 2] in "Tt"  # a program's name may hold anything
+        return text[text.rindex(")") + 2] in "Tt"  # the last bracket: a program's name may contain brackets too
 
     def look(self) -> None:
-        """Does it die?"""
+        """Check whether the neighbour is dying."""
         self.is_dying = self.is_dying or cross_memory.is_gone(self.process)
 
     def ring(self) -> None:
-        """Wake it, if it sleeps."""
+        """Wake the neighbour, if it sleeps."""
         if self.words[ASLEEP]:
             try:
                 os.write(self.bell, b"\0")
             except (BlockingIOError, BrokenPipeError):
-                return  # it rings already, or nobody is there
+                return  # it was rung already, or its process is gone
 
     def close(self) -> None:
         os.close(self.pidfd)

@@ -1,10 +1,10 @@
 """Long messages where cores are few: the sender, which would only wait, puts pieces where its receiver sees them.
 
 Two copies in user space take less time than the kernel's one, which looks up every page. The sender stages pieces in
-order from the front while it waits for the message, and the receiver takes them; whatever is not staged in time the
-receiver reads out of the sender's memory, from the end. So neither needs the other, and who leaves is noticed as ever.
-There is one stage in each direction of a pair, for one message at a time. The loops are in C (`native/stage.h`) and
-without it there is no stage. Not here: who gives and takes when (`mailbox_progress`), the layout (`neighbour`).
+order from the front while it waits for the message, and the receiver takes them. The receiver itself reads the rest out
+of the sender's memory, from the end. So neither depends on the other, and a peer that leaves is noticed as usual. There
+is one stage in each direction of a pair, for one message at a time. The loops are in C (`native/stage.h`); without the
+C extension there is no stage. Not here: which thread gives and takes (`mailbox_progress`), the layout (`neighbour`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shoal.transport.native_layout import GIVING, STAGE_PIECE, STAGE_SLOTS, TAKE
 
 PIECE_BYTES = STAGE_PIECE
 STAGE_BYTES = STAGE_SLOTS * STAGE_PIECE  # stays in the cache
-# Bytes; what is shorter is read in less time than it takes to wake up the sender once more.
+# Bytes; reading a shorter message takes less time than waking the sender once more.
 SHORTEST = 4 * 1024 * 1024
 _NUMBERS = 2**32 - 1
 
@@ -30,26 +30,26 @@ _NUMBERS = 2**32 - 1
 class Places(NamedTuple):
     """Addresses in this process."""
 
-    own_line: int  # of the neighbour's line in our arena
-    its_line: int  # of our line in its
+    own_line: int  # the neighbour's line in our arena
+    its_line: int  # our line in its arena
     own_state: int
     its_state: int
-    own_slots: int  # what we stage for it
-    its_slots: int  # what it stages for us
+    own_slots: int  # pieces that we stage for it
+    its_slots: int  # pieces that it stages for us
 
 
 class SharedSlots:
     """Both directions with one neighbour."""
 
     def __init__(self, native: ModuleType, places: Places, wake: Callable[[], None]) -> None:
-        """`wake` rings at the neighbour, if it sleeps."""
+        """`wake` wakes the neighbour, if it sleeps."""
         self._native = native
         lines = places[:4]
         self._giving_at, self._taking_at = (*lines, places.own_slots), (*lines, places.its_slots)
         self._line = (ctypes.c_uint64 * (UNTIL + 1)).from_address(places.own_line)
         self._wake = wake
-        self._given: Delivery | None = None  # whose pieces lie in our slots, until it is done
-        self._taken: OfferCopy | None = None  # whose pieces we take, until it ends
+        self._given: Delivery | None = None  # the send whose pieces lie in our slots, until it is done
+        self._taken: OfferCopy | None = None  # the copy whose pieces we take, until it ends
 
     @classmethod
     def open(cls, places: Places, wake: Callable[[], None]) -> Self | None:
@@ -58,29 +58,29 @@ class SharedSlots:
     # With the mailbox's guard held
 
     def offers(self, delivery: Delivery) -> bool:
-        """Whether our slots are this send's from now on. If so, its receiver may count on us."""
+        """Whether this send has our slots from now on. If so, its receiver may count on us to fill them."""
         if self._given is None or self._given.is_done:
             self._given = delivery
         self.attend(self._given is delivery)
         return self._given is delivery
 
     def attend(self, is_there: bool) -> None:
-        """Whether a thread of ours gives, or will when it is woken."""
+        """Say whether a thread of this rank stages pieces, or will when it is woken."""
         self._line[GIVING] = is_there
 
     def accepts(self, pull: OfferCopy) -> bool:
-        """Whether its slots are this message's from now on."""
+        """Whether this message has the neighbour's slots from now on."""
         if self._taken is not None or pull.delivery.size < SHORTEST:
             return False
         self._taken = pull
         self.claim(pull)
         if memory_order.is_weak:
             memory_order.fence()
-        self._line[TAKEN] = _number(pull.letter.number) << 32  # the sender sees that somebody takes it
+        self._line[TAKEN] = _number(pull.letter.number) << 32  # tells the sender that this message is being taken
         return True
 
     def claim(self, pull: OfferCopy) -> None:
-        """The receiver reads for itself what is beyond the pull's end."""
+        """Tell the sender not to stage pieces beyond the copy's end, which the receiver reads itself."""
         if self._taken is pull:
             self._line[UNTIL] = -(-pull.end // PIECE_BYTES)
 
@@ -88,15 +88,15 @@ class SharedSlots:
         if self._taken is pull:
             self._taken = None
 
-    # Without it; one thread at a time in each direction
+    # Without the guard; one thread at a time in each direction
 
     def give(self, delivery: Delivery) -> bool:
-        """Stage what there is room for, and more while it is taken. False: there was nothing to do."""
+        """Stage pieces while there is room, and more as they are taken. False: there was nothing to do."""
         number = _number(delivery.number)
         return bool(self._native.give(self._giving_at, delivery.address, delivery.size, number))
 
     def take(self, pull: OfferCopy) -> int:
-        """Take what is staged, and more while it comes. Bytes from the front that are there now."""
+        """Take staged pieces, and more as they come. Returns how many bytes from the front are here now."""
         self._wake()
         to = pull.delivery
         pieces: int = self._native.take(self._taking_at, to.address, to.size, _number(pull.letter.number))
@@ -106,5 +106,5 @@ class SharedSlots:
 
 
 def _number(number: int) -> int:
-    """Of a message as the stage says it: 32 bits, and 0 is none."""
+    """A message's number as the stage writes it: 32 bits, and 0 means no message."""
     return number % _NUMBERS + 1

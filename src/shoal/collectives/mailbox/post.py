@@ -1,8 +1,7 @@
-"""What a mailbox does with calls and letters: it matches, copies, offers, asks, and decides who fails when one leaves.
+"""What a mailbox does with calls and letters: matches, copies, offers, asks, and fails operations when a peer leaves.
 
-Called with the mailbox's guard held; never waits. Long copies out of a neighbour's memory are left to the caller, to be
-made without the guard (`pulls`). Not here: threads and waiting (`mailbox_progress`), how letters travel
-(`lane`).
+Called with the mailbox's guard held; never waits. The caller makes long copies out of a neighbour's memory without the
+guard (`pulls`). Not here: threads and waiting (`mailbox_progress`), how letters travel (`lane`).
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ from shoal.collectives.mailbox.matching import Matching
 from shoal.errors import PeerLost, WireError, WorkersDisagree
 from shoal.transport.mesh.stream_ending import StreamEnding, credible, name_the_lost
 
-# What travels with letters to one rank and was not received yet, in bytes: more is only offered, so that who receives
-# late keeps no more than this for every sender.
+# The most bytes that may have travelled with letters to one rank without being received. Messages beyond that are only
+# offered, so that a rank that receives late keeps no more than this for each sender.
 WINDOW_BYTES = 4 * 1024 * 1024
 _COST = 64  # bytes that a message costs besides its own
 
 
 def _cost(letter: Letter) -> int:
-    """Of keeping it until it is received."""
+    """The cost, in bytes, of keeping the letter until it is received."""
     return letter.length + _COST if letter.length or letter.kind == LetterKind.MESSAGE else 0
 
 
 class Post:
     def __init__(self, rank: int, size: int, lanes: Mapping[int, Lane], names: Mapping[int, str]) -> None:
-        """`lanes` by rank, for all ranks but this one. `names` by rank are for errors."""
+        """`lanes`: by rank, for all ranks but this one. `names`: by rank, for errors."""
         self.rank, self.size = rank, size
         self.failure: BaseException | None = None  # the first one stays
         self.open: set[Delivery] = set()  # started and not done
         self.pulls: deque[OfferCopy] = deque()
-        self.finished: list[Delivery] = []  # of those that were open: somebody may have to be told
+        self.finished: list[Delivery] = []  # were open; their callbacks and waiting threads are still to be told
         self._lanes = lanes
         self._losses = DepartedPeers(rank, names)
         self._matching: Matching[Delivery, EarlyMessage] = Matching()
@@ -44,10 +43,10 @@ class Post:
         self._received = 0  # receives so far
         self._offers: dict[tuple[int, int], Delivery] = {}  # sends by target and number, until they are done
         self._expected: dict[tuple[int, int], Delivery] = {}  # receives by source and number, once asked for
-        self._arriving: dict[int, Delivery | EarlyMessage] = {}  # by source: where the bytes go that it sends just now
-        self._unreceived: Counter[int] = Counter()  # cost of what travelled with letters, by target, as far as told
-        self._late: dict[Delivery, BaseException | None] = {}  # sends that end once nobody moves them: with what
-        self._taken: Counter[int] = Counter()  # cost of what we received and have not told of, by source
+        self._arriving: dict[int, Delivery | EarlyMessage] = {}  # by source: where the bytes go that are arriving now
+        self._unreceived: Counter[int] = Counter()  # by target: cost of letters that it has not reported as received
+        self._late: dict[Delivery, BaseException | None] = {}  # sends to finish once no thread copies them; their error
+        self._taken: Counter[int] = Counter()  # by source: cost of letters received and not yet reported to it
 
     def lane_of(self, rank: int) -> Lane:
         return self._lanes[rank]
@@ -91,7 +90,7 @@ class Post:
             message.delivery = delivery
 
     def check(self, delivery: Delivery) -> None:
-        """A receive that found nothing fails if whom it waits for has left."""
+        """Fail a receive that found no message if the peer that it waits for has left."""
         endings = self._losses.endings
         if delivery.is_done or delivery.is_moving:
             return
@@ -100,7 +99,7 @@ class Post:
         elif delivery.peer is None and len(endings) == self.size - 1:
             self._abandon(next(iter(endings)))
 
-    # What lanes call: see `mailbox_lane.Recipient`
+    # Called by lanes: see `lane.Recipient`
 
     def letter(self, source: int, letter: Letter, payload: int) -> None:
         kind = letter.kind
@@ -134,7 +133,7 @@ class Post:
                     self._matching.keep(message, source, letter.tag)
                 return memoryview(message.data)
             if letter.kind == LetterKind.OFFER:
-                self._ask(delivery, source, letter)  # now: the answer travels while this comes
+                self._ask(delivery, source, letter)  # at once, so that the answer travels while these bytes arrive
         self._arriving[source] = delivery
         return delivery.rest[: letter.length]
 
@@ -156,7 +155,7 @@ class Post:
     def ended(self, rank: int, ending: StreamEnding, why: str) -> None:
         lost = self._losses.add(rank, credible(ending, self.size), why)
         if lost is None:
-            self._abandon(rank)  # it had finished: only those who need it fail
+            self._abandon(rank)  # the peer had finished: only operations that need it fail
         else:
             self.fail(lost, blamed=lost.peer)
 
@@ -168,7 +167,7 @@ class Post:
         delivery.is_moving = False
         error = self.failure or pull.error
         if delivery.is_done:
-            return  # it has failed with all others
+            return  # it failed together with all others
         if error is not None:
             self._fail_one(delivery, error)
             return
@@ -176,7 +175,7 @@ class Post:
         self._lanes[pull.source].post(pull.source, Letter(LetterKind.DONE, number=pull.letter.number))
 
     def given(self, delivery: Delivery) -> None:
-        """Nobody copies out of this send's memory any more."""
+        """No thread copies out of this send's memory any more."""
         delivery.is_moving = False
         if delivery in self._late:
             self.finish(delivery, self._late.pop(delivery))
@@ -192,28 +191,28 @@ class Post:
         self.finished.append(delivery)
 
     def fail(self, error: BaseException, *, blamed: int | None = None) -> None:
-        """The first failure stays: everything fails with it, now and later, and the peers are told."""
+        """Fail all operations with this error, now and later, and tell the peers. Only the first failure counts."""
         self._end(error, StreamEnding(announced=True, blamed=blamed))
 
     def close(self, error: BaseException) -> None:
-        """The same, but the peers are told that this rank had finished."""
+        """Like `fail`, but tell the peers that this rank had finished."""
         self._end(error, StreamEnding(announced=True, clean=True))
 
     def _end(self, error: BaseException, ending: StreamEnding) -> None:
         if self.failure is not None:
             return
         self.failure = error
-        for lane in set(self._lanes.values()):  # first: they must not read what is free to change from now on
+        for lane in set(self._lanes.values()):  # first, so that peers stop reading memory that may change from now on
             lane.leave(ending)
         for delivery in tuple(self.open):
-            if not delivery.is_moving:  # who copies notices, and finishes it
+            if not delivery.is_moving:  # otherwise the copying thread notices, and finishes it
                 self._fail_one(delivery, error)
         for kept in (self._offers, self._expected, self._arriving):
             kept.clear()
         self._matching = Matching()
 
     def _abandon(self, rank: int) -> None:
-        """It has left: whatever needs it fails."""
+        """A peer has left: fail every operation that needs it."""
         needing = self._matching.abandon(rank)
         if len(self._losses.endings) == self.size - 1:
             needing += self._matching.abandon(None)
@@ -227,7 +226,7 @@ class Post:
     # Steps
 
     def _take(self, delivery: Delivery, source: int, letter: Letter, payload: int | bytes) -> None:
-        """A receive has found its message, and all that travels with the letter is there."""
+        """A receive has found its message, and all bytes that travel with the letter are here."""
         if not self._accept(delivery, source, letter):
             return
         if letter.kind == LetterKind.OFFER and source in self._losses.endings:
@@ -243,7 +242,7 @@ class Post:
                 self._finish_receive(delivery, source)
 
     def _accept(self, delivery: Delivery, source: int, letter: Letter) -> bool:
-        """Compare both sides; False: they do not fit, and both have been told."""
+        """Compare send and receive. False: they differ, and both have been told."""
         self._count(source, _cost(letter))
         if (letter.dtype, letter.size) == (delivery.dtype, delivery.size):
             return True
@@ -254,19 +253,19 @@ class Post:
         return False
 
     def _ask(self, delivery: Delivery, source: int, letter: Letter) -> None:
-        """For the rest of an offer."""
+        """Ask for the rest of an offer."""
         self._expected[source, letter.number] = delivery
         self._lanes[source].post(source, Letter(LetterKind.GO, number=letter.number))
 
     def _count(self, source: int, cost: int) -> None:
-        """Tell the sender now and then how much of what it sent was received."""
+        """Tell the sender now and then the cost of what was received from it."""
         self._taken[source] += cost
         if self._taken[source] >= WINDOW_BYTES // 4:
             self._lanes[source].post(source, Letter(LetterKind.TAKEN, size=self._taken[source]))
             self._taken[source] = 0
 
     def _answered(self, target: int, letter: Letter, delivery: Delivery) -> None:
-        """What the receiver of an offer says to it."""
+        """The receiver of an offer has answered it."""
         if letter.kind == LetterKind.DONE:
             self.finish(delivery)
         elif letter.kind == LetterKind.REFUSED:
@@ -286,16 +285,16 @@ class Post:
 
 
 class DepartedPeers:
-    """Who has left, and who of them is to be named."""
+    """The peers that have left, and which of them an error names."""
 
     def __init__(self, rank: int, names: Mapping[int, str]) -> None:
         self.endings: dict[int, StreamEnding] = {}
         self._rank = rank
         self._names = names
-        self._whys: dict[int, str] = {}  # by rank, for people
+        self._whys: dict[int, str] = {}  # by rank, for error texts
 
     def add(self, rank: int, ending: StreamEnding, why: str) -> PeerLost | None:
-        """Whose loss fails everything, or None: all who left had finished. `why` is for people and may be empty."""
+        """The loss that fails everything; None: all peers that left had finished. `why`: for error texts, or empty."""
         self.endings.setdefault(rank, ending)
         self._whys.setdefault(rank, why)
         lost = name_the_lost(self.endings, own=self._rank, awaited=None)
@@ -304,7 +303,7 @@ class DepartedPeers:
         return PeerLost(f"rank {lost.peer} is gone: {self._whys[lost.peer]}", peer=lost.peer)
 
     def in_operation(self, error: BaseException, label: str) -> BaseException:
-        """The same with who it was, where that is known, and in which operation it was noticed."""
+        """The same error with the lost rank's name, if known, and the operation in which the loss was noticed."""
         if not isinstance(error, PeerLost):
             return error
         name = None if error.peer is None else self._names.get(error.peer)
@@ -317,7 +316,7 @@ def needed(rank: int) -> PeerLost:
 
 
 def mismatch(sent: tuple[int, Letter], received: tuple[int, int, int]) -> WorkersDisagree:
-    """`sent`: who, and what it said; `received`: who, dtype and size."""
+    """`sent`: rank and letter; `received`: rank, dtype and size."""
     source, letter = sent
     target, dtype, size = received
     return WorkersDisagree(

@@ -1,9 +1,9 @@
 """The lane to ranks of other machines: letters over one TCP connection per peer.
 
-Short messages travel with their letter; of long ones the first bytes do, and the rest is asked for while they come, so
-a message that nobody receives yet never blocks those behind it. What is longer than a few packets is received where it
-belongs. Connections are the lane's own: how they come about is in `transport.tcp`. A closed connection is noticed at
-once; one whose packets vanish is noticed by `look`.
+A short message travels with its letter. The first bytes of a long one do, too; its receiver asks for the rest while
+they arrive, so a message that nobody receives yet never blocks those behind it. Bytes of more than a few packets are
+received straight into their place. The lane owns its connections; `transport.tcp` makes them. A closed connection is
+noticed at once; `look` notices one whose packets vanish.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from shoal.transport.memory.arena import address_of
 from shoal.transport.mesh.stream_ending import CUT_OFF, SILENT, StreamEnding, pack_ending, unpack_ending
 from shoal.transport.tcp.tcp_stream import UNREACHABLE
 
-SHORT_BYTES = 32 * 1024  # what travels with a letter goes through a buffer up to this size
+SHORT_BYTES = 32 * 1024  # up to this size, bytes that travel with a letter go through a buffer
 BUFFER_BYTES = 4 * (LETTER_BYTES + SHORT_BYTES)  # at least one short letter that begins anywhere in it fits
-# Bytes that travel with a letter: while they do, the answer to an offer comes.
+# The most bytes that travel with a letter. While they travel, the answer to an offer comes.
 MOST_AHEAD = 1024 * 1024
-ENOUGH_BYTES = 256 * 1024  # of a long message: fewer are not worth waking up for; more leave the cache meanwhile
-SEND_BYTES = 8 * 1024 * 1024  # most that one call hands to the kernel
-TURN_BYTES = 8 * 1024 * 1024  # most that is received from one peer before others have their turn
+ENOUGH_BYTES = 256 * 1024  # of a long message: fewer are not worth waking up for; more would not stay in the cache
+SEND_BYTES = 8 * 1024 * 1024  # the most that one call hands to the kernel
+TURN_BYTES = 8 * 1024 * 1024  # the most that is received from one peer before others have their turn
 
 
 class _Stream:
@@ -39,18 +39,18 @@ class _Stream:
         self.peer = peer
         self.endpoint = endpoint
         self.mask = select.EPOLLIN
-        self.outgoing: SendQueue[Delivery] = SendQueue()  # the last bytes of a send are marked with it
-        self.is_deaf = False  # it takes nothing more; what it sent before may still say why
+        self.outgoing: SendQueue[Delivery] = SendQueue()  # a send is the mark of its last bytes
+        self.is_deaf = False  # the peer takes nothing more; unread bytes from it may still say why
         self.has_ended = False
         self.buffer = bytearray(BUFFER_BYTES)
         self.address = address_of(self.buffer)
         self.view = memoryview(self.buffer)
-        self.start = self.end = 0  # of what was received and not taken yet
-        self.enough = 1  # bytes that have to be there before the kernel says so
-        self.incoming: tuple[Letter, memoryview] | None = None  # a letter, and where bytes go that are still to come
+        self.start = self.end = 0  # of the bytes in the buffer that were received and not taken yet
+        self.enough = 1  # bytes that have to be there before the kernel wakes this end
+        self.incoming: tuple[Letter, memoryview] | None = None  # a letter, and the place of its bytes still to come
 
     def push(self) -> list[Delivery]:
-        """Hand some of what is queued to the kernel; the sends that have left with it."""
+        """Hand queued bytes to the kernel. Returns the sends that have left completely."""
         try:
             self.outgoing.push(self.endpoint, SEND_BYTES)
         except OSError:
@@ -59,9 +59,9 @@ class _Stream:
         return self.outgoing.take_gone()
 
     def receive(self) -> tuple[int, bool]:
-        """Some bytes, into the buffer or where they belong, and whether there may be more now.
+        """Receive bytes into the buffer or straight into their place. Returns how many, and whether more may be there.
 
-        0: the stream has ended. OSError as the kernel says.
+        0 bytes: the stream has ended. `OSError`: from the kernel.
         """
         if self.incoming is not None:
             letter, place = self.incoming
@@ -77,7 +77,7 @@ class _Stream:
         return count, self.end == BUFFER_BYTES
 
     def next_letter(self) -> Letter | None:
-        """The next one, if all is there that goes through the buffer. It stays until it is taken."""
+        """The next letter, once all its bytes that go through the buffer are here. It stays in the buffer."""
         if self.end - self.start < LETTER_BYTES:
             return None
         try:
@@ -88,7 +88,7 @@ class _Stream:
         return letter if is_there else None
 
     def begin(self, letter: Letter, place: memoryview) -> None:
-        """A long one: what has come of it goes to its place, and what comes will."""
+        """Begin a long letter: move its bytes from the buffer to their place, where the others will follow."""
         self.start += LETTER_BYTES
         count = min(letter.length, self.end - self.start)
         place[:count] = self.view[self.start : self.start + count]
@@ -96,7 +96,7 @@ class _Stream:
         self._expect(letter, place[count:])
 
     def _expect(self, letter: Letter, place: memoryview) -> None:
-        """The rest of a long one. Its receiver is woken when there is enough to be worth it."""
+        """Expect the rest of a long letter. The kernel wakes this end when enough bytes are there to be worth it."""
         self.incoming = (letter, place)
         enough = max(1, min(len(place), ENOUGH_BYTES))
         if enough != self.enough:
@@ -105,7 +105,7 @@ class _Stream:
 
     @property
     def last_words(self) -> StreamEnding:
-        """What a stream that has ended says about it."""
+        """How the peer ended its stream."""
         return CUT_OFF if self.incoming is not None else unpack_ending(bytes(self.view[self.start : self.end]))
 
 
@@ -129,7 +129,7 @@ class TcpLane(Lane):
         self._by_descriptor = {stream.endpoint.fileno(): stream for stream in self._streams.values()}
         self.peers = self._streams.keys()
         self._epoll: select.epoll
-        # Streams whose first letters came with the handshake, which the kernel knows nothing of any more.
+        # Streams whose first letters came with the handshake: the kernel does not report these letters any more.
         self._eager: list[_Stream] = []
         for stream in self._streams.values():
             stream.endpoint.setblocking(False)
@@ -164,7 +164,7 @@ class TcpLane(Lane):
             self._receive(self._eager.pop(), recipient)
         for descriptor, happened in ready:
             stream = self._by_descriptor.get(descriptor)
-            if stream is None or stream.has_ended:  # all have, if one said so
+            if stream is None or stream.has_ended:  # a failure ends all streams at once
                 continue
             if happened & select.EPOLLOUT:
                 for delivery in stream.push():
@@ -180,7 +180,7 @@ class TcpLane(Lane):
     def has_mail(self) -> bool:
         return False
 
-    def sleep(self, is_asleep: bool) -> None:  # noqa: ARG002  the kernel wakes whoever sleeps
+    def sleep(self, is_asleep: bool) -> None:  # noqa: ARG002  the kernel wakes the sleeping thread
         return
 
     def pull(self, source: int, there: int, here: int, size: int) -> None:
@@ -198,7 +198,7 @@ class TcpLane(Lane):
                     stream.endpoint.send(pack_ending(ending))
                 stream.endpoint.shutdown(socket.SHUT_WR)
             except OSError:
-                continue  # nobody listens, or no room: the closed connection speaks for itself
+                continue  # nobody listens, or there is no room: the closed connection tells the peer enough
             finally:
                 stream.has_ended = True
                 stream.outgoing.clear()

@@ -1,8 +1,8 @@
-"""An exchanger for ranks of one machine: small tensors pass through shared slots, large ones are read where they lie.
+"""An exchanger for ranks of one machine: small tensors pass through slots, large ones are read from private memory.
 
-All ranks write down their operation and where their tensors are, and compare; then each rank takes what it needs from
-the others. No rank writes into another's memory. Sums are made in the order of the ranks, whichever way the bytes take.
-The loops are in C (`native`) if that was built and has the type, else in Python (`memory_loops`).
+Every rank writes down its operation and where its tensors are, and compares what all ranks wrote; then it takes what it
+needs from the others. No rank writes into another's memory. Sums are made in the order of the ranks, whichever way the
+bytes take. The loops are in C (`native`) if the extension was built and has the type, else in Python (`memory_loops`).
 """
 
 from __future__ import annotations

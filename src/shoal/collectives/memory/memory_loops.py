@@ -63,7 +63,7 @@ class Unreadable(Exception):
 class MemoryWays:
     """Which way bytes take, the same on all ranks of a team."""
 
-    reads_memory: bool  # large tensors are read where they lie; otherwise they pass through slots
+    reads_memory: bool  # large tensors are read from their owner's private memory; otherwise they pass through slots
     is_native: bool  # use the C loops
     reads_to_reduce: bool = False  # read large tensors in all-reduce too, instead of using slots
     small: int = 128 * 1024  # bytes; tensors up to this size pass through slots in one phase
@@ -72,7 +72,7 @@ class MemoryWays:
 
 
 def small_for(size: int) -> int:
-    """Up to how many bytes every rank of a team adds up everything: that takes one phase, but n times the work."""
+    """The most bytes for which every rank of a team sums everything itself: in one phase, but n times the work."""
     return min(SLOT_BYTES, max(64 * 1024, 2 * 1024 * 1024 // size**2 // LINE * LINE))
 
 

@@ -1,4 +1,4 @@
-"""Which way large tensors take between ranks of one machine: measured when a team forms, with the same answer on all.
+"""Which way large tensors take between ranks of one machine: measured when a team forms, the same on all its ranks.
 
 To all-reduce large tensors, ranks either read each other's memory or pass the bytes through shared slots. The sums have
 the same bits either way. A process remembers the result for each number of ranks, so that only the first of many groups
@@ -22,7 +22,7 @@ from shoal.wire.frames import FrameKind
 
 PROBE_BYTES = 16 * 1024 * 1024  # more than a core's cache: smaller tensors are fast either way
 TURNS = 5
-LEAST_GAIN = 0.8  # reading must take less than this part of the slots' time: on a busy machine short trials are uneven
+LEAST_GAIN = 0.8  # reading must take less than this part of the slots' time, since short trials vary on a busy machine
 
 
 @dataclass(frozen=True)

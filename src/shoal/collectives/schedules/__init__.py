@@ -1,1 +1,1 @@
-"""Schedules: who sends which segment to whom in which round, as data, and what runs them over a mesh."""
+"""Schedules: who sends which segment to whom in which round, as data, and the executor that runs them over a mesh."""

@@ -46,7 +46,7 @@ class Chooser:
 
     def broadcast(self, size: int, source: int) -> Program:
         schedule = self._plan.broadcast.at(size) if self._schedule == "auto" else self._schedule
-        segments = pieces_of(size) if self._size > 2 else 1  # of two ranks, none passes anything on
+        segments = pieces_of(size) if self._size > 2 else 1  # with two ranks, none passes data on
         if schedule == "ring":
             order = self._plan.order
             return ring.ring_broadcast(self._size, self._rank, source=source, segments=segments, order=order)

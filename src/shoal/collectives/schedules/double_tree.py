@@ -1,9 +1,9 @@
-"""Double binary tree: two trees, each for one half of the tensor, in which no rank passes data on in both.
+"""Double binary tree: two trees, each for one half of the tensor. No rank passes data on in both.
 
-A rank that has children in the first tree is a leaf in the second. So no rank sends more than twice the tensor, while
-inner ranks of a single tree send it three times, and there are as few rounds. The second tree is the first one with the
-ranks counted from the other end: the lower half of the ranks are inner ranks of the first, the upper half of the second
-tree. Pure.
+A rank that has children in the first tree is a leaf in the second. So no rank sends more than twice the tensor, in as
+many rounds as a single tree, whose inner ranks send it three times. The second tree is the first one with the ranks
+counted from the other end: the lower half of the ranks are inner ranks of the first tree, the upper half of the second.
+Pure.
 """
 
 from __future__ import annotations

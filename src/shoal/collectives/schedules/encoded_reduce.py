@@ -2,7 +2,7 @@
 
     every rank      encodes its piece of each part for the rank that owns the part
     the owner       adds up the decoded pieces and its own, in the order of the ranks, and encodes the sum
-    every rank      decodes each sum, the owner its own too
+    every rank      decodes each sum, even the one that it owns
 
 So an element is encoded twice, however many ranks there are, and replicas stay equal bit for bit. A piece's residual
 belongs to the same elements of this rank's tensors under every schedule. The bytes of a piece may have any length up to
@@ -98,7 +98,7 @@ class EncodedReduce:
         except WireError as error:
             raise WireError(f"from rank {peer}: {error}") from None
 
-    # The communication thread is in inference mode, but other threads too use the tensors that a codec keeps.
+    # Not in inference mode, unlike the rest of the communication thread: other threads use the codec's tensors too.
 
     def _encoded(self, key: TensorKey, tensor: torch.Tensor) -> memoryview:
         with torch.inference_mode(mode=False), torch.no_grad():

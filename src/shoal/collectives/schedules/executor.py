@@ -28,8 +28,8 @@ from shoal.wire.frames import HEADER_BYTES, WAITING, FrameHeader, FrameKind, pac
 # Bytes that are received before they are added: small enough to stay in a core's cache, large enough that Python's work
 # per block does not matter. All-reduce of 100 MB, 2 ranks, blocks of 256 KB / 512 KB / 1 MB: 46.8 / 43.5 / 44.8 ms.
 BLOCK_BYTES = 512 * 1024
-# How often one rank tells another that it waits. The peer may never read these notices; all of them together (54 KB)
-# fit into any socket buffer, so that they never block other frames.
+# The most notices by which one rank tells another that it waits. The peer may never read them; all of them together
+# (54 KB) fit into any socket buffer, so that they never block other frames.
 MOST_TELLS = 500
 
 _NOTHING = memoryview(b"")
@@ -45,7 +45,7 @@ class Segment:
         self.elements = sum(map(len, tensors))
 
     def joined(self) -> torch.Tensor:
-        """One tensor: the segment's own memory where it lies in one piece, else a copy."""
+        """One tensor: the segment's own memory if that is one piece, else a copy."""
         return self.tensors[0] if len(self.tensors) == 1 else torch.cat(list(self.tensors))
 
     def fill(self, values: torch.Tensor) -> None:
@@ -92,7 +92,7 @@ class Executor:
         self._mesh.drain()
 
     def take_turn(self) -> None:
-        """Before an operation: several executors may use one mesh, one after the other."""
+        """Call this before an operation, since several executors may use one mesh in turns."""
         self._mesh.on_stall = self._look_around
 
     def missing(self) -> list[int]:
@@ -129,7 +129,7 @@ class Executor:
         """Bytes that are to be reduced arrive in blocks that may cover several pieces."""
         reduce_into = self._reducing(operation, peer)
         left = sum(piece.nbytes for piece in pieces)
-        filled = used = 0  # bytes of the block that came, and that were reduced
+        filled = used = 0  # bytes of the block that were received, and that were reduced
         for piece in pieces:
             start = 0
             while start < piece.nbytes:
@@ -150,7 +150,7 @@ class Executor:
         return lambda own, received: combined(own, own, received)
 
     def _expected(self, operation: Operation, transfer: Transfer, segment: Segment) -> FrameHeader:
-        """The header of this transfer: ours, and that of a peer that agrees with us."""
+        """The header of this transfer, which a peer that agrees with us has too."""
         return self.header(operation, transfer.number, segment.elements * operation.dtype.itemsize)
 
     def header(

@@ -16,8 +16,8 @@ from shoal.links.matrix import Hosts
 
 
 def hierarchical_all_reduce(hosts: Hosts, rank: int, *, between: Program, pieces: int) -> Program:
-    """`between`: the program of this rank's host among the hosts, which it names by number. `pieces`: how many pieces
-    of each of its blocks follow each other through the tree inside a host."""
+    """`between`: the program of this rank's host among all hosts, with numbers of hosts as ranks. `pieces`: how many
+    pieces of each of its blocks follow each other through the tree inside a host."""
     outside = refined(between, pieces)
     inside = _inside(hosts, rank)
     stages = [tree.up(inside, outside.segments), tree.down(inside, outside.segments)]

@@ -1,8 +1,8 @@
 """Ring schedules: every rank sends to its right neighbour only. For large tensors: bytes matter more than rounds.
 
 All-reduce is scatter-reduce, then all-gather: 2(n-1) rounds, in which a rank sends every segment but one, twice. A
-segment's sum is made along one path around the ring and then copied, so all ranks have one order of summing. `order`
-has the ranks in their order around the ring; empty means 0, 1, 2, ... Pure.
+segment's sum is made along one path around the ring and then copied, so all ranks have one order of summing. `order`:
+the ranks in their order around the ring; empty means 0, 1, 2, ... Pure.
 """
 
 from __future__ import annotations

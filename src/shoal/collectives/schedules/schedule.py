@@ -69,7 +69,7 @@ def _cut(index: int, elements: int, segments: int) -> int:
 def placed(program: Program, ranks: Sequence[int], segments: Sequence[int] = ()) -> Program:
     """A program for positions, turned into one for ranks: position p is rank `ranks[p]`.
 
-    `segments`: by position, its block, where blocks belong to positions. Only for programs without runs.
+    `segments`: the block of each position, if blocks belong to positions. Only for programs without runs.
     """
     assert not (segments and program.runs), "a run of blocks does not stay one when blocks change their places"
 
@@ -83,7 +83,7 @@ def placed(program: Program, ranks: Sequence[int], segments: Sequence[int] = ())
 
 
 def refined(program: Program, pieces: int) -> Program:
-    """The same transfers over data that is cut `pieces` times as finely."""
+    """The same transfers over data that is cut into `pieces` times as many blocks."""
     runs = program.runs or tuple((block, block + 1) for block in range(program.segments))
     return Program(program.segments * pieces, program.rounds, tuple((a * pieces, b * pieces) for a, b in runs))
 

@@ -41,7 +41,7 @@ class Deadline:
 
     @property
     def hung(self) -> float:
-        """Seconds for which an operation has hung that remote ranks may be to blame for."""
+        """For how many seconds an operation that may depend on remote ranks has hung."""
         since = min(self.receiving.copy().values(), default=None)
         return max(self.group.stalled, 0.0 if since is None else time.monotonic() - since)
 

@@ -9,7 +9,7 @@ import torch
 from shoal.collectives import texts
 from shoal.errors import UsageError
 
-MOST_LABELS = 4096  # shapes whose labels are remembered; beyond, the memory is cleared
+MOST_LABELS = 4096  # shapes whose labels are remembered; beyond that, all are forgotten
 
 _labels: dict[torch.Size, str] = {}
 

@@ -27,7 +27,7 @@ class Silences:
     since: dict[int, float] = field(default_factory=dict)  # by rank, for ranks that did not answer the last question
 
     def note(self, asked: Mapping[int, object], answered: set[int], when: tuple[float, float]) -> int | None:
-        """A rank that has been silent for too long, if any. `when`: when the question was asked and when it ended."""
+        """A rank that has been silent for too long, if any. `when`: when asking began and when it ended."""
         self.since = {rank: self.since.get(rank, when[0]) for rank in asked if rank not in answered}
         silent = [rank for rank, start in self.since.items() if when[1] - start >= self.limit]
         return min(silent, key=self.since.__getitem__) if silent else None

@@ -1,8 +1,8 @@
 """What torch gets back from a call: a `Work` around one of our pending operations, with a future on demand.
 
 torch runs the callbacks of a future in the thread that completes it, here the communication thread. An error must reach
-C++ as a failed future. Only an exception that is raised inside `Future.then` makes one; C++ takes a future that was
-given an exception for a successful one.
+C++ as a failed future, which only an exception raised inside `Future.then` makes: C++ takes a future whose result is an
+exception for a successful one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The certificate of this process, made when it is first needed, and what TLS is told to do with certificates.
+"""The certificate of this process, made when it is first needed, and the TLS settings for certificates.
 
-Nobody vouches for a certificate: it is made by its own process, lives in memory and is worth nothing by itself. The
-handshake binds its fingerprint to the proof of the token (`handshake`), which is what tells the process that listens
-from whoever sits in between.
+Nobody vouches for a certificate: its own process makes it and keeps it in memory; it is worth nothing by itself. The
+handshake binds its fingerprint to the proof of the token (`handshake`), which tells the process that listens from an
+interceptor.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _making = threading.Lock()
 
 @dataclass(frozen=True)
 class Certificate:
-    """This process's, as the listening end of TLS shows it."""
+    """This process's certificate, which it shows where it is the listening end of TLS."""
 
     context: ssl.SSLContext
     fingerprint: bytes  # SHA-256 of the certificate
 
 
 def fingerprint(certificate: bytes) -> bytes:
-    """Of a certificate in DER."""
+    """The fingerprint of a certificate in DER."""
     return hashlib.sha256(certificate).digest()
 
 
@@ -40,7 +40,7 @@ def own_certificate() -> Certificate:
 
 @functools.cache
 def _own_certificate() -> Certificate:
-    # Imported where it is needed: the library takes longer to load than the rest of a launcher.
+    # Imported here because the library takes longer to load than the rest of a launcher.
     from cryptography import x509  # noqa: PLC0415
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
@@ -54,7 +54,7 @@ def _own_certificate() -> Certificate:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _YEARS)  # clocks of machines differ, and nobody looks at these dates
+        .not_valid_before(now - _YEARS)  # clocks of machines differ, and nobody checks these dates
         .not_valid_after(now + _YEARS)
         .sign(key, hashes.SHA256())
     )
@@ -67,7 +67,7 @@ def _own_certificate() -> Certificate:
 
 
 def _load(context: ssl.SSLContext, chain: bytes) -> None:
-    """Python loads keys from files only; this one is in memory, has no name and is gone afterwards."""
+    """Python loads keys from files only; this file is in memory, has no name and is gone afterwards."""
     descriptor = os.memfd_create("shoal-certificate")
     try:
         os.write(descriptor, chain)
@@ -78,7 +78,7 @@ def _load(context: ssl.SSLContext, chain: bytes) -> None:
 
 @functools.cache
 def connecting_context() -> ssl.SSLContext:
-    """For the connecting end: any certificate is taken, since the proof that follows is about the one it was."""
+    """For the connecting end. It accepts any certificate, since the proof that follows covers the one it was shown."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,7 +1,7 @@
-"""One end of a connected stream: a plain TCP socket, or the same through TLS (`tls`), with the methods of a socket.
+"""One end of a connected stream, plain TCP or TLS (`tls`), with the methods of a socket.
 
-Readiness is that of the socket. A caller that stops reading before it was told that nothing is there has to ask
-`has_more` before it waits; one that could not send everything begins its next try with the first byte that was left.
+An endpoint is ready when its socket is. A caller that stops reading before everything is read has to ask `has_more`
+before it waits. A caller that could not send everything has to begin its next try with the first byte that was left.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 
 from shoal import environment
 
-ALL = -1  # as a number of bytes to look at: all that is there
+ALL = -1  # as a number of bytes to peek at: all that are there
 
 
 class Endpoint(Protocol):
@@ -32,15 +32,15 @@ class Endpoint(Protocol):
     def sendall(self, data: bytes | memoryview, /) -> None: ...
 
     def sendmsg(self, buffers: Iterable[memoryview], /) -> int:
-        """How many bytes have left. More may be on their way: only these need not be given again."""
+        """How many bytes have left. The caller has to pass the others again, although some may be on their way."""
 
     def recv(self, size: int, /) -> bytes: ...
 
     def recv_into(self, buffer: memoryview, /) -> int:
-        """Fewer bytes than there is room for: nothing more is here that the kernel does not know of. 0: the end."""
+        """How many bytes; 0: the end. If fewer than there is room for, no others lie here unknown to the kernel."""
 
     def peek(self, most: int) -> bytes:
-        """The first unread bytes, which stay unread; nothing: the end of the stream."""
+        """The first unread bytes, which stay unread; empty: the end of the stream."""
 
     def has_more(self) -> bool:
         """Whether bytes lie here unread that the kernel does not know of."""
@@ -59,10 +59,10 @@ class Endpoint(Protocol):
 
 
 class PlainEndpoint(socket.socket):
-    """A socket, with what `Endpoint` has besides."""
+    """A socket with the additional methods of `Endpoint`."""
 
     def peek(self, most: int) -> bytes:
-        if most == ALL:  # there is no way to look at the end only
+        if most == ALL:  # there is no way to peek only at the last bytes
             waiting = array.array("i", [0])
             fcntl.ioctl(self, termios.FIONREAD, waiting)
             most = max(1, waiting[0])
@@ -73,7 +73,7 @@ class PlainEndpoint(socket.socket):
 
 
 def plain(connection: socket.socket) -> PlainEndpoint:
-    """The same socket, which is the endpoint's from now on."""
+    """The same socket as an endpoint, which owns it from now on."""
     timeout = connection.gettimeout()
     endpoint = PlainEndpoint(connection.family, connection.type, connection.proto, connection.detach())
     endpoint.settimeout(timeout)
@@ -81,7 +81,7 @@ def plain(connection: socket.socket) -> PlainEndpoint:
 
 
 def insists_on_tls(family: int, host: str) -> bool:
-    """Whether this process talks to whoever has this numeric address through TLS only."""
+    """Whether this process talks to this numeric address only through TLS."""
     if family not in (socket.AF_INET, socket.AF_INET6) or environment.plaintext():
         return False
     address = ipaddress.ip_address(host.partition("%")[0])

@@ -1,16 +1,15 @@
 """How both ends of a new connection prove that they hold the same secret. Pure: bytes in, steps out.
 
     listener -> connector    opening: magic, whether this end insists on TLS, nonce
-    connector -> listener    its own opening, with what comes next in the same packet
+    connector -> listener    its own opening, in one packet with what comes next
     both ends                TLS, if either end insists
     connector -> listener    purpose, the certificate it was shown, HMAC(secret, "connector", all of the above)
     listener -> connector    HMAC(secret, "listener", all of the above), or a refusal
 
-The secret is never sent. A proof covers both nonces, so a recording proves nothing on another connection, and the
-fingerprint of the listener's certificate, so whoever sits between the ends and decrypts what they say cannot pass a
-proof on. The listener speaks first: the connector's proof can cover its nonce, and needs no packet of its own. The
-purpose says what a connection is for and which secret opens it. Not here: sockets (`introduction`), TLS
-itself (`tls`).
+The secret is never sent. A proof covers both nonces, so a recording proves nothing on another connection. It also
+covers the fingerprint of the listener's certificate, so somebody in between who decrypts cannot pass a proof on. The
+listener speaks first, so the connector's proof can cover the listener's nonce and needs no packet of its own. The
+purpose says what a connection is for and which secret opens it. Not here: sockets (`introduction`), TLS itself (`tls`).
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Key:
 
 
 class Distrust(enum.Enum):
-    """Why a connector does not go on."""
+    """Why a connector ends the handshake."""
 
     REFUSED = "wrong token, or a job that it does not know; use the token file of that group or job"
     UNPROVEN = "it could not prove that it holds the token; is the address right?"
@@ -57,7 +56,7 @@ class Distrust(enum.Enum):
 
 
 class Untrusted(Refused):
-    """The other end is not to be talked to."""
+    """The other end cannot be trusted."""
 
     def __init__(self, distrust: Distrust) -> None:
         super().__init__(distrust.value)
@@ -66,7 +65,7 @@ class Untrusted(Refused):
 
 @dataclass(frozen=True)
 class Step:
-    """What to do next. Then as many bytes as `wanted` says are the next to be taken."""
+    """What to do next. After that, `take` needs `wanted` more bytes."""
 
     send: bytes = b""
     secures: bool = False  # begin TLS after the bytes in `send`, then call `secured`
@@ -80,10 +79,10 @@ class _End:
     is_listener: bool
 
     def __init__(self) -> None:
-        self.wanted = OPENING_BYTES  # bytes of the other end that `take` needs next
+        self.wanted = OPENING_BYTES  # bytes from the other end that `take` needs next
         self.session = b""  # a key of this connection alone, which both ends have once it is proved
         self._mine = b""  # this end's opening
-        self._other = b""  # the other end's
+        self._other = b""  # the other end's opening
         self._fingerprint = PLAIN
 
     def open(self, *, insists: bool) -> bytes:
@@ -96,7 +95,7 @@ class _End:
         return bool(self._mine)
 
     def _meet(self, opening: bytes) -> bool:
-        """The other end's opening has come. Whether TLS begins."""
+        """Take in the other end's opening. Returns whether TLS begins."""
         magic, insists, _ = _OPENING.unpack(opening)
         if magic != MAGIC:
             raise WireError(f"a connection begins with {magic!r} instead of {MAGIC!r}: not Shoal, or another version")
@@ -105,7 +104,7 @@ class _End:
 
 
 class ConnectorHandshake(_End):
-    """The connecting end's."""
+    """The connecting end."""
 
     is_listener = False
 
@@ -115,7 +114,7 @@ class ConnectorHandshake(_End):
         self._secret = key.secret
 
     def take(self, data: bytes) -> Step:
-        """`Untrusted`: the other end does not take this one, or is not who it should be."""
+        """`Untrusted`: the other end refuses this one, or is not who it should be."""
         if not self._other:
             try:
                 secures = self._meet(data)
@@ -132,7 +131,7 @@ class ConnectorHandshake(_End):
         return Step(is_proved=True)
 
     def secured(self, fingerprint: bytes) -> Step:
-        """TLS is there, with the certificate that has this fingerprint at the other end."""
+        """TLS is established; the other end's certificate has this fingerprint."""
         return Step(self._claim(fingerprint))
 
     def _claim(self, fingerprint: bytes) -> bytes:
@@ -145,18 +144,18 @@ class ConnectorHandshake(_End):
 
 
 class ListenerHandshake(_End):
-    """The accepting end's. When it is proved, `answer` is still to be sent: not before this end wants to go on."""
+    """The accepting end. After the proof, the caller sends `answer` once this end is ready to go on."""
 
     is_listener = True
 
     def __init__(self, secret_of: Callable[[bytes], str | None]) -> None:
-        """`secret_of` says which secret opens connections for a purpose; None: no connection is for that."""
+        """`secret_of` says which secret opens connections for a purpose; None: the purpose is unknown."""
         super().__init__()
-        self.purpose = b""  # once it is proved
+        self.purpose = b""  # set by the proof
         self.answer = b""
-        self.is_intercepted = False  # whoever connects holds the secret, but was shown somebody else's certificate
+        self.is_intercepted = False  # the connector holds the secret, but was shown somebody else's certificate
         self._secret_of = secret_of
-        self._claim: tuple[bytes, bytes] | None = None  # the connector's proof, and the fingerprint that it was shown
+        self._claim: tuple[bytes, bytes] | None = None  # the connector's proof, and the fingerprint it was shown
 
     def take(self, data: bytes) -> Step:
         if not self._other:
@@ -173,7 +172,7 @@ class ListenerHandshake(_End):
         return self._judge(data)
 
     def secured(self, fingerprint: bytes) -> Step:
-        """TLS is there, with this end's certificate, which has this fingerprint."""
+        """TLS is established; this end's certificate has this fingerprint."""
         self._fingerprint = fingerprint
         return Step()
 
@@ -199,6 +198,6 @@ AnyHandshake = ListenerHandshake | ConnectorHandshake
 
 
 def _proof(secret: str, *parts: bytes) -> bytes:
-    """Each part with its length before it, so that no two lists of parts are the same bytes."""
+    """Each part follows its length, so that no two lists of parts give the same bytes."""
     said = b"".join(len(part).to_bytes(4, "big") + part for part in (b"shoal handshake", *parts))
     return hmac.new(secret.encode(), said, hashlib.sha256).digest()

@@ -1,6 +1,6 @@
-"""The handshake on one socket, from either end: advanced whenever the socket is ready, or by waiting where it blocks.
+"""The handshake on one socket, from either end: advanced whenever the socket is ready, or at once on a blocking one.
 
-Not here: what is said (`handshake`), how long somebody may take for it (`strangers`).
+Not here: what both ends say (`handshake`), how long a stranger may take (`strangers`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CLOSED = "it closed the connection before it proved anything"
 
 
 class Introduction:
-    """Once `advance` returns True, `endpoint` is what both ends talk through."""
+    """Once `advance` returns True, both ends talk through `endpoint`."""
 
     def __init__(self, connection: socket.socket, handshake: AnyHandshake, *, is_connected: bool = True) -> None:
         """`connection` belongs to the endpoint from now on."""
@@ -28,22 +28,22 @@ class Introduction:
             self._plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.endpoint: Endpoint = self._plain
         self.handshake = handshake
-        self.is_connected = is_connected  # False: it can be written to as soon as it is
-        self.was_refused = False  # this end did
+        self.is_connected = is_connected  # False: the socket becomes writable once it is connected
+        self.was_refused = False  # by this end
         self._read = bytearray()
         self._source = ""  # host of the other end
         self._securing: TlsEndpoint | None = None
 
     def open(self) -> None:
-        """Send a listener's first bytes, once; `advance` does so too. `OSError`: the other end is gone."""
+        """Send a listener's first bytes, unless `open` or `advance` has done so. `OSError`: the other end is gone."""
         if not self.handshake.is_open:
-            name = self._plain.getpeername()  # of another family than those of IP it is no pair
+            name = self._plain.getpeername()  # a tuple only for IP
             self._source = name[0] if isinstance(name, tuple) else ""
             insists = insists_on_tls(self._plain.family, self._source)
             self._say(self.handshake.open(insists=insists))
 
     def advance(self) -> bool:
-        """Do what can be done now; where the socket blocks, all. True: both ends are proven.
+        """Do what can be done now; on a blocking socket, everything. True: both ends are proven.
 
         A listener still has to `welcome`. False: wait until the socket can be read, or written if it is not connected.
         `OSError`, `WireError` or `Untrusted`: close the endpoint.
@@ -70,19 +70,19 @@ class Introduction:
 
     @property
     def interceptor(self) -> str:
-        """Host of whoever decrypts in between, where this end listens and has found that out; otherwise empty."""
+        """The host that decrypts in between, if this end listens and has found that out; otherwise empty."""
         if isinstance(self.handshake, ListenerHandshake) and self.handshake.is_intercepted:
             return self._source
         return ""
 
     def welcome(self) -> Endpoint:
-        """The listener's last word: from now on the connection is whatever its purpose says."""
+        """Send the listener's answer, which ends the handshake: the connection now serves its purpose."""
         assert isinstance(self.handshake, ListenerHandshake)
         self._say(self.handshake.answer)
         return self.endpoint
 
     def _next_step(self) -> Step | None:
-        """None: the other end's bytes have not come."""
+        """None: the other end's bytes have not all come."""
         if self._securing is not None:
             if not self._securing.shake_hands():
                 return None
@@ -105,7 +105,7 @@ class Introduction:
 
 
 def connect(address: Address, key: Key, timeout: float) -> Introduction:
-    """A proven connection that blocks, for so many seconds at a time. `OSError` or `Untrusted`: there is none."""
+    """A proven connection that blocks for at most `timeout` seconds at a time. `OSError` or `Untrusted`: it failed."""
     met = Introduction(socket.create_connection((address.host, address.port), timeout), ConnectorHandshake(key))
     try:
         met.advance()
@@ -116,7 +116,7 @@ def connect(address: Address, key: Key, timeout: float) -> Introduction:
 
 
 def begin_to_connect(place: SocketAddress) -> socket.socket:
-    """A socket that does not block and can be written to once it is connected. `OSError`: it cannot even be tried."""
+    """A non-blocking socket that becomes writable once it is connected. `OSError`: connecting failed at once."""
     connection = socket.socket(place.family, socket.SOCK_STREAM)
     try:
         connection.setblocking(False)

@@ -9,7 +9,7 @@ from shoal.values import Address
 
 
 def listen(address: Address, backlog: int) -> socket.socket:
-    """Port 0 takes any free port. `OSError`: it cannot be."""
+    """Port 0 takes any free port. `OSError`: this process cannot listen there."""
     family, kind, protocol, _, place = socket.getaddrinfo(
         address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -25,7 +25,7 @@ def listen(address: Address, backlog: int) -> socket.socket:
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether listening there means listening on all addresses of this machine, so that nobody can connect to it."""
+    """Whether `host` means all addresses of this machine; nobody can connect to such a host."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:

@@ -1,7 +1,7 @@
-"""Where hosts are that are known by name, found out without keeping anybody waiting.
+"""Looks up hosts that are known by name, without keeping the caller waiting.
 
-Numbers need no asking. A name is asked for in a thread of its own, as the system may take half a minute to answer;
-whoever wants to connect there tries again a little later. What was found is asked for anew after a while.
+Numeric addresses need no look-up. A name is looked up in a thread of its own, as the system may take half a minute to
+answer; the caller tries again a little later. Answers expire and are then looked up anew.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from shoal.values import Address
 
-KEPT_SECONDS = 60.0  # that an answer counts
+KEPT_SECONDS = 60.0  # before an answer expires
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class SocketAddress:
 
 
 def find(address: Address, flags: int = 0) -> SocketAddress:
-    """May take long for a name. `OSError`: nobody knows it."""
+    """May take long for a name. `OSError`: the name is unknown."""
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
     return SocketAddress(found[0][0], found[0][4])
 
@@ -39,7 +39,7 @@ class NameLookup:
         self._asked: set[Address] = set()
 
     def find(self, address: Address) -> SocketAddress | None:
-        """None: it is not known yet, so try again a little later. `OSError`: nobody knows it."""
+        """None: the answer has not come yet, so try again a little later. `OSError`: the name is unknown."""
         try:
             return find(address, socket.AI_NUMERICHOST)
         except socket.gaierror:

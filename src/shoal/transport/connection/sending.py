@@ -1,6 +1,6 @@
-"""What waits to be sent on one connection: memory in order, handed to the kernel with as few calls as possible.
+"""The queue of bytes to be sent on one connection, handed to the kernel with as few calls as possible.
 
-Nothing is copied: memory must stay as it is until it has left, or until `detach` is called for it.
+Nothing is copied: queued memory must not change until it has left, or until `detach` is called for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Mark = TypeVar("Mark")
 
 
 class SendQueue(Generic[Mark]):
-    """In order; of the first piece some may have left. A piece may have a mark, handed back when all of it has left."""
+    """In order; part of the first piece may have left. A piece's mark is handed back when all of the piece has left."""
 
     __slots__ = ("_gone", "_marks", "_pieces", "size")
 
@@ -33,7 +33,7 @@ class SendQueue(Generic[Mark]):
         return self.size > 0
 
     def add(self, data: memoryview | bytes, mark: Mark | None = None) -> None:
-        """What is empty has left already: it is not queued, and its mark is not handed back."""
+        """Empty data is not queued, and its mark is not handed back."""
         piece = memoryview(data)
         if piece.format != "B" or piece.ndim != 1:
             piece = piece.cast("B")
@@ -43,7 +43,7 @@ class SendQueue(Generic[Mark]):
             self.size += size
 
     def detach(self, mark: Mark) -> None:
-        """The memory of pieces with this mark is about to change: copy what has not left, and forget the mark."""
+        """The memory of pieces with this mark is about to change: copy the unsent bytes, and forget the mark."""
         for at, other in enumerate(self._marks):
             if other is not None and other == mark:
                 self._pieces[at] = memoryview(bytes(self._pieces[at]))
@@ -56,13 +56,13 @@ class SendQueue(Generic[Mark]):
         self.size = 0
 
     def push(self, endpoint: Endpoint, most: int = sys.maxsize) -> int:
-        """Hand some to the kernel, at most so many bytes. How many it took; 0: it takes nothing now."""
+        """Hand at most `most` bytes to the kernel. Returns how many it took; 0: it takes nothing now."""
         is_all = self.size <= most and len(self._pieces) <= MOST_PIECES
         try:
             sent = endpoint.sendmsg(self._pieces if is_all else self._first(most))
         except BlockingIOError:
             return 0
-        if is_all and sent == self.size:  # as a rule
+        if is_all and sent == self.size:  # the usual case
             self._gone += [mark for mark in self._marks if mark is not None]
             self._pieces.clear()
             self._marks.clear()
@@ -72,7 +72,7 @@ class SendQueue(Generic[Mark]):
         return sent
 
     def _first(self, most: int) -> list[memoryview]:
-        """As many pieces as one call takes, of so many bytes at most."""
+        """The first pieces, as many as one call takes, with at most `most` bytes."""
         batch, size = [], 0
         for piece in islice(self._pieces, MOST_PIECES):
             size += len(piece)
@@ -104,7 +104,7 @@ class SendQueue(Generic[Mark]):
 
 
 def send_all(endpoint: Endpoint, data: bytes) -> None:
-    """Over an endpoint that does not block, and wait while it takes nothing."""
+    """Send all data over a non-blocking endpoint, waiting while it takes nothing."""
     left = memoryview(data)
     while left:
         try:

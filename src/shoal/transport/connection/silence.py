@@ -1,8 +1,8 @@
-"""Connections whose packets vanish: how the kernel is asked to notice, and how it is asked what it knows.
+"""Connections whose packets vanish: kernel options that notice them, and what the kernel knows of a connection.
 
-A pulled cable or a cut route closes nothing. An idle connection is probed by the kernel (keepalive). One with bytes on
-their way is not, and the kernel's own limit for those (TCP_USER_TIMEOUT) would also end connections to a peer that is
-there but does not read for a while, because it computes; so `unanswered` looks at what was acknowledged instead.
+A pulled cable or a cut route closes nothing. The kernel probes an idle connection (keepalive), but not one with bytes
+on their way. Its own limit for those (TCP_USER_TIMEOUT) would also end the connection to a peer that is alive but does
+not read for a while, because it computes; so `unanswered` looks at what was acknowledged instead.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def watch(connection: socket.socket | Endpoint, limit: float) -> None:
 
 
 def watch_closely(connection: socket.socket | Endpoint, limit: float) -> None:
-    """The same for bytes on their way; only for connections whose other end always reads."""
+    """Like `watch`, and also while bytes are on their way; only for connections whose other end always reads."""
     watch(connection, limit)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(limit * 1000)))
 
 
 def end_when_unacknowledged(connection: socket.socket) -> None:
-    """Have a connection fail whose bytes nobody acknowledged for `UNACKNOWLEDGED_MS`."""
+    """Have the connection fail when its bytes are not acknowledged for `UNACKNOWLEDGED_MS`."""
     if connection.family in (socket.AF_INET, socket.AF_INET6):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
 
@@ -53,12 +53,12 @@ def unanswered(connection: socket.socket | Endpoint) -> float:
     """For how many seconds the other machine has owed an answer; 0 when it owes none."""
     info = _info(connection)
     if info is None:
-        return 0.0  # closed; whoever reads from it learns why
+        return 0.0  # closed; the next read tells why
     return info.quiet / 1000 if info.probes or (info.repeated and info.in_flight) else 0.0
 
 
 def unacknowledged(connection: socket.socket | Endpoint) -> float:
-    """The same for a connection that was just shut: a machine that is there acknowledges that within a round trip."""
+    """The same for a connection that was just shut, which a reachable machine acknowledges within a round trip."""
     info = _info(connection)
     if info is None:
         return 0.0
@@ -66,7 +66,7 @@ def unacknowledged(connection: socket.socket | Endpoint) -> float:
 
 
 def _info(connection: socket.socket | Endpoint) -> _Info | None:
-    """None where the connection is closed."""
+    """None: the connection is closed."""
     try:
         data = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
     except OSError:

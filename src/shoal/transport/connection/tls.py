@@ -1,9 +1,9 @@
 """A TLS 1.3 stream over a TCP socket, with the methods of that socket. For one reader and one writer at a time.
 
-TLS is kept apart from the socket (`ssl.MemoryBIO`), so that the same code serves sockets that block and those that do
-not, what came can be looked at without being read, and bytes are handed over as they are to plain sockets. A writer is
-told that the last byte has not left while the kernel has not taken all that it was encrypted to. The end of the TCP
-stream is the end: our messages say themselves when they are over, so TLS need not.
+TLS is kept apart from the socket (`ssl.MemoryBIO`), so that the same code serves blocking and non-blocking sockets,
+received bytes can be peeked at, and callers pass bytes just as they do to plain sockets. While the kernel has not taken
+all encrypted bytes, the writer is told that its last byte has not left. The end of the TCP stream is the end: our
+messages say where they end, so TLS need not.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from shoal.transport.connection.endpoint import ALL, PlainEndpoint
 
 READ_BYTES = 256 * 1024  # asked of the kernel at once
 SEND_BYTES = 256 * 1024  # encrypted at once
-RECORD_BYTES = 16 * 1024  # most that a record of TLS holds
+RECORD_BYTES = 16 * 1024  # the most that a TLS record holds
 
 
 class _Room(threading.local):
-    """Where a thread puts what the kernel has, for as long as it takes to hand it on."""
+    """A thread's buffer between the kernel and TLS, in use only during one call."""
 
     def __init__(self) -> None:
         self.bytes = memoryview(bytearray(READ_BYTES))
@@ -35,27 +35,27 @@ _room = _Room()
 
 class TlsEndpoint:
     def __init__(self, endpoint: PlainEndpoint, *, is_listener: bool, first: bytes = b"") -> None:
-        """`endpoint` belongs to this one from now on. Before anything else, `shake_hands`. `first` precedes TLS."""
+        """`endpoint` belongs to this object from now on. Call `shake_hands` first. `first`: bytes that precede TLS."""
         self._socket = endpoint
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         own = certificates.own_certificate() if is_listener else None
         context = own.context if own is not None else certificates.connecting_context()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=is_listener)
         self._own = own
-        self._state = threading.Lock()  # OpenSSL serves one thread at a time, also where one reads and one writes
-        self._reading = threading.Lock()  # who looks at the last bytes may not be who reads
+        self._state = threading.Lock()  # OpenSSL serves one thread at a time, even if one reads and the other writes
+        self._reading = threading.Lock()  # the thread that peeks may not be the one that reads
         self._ahead = bytearray()  # decrypted and unread
-        self._unsent = memoryview(first)  # encrypted or `first`, and not taken by the kernel
-        self._owed = 0  # bytes that are among those, and of which the writer was told that they have not left
+        self._unsent = memoryview(first)  # encrypted bytes or `first`, not yet taken by the kernel
+        self._owed = 0  # bytes that are encrypted already, although the writer was told that they have not left: 0 or 1
 
     @property
     def family(self) -> int:
         return self._socket.family
 
     def shake_hands(self) -> bool:
-        """Whether TLS is there. False: as soon as the socket can be read it goes on.
+        """Whether TLS is established. False: call again once the socket can be read.
 
-        A connector's last message of TLS leaves with the first bytes that it sends: it speaks next.
+        A connector's last handshake message leaves with the first bytes that it sends, since it speaks next.
         """
         try:
             while True:
@@ -79,7 +79,7 @@ class TlsEndpoint:
 
     @property
     def fingerprint(self) -> bytes:
-        """Of the listener's certificate."""
+        """The fingerprint of the listener's certificate."""
         if self._own is not None:
             return self._own.fingerprint
         shown = self._tls.getpeercert(binary_form=True)
@@ -98,7 +98,7 @@ class TlsEndpoint:
 
     def sendmsg(self, buffers: Iterable[memoryview], /) -> int:
         if self._owed:
-            self._flush()  # or BlockingIOError: all that is owed is still owed
+            self._flush()  # `BlockingIOError`: the byte is still owed
         count, owed, self._owed = 0, self._owed, 0
         for buffer in buffers:
             data = buffer.cast("B")[:SEND_BYTES]
@@ -160,14 +160,14 @@ class TlsEndpoint:
             return bool(self._ahead) or self._look_ahead()
 
     def _look_ahead(self) -> bool:
-        """Decrypt one more record, if one is whole."""
+        """Decrypt one more record, if a whole one is here."""
         record = memoryview(bytearray(RECORD_BYTES))
         count = self._decrypt(record)
         self._ahead += record[:count]
         return count > 0
 
     def _decrypt(self, target: memoryview) -> int:
-        """0: no record is whole."""
+        """How many bytes were decrypted; 0: no whole record is here."""
         try:
             with self._state:
                 return self._tls.read(len(target), target)  # type: ignore[return-value]  # a count, where a buffer is given
@@ -177,7 +177,7 @@ class TlsEndpoint:
             raise _no_tls(error) from None
 
     def _fill(self) -> bool:
-        """Take in what the kernel has. False: the stream has ended."""
+        """Take in the bytes that the kernel has. False: the stream has ended."""
         count = self._socket.recv_into(_room.bytes)
         self._incoming.write(_room.bytes[:count])
         return count > 0
@@ -198,7 +198,7 @@ class TlsEndpoint:
         return self._socket.fileno()
 
     def shutdown(self, how: int, /) -> None:
-        with contextlib.suppress(BlockingIOError):  # the other end does not read: it sees that the stream was cut
+        with contextlib.suppress(BlockingIOError):  # the other end does not read; it will see a stream that was cut
             self._flush()
         self._socket.shutdown(how)
 
@@ -212,7 +212,7 @@ class TlsEndpoint:
         self._socket.settimeout(seconds)
 
     def setsockopt(self, level: int, option: int, value: int, /) -> None:
-        """Waiting for many bytes at once is for plain streams: of a record the last few may be missing."""
+        """`SO_RCVLOWAT` is ignored: if the missing end of a record is shorter than that, the reader would not wake."""
         if option != socket.SO_RCVLOWAT or level != socket.SOL_SOCKET:
             self._socket.setsockopt(level, option, value)
 

@@ -1,1 +1,1 @@
-"""Memory that processes of one machine share: arenas, how it is waited on, and who of a group has a part in it."""
+"""Memory that processes of one machine share: arenas, waiting on shared words, and which ranks of a group share it."""

@@ -1,12 +1,12 @@
-"""Memory that one process writes and others of the same machine read: anonymous, gone with the last of them.
+"""Memory that one process writes and others of the same machine read: anonymous, and freed with the last of them.
 
-That two processes share a machine is proved: the one opens the other's arena through the kernel and finds in it the
-random bytes that the other said are there. Names of hosts, containers or namespaces are not asked.
+A process proves that it shares a machine with another: it opens the other's arena through the kernel and finds in it
+the random bytes that the other announced. Names of hosts, containers or namespaces play no part.
 
-An offer is a stranger's word: what it names may be a pipe that nobody writes, a device that opening would set off, a
-file that shrinks. So it is looked at before it is opened (`O_PATH`, which opens nothing), what is opened is what was
-looked at, and only a sealed file in anonymous memory of the announced size is mapped. Not here: what is written into an
-arena (`team`, and the collectives' mailbox).
+An offer cannot be trusted: it may name a pipe that nobody writes, a device that reacts to being opened, or a file that
+shrinks. So the file is examined before it is opened (`O_PATH` opens nothing), exactly the examined file is opened, and
+only a sealed file in anonymous memory, of the announced size, is mapped. Not here: what is written into an arena
+(`team`, and the collectives' mailbox).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from shoal.transport.memory import memory_order
 from shoal.transport.memory.large_pages import LARGE_PAGE, Collapse, map_aligned
 
 NONCE_BYTES = 32
-RESERVED = 64  # bytes at the start of every arena: the nonce and room
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL  # readers are safe from a vanishing end
+RESERVED = 64  # bytes at the start of every arena: the nonce and spare room
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL  # so that mapped pages never vanish under a reader
 MOST_BYTES = 1 << 40
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """What others need to find an arena and to know it again."""
+    """What other processes need to find an arena and recognise it."""
 
     process: Ordinal
     descriptor: Ordinal
@@ -44,7 +44,7 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class _Mapping:
-    """A mapped file. It stays mapped after `close` while somebody still looks at it."""
+    """A mapped file. It stays mapped after `close` while something still refers to its memory."""
 
     def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:
         self._mapped: ctypes.Array[ctypes.c_ubyte] | None = map_aligned(descriptor, size, writable=writable)
@@ -60,7 +60,7 @@ class _Mapping:
 
 
 class Arena(_Mapping):
-    """This process's own."""
+    """An arena that this process writes."""
 
     def __init__(self, descriptor: int, size: int, nonce: bytes) -> None:
         super().__init__(descriptor, size, writable=True)
@@ -71,7 +71,7 @@ class Arena(_Mapping):
 
     @classmethod
     def create(cls, size: int) -> Self:
-        """Zeros; pages take memory only when they are written."""
+        """An arena of zeros; pages take memory only when they are written."""
         descriptor = os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, size)
@@ -82,12 +82,12 @@ class Arena(_Mapping):
             raise
 
     def use_large_pages(self, start: int, stop: int) -> None:
-        """For bytes from `start` to `stop`, where the kernel can; in the background. All of them take memory then."""
+        """Bring bytes `start` to `stop` into large pages, if the kernel can, in the background. All take memory."""
         if self._collapse is None and self._mapped is not None and stop - start >= LARGE_PAGE:
             self._collapse = Collapse(self._mapped, start, stop)
 
     def withdraw(self) -> None:
-        """Nobody else will open it: those who have, keep it."""
+        """Close the descriptor, so that nobody else can open the arena; existing mappings stay valid."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -101,11 +101,11 @@ class Arena(_Mapping):
 
 
 class PeerArena(_Mapping):
-    """Another process's, to be read."""
+    """Another process's arena, mapped read-only."""
 
     @classmethod
     def open(cls, offer: Offer) -> Self | None:
-        """None: it is not on this machine, or not for us to see, or what is in it could not be trusted."""
+        """None: the arena is not on this machine, this process may not open it, or it cannot be trusted."""
         if memory_order.why_not or not RESERVED <= offer.size <= MOST_BYTES:
             return None
         try:
@@ -113,27 +113,27 @@ class PeerArena(_Mapping):
         except OSError:
             return None
         try:
-            # Sealed against shrinking and growing first, so that the size that is seen stays.
+            # Check the seals before the size: a file that is sealed against shrinking and growing keeps its size.
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) != _SEALS or os.fstat(descriptor).st_size != offer.size:
                 return None
             if not secrets.compare_digest(os.pread(descriptor, NONCE_BYTES, 0), offer.nonce):
                 return None
             return cls(descriptor, offer.size, writable=False)
-        except OSError:  # something else has that number there
+        except OSError:  # that descriptor is something else by now
             return None
         finally:
             os.close(descriptor)
 
 
 def _open_memory(path: str) -> int:
-    """A descriptor for reading, if the path leads to a file in anonymous memory; `OSError` otherwise. Never blocks."""
+    """A descriptor for reading, if the path leads to a file in anonymous memory; else `OSError`. Never blocks."""
     found = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         about = os.fstat(found)
-        # Pages of the usual size: memory of large pages that are not there yet could end this process when it is read.
+        # Only pages of the usual size: reading a huge page that cannot be allocated would kill this process.
         if not stat.S_ISREG(about.st_mode) or about.st_nlink or os.fstatvfs(found).f_bsize != mmap.PAGESIZE:
             raise OSError(errno.EINVAL, "not a file in anonymous memory")
-        # By the descriptor, and so what was looked at, whatever the path leads to by now.
+        # Through the descriptor, which stays the examined file even if the path leads elsewhere by now.
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         return os.open(f"/proc/self/fd/{found:d}", flags)
     finally:

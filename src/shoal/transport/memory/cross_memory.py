@@ -1,4 +1,4 @@
-"""Reading another process's memory where it lies: Linux's cross-memory attach. Nothing is ever written there."""
+"""Reading another process's memory directly: Linux's cross-memory attach. Nothing is ever written there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 
 from shoal.transport.native import native
 
-_PR_SET_PTRACER = 0x59616D61  # Yama's "only declared processes": who may look at this one
+_PR_SET_PTRACER = 0x59616D61  # tells Yama which process may read this one's memory
 
 
 class _Piece(ctypes.Structure):
@@ -22,24 +22,24 @@ if _read is not None:
 
 
 def allow(process: int) -> None:
-    """Let that process and its descendants read this one's memory, where the kernel asks for it. Never fails."""
+    """Let that process and its descendants read this one's memory, if the kernel requires permission. Never fails."""
     _libc.prctl(_PR_SET_PTRACER, ctypes.c_ulong(process), 0, 0, 0)
 
 
 def is_gone(process: int) -> bool:
-    """The process has let go of its memory: it is dead, though the kernel says so only once that memory is freed.
+    """Whether the process has given up its memory: it is dead, though its pidfd tells only once that memory is freed.
 
-    That takes 0.2 s for each GB here. False where this cannot be told.
+    Freeing takes 0.2 s for each GB here. False where this cannot be told.
     """
     if _read is None:
         return False
     byte = ctypes.c_char()
-    here, there = _Piece(ctypes.addressof(byte), 1), _Piece(0, 1)  # nobody has anything at 0: it is never read
+    here, there = _Piece(ctypes.addressof(byte), 1), _Piece(0, 1)  # no process maps address 0, so nothing is ever read
     return _read(process, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) < 0 and ctypes.get_errno() == errno.ESRCH
 
 
 def read(process: int, remote: int, local: int, size: int) -> None:
-    """Copy `size` bytes at address `remote` of another process to `local` of this one. OSError where it cannot be."""
+    """Copy `size` bytes at address `remote` of another process to `local` of this one. `OSError`: it is impossible."""
     if native is not None:
         native.read(process, remote, local, size)
         return

@@ -1,6 +1,6 @@
 """Sleeping on a 32-bit word of shared memory until somebody wakes its sleepers: Linux futexes between processes.
 
-A sleeper may have mapped the word read-only. Words are read and written by other means; here is only the sleeping.
+A sleeper may have mapped the word read-only. Not here: reading and writing the words.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def is_available() -> bool:
 
 
 def wake(address: int) -> None:
-    """Everybody who sleeps on this word."""
+    """Wake all that sleep on this word."""
     _call(address, _WAKE, _ALL, None)
 
 
 def wait(address: int, expected: int, seconds: float, *, spin: int = 0) -> None:
-    """Return when the word is not `expected`, when woken, or after so many seconds; sometimes for no reason.
+    """Return when the word is not `expected`, when woken, or after `seconds`; sometimes for no reason.
 
-    `spin`: looks at the word before sleeping, in C; only where there are fewer ranks than cores.
+    `spin`: how often to look at the word before sleeping, in C. Only useful if there are fewer ranks than cores.
     """
     if native is not None:
         native.wait(address, expected, spin, seconds)

@@ -1,8 +1,8 @@
-"""Shared memory in large pages, where the kernel can: a copy looks up 512 times fewer and takes a third less time.
+"""Shared memory in large pages, if the kernel can: a copy looks up 512 times fewer pages and takes a third less time.
 
 The kernel gives shared memory small pages unless its administrator says otherwise. Since Linux 6.1 a process may ask
-for large ones where memory already is. That takes about 5 ms for each, so it is done in the background; where it cannot
-be done, everything works as it does without.
+for large pages in place of small ones that exist. That takes about 5 ms for each, so it is done in the background;
+where it cannot be done, everything works with small pages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def map_aligned(descriptor: int, size: int, *, writable: bool) -> ctypes.Array[ctypes.c_ubyte]:
-    """A shared file, mapped where large pages can be. It is unmapped when nobody looks at the result any more."""
+    """A shared file, mapped at an address that large pages need. It is unmapped when nothing refers to the result."""
     length = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     reserved = _map(0, length + LARGE_PAGE, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
     address = -(-reserved // LARGE_PAGE) * LARGE_PAGE
@@ -62,10 +62,10 @@ def _map(address: int, size: int, protection: int, flags: int, descriptor: int) 
 
 
 class Collapse:
-    """Brings a stretch of a writable, aligned mapping into large pages, in the background. All of it takes memory."""
+    """Brings a range of a writable, aligned mapping into large pages, in the background. All of it takes memory."""
 
     def __init__(self, mapped: ctypes.Array[ctypes.c_ubyte], start: int, stop: int) -> None:
-        """Bytes from `start` to `stop` of it. Only what fills a whole large page becomes one."""
+        """`start` and `stop` in bytes. Only parts that fill a whole large page become one."""
         self._mapped = mapped
         self._places = range(-(-start // LARGE_PAGE), stop // LARGE_PAGE)
         self._is_over = threading.Event()
@@ -73,18 +73,18 @@ class Collapse:
         self._thread.start()
 
     def close(self) -> None:
-        """What is not done yet is left. Safe to call twice."""
+        """Stop, and leave the rest in small pages. Safe to call twice."""
         self._is_over.set()
         self._thread.join()
 
     def wait(self) -> None:
-        """Until all is done."""
+        """Wait until all pages are done."""
         self._thread.join()
 
     def _run(self) -> None:
         base = ctypes.addressof(self._mapped)
         for place in self._places:
-            self._mapped[place * LARGE_PAGE]  # there must be a page before there can be a large one
+            self._mapped[place * LARGE_PAGE]  # there must be a small page before there can be a large one
             refused = _libc.madvise(base + place * LARGE_PAGE, LARGE_PAGE, _MADV_COLLAPSE) != 0
             if self._is_over.is_set() or (refused and ctypes.get_errno() not in (errno.EAGAIN, errno.EBUSY)):
                 return  # the kernel is too old, or has no large pages left

@@ -1,9 +1,8 @@
 """Which ranks of a group share this machine's memory, and what they may do with it: proved and agreed by all.
 
-Every rank offers an arena and tries to open everybody else's. Ranks that can all see each other, and are in one network
-namespace (a border that somebody drew on purpose), are neighbours. Then each tries whether it may read its neighbours'
-private memory. Whoever brings the ranks together provides `exchange`, which gives every rank's bytes to every rank, in
-order of ranks.
+Every rank offers an arena and tries to open all other ranks' arenas. Ranks that can all see each other, and are in one
+network namespace (somebody drew that border on purpose), are neighbours. Then each rank tries to read its neighbours'
+private memory. The caller provides `exchange`, which gives every rank's bytes to every rank, in order of ranks.
 """
 
 from __future__ import annotations
@@ -33,25 +32,25 @@ class _Introduction(msgspec.Struct, frozen=True):
     offer: Offer | None  # None: it has no shared memory
     parent: Ordinal  # process
     has_native: bool
-    address: Total  # of the nonce, in the rank's private memory: for others to try to read
+    address: Total  # of the nonce in the rank's private memory, which others try to read
 
 
 class _Findings(msgspec.Struct, frozen=True):
     """What a rank has found out."""
 
-    visible: Members[Ordinal]  # ranks whose arenas it could open, with itself
-    readable: bool  # it could read the private memory of all of them
+    visible: Members[Ordinal]  # ranks whose arenas it could open, and itself
+    readable: bool  # it could read the private memory of all these ranks
 
 
 @dataclass(frozen=True)
 class Neighbourhood:
     """The ranks of a group by machine."""
 
-    hosts: tuple[tuple[int, ...], ...]  # ranks that share a machine; in order of their first
-    team: Team | None  # of the ranks on this machine; None where there is no other
-    reads_memory: bool  # its members may read each other's private memory
-    is_native: bool  # all its members have the C extension
-    why_not_shared: str = ""  # why this rank shares no memory with any other, where its processor is the reason
+    hosts: tuple[tuple[int, ...], ...]  # ranks that share a machine; in order of their first ranks
+    team: Team | None  # of the ranks on this machine; None: there is no other rank on it
+    reads_memory: bool  # the team's members may read each other's private memory
+    is_native: bool  # all the team's members have the C extension
+    why_not_shared: str = ""  # why this rank shares no memory with any other; set only if its processor is the reason
 
     def host_of(self, rank: int) -> tuple[int, ...]:
         return next(host for host in self.hosts if rank in host)
@@ -61,15 +60,15 @@ def form(exchange: Exchange, rank: int, size: int) -> Neighbourhood:
     """Called by all ranks of a group."""
     is_possible = futex.is_available() and not memory_order.why_not
     own = Arena.create(ARENA_BYTES) if is_possible and size > 1 else None
-    secret = bytearray(own.offer.nonce if own else NONCE_BYTES)  # in private memory, for others to try to read
+    secret = bytearray(own.offer.nonce if own else NONCE_BYTES)  # in private memory, which others try to read
     introduction = _Introduction(own.offer if own else None, os.getppid(), native is not None, address_of(secret))
     told = [_decode(data, _Introduction) for data in exchange(msgspec.msgpack.encode(introduction))]
     peers = _open(own, told, rank)
     try:
         if len({one.parent for one in told}) == 1:
-            cross_memory.allow(told[rank].parent)  # its descendants, and nobody else
+            cross_memory.allow(told[rank].parent)  # the parent and its descendants, and nobody else
         visible = tuple(peer for peer in range(size) if peer == rank or peers[peer] is not None)
-        exchange(b"")  # all have allowed their neighbours before anybody tries
+        exchange(b"")  # all ranks have allowed their neighbours before any rank tries to read
         readable = all(_is_readable(told[peer]) for peer in visible if peer != rank)
         findings = _Findings(visible, readable)
         found = [_decode(data, _Findings) for data in exchange(msgspec.msgpack.encode(findings))]
@@ -81,7 +80,7 @@ def form(exchange: Exchange, rank: int, size: int) -> Neighbourhood:
 
 
 def partition(visible: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Ranks by machine: all of a part see each other. By rank, whom it sees. Pure."""
+    """Ranks by machine: all ranks of a machine see each other. `visible`: by rank, the ranks that it sees. Pure."""
     hosts: list[list[int]] = []
     for rank in range(len(visible)):
         for host in hosts:
@@ -107,7 +106,7 @@ def _open(own: Arena | None, told: Sequence[_Introduction], rank: int) -> list[P
 
 
 def shares_network(process: int) -> bool:
-    """The process is in this one's network namespace; another one is a border that somebody drew on purpose."""
+    """Whether the process is in this one's network namespace, a border that somebody drew on purpose."""
     try:
         return Path(f"/proc/{process:d}/ns/net").stat().st_ino == Path("/proc/self/ns/net").stat().st_ino
     except OSError:
@@ -130,11 +129,11 @@ def _assemble(
         _close(own, peers)
         why = memory_order.why_not if own is None else ""
         return Neighbourhood(hosts, None, reads_memory=False, is_native=False, why_not_shared=why)
-    own.withdraw()  # everybody has opened it: the last exchange says so
+    own.withdraw()  # all ranks have opened it: the last exchange proves that
     processes = [one.offer.process if one.offer is not None else -1 for one in told]
     try:
         team = Team(host.index(rank), own, [peers[peer] for peer in host], [processes[peer] for peer in host])
-    except PeerLost as lost:  # it said that all is well and died
+    except PeerLost as lost:  # a rank sent its findings and then died
         _close(own, peers)
         raise in_group_ranks(lost, host) from None
     return Neighbourhood(

@@ -1,9 +1,9 @@
-"""The ranks of a group on one machine: their arenas, how they wait for each other, and how they notice who left.
+"""The ranks of a group on one machine: their arenas, how they wait for each other, and how they notice a loss.
 
-A rank writes its own arena only. Its phase counts up whenever it has something for the others to see; they sleep on
-that word. Its state says that it has finished, or has given up and whom it blames; a process that dies says nothing, so
-its pidfd is watched, and whether it still has memory. The layout is the C extension's too (`native_layout`). Not here:
-operations (`collectives`).
+A rank writes only its own arena. It counts up its phase whenever it has something for the others to see; they sleep on
+that word. Its state says that it has finished, or that it has given up and which rank it blames. A process that dies
+says nothing, so the others watch its pidfd and whether it still has memory. The C extension uses the same layout
+(`native_layout`). Not here: operations (`collectives`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from shoal.transport.native_layout import (
     STATE,
 )
 
-# With the layout of an arena, for those who use a team's arenas.
+# Includes the layout of an arena, for modules that use a team's arenas.
 __all__ = [
     "ARENA_BYTES",
     "MOST_ENTRIES",
@@ -57,25 +57,25 @@ __all__ = [
 
 BLAMED = 196  # offset in an arena, in bytes
 ARENA_BYTES = RESULTS + 2 * SLOT_BYTES  # two slots and two results
-TICK = 0.02  # seconds between two looks at who is still there
-STOP_LOOK = 0.5  # seconds of waiting before it is asked whether the other process is stopped
+TICK = 0.02  # seconds between two looks at which ranks are still there
+STOP_LOOK = 0.5  # seconds of waiting before the first check whether the awaited process is stopped
 
 
 @dataclass(frozen=True)
 class TeamLimits:
-    """How long others are waited for, in seconds."""
+    """How long a rank waits for others, in seconds."""
 
-    stopped: float = 5.0  # a process that is stopped for so long counts as lost
-    late: float = 0.0  # no wait is longer; 0: a rank that is late is waited for without limit
+    stopped: float = 5.0  # a process that is stopped for longer counts as lost
+    late: float = 0.0  # longest wait; 0: a rank waits for a late one without limit
 
 
 class Team:
     """One rank's view. Driven by one thread; only `give_up` and `behind` may come from another."""
 
     def __init__(self, rank: int, own: Arena, peers: Sequence[PeerArena | None], processes: Sequence[int]) -> None:
-        """`peers` and `processes` by rank within the team; None in place of this rank's own. All belong to the team.
+        """`peers` (None for this rank) and `processes`: by rank within the team. The team owns all arenas.
 
-        `PeerLost`: one of the processes has ended meanwhile. Then arenas stay the caller's.
+        `PeerLost`: one of the processes has ended meanwhile. Then the caller keeps the arenas.
         """
         self.rank, self.size = rank, len(peers)
         self.processes = list(processes)
@@ -91,15 +91,15 @@ class Team:
                 self._deaths.register(descriptor, select.POLLIN)
         self._reason = ""  # why this rank gave up
         self._closed = False
-        self._guard = threading.Lock()  # of leaving
+        self._guard = threading.Lock()  # held while this rank leaves, and while another thread reads arenas
 
     @property
     def phase(self) -> int:
-        """This rank's own."""
+        """This rank's own phase."""
         return self.word(self.rank, PHASE)
 
     def count(self, counter: int) -> None:
-        """One more of `OPERATIONS` or `ROUNDS`: all ranks count them alike."""
+        """Count one more of `OPERATIONS` or `ROUNDS`, which all ranks count alike."""
         word_at(self._own.address + counter).value += 1
 
     def arena(self, rank: int) -> memoryview:
@@ -110,14 +110,14 @@ class Team:
         return word_at(self.addresses[rank] + offset).value
 
     def signal(self) -> None:
-        """Something is there to see."""
+        """Tell the others that there is something to see."""
         if memory_order.is_weak:
-            memory_order.fence()  # what is there, before the word that says so
+            memory_order.fence()  # between the data and the word that announces it
         word_at(self._own.address + PHASE).value += 1
         futex.wake(self._own.address + PHASE)
 
     def await_phase(self, peer: int, phase: int) -> None:
-        """Until that rank has come so far. `PeerLost` when it, or somebody else, will not."""
+        """Wait until that rank has reached `phase`. `PeerLost`: that rank, or another one, is lost."""
         address = self.addresses[peer] + PHASE
         started = looked = stopped_since = time.monotonic()
         while is_behind(seen := word_at(address).value, phase):
@@ -134,7 +134,7 @@ class Team:
                 stopped_since = now
             self._check_limits(peer, now - stopped_since, now - started)
         if memory_order.is_weak:
-            memory_order.fence()  # the word that says so, before what is there
+            memory_order.fence()  # between the word and the data that it announces
         self.idle_seconds += time.monotonic() - started
 
     def await_all(self, phase: int) -> None:
@@ -142,15 +142,15 @@ class Team:
             self.await_phase((self.rank + step) % self.size, phase)
 
     def behind(self) -> list[int]:
-        """From any thread: the ranks that are not as far as this one. Nobody, once the team is closed."""
-        with self._guard:  # the arenas stay while it is held
+        """From any thread: the ranks whose phase is behind this rank's. Empty once the team is closed."""
+        with self._guard:  # arenas stay mapped while it is held
             if self._closed:
                 return []
             phase = self.phase
             return [peer for peer in range(self.size) if is_behind(self.word(peer, PHASE), phase)]
 
     def look(self, awaited: int | None = None) -> None:
-        """Raise if this rank has given up, or if somebody who is needed is gone."""
+        """Raise if this rank has given up, or if a rank that is needed is gone."""
         if self.word(self.rank, STATE) == HAS_GIVEN_UP:
             raise Aborted(self._reason)
         endings = self._endings()
@@ -164,7 +164,8 @@ class Team:
         for rank in range(self.size):
             if rank == self.rank:
                 continue
-            is_dead = self.pidfds[rank] in ended or cross_memory.is_gone(self.processes[rank])  # before what it said
+            # Ask whether it is dead before reading its state, which it may have written just before it died.
+            is_dead = self.pidfds[rank] in ended or cross_memory.is_gone(self.processes[rank])
             state = self.word(rank, STATE)
             if state == HAS_FINISHED:
                 found[rank] = FINISHED
@@ -193,7 +194,10 @@ class Team:
         return PeerLost(f"rank {peer} did not come within {self.limits.late:g} s", peer=peer)
 
     def give_up(self, reason: str, *, blamed: int | None = None) -> None:
-        """From any thread: whoever waits, here or elsewhere, learns it. Before any memory that others read changes."""
+        """From any thread: tell every waiting rank and this rank's own waiting thread.
+
+        To be called before any memory that others read is changed.
+        """
         with self._guard:
             if self._closed or self.word(self.rank, STATE) != IN:
                 return
@@ -221,7 +225,7 @@ class Team:
         if memory_order.is_weak:
             memory_order.fence()  # peers must see whom this rank blames before they see its state
         word_at(self._own.address + STATE).value = state
-        for address in self.addresses:  # our own sleeper sleeps on a peer's word
+        for address in self.addresses:  # all of them, since this rank's own waiting thread sleeps on a peer's word
             futex.wake(address + PHASE)
 
 
@@ -245,7 +249,7 @@ def _ended(rank: int) -> PeerLost:
 
 
 def in_group_ranks(lost: PeerLost, ranks: Sequence[int]) -> PeerLost:
-    """The same, with a rank of the group in place of one of the team. `ranks`: the group's, by place in the team."""
+    """The same error with the group's rank instead of the team's. `ranks`: the group's ranks, by rank in the team."""
     if lost.peer is None or ranks[lost.peer] == lost.peer:
         return lost
     rank = ranks[lost.peer]
@@ -253,7 +257,7 @@ def in_group_ranks(lost: PeerLost, ranks: Sequence[int]) -> PeerLost:
 
 
 def is_behind(phase: int, target: int) -> bool:
-    """Phases are 32 bits and wrap around."""
+    """Whether `phase` comes before `target`. Phases have 32 bits and wrap around."""
     return (phase - target) & 0x80000000 != 0
 
 
@@ -262,7 +266,7 @@ def _is_stopped(process: int) -> bool:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
-    return text[text.rindex(")") + 2] in "Tt"  # a program's name may hold anything
+    return text[text.rindex(")") + 2] in "Tt"  # the last bracket: a program's name may contain brackets too
 
 
 def _in_words(lost: PeerLost, endings: dict[int, StreamEnding]) -> PeerLost:

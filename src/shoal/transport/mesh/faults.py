@@ -1,7 +1,8 @@
-"""Faults of links, on purpose: which are cut and which are slow, until when. Pure but for an injected clock.
+"""Faults of links, set on purpose: which links are cut or slow, and until when. Pure but for an injected clock.
 
-For trying out on one machine what a network does, where real packet filters would need privileges. A link is named by
-the worker at its other end. Not here: who acts on it (`tcp`, `tcp_mesh`). Nothing is asked while no fault is set.
+They imitate a bad network on one machine, where real packet filters would need privileges. A link is named by the
+worker at its other end. Not here: the code that obeys the faults (`tcp`, `tcp_mesh`), which asks nothing while no fault
+is set.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-BURST_SECONDS = 0.05  # a slow link may take so many seconds' worth of bytes at once
+BURST_SECONDS = 0.05  # a slow link takes at most the bytes of this many seconds at once
 
 
 @dataclass
@@ -26,20 +27,20 @@ class LinkFaults:
     """From any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.is_set = False  # there may be faults; False for certain where there are none
+        self.is_set = False  # True: there may be faults; False: there are certainly none
         self._clock = clock
         self._lock = threading.Lock()
         self._cuts: dict[int | None, float] = {}  # until when, by worker; None: the links to everybody
         self._slow: dict[int | None, _Slowness] = {}
 
     def cut(self, worker: int | None, seconds: float) -> None:
-        """No bytes to or from a worker, or to or from anybody, for so long."""
+        """No bytes go to or come from a worker for `seconds`. None: all workers."""
         with self._lock:
             self._cuts[worker] = max(self._cuts.get(worker, 0.0), self._clock() + seconds)
             self.is_set = True
 
     def slow(self, worker: int | None, seconds: float, rate: float) -> None:
-        """At most `rate` bytes per second go to a worker, or to everybody together. The newest word counts."""
+        """At most `rate` bytes per second go to a worker. None: to all workers together. The latest call counts."""
         with self._lock:
             now = self._clock()
             self._slow[worker] = _Slowness(until=now + seconds, rate=max(1.0, rate), credit=0.0, since=now)
@@ -53,7 +54,7 @@ class LinkFaults:
             return worker in self._cuts or None in self._cuts
 
     def allowance(self, worker: int, wanted: int) -> int:
-        """How many of the bytes that are to be sent may be sent now. They count as sent."""
+        """How many of the `wanted` bytes may be sent now. They count as sent."""
         if not self.is_set:
             return wanted
         with self._lock:

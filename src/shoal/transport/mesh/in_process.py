@@ -1,6 +1,6 @@
 """Meshes between the threads of one process: the same behaviour as `tcp`, without sockets.
 
-For tests and for single-machine experiments. Payloads are copied when posted, so nothing a sender does later shows.
+For tests and for single-machine experiments. Payloads are copied when posted, so a sender may change them afterwards.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class InProcessMesh(Mesh):
             self._raise_failure()
             if peer in self._hub.endings:
                 self._lose(awaited=None)
-                return  # it has finished and needs nothing more; what it sent may lie here unread
+                return  # the peer has finished and needs nothing more; bytes it sent may lie here unread
             self._hub.pieces[self.rank, peer].append(memoryview(frame))
             self._hub.changed[peer].notify_all()
         self.bytes_sent += len(frame)
@@ -111,7 +111,7 @@ class InProcessMesh(Mesh):
             raise self._failure
 
     def _lose(self, *, awaited: int | None) -> None:
-        """Raise if somebody who is needed is gone. The caller holds the lock."""
+        """Raise if a rank that is needed is gone. The caller holds the lock."""
         endings = {rank: ending for rank, ending in self._hub.endings.items() if rank != self.rank}
         lost = name_the_lost(endings, own=self.rank, awaited=awaited)
         if lost is not None:

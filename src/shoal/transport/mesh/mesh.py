@@ -1,9 +1,9 @@
 """The interface of a transport: ordered byte streams between the ranks of one generation.
 
 A mesh belongs to one generation and is driven by one thread (the group's communication thread); only `abort` may be
-called from another. Frames are posted and go out while the caller receives; a payload must not change before its
-receiver's answer proves that it arrived, or before `drain` returns. The first read of a frame asks for its whole
-header: the mark of a leaving peer is shorter, so it is never taken for data. Implementations: `tcp`, `in_process`.
+called from another. Posted frames go out while the caller receives. A payload must not change before its receiver's
+answer proves that it arrived, or before `drain` returns. The first read of a frame asks for its whole header: the mark
+of a leaving peer is shorter, so it is never taken for data. Implementations: `tcp`, `in_process`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
-STALL_SECONDS = 0.5  # a wait this long is looked into, and again after as long
+STALL_SECONDS = 0.5  # of waiting, after which `on_stall` is called, and again after as long
 
 
 class Mesh(ABC):
@@ -20,16 +20,16 @@ class Mesh(ABC):
     rank: int
     size: int
     bytes_sent: int  # payload and headers posted so far, to all peers
-    idle_seconds: float  # time spent blocked while no byte came in or went out: waiting for a peer to get here
+    idle_seconds: float  # time spent blocked while no byte came in or went out: a peer was not here yet
 
-    # Called in the mesh's thread while it waits in vain, with the first bytes (at most a header's length) that lie
-    # unread from each peer it does not wait for. It may post, and it may raise: ranks that do different things could
-    # wait for each other forever. Whoever is about to use the mesh sets it: there may be several who take turns.
+    # Called in the mesh's thread while it waits in vain, with the first unread bytes (at most a header's length) from
+    # each peer that it does not wait for. It may post, and it may raise: ranks in different operations could wait for
+    # each other forever. Several users may share a mesh in turns; each sets this before its turn.
     on_stall: Callable[[Mapping[int, bytes]], None] | None = None
 
     @abstractmethod
     def post(self, peer: int, header: bytes, *payloads: memoryview) -> None:
-        """Queue header and payloads for `peer` and return; what fits goes out at once."""
+        """Queue header and payloads for `peer` and return; as much as fits goes out at once."""
 
     @abstractmethod
     def receive_into(self, peer: int, buffer: memoryview) -> None:
@@ -41,14 +41,14 @@ class Mesh(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Raise if a peer was lost or this end was aborted; never wait. For a thread that waits for something else."""
+        """Raise if a peer was lost or this end was aborted. Never waits: for a thread that waits for something else."""
 
     @abstractmethod
     def abort(self, reason: str, *, blamed: int | None = None) -> None:
         """From any thread: every call in progress and every later one raises `Aborted`; peers see the loss.
 
-        `blamed`: the rank because of which this one gives up, where something else than the mesh has noticed that it
-        is gone; peers name it too. Without it they name this rank.
+        `blamed`: the lost rank that makes this one give up, if something other than the mesh noticed the loss. Peers
+        then name it too; without `blamed` they name this rank.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Every rank's bytes to every rank over a mesh: for what has to be known before there is a group."""
+"""Gives every rank's bytes to every rank over a mesh: for facts that ranks need before there is a group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from shoal.transport.memory.neighbours import Exchange
 from shoal.transport.mesh.mesh import Mesh
 from shoal.wire.frames import HEADER_BYTES, FrameHeader, FrameKind, ReductionCode, pack, unpack
 
-MOST_BYTES = 1 << 20  # that one rank may say
+MOST_BYTES = 1 << 20  # that one rank may send in one exchange
 LABEL = "introduction"
 
 

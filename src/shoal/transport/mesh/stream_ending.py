@@ -1,9 +1,9 @@
-"""How a peer's stream ended, and whom to name for it. Pure.
+"""How a peer's stream ended, and which rank to name for it. Pure.
 
-A worker that leaves says so with the last bytes of each stream: that all is done, or whose loss made it give up. A
-worker that is killed says nothing. So a survivor can tell a finished peer from a dead one, and the dead one from those
-that merely stopped because of it. The mark is shorter than a frame's header and is sent between frames only: it can
-never be taken for data.
+A worker that leaves ends each stream with a mark, which says that it has finished, or whose loss made it give up. A
+killed worker sends no mark. So a survivor can tell a finished peer from a dead one, and the dead peer from those that
+merely stopped because of it. The mark is shorter than a frame's header and is sent only between frames, so it can never
+be taken for data.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class StreamEnding:
     """What is known of a stream that ended."""
 
     announced: bool  # the peer said that it leaves; False: it was cut off
-    clean: bool = False  # it had finished everything
-    blamed: int | None = None  # rank whose loss made it leave
-    partial: bool = False  # the stream stopped among data: perhaps not dead, only unable to speak between frames
-    silent: bool = False  # its machine does not answer: perhaps not dead, only out of reach
+    clean: bool = False  # the peer had finished everything
+    blamed: int | None = None  # rank whose loss made the peer leave
+    partial: bool = False  # cut off inside a frame: the peer may be alive, but could not send its mark between frames
+    silent: bool = False  # the peer's machine does not answer: the peer may be alive, but out of reach
 
 
 DIED = StreamEnding(announced=False)
@@ -41,7 +41,7 @@ def pack_ending(ending: StreamEnding) -> bytes:
 
 
 def unpack_ending(tail: bytes) -> StreamEnding:
-    """From the last bytes of a stream, as many as there are."""
+    """`tail`: the last bytes of a stream, as many as there are."""
     if len(tail) >= ENDING_BYTES:
         magic, clean, blamed = _LAYOUT.unpack(tail[-ENDING_BYTES:])
         if magic == _MAGIC and clean in (0, 1) and blamed >= -1:
@@ -50,12 +50,12 @@ def unpack_ending(tail: bytes) -> StreamEnding:
 
 
 def credible(ending: StreamEnding, size: int) -> StreamEnding:
-    """What a peer said about its leaving, of a mesh of that size: whom it blames is somebody who is there."""
+    """The same ending, without the blamed rank if a mesh of this size has no such rank."""
     return ending if ending.blamed is None or 0 <= ending.blamed < size else replace(ending, blamed=None)
 
 
 def name_the_lost(endings: Mapping[int, StreamEnding], *, own: int, awaited: int | None) -> PeerLost | None:
-    """Who is to be named, given every stream that ended and the rank we need bytes from. None: nobody is missed.
+    """The error that names a lost rank, given all streams that ended and the rank whose bytes we need. None: no loss.
 
     `own` is this rank: a peer that left because it could not reach us has merely given up, as far as we can tell.
     """

@@ -22,26 +22,26 @@ class Answers:
     """What is known of each peer, by rank. For one thread, which polls."""
 
     def __init__(self, poll: select.poll, addresses: Mapping[int, Address]) -> None:
-        """`poll` is the caller's; what it says of descriptors that are not its own belongs to `handle`."""
+        """`poll` is the caller's, which passes ready descriptors that it does not know to `handle`."""
         self.open: set[int] = set()  # packets pass in both directions
-        self._refusing: set[int] = set()  # the machine answers, but nobody listens there, or somebody keeps us away
+        self._refusing: set[int] = set()  # the machine answers, but nobody listens there, or a firewall refuses us
         self._poll = poll
         self._addresses = addresses
         self._knocks: dict[int, tuple[int, socket.socket]] = {}  # by descriptor: the rank, and its connection
-        self._knocking: set[int] = set()  # ranks of those
+        self._knocking: set[int] = set()  # ranks with a knock under way
         self._again: dict[int, float] = {}  # ranks whose last knock failed: when to try again
 
     def without(self, peers: Collection[int]) -> list[int]:
-        """Those of these peers that have not answered in any way."""
+        """The peers among these that have not answered in any way."""
         return [peer for peer in peers if peer not in self.open and peer not in self._refusing]
 
     def failed(self, peer: int, error: OSError) -> None:
-        """An attempt to connect to a peer failed."""
+        """Note that an attempt to connect to a peer failed."""
         if error.errno in (errno.ECONNREFUSED, errno.ECONNRESET):
             self._refusing.add(peer)
 
     def knock(self, peers: Collection[int], now: float) -> float:
-        """Knock at those of the peers that have not answered. Returns when to call again."""
+        """Knock at the peers that have not answered. Returns when to call again."""
         for peer in peers:
             if peer not in self.open and peer not in self._knocking and self._again.get(peer, now) <= now:
                 self._again[peer] = now + KNOCK_SECONDS

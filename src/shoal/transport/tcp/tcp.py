@@ -1,9 +1,9 @@
 """Full meshes over TCP: every rank of a generation connected to every other, both ends proven to hold the job's token.
 
 Rank i connects to the lower ranks and the higher ranks connect to it, all in one poll loop: a slow or silent peer, or a
-stranger, delays nobody else. A rank tries a peer that it cannot reach again until time is up. The error then names all
-missing peers, those that do not answer apart from those that answer but do not connect. The moving of bytes is in
-`tcp_mesh`, the listening socket in `tcp_listener`, what both ends say in `tcp_handshake`, who answers in `answering`.
+stranger, delays nobody else. A rank keeps trying to reach a peer until time is up. The error then names all missing
+peers, and tells peers that do not answer from peers that answer but do not connect. Not here: moving bytes
+(`tcp_mesh`), the listening socket (`tcp_listener`), the handshake (`tcp_handshake`), which peers answer (`answering`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["PeerListener", "TcpMesh", "connect_all", "connect_mesh"]
 
 RETRY_SECONDS = 0.05  # before the next try to reach a peer, growing with every try
 LONGEST_RETRY = 0.5
-KNOCK_SHARE = 0.25  # of the time, after which this rank knocks at higher ranks that have not connected
+KNOCK_SHARE = 0.25  # of the time limit; after it this rank knocks at higher ranks that have not connected
 
 
 def connect_mesh(listener: PeerListener, generation: Generation, rank: int, token: str, timeout: float) -> TcpMesh:
-    """Connect to all other ranks. `PeerLost` names one that left, or those that did not come within `timeout` seconds.
+    """Connect to all other ranks. `PeerLost` names a rank that left, or all that did not connect in `timeout` seconds.
 
-    A rank that gives up leaves the others no whole mesh. They give up too, as soon as they know of each of their peers
-    that it answers, or when their own time is up.
+    When one rank gives up, no other rank can complete its mesh. The others give up too, as soon as each knows that all
+    its peers answer, or when their own time is up.
     """
     connections = connect_all(listener, generation, rank, token, timeout)
     workers = {member.rank: member.worker for member in generation.members}
@@ -44,7 +44,7 @@ def connect_mesh(listener: PeerListener, generation: Generation, rank: int, toke
 def connect_all(
     listener: PeerListener, generation: Generation, rank: int, token: str, timeout: float
 ) -> dict[int, Endpoint]:
-    """The same, as one connection per other rank."""
+    """Like `connect_mesh`, but returns the connections by rank."""
     joining = _Joining(listener, generation, rank, token)
     try:
         joining.run(timeout)
@@ -68,10 +68,10 @@ class _Joining:
         self._poll = select.poll()
         self._departures: dict[int, OutgoingConnection] = {}  # by descriptor
         self._ranks: dict[int, int] = {}  # descriptor of a finished connection -> rank
-        self._due: dict[int, float] = {}  # lower ranks to be tried, by time.monotonic
+        self._due: dict[int, float] = {}  # when to try each lower rank that is not connected, by time.monotonic
         self._tries: dict[int, int] = {}  # failed attempts, by rank
         self._troubles: dict[int, str] = {}  # why the last attempt failed, by rank
-        self._doom: PeerLost | None = None  # why this mesh will never be complete: a rank gave it up
+        self._doom: PeerLost | None = None  # why this mesh will never be complete: a rank gave up
         self.answers = Answers(self._poll, {member.rank: member.address for member in generation.members})
 
     def run(self, timeout: float) -> None:
@@ -102,7 +102,7 @@ class _Joining:
         return [peer for peer in range(self._generation.size) if peer != self._rank and peer not in self.connected]
 
     def give_up(self) -> None:
-        """Close everything. Tell connected peers that this rank gives up and has not died."""
+        """Close everything. Tell connected peers that this rank has given up, so that they do not take it for dead."""
         for connection in self.connected.values():
             with contextlib.suppress(OSError):
                 connection.send(pack_ending(StreamEnding(announced=True)))
@@ -127,7 +127,7 @@ class _Joining:
             self._place(arrival)
 
     def _place(self, arrival: Introduction) -> None:
-        """A proven connection of this generation."""
+        """Welcome a proven connection of this generation, or close it."""
         hello = PeerHello.of(arrival.handshake.purpose)
         is_expected = hello.target == self._rank and self._rank < hello.source < self._generation.size
         if not is_expected or self._is_cut(hello.source):
@@ -203,7 +203,7 @@ class _Joining:
             last_words = b""
         if not unpack_ending(last_words).announced:
             raise PeerLost(self._about(peer, "it left before everybody was connected"), peer=peer)
-        # The cause may lie between two other ranks. This rank still has to find out about its own peers.
+        # The cause may lie between two other ranks. This rank still has to find out whether its own peers answer.
         del self._ranks[connection.fileno()]
         self._poll.unregister(connection)
         if self._doom is None:

@@ -47,7 +47,7 @@ class PeerHello:
 
 
 def arrival(token: str) -> ListenerHandshake:
-    """The purpose of an accepted connection."""
+    """The handshake of an accepted connection; any purpose has to be a `PeerHello`."""
 
     def secret_of(purpose: bytes) -> str:
         PeerHello.of(purpose)
@@ -75,7 +75,7 @@ class OutgoingConnection:
         return select.POLLIN if self._met.is_connected else select.POLLOUT
 
     def advance(self) -> bool:
-        """Do what can be done now. True: both sides are proven. `OSError`: the peer is gone or refuses us."""
+        """Do what can be done now. True: both ends are proven. `OSError`: the peer is gone or refuses us."""
         try:
             return self._met.advance()
         except ConnectionResetError:

@@ -1,10 +1,10 @@
-"""The one listening socket of a worker process, and the thread that serves it all the time.
+"""The one listening socket of a worker process, and the thread that always serves it.
 
-A connector has to prove that it holds the job's token and says for which generation and ranks; until then it costs one
-socket for a while and is never waited for (`connection.door`). A proven connection is kept until this process gets to
-its generation, or its other end closes it. A proven probe is answered and closed: it asks only whether this process can
-be reached. Not here: the handshake (`connection`, `tcp_handshake`), the connecting side and the mesh of a generation
-(`tcp`).
+A connector has to prove that it holds the job's token, and names a generation and two ranks. Until then it costs one
+socket for a limited time, and nobody waits for it (`connection.door`). A proven connection is kept until this process
+gets to its generation, or the other end closes it. A proven probe is answered and closed: it only asks whether this
+process can be reached. Not here: the handshake (`connection`, `tcp_handshake`), the connecting side and the mesh of a
+generation (`tcp`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BACKLOG = 512  # connections that may wait to be accepted
 
 
 class PeerListener:
-    """Opened once per process; its address is what the other workers are told. Every generation's mesh uses it."""
+    """Opened once per process; the other workers are told its address. Every generation's mesh uses it."""
 
     def __init__(self, host: str, token: str) -> None:
         if not token and not Address(host, 0).is_loopback:
@@ -43,14 +43,14 @@ class PeerListener:
         self.address = Address(host=host, port=listener.getsockname()[1])
         self.token = token
         self.silence_limit = 5.0  # seconds; a link that loses all packets for longer counts as cut
-        self.on_interception: Callable[[str], None] = lambda _: None  # called in the thread, with the source host
+        self.on_interception: Callable[[str], None] = lambda _: None  # called in `_thread`, with the source host
         self.faults = LinkFaults()
-        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # wakes the connecting thread
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # wakes the thread
-        self._lock = threading.Lock()  # guards what follows
+        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # wakes the thread that connects a mesh
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # wakes the listener's own thread
+        self._lock = threading.Lock()  # guards the fields below
         self._door: Door[Introduction] = Door(listener, self._take_in, self._drop)
         self._unproven: dict[int, Introduction] = {}  # by descriptor
-        self._proven: dict[tuple[int, int], Introduction] = {}  # by generation and rank of the one that connected
+        self._proven: dict[tuple[int, int], Introduction] = {}  # by generation and rank of the connector
         self._oldest = 0  # generations below this one are over for this process
         self._interceptors: list[str] = []  # hosts to report
         self._given_up: tuple[int, str] = (0, "")  # newest generation not to wait for, and why
@@ -68,12 +68,12 @@ class PeerListener:
                 os.eventfd_write(self.wake, 1)
 
     def reason_against(self, generation: int) -> str | None:
-        """The reason why connecting in this generation is useless; None: it is not."""
+        """Why connecting in this generation is useless; None: it is not useless."""
         newest, reason = self._given_up
         return reason if generation <= newest else None
 
     def take(self, generation: int) -> list[Introduction]:
-        """The kept connections of this generation; those of older ones are closed, now and when they come."""
+        """The kept connections of this generation. Connections of older generations are closed, now and later."""
         with self._lock:
             self._oldest = max(self._oldest, generation)
             for key in [key for key in self._proven if key[0] < self._oldest]:
@@ -94,7 +94,7 @@ class PeerListener:
         self._release()
 
     def close_in_child(self) -> None:
-        """After a fork: thread and connections are the parent's, and none may stay open here."""
+        """After a fork: close this copy of the descriptors. The thread and the connections are the parent's."""
         self._lock = threading.Lock()  # the parent's thread may have held it
         self._closed = True
         self._release()
@@ -148,7 +148,7 @@ class PeerListener:
         return arrival
 
     def _drop(self, arrival: Introduction) -> None:
-        """Close a stranger that proved nothing in time, or has to make room."""
+        """Close a stranger that proved nothing in time, proved something wrong, or has to make room."""
         self._forget(arrival)
         arrival.endpoint.close()
 
@@ -170,7 +170,7 @@ class PeerListener:
         self._door.settle(arrival)
 
     def _place(self, arrival: Introduction) -> None:
-        """Answer, keep or close a proven connection. A newer one of the same peer replaces the older."""
+        """Answer, keep or close a proven connection. A peer's newer connection replaces its older one."""
         hello = PeerHello.of(arrival.handshake.purpose)
         if hello.is_probe:
             arrival.welcome()
@@ -191,7 +191,7 @@ class PeerListener:
 
 
 def _is_closed(endpoint: Endpoint) -> bool:
-    """Whether the other end has closed a proven connection; it sends nothing before it is welcomed."""
+    """Whether the other end has closed a proven connection, on which it sends nothing before it is welcomed."""
     try:
         return not endpoint.peek(1)
     except BlockingIOError:

@@ -1,8 +1,8 @@
-"""A mesh over TCP connections: one poll loop that receives, sends what was posted, and notices who left.
+"""A mesh over TCP connections: one poll loop that receives, sends posted frames, and notices peers that left.
 
-Not here: how connections come about (`tcp`, `tcp_listener`), one of them alone (`tcp_stream`). The kernel tells of a
-closed connection at once, also of one that nobody reads from, so a killed peer is named by every survivor that is in an
-operation. A link whose packets vanish closes nothing: it is noticed while an operation waits (`silence`).
+Not here: how connections are made (`tcp`, `tcp_listener`), a single connection (`tcp_stream`). The kernel reports a
+closed connection at once, even one that nobody reads from, so every survivor that is in an operation names a killed
+peer. A link whose packets vanish closes nothing: an operation that waits notices it (`silence`).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from shoal.transport.tcp.tcp_stream import UNREACHABLE, Stream
 from shoal.values import Unreached
 
 CLOSED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
-# Most that one call hands to the kernel, so that receiving goes on in between. All-reduce of 16 MB, 2 ranks, pieces of
-# 128 KB / 256 KB / 512 KB / 2 MB: 9.2 / 7.8 / 7.3 / 7.0 ms. Socket buffers stay as the kernel grows them: 256 KB gave
-# 8.5 ms, 1 MB and 4 MB the same as not setting them, and a fixed size would stop the growing on long links.
+# The most bytes that one call hands to the kernel, so that receiving goes on in between. All-reduce of 16 MB, 2 ranks,
+# pieces of 128 KB / 256 KB / 512 KB / 2 MB: 9.2 / 7.8 / 7.3 / 7.0 ms. The kernel chooses the size of socket buffers:
+# 256 KB gave 8.5 ms, 1 MB and 4 MB the same as not setting them, and a fixed size could not grow on long links.
 SEND_BYTES = 2 * 1024 * 1024
-IDLE_FROM = 0.001  # seconds; a shorter wait is the peer moving bytes, a longer one is the peer not being there
-HELD_SECONDS = 0.005  # before another look at a link that is slow on purpose
-DOUBT = 0.25  # of the silence limit: who has owed an answer for so long is waited for before it is said who answers
-LOOK_SECONDS = 0.02  # between two looks at whether it has answered
+IDLE_FROM = 0.001  # seconds; in a shorter wait the peer is moving bytes, in a longer one it is late
+HELD_SECONDS = 0.005  # between two looks at a link that is slow on purpose
+DOUBT = 0.25  # of the silence limit: `unreached` waits for peers that have owed an answer for this long
+LOOK_SECONDS = 0.02  # between two looks at whether such a peer has answered
 _NOTHING = memoryview(b"")
 
 
@@ -52,9 +52,9 @@ _NOTHING = memoryview(b"")
 class Links:
     """What is known of the connections between this worker and its peers."""
 
-    silence_limit: float  # seconds after which one whose packets vanish counts as cut
-    faults: LinkFaults  # on purpose
-    workers: Mapping[int, int]  # numbers by rank, by which faults are named
+    silence_limit: float  # seconds after which a connection whose packets vanish counts as cut
+    faults: LinkFaults  # set on purpose
+    workers: Mapping[int, int]  # each rank's worker number, by which faults name links
 
 
 class TcpMesh(Mesh):
@@ -64,17 +64,18 @@ class TcpMesh(Mesh):
         self.size = len(connections) + 1
         self.bytes_sent = 0
         self.idle_seconds = 0.0
-        # Called from any thread, with a rank, when the mesh has failed and that rank's machine does not answer: this
-        # rank may know more when it has looked at the others.
+        # Called from any thread, with a rank, when the mesh has failed and that rank's machine does not answer. This
+        # rank may know more once it has looked at the other peers.
         self.on_silence: Callable[[int], None] | None = None
         self._links = links
-        self._looked = time.monotonic()  # when it was last asked whether the peers' machines answer
+        self._looked = time.monotonic()  # when this mesh last checked whether the peers' machines answer
         self._streams = {peer: Stream(peer, connection) for peer, connection in sorted(connections.items())}
         self._by_descriptor = {stream.endpoint.fileno(): stream for stream in self._streams.values()}
         self._poll = select.poll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # readable from the moment of an abort
         self._poll.register(self._wake, select.POLLIN)
-        # Held while frames are queued or handed to the kernel: `abort`, on another thread, speaks between frames only.
+        # Held while frames are queued or handed to the kernel, so that `abort`, on another thread, writes its mark
+        # only between frames.
         self._guard = threading.Lock()
         self._failure: ExchangeFailed | None = None
         self._closed = False
@@ -112,7 +113,7 @@ class TcpMesh(Mesh):
                 stream.ending = SILENT if error.errno in UNREACHABLE else None
             if count == 0:
                 ending = stream.ending or unpack_ending(bytes(buffer[max(0, got - ENDING_BYTES) : got]))
-                # Cut off inside a frame: the peer died, or had to stop because somebody else did.
+                # Cut off inside a frame: the peer died, or had to stop because another rank did.
                 stream.ending = ending if ending.announced or ending.silent else CUT_OFF
                 self._lose(awaited=stream)
             got += count
@@ -138,11 +139,11 @@ class TcpMesh(Mesh):
         self._leave(Aborted(reason), blamed)
 
     def unreached(self, is_over: Callable[[], bool]) -> Unreached:
-        """After a failure: all ranks whose machines have not answered for the silence limit, seen from here.
+        """After a failure: all ranks whose machines have not answered this one for the silence limit.
 
-        This end is shut by then, which a machine that is there acknowledges at once, even for a process that is busy or
-        stopped. So only those who owe an answer already are waited for, until it comes or the limit is over, or until
-        `is_over` says that nobody needs to know.
+        By then this end of every stream is shut. A reachable machine acknowledges that at once, even for a process that
+        is busy or stopped. So this waits only for machines that already owe an answer, until the answer comes, the
+        limit is over, or `is_over` says that nobody needs the result.
         """
         limit = self._links.silence_limit
         is_told = False
@@ -160,8 +161,8 @@ class TcpMesh(Mesh):
             time.sleep(LOOK_SECONDS)
 
     def _owed(self) -> dict[int, float]:
-        """For how many seconds each peer's machine has owed an answer. The mesh has failed; this may be any thread."""
-        poll = select.poll()  # the mesh's own thread may still be in the other one
+        """For how many seconds each peer's machine has owed an answer. Called after a failure, from any thread."""
+        poll = select.poll()  # a new one: the mesh's own thread may still be waiting in `self._poll`
         for stream in self._streams.values():
             poll.register(stream.endpoint, select.POLLRDHUP)
         for descriptor, happened in poll.poll(0):
@@ -176,7 +177,7 @@ class TcpMesh(Mesh):
         }
 
     def sever(self, worker: int | None) -> None:
-        """From any thread: cut the link to a worker, or all of them, on purpose. Both ends see a lost connection."""
+        """From any thread: cut the link to a worker, or all links, on purpose. Both ends see a lost connection."""
         with self._guard:
             for stream in () if self._closed else self._streams.values():
                 if worker in (None, self._links.workers[stream.peer]):
@@ -196,7 +197,7 @@ class TcpMesh(Mesh):
         os.close(self._wake)
 
     def close_in_child(self) -> None:
-        """After a fork: the streams are the parent's. Nothing is said on them, and none stays open here."""
+        """After a fork: close the streams without sending anything on them, since they are the parent's."""
         self._guard = threading.Lock()  # the parent's other threads may have held it
         self._failure = Aborted("a forked child takes no part in its parent's exchanges")
         if not self._closed:
@@ -219,11 +220,11 @@ class TcpMesh(Mesh):
         except OSError as error:
             stream.ending = SILENT if error.errno in UNREACHABLE else stream.peek_ending()
             self._lose(awaited=None)
-            stream.outgoing.clear()  # it has finished and needs nothing more; what it sent may lie here unread
+            stream.outgoing.clear()  # the peer has finished and needs nothing more; bytes it sent may lie here unread
             return False
 
     def _push_slowly(self, stream: Stream) -> bool:
-        """There are faults on purpose, perhaps of this link."""
+        """Send while faults are set, perhaps on this link."""
         wanted = min(SEND_BYTES, stream.outgoing.size)
         most = self._links.faults.allowance(self._links.workers[stream.peer], wanted)
         stream.held = most < wanted
@@ -238,10 +239,10 @@ class TcpMesh(Mesh):
         return moved
 
     def _wait(self, *, awaited: Stream | None) -> None:
-        """Sleep until there is something to receive or room to send; raise if somebody is gone or we were aborted."""
+        """Sleep until there is something to receive or room to send; raise if a peer is gone or we were aborted."""
         is_held = False
         for stream in self._streams.values():
-            # A closed stream that is awaited still holds data: reading it comes to its end by itself.
+            # The awaited stream may hold data although its peer closed it: reading it comes to its end anyway.
             mask = select.POLLIN if stream is awaited else select.POLLRDHUP
             is_sending = bool(stream.outgoing) and not stream.held
             self._watch(stream, mask | (select.POLLOUT if is_sending else 0))
@@ -274,7 +275,7 @@ class TcpMesh(Mesh):
                 self._lose(awaited=stream)
 
     def _watch(self, stream: Stream, mask: int) -> None:
-        # Poll would report a closed peer again and again; what it has to say is known already.
+        # Poll would report a closed peer again and again, although its ending is known already.
         mask = -1 if stream.ending is not None and not mask & (select.POLLIN | select.POLLOUT) else mask
         if mask == stream.mask:
             return
@@ -285,7 +286,7 @@ class TcpMesh(Mesh):
         stream.mask = mask
 
     def _lose(self, *, awaited: Stream | None) -> None:
-        """Raise if somebody who is needed is gone, naming whoever went first as far as can be told."""
+        """Raise if a peer that is needed is gone. The error names the rank that left first, as far as can be told."""
         for stream in self._streams.values():
             self._watch(stream, select.POLLRDHUP)
         for descriptor, happened in self._poll.poll(0):
@@ -303,7 +304,7 @@ class TcpMesh(Mesh):
             self._raise_failure()
 
     def _leave(self, failure: ExchangeFailed, blamed: int | None) -> None:
-        """Fail from now on and let the peers know. Reading stays open: what they sent us may say more."""
+        """Fail from now on and tell the peers. Reading stays open: what they sent may explain more."""
         with self._guard:
             if self._failure is not None:
                 return
@@ -319,14 +320,14 @@ def _say(stream: Stream, ending: StreamEnding) -> None:
     try:
         stream.endpoint.send(pack_ending(ending))
     except OSError:
-        return  # nobody listens, or no room: the closed connection speaks for itself
+        return  # nobody listens, or there is no room: the closed connection tells the peer enough
 
 
 def _shut(connection: Endpoint, how: int = socket.SHUT_WR) -> None:
     try:
         connection.shutdown(how)
     except OSError:
-        return  # the peer was faster
+        return  # the peer closed it first
 
 
 _open_meshes: weakref.WeakSet[TcpMesh] = weakref.WeakSet()

@@ -22,9 +22,9 @@ class Stream:
         self.endpoint = endpoint
         self.outgoing: SendQueue[None] = SendQueue()
         self.ending: StreamEnding | None = None  # set once, when the peer is seen to have closed its side
-        self.read = memoryview(b"")  # bytes of the piece being received; may hold the start of a mark, or all of it
-        self.mask = -1  # what poll is asked for; -1: not registered
-        self.held = False  # a fault on purpose keeps its bytes from being sent
+        self.read = memoryview(b"")  # the part received so far of a piece; may end with a mark, or the start of one
+        self.mask = -1  # events registered with poll; -1: not registered
+        self.held = False  # a fault set on purpose keeps this stream's bytes from being sent
 
     def peek_head(self) -> bytes:
         """The first unread bytes, at most a header's length; they stay unread."""
@@ -34,7 +34,7 @@ class Stream:
             return b""
 
     def peek_ending(self) -> StreamEnding:
-        """How the peer ended, from its last, unread bytes. Only for a stream that the kernel reports as closed."""
+        """How the peer ended, from its last bytes, read or unread. Only for a stream that the kernel reports closed."""
         try:
             unread = self.endpoint.peek(ALL)
         except OSError as error:

@@ -116,7 +116,7 @@ def check_terms(table: TableSpec, terms: PushTerms) -> None:
 
 
 def check_groups(table: TableSpec, number: int, groups: Sequence[Mapping[str, Number]]) -> None:
-    """Refuses values of one optimizer that do not fit the state it keeps. No groups at all are allowed."""
+    """Refuses values of one optimizer that do not fit the state it keeps. An empty `groups` is accepted."""
     spec, rule = table.rules[number], RULES[table.rules[number].name]
     if len(groups) not in (0, len(spec.groups)):
         raise _bad(f"a push has {len(groups)} groups of optimizer {number + 1}; the table has {len(spec.groups)}")

@@ -1,1 +1,1 @@
-"""Tables cut into blocks, where blocks are, and the memory that they lie in."""
+"""How tables are cut into blocks, which servers hold the blocks, and the memory that they lie in."""

@@ -1,8 +1,8 @@
-"""A job's codec as it is used on blocks: which are encoded, under which keys, and how several become one payload.
+"""A job's codec applied to blocks: which are encoded, under which keys, and how several make one payload.
 
 Encoded blocks follow each other in a payload, and their lengths are in the message. Input from outside is checked
 before memory is taken for it; an exception of the codec becomes a `WireError` that names the block. Blocks of complex
-numbers are never encoded. Not here: who encodes what (`client_push`, `pull_desk`) or decodes it (`staging`,
+numbers are never encoded. Not here: what is encoded when (`client_push`, `pull_desk`) and decoded when (`staging`,
 `client_pull`).
 """
 
@@ -52,7 +52,7 @@ class BlockCodec:
         return torch_type(self._blocks[number].dtype).is_floating_point
 
     def encode(self, number: int, leg: Leg, values: torch.Tensor) -> bytes:
-        """One block."""
+        """Encode one block."""
         with self._lock:
             return bytes(self._codec.encode(self._key(number, leg), values))
 

@@ -1,9 +1,9 @@
 """Blocks with their optimizer's state as bytes: how they move between servers, to a checkpoint, and back.
 
 A short *description* goes beside the bytes: for each run of blocks, the names of the state's tensors, and the numbers
-that the whole parameter has in common (`step`). The bytes of each block are its values, then these tensors, all in the
-block's dtype, each padded to 16 bytes. Sizes follow from the table, so nothing in a description can
-ask for more memory than the table does. Not here: where a server keeps them (`unit_rule`).
+that are the same for the whole parameter (`step`). The bytes of each block are its values, then these tensors, all in
+the block's dtype, each padded to 16 bytes. Sizes follow from the table, so no description can ask for more memory than
+the table does. Not here: where a server keeps the state (`unit_rule`).
 """
 
 from __future__ import annotations

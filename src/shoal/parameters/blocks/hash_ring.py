@@ -3,8 +3,8 @@
 Every server has many points on a ring and every block has one; a block belongs to the servers that follow it clockwise,
 as many distinct ones as there are replicas. A server that has its share already is passed over, so that shares are even
 although there are only some tens of blocks per server. Adding or removing one of n servers moves about 1/n of all
-bytes. Every process computes the same from sizes, server numbers and replicas alone. Not here: which of the holders is
-asked (`placement`).
+bytes. Every process computes the same from sizes, server numbers and replicas alone. Not here: which holder is asked
+(`placement`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _server_points(server: int) -> Points:
 
 
 def _ring(servers: Sequence[int]) -> tuple[Points, list[int]]:
-    """Places in clockwise order, and whose they are."""
+    """Places in clockwise order, and the server of each."""
     places = np.concatenate([_server_points(server) for server in servers])
     owners = np.repeat(np.array(servers, dtype=np.int64), POINTS_PER_SERVER)
     order = np.lexsort((owners, places))

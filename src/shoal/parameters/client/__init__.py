@@ -1,1 +1,1 @@
-"""A worker's side: what it asks of servers, the connections it asks on, and the memory it keeps for that."""
+"""The worker's side: its requests to servers, its connections, and the memory that it needs for both."""

@@ -1,7 +1,7 @@
-"""Asking servers for blocks: what to ask of whom in which order, and asking again what got lost. An activity.
+"""Asking servers for blocks: which server is asked for what, in which order, and again if a request is lost.
 
-What came is the business of those who derive from it: values (`client_pull`), or values with their optimizers' state
-(`client_state`). Runs in the client's thread, with its lock held.
+`Asking` is an activity. Its subclasses handle the answers: values (`client_pull`), or values with their optimizers'
+state (`client_state`). Runs in the client's thread, with its lock held.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from shoal.wire.parameter_messages import AnyNote, Held, Part, Pull
 
 @dataclass(frozen=True)
 class PullTerms:
-    """What is asked for."""
+    """What a pull asks for."""
 
     at_least: int  # number of an entry that must be in the values
     order: tuple[str, ...]  # names of tensors, the first needed first
     is_bounded: bool = True
     with_state: bool = False
-    meetings: int = 0  # that this worker has attended
+    meetings: int = 0  # how many this worker has attended
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One message's worth."""
+    """What one message asks for."""
 
     server: int
     first: int  # place in the key list
     last: int
-    pieces: tuple[int, ...]  # numbers, in the layout's pieces of that server
+    pieces: tuple[int, ...]  # indexes into `ClientLayout.pieces[server]`
 
 
 class Asking:
@@ -44,25 +44,25 @@ class Asking:
         self._core = core
         self._terms = terms
         self._epoch = core.epoch
-        self._layout: ClientLayout | None = None  # that everything below belongs to
-        self._asked: dict[int, tuple[Asked, Connection | None]] = {}  # by request, unanswered
+        self._layout: ClientLayout | None = None  # the layout that all fields below belong to
+        self._asked: dict[int, tuple[Asked, Connection | None]] = {}  # unanswered, by request number
         self._to_ask: list[Asked] = []
-        self._by_value: set[tuple[int, int]] = set()  # server and unit: its memory cannot be copied from
+        self._by_value: set[tuple[int, int]] = set()  # (server, unit): its memory cannot be copied, ask for bytes
 
     def close(self) -> None:
-        """No more of it is needed. From any thread."""
+        """Stop asking and ignore what is still unanswered. From any thread."""
         with self._core.thread.changed:
             self._core.end(self)
             self._asked.clear()
             self._to_ask.clear()
 
-    # For those who derive from it
+    # For subclasses
 
     def started_over(self, layout: ClientLayout) -> None:
-        """What came by an earlier map does not count."""
+        """Discard what came under an earlier map."""
 
     def taken(self, link: ServerLink, asked: Asked, note: Part, payload: memoryview | None) -> bool:
-        """An answer. False: it is of no use and is to be asked again."""
+        """Take an answer. False: the answer is of no use, ask again."""
         raise NotImplementedError
 
     def room_for(self, asked: Asked, note: Part, size: int) -> memoryview | None:
@@ -125,7 +125,7 @@ class Asking:
         self._to_ask = list(self._plan(layout))
 
     def _plan(self, layout: ClientLayout) -> Iterator[Asked]:
-        """In the order of need. Of a server that shares memory whole units: no byte is sent for them."""
+        """In the order of need. Servers that share memory are asked for whole units, as no bytes are sent for them."""
         seen: set[tuple[int, int]] = set()
         for name in self._terms.order:
             for stretch in layout.reads[layout.names[name]]:
@@ -146,7 +146,7 @@ class Asking:
         return Asked(server, span.first, span.last, members)
 
     def _take_back_lost(self) -> None:
-        """What was asked on a connection that is gone is asked again."""
+        """Ask again for what was asked on a connection that is gone."""
         for request, (asked, connection) in tuple(self._asked.items()):
             link = self._core.links.links.get(asked.server)
             if link is None or link.connection is not connection:
@@ -155,7 +155,7 @@ class Asking:
 
     @property
     def _codec_text(self) -> str:
-        """That may encode values for this worker: what replaces values must be the same bits."""
+        """The codec that may encode values for this worker: a lossless one, as pulled values must be bit-identical."""
         codec = self._core.codec
         return codec.text if codec is not None and codec.is_lossless and not self._terms.with_state else ""
 

@@ -1,8 +1,8 @@
 """What the parts of a worker's client share: the layout of the present map, numbered requests, waiting, interruption.
 
 An *activity* is something under way: a push that is staged, a pull, a proposal. It is pumped whenever there may be
-something to send: when it begins, when a server can be asked (again), when the map has changed. All of it is guarded by
-the thread's lock.
+something to send: when it begins, when a server can be asked (again), when the map has changed. The thread's lock
+guards all of this state.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from shoal.parameters.client.lineage import Lineage
 from shoal.wire.parameter_messages import Answered, AnyNote, KeyList, Moved, PushReleased, Refusal, StageEnd
 from shoal.wire.tables import TableSpec
 
-LOOK_SECONDS = 0.25  # how often a wait looks for what nobody tells: that too much time has passed
-AGAIN_SECONDS = 0.05  # before a server that did not know the newest map yet is asked again
+LOOK_SECONDS = 0.25  # how often a wait checks for what no notification announces: that too much time has passed
+AGAIN_SECONDS = 0.05  # delay before asking again a server that did not know the newest map yet
 
 Value = TypeVar("Value")
 
@@ -31,16 +31,16 @@ class Activity(Protocol):
     failure: ShoalError | None  # why it will not succeed
 
     def pump(self) -> None:
-        """Send what can be sent and was not sent yet; what was sent by another map, or was lost, again."""
+        """Send everything that can be sent now; send again what was sent under another map or was lost."""
 
     def room(self, link: ServerLink, note: AnyNote, size: int) -> memoryview | None:
-        """Where the payload of an answer goes."""
+        """Memory for the payload of an answer."""
 
     def heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None:
         """The answer to a request that the activity numbered."""
 
     def forget(self, link: ServerLink, request: int) -> None:
-        """The server could not answer: it does not know the present map yet. To be asked again at the next pump."""
+        """The server does not know the present map yet, so it could not answer. Ask again at the next pump."""
 
 
 class ClientCore:
@@ -49,10 +49,10 @@ class ClientCore:
         self.thread = ClientThread(f"shoal-parameters-{config.worker}")
         self.links = ServerLinks(config, self.thread, self)
         self.table: TableSpec | None = None
-        self.codec: BlockCodec | None = None  # encodes what other machines' servers are sent; None: nothing does
+        self.codec: BlockCodec | None = None  # encodes what is sent to servers on other machines; None: plain bytes
         self.layout: ClientLayout | None = None  # of the present map
         self.memory: StagingMemory | None = None
-        self.epoch = 0  # counts interruptions: what began before one is dead
+        self.epoch = 0  # counts interruptions: an activity that began before one is dead
         self._interruption: str | None = None
         self._is_closed = False
         self.lineage = Lineage()
@@ -63,13 +63,13 @@ class ClientCore:
     # For activities and for the script's thread, with the lock held
 
     def number_for(self, activity: Activity) -> int:
-        """A new request's number; its answer will be the activity's."""
+        """The number of a new request; its answer goes to the activity."""
         number = next(self._numbers)
         self._requests[number] = activity
         return number
 
     def begin(self, activity: Activity) -> None:
-        if self.lineage.is_lost:  # nothing may have been under way that could fail when that was heard
+        if self.lineage.is_lost:  # the loss failed only the activities that were under way then
             activity.failure = activity.failure or ParametersLost.all()
         self._activities.append(activity)
         self.thread.do(activity.pump)
@@ -80,12 +80,12 @@ class ClientCore:
         self._requests = {number: other for number, other in self._requests.items() if other is not activity}
 
     def is_far(self, server: int) -> bool:
-        """It reads nothing from this machine's memory, as far as is known: of one that was never heard nothing is."""
+        """The server is not known to read this machine's memory. A server that was never connected counts as far."""
         link = self.links.links.get(server)
         return link is None or not link.sees_arena
 
     def introduce(self, link: ServerLink, layout: ClientLayout) -> bytes:
-        """The digest of the server's key list, which it knows from now on."""
+        """The digest of the server's key list; sends the list first if this connection has not carried it."""
         digest = layout.digests[link.server.number]
         if digest not in link.key_lists:
             link.key_lists.add(digest)
@@ -95,7 +95,7 @@ class ClientCore:
     # Waiting, in the script's thread
 
     def wait_for(self, look: Callable[[], Value | None], activity: Activity | None = None) -> Value:
-        """What `look` finds, as soon as it does. Raises when it cannot be waited for any longer."""
+        """Wait until `look` finds something and return it. Raises when waiting has become pointless."""
         with self.thread.changed:
             epoch = self.epoch
             self.check(epoch)
@@ -109,7 +109,7 @@ class ClientCore:
                 self.thread.changed.wait(LOOK_SECONDS)
 
     def check(self, epoch: int) -> None:
-        """Raise if there is no sense in waiting."""
+        """Raise if waiting is pointless."""
         if self._is_closed:
             raise Aborted("the connection to the parameter servers is closed")
         if self._interruption is not None or epoch != self.epoch:
@@ -166,7 +166,7 @@ class ClientCore:
     def link_ready(self, link: ServerLink, origin: int) -> None:
         if self.lineage.heard_origin(origin):
             self._lose_all()
-        # What it said on an earlier connection may be lost: whether it still reads what was staged there.
+        # `PushReleased` may have been lost with an earlier connection: ask whether the server still reads the slot.
         for slot in self.memory.owed_by(link.server.number) if self.memory is not None else ():
             if slot.push is not None and slot.layout is not None:
                 link.send(StageEnd(request=0, push=slot.push, view=slot.layout.version, size=0))
@@ -203,9 +203,9 @@ class ClientCore:
             activity.failure = activity.failure or error
 
     def _moved(self, link: ServerLink, note: Moved) -> None:
-        """A newer map was taken over already. Otherwise the server is behind.
+        """Ask again a server that is behind. If the server was ahead, its newer map has been adopted already.
 
-        The number stays the activity's: proposals keep theirs, and may have been sent again under it by now.
+        The request number still belongs to the activity: a proposal keeps its number, and may have been sent again.
         """
         activity = self._requests.get(note.request)
         if activity is not None:

@@ -1,6 +1,6 @@
 """How a worker cuts tensors for the servers of one map: which elements go where, and which are read from where. Pure.
 
-A worker's staging memory (a *slot*) has an area for every server, laid out exactly as the server's part: what is one
+A *slot* of a worker's staging memory has an area for every server, laid out exactly like the server's part, so each
 message is one run of bytes. A *stretch* is a run of a tensor's elements that lies in one unit of one server's part.
 """
 
@@ -24,8 +24,8 @@ class Stretch:
     """Elements `start` to `stop` of a tensor, at byte `place` of a server's part."""
 
     server: int
-    piece: int  # written: number of the unit; read: number of the piece, in `ClientLayout.pieces`
-    start: int  # elements of the tensor as it lies flat
+    piece: int  # in `writes`: number of the unit; in `reads`: index into `ClientLayout.pieces[server]`
+    start: int  # elements of the flattened tensor
     stop: int
     place: int  # bytes
     size: int  # bytes
@@ -55,7 +55,7 @@ class ClientLayout:
         self.digests = {number: keys_digest(table.digest, part.blocks) for number, part in self.parts.items()}
         self.names = {tensor.name: number for number, tensor in enumerate(table.tensors)}
         self._blocks = blocks_of(table)
-        self._tensor_blocks: list[list[Block]] | None = None  # by tensor, once somebody asks
+        self._tensor_blocks: list[list[Block]] | None = None  # by tensor; made when first needed
         self.areas: dict[int, int] = {}  # by server: where its area begins in a slot
         size = 0
         for number, part in self.parts.items():
@@ -71,7 +71,7 @@ class ClientLayout:
         return self.map.version
 
     def blocks_of(self, tensor: int) -> tuple[Block, ...]:
-        """Of one tensor, by its number, in order."""
+        """The blocks of one tensor, in order."""
         if self._tensor_blocks is None:
             self._tensor_blocks = [[] for _ in self.table.tensors]
             for block in self._blocks:
@@ -79,7 +79,7 @@ class ClientLayout:
         return tuple(self._tensor_blocks[tensor])
 
     def reader(self, block: int) -> int:
-        """Whom to ask for a block. One that is lost is asked from who will hold it: it may have been assigned anew."""
+        """The server to ask for a block. For a lost block, its next holder: it may have been assigned anew there."""
         return self.placement.answerer(block)
 
     def _cut_pieces(self, server: int) -> Iterator[Piece]:
@@ -102,7 +102,7 @@ class ClientLayout:
                 yield server, number, range(piece.first, piece.last)
 
     def _stretches(self, runs: Iterable[tuple[int, int, Iterable[int]]]) -> list[list[Stretch]]:
-        """Neighbouring blocks of a tensor become one stretch."""
+        """By tensor, in order of elements. Neighbouring blocks of a tensor become one stretch."""
         found: list[list[Stretch]] = [[] for _ in self.table.tensors]
         for server, piece, indexes in runs:
             part = self.parts[server]
@@ -136,6 +136,6 @@ class ClientLayout:
 
 
 def slot_capacity(table: TableSpec, replicas: int) -> int:
-    """Bytes that the areas of any map need at most: while blocks move, both placements are written to."""
+    """The most bytes that the areas of any map need: while blocks move, both placements are written to."""
     total = sum(block.size for block in blocks_of(table))
     return -(-total * 2 * replicas // PAGE) * PAGE + 256 * PAGE

@@ -1,7 +1,7 @@
-"""A worker's staging memory: slots in an arena. Servers of the same machine read gradients there, others are sent them.
+"""A worker's staging memory: slots in an arena. Servers on this machine read gradients there; others are sent them.
 
-A slot is taken for a push and is free again when no server may read it any more. There are two to work with; a third
-one is touched only when a push has to be laid out anew while both are in use. Guarded by the client's lock.
+A slot is taken for a push and is free again when no server may read it any more. Two slots are in regular use; the
+third is touched only when a push has to be laid out anew while both are taken. Guarded by the client's lock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SLOTS = WORKING_SLOTS + 1
 
 
 def bytes_at(address: int, size: int) -> torch.Tensor:
-    """Memory as a tensor. Whoever maps it must outlive the tensor; read-only pages must not be written through it."""
+    """Memory as a tensor. The mapping must outlive the tensor; read-only pages must not be written through it."""
     return torch.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=torch.uint8)
 
 
@@ -31,11 +31,11 @@ class Slot:
     """Room for one push."""
 
     start: int  # place in the arena
-    push: PushId | None = None  # that is in it; None: free
-    readers: set[int] = field(default_factory=set)  # servers that were told places in it, and may still read there
-    is_over: bool = False  # nobody here needs it any more: it is free once there are no readers
-    layout: ClientLayout | None = None  # that `views` belong to
-    views: list[list[torch.Tensor]] = field(default_factory=list)  # by tensor: where its stretches go
+    push: PushId | None = None  # the push in this slot; None: free
+    readers: set[int] = field(default_factory=set)  # servers that were told places in the slot and may still read them
+    is_over: bool = False  # this worker is done with the slot: it is free once there are no readers
+    layout: ClientLayout | None = None  # the layout of `views`
+    views: list[list[torch.Tensor]] = field(default_factory=list)  # by tensor: the memory of its stretches
 
     def free_if_over(self) -> None:
         if self.is_over and not self.readers:
@@ -55,7 +55,7 @@ class StagingMemory:
         self._bytes = bytes_at(self.arena.address, self.arena.size)
 
     def take(self, push: PushId, layout: ClientLayout, *, is_urgent: bool = False) -> Slot | None:
-        """A free slot, laid out; None while there is none."""
+        """A free slot, laid out; None while there is none. Only urgent pushes may take the third slot."""
         for slot in self._slots if is_urgent else self._slots[:WORKING_SLOTS]:
             if slot.push is None:
                 slot.push = push
@@ -64,31 +64,31 @@ class StagingMemory:
         return None
 
     def released(self, push: PushId, server: int) -> None:
-        """A server needs what was staged as this push no more."""
+        """The server does not need this push's bytes any more."""
         for slot in self._slots:
             if slot.push == push:
                 slot.readers.discard(server)
                 slot.free_if_over()
 
     def owed_by(self, server: int) -> list[Slot]:
-        """Slots that a server may still read, though nothing here needs them any more."""
+        """Slots that a server may still read, though this worker is done with them."""
         return [slot for slot in self._slots if slot.is_over and server in slot.readers]
 
     def begun(self, server: int, version: int) -> None:
-        """A server goes by this version of the map: what was staged by earlier ones is applied there, or dropped."""
+        """The server uses this version of the map: it has applied or dropped what was staged under earlier versions."""
         for slot in self._slots:
             if slot.layout is not None and slot.layout.version < version:
                 slot.readers.discard(server)
                 slot.free_if_over()
 
     def keep_readers(self, living: set[int]) -> None:
-        """Servers that are gone read nothing."""
+        """Forget readers that are gone."""
         for slot in self._slots:
             slot.readers &= living
             slot.free_if_over()
 
     def view(self, slot: Slot, server: int, start: int, stop: int) -> memoryview:
-        """Bytes of a server's area, to be sent."""
+        """Bytes `start` to `stop` of a server's area, to be sent."""
         place = self.place(slot, server, start)
         return self.arena.memory[place : place + stop - start]
 

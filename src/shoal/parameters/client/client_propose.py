@@ -1,4 +1,4 @@
-"""Requests of a worker to the home server: entries for the ledger, and the table. Sent again wherever home moves to."""
+"""A worker's requests to the home server: ledger entries and the table. A new home server is sent them again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Request:
     def __init__(self, core: ClientCore) -> None:
         self.failure: ShoalError | None = None
         self._core = core
-        self._sent: tuple[Connection | None, int] | None = None  # on which connection, by which version of the map
+        self._sent: tuple[Connection | None, int] | None = None  # the connection and the map version it was sent with
         with core.thread.changed:
             self.number = core.number_for(self)
 
@@ -40,7 +40,7 @@ class _Request:
 
     def room(self, link: ServerLink, note: AnyNote, size: int) -> memoryview | None:
         del link, note, size
-        return None  # no answer has one
+        return None  # no answer has a payload
 
     def heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None:
         raise NotImplementedError
@@ -51,7 +51,7 @@ class _Request:
 
 
 class Proposing(_Request):
-    """An entry for the job's ledger; `answer` is what came of it."""
+    """An entry for the job's ledger; `result` is the answer."""
 
     def __init__(self, core: ClientCore, entry: Proposal) -> None:
         super().__init__(core)
@@ -68,7 +68,7 @@ class Proposing(_Request):
 
 
 class Defining(_Request):
-    """Whether the table has values."""
+    """The table, told to home; `result` is whether the table has values."""
 
     def __init__(self, core: ClientCore, table: TableSpec) -> None:
         super().__init__(core)
@@ -86,7 +86,7 @@ class Defining(_Request):
 
 
 def wanted(kind: type[Wanted], entry: Proposal, answer: Answer) -> Wanted:
-    """The answer, if it is of that kind; the servers refused the entry otherwise."""
+    """The answer, if it is of that kind; otherwise the servers refused the entry, and this raises."""
     if isinstance(answer, kind):
         return answer
     reason = answer.reason if isinstance(answer, Void) else f"the answer was {answer}"

@@ -1,8 +1,8 @@
-"""Values on their way to a worker: asked for in the order in which they are needed, copied out as they are waited for.
+"""Values on their way to a worker: asked for in the order of need, copied out when the script waits for them.
 
 Bytes that are sent land in a buffer laid out like the servers' parts. Where memory is shared nothing is sent: values
-are copied from the server's memory, and a seal tells whether they changed meanwhile; then they are copied again, and at
-last sent after all.
+are copied from the server's memory, and a seal tells whether they changed meanwhile. If they did, they are copied
+again, and after `COPY_TRIES` copies asked for as bytes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from shoal.transport.memory import memory_order
 from shoal.transport.memory.arena import word_at
 from shoal.wire.parameter_messages import Part
 
-COPY_TRIES = 3  # of shared memory that changes under the copy, before it is asked for as bytes
-CHANGING_SECONDS = 0.0005  # before the next try, while a server is at work on a unit
+COPY_TRIES = 3  # copies of shared memory that changes meanwhile, before its values are asked for as bytes
+CHANGING_SECONDS = 0.0005  # pause before the next copy, while a server changes the unit
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class _Source:
 
     memory: torch.Tensor  # bytes
     shift: int
-    seal: int = 0  # address of the counter that guards them; 0: they are ours
+    seal: int = 0  # address of the counter that guards the values; 0: the memory is this worker's own
 
 
 class PullMemory:
-    """What pulls need again and again. Guarded by the client's lock, but for `tidy`."""
+    """Memory that pulls reuse. Guarded by the client's lock, except in `tidy`."""
 
     def __init__(self) -> None:
         self._arenas = PeerArenas()
@@ -51,7 +51,7 @@ class PullMemory:
         self._layout: ClientLayout | None = None
 
     def tidy(self, offers: set[bytes]) -> None:
-        """Let go of all other servers' memory. In the script's thread only, while it copies nothing."""
+        """Unmap all servers' memory but these. In the script's thread only, while it copies nothing."""
         self._arena_bytes = {offer: found for offer, found in self._arena_bytes.items() if offer in offers}
         self._arenas.keep(offers)
 
@@ -67,7 +67,7 @@ class PullMemory:
         return self._buffers[server]
 
     def arena(self, offer: bytes) -> torch.Tensor | None:
-        """None: it cannot be seen from here."""
+        """A server's memory; None: it cannot be mapped here."""
         if offer not in self._arena_bytes:
             arena = self._arenas.get(offer)
             if arena is None:
@@ -83,11 +83,11 @@ class IncomingPull(Asking):
         super().__init__(core, terms)
         self._memory = memory
         self._sources: dict[tuple[int, int], _Source] = {}  # by server and piece
-        self._updates: dict[int, int] = {}  # by server: the fewest in its parts
+        self._updates: dict[int, int] = {}  # by server: the fewest in any of its answers
 
     @property
     def updates(self) -> int:
-        """Updates that are in all of the values that came."""
+        """The number of updates that all values received so far include."""
         with self._core.thread.changed:
             return min(self._updates.values(), default=0)
 
@@ -106,7 +106,7 @@ class IncomingPull(Asking):
             self.wait(name, tensor)
 
     def _copy_all(self, name: str, into: torch.Tensor) -> bool:
-        """False: some of it changed under the copy."""
+        """False: some values changed during the copy."""
         flat = self._target(name, into)
         for stretch, source in self._core.wait_for(lambda: self._found(name), self):
             if not _copy(stretch, source, flat):
@@ -136,7 +136,7 @@ class IncomingPull(Asking):
         return complete if len(complete) == len(stretches) else None
 
     def _ask_by_value(self, name: str) -> None:
-        """Its memory changes too fast."""
+        """Ask for the tensor as bytes where shared memory changed during every copy."""
         with self._core.thread.changed:
             layout = self._layout
             if layout is None:
@@ -173,7 +173,7 @@ class IncomingPull(Asking):
         part = self._layout.parts[asked.server]
         if note.place < 0:
             source = _Source(self._memory.buffer(asked.server, part.size), 0)
-            if note.codec and payload is not None:  # else it is in the buffer already
+            if note.codec and payload is not None:  # plain bytes are in the buffer already
                 start, stop = part.offset(asked.first), part.offset(asked.last)
                 blocks, encoded = part.blocks[asked.first : asked.last], (note.lengths, payload)
                 self._codec_of(note).decode_all(blocks, Leg.VALUES, encoded, source.memory[start:stop])
@@ -200,7 +200,7 @@ class IncomingPull(Asking):
 
 
 def _copy(stretch: Stretch, source: _Source, flat: torch.Tensor) -> bool:
-    """Whether the values were at rest while they were copied."""
+    """Copy; whether the values stayed unchanged meanwhile."""
     before = word_at(source.seal).value if source.seal else 0
     if before % 2:
         return False

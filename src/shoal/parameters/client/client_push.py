@@ -1,10 +1,10 @@
-"""What a worker stages on servers: gradients that leave as soon as a unit of them is whole, and whole states.
+"""What a worker stages on servers: gradients, each unit sent as soon as it is whole, and whole states.
 
 Gradients are copied once, into a slot that is laid out like the servers' parts. A server that shares this machine's
-memory is told the place, others are sent the bytes. When the map changes before the push is decided, the same values
-are laid out and staged anew. Where the job has a codec, a block that any other machine's server holds is encoded, once,
-and its decoded values take the place of the gradient's: all holders of the block get the same bits, as bytes of the
-codec, as bytes of their own or in memory. Not here: proposing that the push be applied (`parameter_client`).
+memory is told the place; others are sent the bytes. When the map changes before the push is decided, the same values
+are laid out and staged anew. Where the job has a codec, a block that any server on another machine holds is encoded
+once, and its decoded values replace the gradient: all holders of the block get the same bits, whether encoded, as
+plain bytes or in memory. Not here: proposing that the push be applied (`parameter_client`).
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from shoal.wire.tables import PushId
 
 @dataclass
 class _Progress:
-    """With one server."""
+    """What one server has been sent."""
 
-    connection: Connection | None = None  # on which it was sent; another one: all of it is sent again
+    connection: Connection | None = None  # everything below went over this one; on a new one all is sent again
     sent: set[int] = field(default_factory=set)  # units
-    size: int = 0  # bytes of them
-    request: int = 0  # of the StageEnd; 0: not sent
+    size: int = 0  # bytes of the units sent
+    request: int = 0  # number of the StageEnd; 0: not sent
     is_done: bool = False
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """One unit of what is staged, for one server."""
+    """One staged unit, for one server."""
 
     size: int  # bytes, as they lie in the server's part
-    place: int = -1  # in the arena; -1: they are sent
+    place: int = -1  # in the arena; -1: `data` is sent
     data: memoryview | bytes | None = None
-    state: bytes = b""  # what they hold of each block, where it is more than gradients
-    codec: str = ""  # that encoded `data`
-    lengths: tuple[int, ...] = ()  # of the encoded blocks
+    state: bytes = b""  # for whole states: describes what `data` holds of each block
+    codec: str = ""  # the codec that encoded `data`
+    lengths: tuple[int, ...] = ()  # bytes of each encoded block
 
 
 class PushStaging:
-    """Something that is staged as one push by one map: an activity."""
+    """An activity that stages one push under one map."""
 
     is_state = False
 
@@ -63,7 +63,7 @@ class PushStaging:
         self.layout = layout
         self.id = number
         self.failure: ShoalError | None = None
-        self.is_over = False  # nobody waits for it any more: nothing more of it is sent
+        self.is_over = False  # the script's thread has finished with it: nothing more is sent
         self._progress = {server: _Progress() for server in layout.parts}
 
     @property
@@ -80,7 +80,7 @@ class PushStaging:
 
     def pump(self) -> None:
         if self.is_over or not self.is_current:
-            return  # whoever waits for it lays it out anew
+            return  # under a new map, the script's thread lays the push out anew
         for server in self.layout.parts:
             link = self.core.links.ready(server)
             if link is not None:
@@ -122,7 +122,7 @@ class PushStaging:
         progress.size += parcel.size
 
     def discard(self) -> None:
-        """It will never be proposed: servers may forget it. Runs in the client's thread."""
+        """Tell servers to forget this push, which will never be proposed. Runs in the client's thread."""
         for server, progress in self._progress.items():
             link = self.core.links.ready(server)
             if link is not None and progress.sent and progress.connection is link.connection:
@@ -130,7 +130,7 @@ class PushStaging:
 
     def room(self, link: ServerLink, note: AnyNote, size: int) -> memoryview | None:
         del link, note, size
-        return None  # no answer has one
+        return None  # no answer has a payload
 
     def heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None:
         del payload
@@ -147,22 +147,22 @@ class PushStaging:
 
 
 class OutgoingPush(PushStaging):
-    """Gradients on their way. `put` from any thread, each tensor once; what was not put is zero at the commit."""
+    """Gradients on their way. `put` each tensor once, from any thread; a tensor not put before the commit is zero."""
 
     def __init__(self, core: ClientCore, layout: ClientLayout, number: PushId, slot: Slot) -> None:
         super().__init__(core, layout, number)
         assert core.memory is not None
         self._codec = core.codec  # None: nothing is encoded
-        self._encoded: dict[int, bytes] = {}  # by number of the block: what decodes to the values in the slot
+        self._encoded: dict[int, bytes] = {}  # by block number: bytes that decode to the values in the slot
         self._memory: StagingMemory = core.memory
         self._slot = slot
         self._left = {server: [unit.size for unit in part.units] for server, part in layout.parts.items()}
         self._missing = set(layout.names)  # tensors
 
     def put(self, name: str, gradient: torch.Tensor, scale: float = 1.0) -> torch.Tensor | None:
-        """Copy a gradient, times `scale`, into the staging memory. It may change afterwards.
+        """Copy a gradient, times `scale`, into the staging memory. The gradient may change afterwards.
 
-        What servers get instead, where a codec has encoded some of it; None: they get the gradient itself.
+        Returns the values that servers get, if a codec has encoded some of them; None: they get the scaled gradient.
         """
         number = self.layout.names.get(name)
         if number is None:
@@ -182,7 +182,7 @@ class OutgoingPush(PushStaging):
         return None if coded is None else coded.reshape(gradient.shape)
 
     def put_zeros(self) -> None:
-        """For every tensor that was not put."""
+        """Put zeros for every tensor that was not put."""
         for name in sorted(self._missing):
             number = self.layout.names[name]
             for view in self._slot.views[number]:
@@ -191,7 +191,7 @@ class OutgoingPush(PushStaging):
             self._filled(number)
 
     def copy_into(self, other: OutgoingPush) -> None:
-        """The same values, by another map and in another slot. What was encoded once is not encoded again."""
+        """Put the same values into a push of another map. Blocks that are encoded already are not encoded again."""
         other._encoded = dict(self._encoded)
         for name, number in self.layout.names.items():
             if name not in self._missing:
@@ -213,7 +213,7 @@ class OutgoingPush(PushStaging):
         return Parcel(span.size, data=self._memory.view(self._slot, server, span.start, span.stop))
 
     def over(self, *, is_void: bool) -> None:
-        """The script's side is done with it. What is void is read by no server. The lock is held."""
+        """The script's thread has finished with this push. No server reads a void push. The lock is held."""
         self.core.end(self)
         self.is_over = True
         if is_void:
@@ -232,7 +232,7 @@ class OutgoingPush(PushStaging):
         return gradient.detach().reshape(-1)  # copies what is not contiguous
 
     def _far_blocks(self, number: int) -> tuple[Block, ...]:
-        """Those of a tensor that a server on another machine holds, and that were not encoded yet. The lock is held."""
+        """Blocks of a tensor on servers of other machines that are not encoded yet. The lock is held."""
         blocks = self.layout.blocks_of(number)
         step = blocks[0].stop if blocks else 1  # elements: all blocks of a tensor but the last are as long as the first
         indexes = {
@@ -244,7 +244,7 @@ class OutgoingPush(PushStaging):
         return tuple(blocks[index] for index in sorted(indexes) if blocks[index].number not in self._encoded)
 
     def _through(self, codec: BlockCodec, blocks: Sequence[Block], flat: torch.Tensor) -> torch.Tensor:
-        """Encode blocks of a tensor; their values become what whoever decodes them gets."""
+        """Encode blocks of a tensor, and replace their values in `flat` with what servers will decode."""
         for block in blocks:
             if codec.takes(block.number):
                 values = flat[block.start : block.stop]
@@ -263,7 +263,7 @@ class OutgoingPush(PushStaging):
                 view.copy_(source).mul_(scale)
 
     def _filled(self, number: int) -> None:
-        """Units that are whole now leave."""
+        """Send the units that this tensor has made whole."""
         is_whole = False
         with self.core.thread.changed:
             for stretch in self.layout.writes[number]:
@@ -273,7 +273,7 @@ class OutgoingPush(PushStaging):
                 self.core.thread.do(self.pump)
 
     def _value(self, number: int) -> torch.Tensor:
-        """What was put, with its scale."""
+        """The values that were put, already scaled."""
         spec = self.layout.table.tensors[number]
         flat = torch.empty(spec.shape, dtype=torch_type(spec.dtype)).reshape(-1)
         for stretch, view in zip(self.layout.writes[number], self._slot.views[number], strict=True):

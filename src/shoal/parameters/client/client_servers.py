@@ -1,7 +1,8 @@
-"""A worker's connections: to the keeper, which tells the map, and to every server of it, each told the job's table.
+"""A worker's connections: to the keeper, which sends the map, and to every server of the map.
 
-Lost connections are made again until the map says that the server is gone. All of it runs in the client's thread, with
-its lock held. Not here: what is asked of servers (`parameter_client`, `client_push`, `client_pull`).
+Every server is told the job's table. Lost connections are made again until the map says that the server is gone. All
+of it runs in the client's thread, with its lock held. Not here: requests (`parameter_client`, `client_push`,
+`client_pull`).
 """
 
 from __future__ import annotations
@@ -26,52 +27,52 @@ from shoal.wire.note import PARAMETER_VERSION
 from shoal.wire.parameter_messages import AnyNote, Define, Defined, Echo, Moved, Refusal, ServerHello, ServerWelcome
 from shoal.wire.tables import TableSpec
 
-RETRY_SECONDS = 0.02  # before a lost connection is made again, growing with every try
+RETRY_SECONDS = 0.02  # delay before reconnecting, times the tries that failed in a row
 LONGEST_RETRY = 0.5
-REFUSED_SECONDS = 3.0  # a server may hear of a job later than its workers; who still does not know it then, never will
+REFUSED_SECONDS = 3.0  # how long refusals may go on: a server may hear of a job later than the job's workers do
 
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """What a client needs to know."""
+    """The settings of a client."""
 
     keeper: Address
     key: str = field(repr=False)  # of the job's space: `wire.derived_keys.space_key`
     job: str  # its name space in the server group
     worker: int  # number in the job
     on_event: Callable[[MapAdopted], None] | None = None  # called in the client's thread: must be quick
-    # Seconds without a whole set of servers after which the job has lost them; none count while others are started.
+    # Seconds without a complete set of servers after which they count as lost; time while servers start is left out.
     lost_after: float = 30.0
-    silence_limit: float = 30.0  # seconds that a server may say nothing while it is waited for
+    silence_limit: float = 30.0  # seconds that a server may be silent while this worker waits for it
     on_map: Callable[[ServerMap], None] | None = None  # called in the client's thread with each newer map
     shares_memory: bool = True  # where a server is on this machine; False: all bytes are sent
 
 
 @dataclass(frozen=True)
 class MapAdopted:
-    """This worker goes on with another map: every server of it is connected."""
+    """This worker uses another map now, and is connected to every server of it."""
 
     version: int
     reason: str  # the keeper's
-    seconds: float  # since the servers before could not be used any more
+    seconds: float  # since the earlier servers became unusable
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What went to servers so far, in bytes."""
+    """Bytes for servers so far."""
 
-    over_network: int = 0  # really sent, over all connections to them
-    by_memory: int = 0  # that servers on this machine read from this worker's memory instead
+    over_network: int = 0  # sent over connections
+    by_memory: int = 0  # read by servers on this machine from this worker's memory instead
 
 
 class Owner(Protocol):
-    """Who hears what the connections do."""
+    """What the connections report to."""
 
     def map_changed(self) -> None:
-        """There is a newer map: everything open is void by it and must be asked again."""
+        """There is a newer map: all open requests are void and must be made again."""
 
     def link_ready(self, link: ServerLink, origin: int) -> None:
-        """The server is connected and knows the table: it may be asked. `origin`: of the ledger that it has."""
+        """The server is connected and knows the table: it may be asked. `origin`: its ledger's (`Lineage.origin`)."""
 
     def room(self, link: ServerLink, note: AnyNote, size: int) -> memoryview | None: ...
 
@@ -79,7 +80,7 @@ class Owner(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Somebody waits for what servers say."""
+        """Some activity waits for servers."""
 
 
 @dataclass
@@ -90,10 +91,10 @@ class ServerLink:
     connection: Connection | None = None
     is_ready: bool = False
     sees_arena: bool = False  # the server reads this worker's arena: it is on the same machine
-    arena: bytes = b""  # offer of the server's own, where values were last found
+    arena: bytes = b""  # offer of the server's own arena, where values were last found
     key_lists: set[bytes] = field(default_factory=set)  # digests that were sent on this connection
-    tries: int = 0  # that failed in a row
-    shared: int = 0  # bytes that the server was told the place of instead of being sent them
+    tries: int = 0  # failed connection attempts in a row
+    shared: int = 0  # bytes that the server reads from this worker's arena instead of being sent them
     listening: Listening | None = None  # while there is a connection
 
     def send(self, note: msgspec.Struct, payload: memoryview | bytes | None = None) -> None:
@@ -102,13 +103,13 @@ class ServerLink:
 
 
 class ServerLinks:
-    """Hears connections (`connection.Hearer`) and tells the owner what counts."""
+    """Hears connections (`connection.Hearer`) and passes on to the owner what concerns it."""
 
     def __init__(self, config: ClientConfig, thread: ClientThread, owner: Owner) -> None:
         self.map: ServerMap | None = None
         self.links: dict[int, ServerLink] = {}  # by number of the server
-        self.failure: ShoalError | None = None  # for good: every call raises it
-        self.trouble = "the keeper of the servers has not been reached yet"  # the newest, for people
+        self.failure: ShoalError | None = None  # permanent: every call raises it
+        self.trouble = "the keeper of the servers has not been reached yet"  # the newest problem, for people
         self._config = config
         self._thread = thread
         self._owner = owner
@@ -122,7 +123,7 @@ class ServerLinks:
         self._reason = ""  # why the servers could not be used, for people
         self._refused_since: float | None = None
         self._is_closed = False
-        self._sent_before = Sent()  # over connections, and to servers, that are no more
+        self._sent_before = Sent()  # on connections that are closed
 
     # For the owner
 
@@ -131,11 +132,11 @@ class ServerLinks:
         self._look_for_silence()
 
     def serve(self, table: TableSpec, offer: bytes) -> None:
-        """From now on every server is connected to, told this table and offered this arena."""
+        """From now on, connect to every server, tell it this table and offer it this arena."""
         if self._table is not None and self._table.digest == table.digest:
             return
         self._table, self._offer = table, offer
-        self._broken_since = time.monotonic()  # before nobody had a use for servers
+        self._broken_since = time.monotonic()  # earlier time does not count: nothing needed servers then
         for link in tuple(self.links.values()):
             self._forget(link)
             self._connect(link)
@@ -147,7 +148,7 @@ class ServerLinks:
 
     @property
     def broken_seconds(self) -> float:
-        """How long not all servers could be asked that are needed, and none were being started.
+        """How long some needed server could not be asked while none were being started.
 
         Before there is a table, only the map is needed.
         """
@@ -182,7 +183,7 @@ class ServerLinks:
             self._config.on_map(new)
 
     def cease(self) -> None:
-        """From any thread: no connection is made any more. Those that there are belong to the thread, which ends."""
+        """Make no more connections. From any thread. Existing ones belong to the client's thread, which closes them."""
         self._is_closed = True
 
     @property
@@ -254,7 +255,7 @@ class ServerLinks:
         self._thread.later(min(LONGEST_RETRY, RETRY_SECONDS * link.tries), lambda: self._connect(link))
 
     def _look_for_silence(self) -> None:
-        """Servers that are waited for must say something now and then; a connection that nobody answers, too."""
+        """Give up connections that are silent too long: while an activity waits, or before the server is ready."""
         if self._is_closed:
             return
         now = time.monotonic()
@@ -284,7 +285,7 @@ class ServerLinks:
         self._reason = reason
 
     def _mend(self) -> None:
-        """All servers can be asked (again)."""
+        """If all servers can be asked (again), end the broken period and report it."""
         if not self.is_whole or self._broken_since is None or self.map is None:
             return
         seconds, self._broken_since = time.monotonic() - self._broken_since, None
@@ -366,7 +367,7 @@ class PeerArenas:
         self._open: dict[bytes, PeerArena | None] = {}
 
     def get(self, offer: bytes) -> PeerArena | None:
-        """None: it cannot be seen."""
+        """None: it cannot be mapped here."""
         if offer not in self._open:
             try:
                 self._open[offer] = PeerArena.open(msgspec.msgpack.decode(offer, type=Offer))

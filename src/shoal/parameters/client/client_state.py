@@ -1,4 +1,4 @@
-"""Whole states between a worker and servers: values with what their optimizers keep of them, for checkpoints.
+"""Whole states between a worker and servers: values with their optimizers' state, for checkpoints.
 
 Not here: how a block's state is packed (`block_state`), values alone (`client_pull`), gradients (`client_push`).
 """
@@ -27,7 +27,7 @@ State = Mapping[str, torch.Tensor | float]  # of one tensor, by name, as in `opt
 def parcels_of(
     layout: ClientLayout, tensors: Mapping[str, torch.Tensor], states: Mapping[str, State] | None
 ) -> dict[tuple[int, int], Parcel]:
-    """What every server gets of a whole table, by server and unit."""
+    """A whole table as parcels for the servers, by server and unit."""
     table = layout.table
     for spec in table.tensors:
         given = tensors.get(spec.name)
@@ -86,7 +86,7 @@ class IncomingState(Asking):
 def joined(
     layout: ClientLayout, parts: list[tuple[tuple[int, ...], bytes, torch.Tensor]]
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """By tensor: "" is its value, the rest is its optimizer's state."""
+    """By tensor name: "" is its value, the rest is its optimizer's state."""
     join = TensorJoin(layout.table)
     for blocks, described, data in parts:
         for number, state in zip(blocks, unpack(layout.table, blocks, described, data), strict=True):

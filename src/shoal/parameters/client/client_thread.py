@@ -1,7 +1,7 @@
-"""The background thread of a worker's client: it turns all connections, and does what other threads hand it.
+"""The background thread of a worker's client: it serves all connections, and runs tasks for other threads.
 
-Whatever the client knows is guarded by one lock, `changed`: the thread holds it while it handles what came, others
-while they look or wait. Connections belong to the thread alone. Not here: what is said (`client_servers`,
+One lock, `changed`, guards all of the client's state: this thread holds it while it handles messages and tasks, other
+threads while they look or wait. Connections belong to this thread alone. Not here: what is said (`client_servers`,
 `parameter_client`).
 """
 
@@ -17,16 +17,16 @@ from collections.abc import Callable
 
 from shoal.parameters.connections.switchboard import Switchboard
 
-IDLE_SECONDS = 1.0  # the longest sleep; nothing depends on it
+IDLE_SECONDS = 1.0  # the longest sleep; its value does not matter
 
 
 class ClientThread:
-    """`do` and `close` from any thread, the rest from its own."""
+    """`do` and `close` may be called from any thread, the rest only from this one."""
 
     def __init__(self, name: str) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.board = Switchboard()
-        self.failure: BaseException | None = None  # what ended the thread: a fault of ours
+        self.failure: BaseException | None = None  # what ended the thread: a bug
         self._tasks: deque[Callable[[], None]] = deque()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []  # heap by time.monotonic
         self._numbers = itertools.count()
@@ -39,7 +39,7 @@ class ClientThread:
         self._thread.start()
 
     def do(self, task: Callable[[], None]) -> None:
-        """Have it called in the thread, with the lock held."""
+        """Have `task` called in the thread, with the lock held."""
         self._tasks.append(task)
         with self.changed:
             if not self._is_ending:
@@ -68,7 +68,7 @@ class ClientThread:
             while not self._is_ending:
                 self._do_tasks()
                 self.board.turn(self._until_next_timer())
-        except BaseException as error:  # nobody above would hear of it: whoever waits raises it
+        except BaseException as error:  # nothing above would report it; a thread that waits raises it
             with self.changed:
                 self.failure = error
                 self.changed.notify_all()

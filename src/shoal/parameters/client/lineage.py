@@ -1,8 +1,8 @@
-"""Whether servers still have the ledger that a worker knows, by what the worker hears of them. Pure.
+"""Whether servers still have the ledger that a worker knows, judged from what the worker hears of them. Pure.
 
-A ledger is lost with the last server that has it; servers that come later begin another one. A worker must not ask
-that one as if it were the first: a read of what only the first had would wait for ever. Not here: what is done about
-the loss (`client_core`).
+A ledger is lost with the last server that has it; later servers begin another one. A worker must not take the new
+ledger for the old one: a read that names an entry of the old one would wait for ever. Not here: what is done about the
+loss (`client_core`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from shoal.values import ServerMap
 class Lineage:
     def __init__(self) -> None:
         self.origin: int | None = None  # map version that the servers' ledger began with; None: not heard yet
-        self.is_lost = False  # the ledger that the worker knows, and it has not begun anew since
+        self.is_lost = False  # the known ledger is lost, and the worker has not begun anew since
         self._servers: frozenset[int] = frozenset()  # of the newest map
 
     def map_changed(self, servers: ServerMap) -> bool:
@@ -25,7 +25,7 @@ class Lineage:
         return is_lost
 
     def heard_origin(self, origin: int) -> bool:
-        """A server of the map has begun. True: with another ledger, so the one that was known is lost.
+        """A server has named its ledger. True: it is another ledger, so the known one is lost.
 
         That server was in a map together with those that had the known ledger, but not long enough to get a copy.
         """
@@ -35,5 +35,5 @@ class Lineage:
         return is_lost
 
     def begin_anew(self) -> None:
-        """The worker makes itself known to whatever ledger there is."""
+        """From now on the worker uses the ledger that the servers have now."""
         self.is_lost = False

@@ -1,7 +1,7 @@
 """A worker's side of the parameter servers: pushes, pulls, leases, and everything it asks the job's ledger.
 
-Calls are for the script's thread and block until they are answered; `interrupt` is for any thread. The death of servers
-is survived inside: the next map comes from the keeper, and what was undecided is staged, proposed or asked for again.
+Calls are for the script's thread and block until they are answered; `interrupt` is for any thread. Callers do not
+notice when a server dies: the keeper sends the next map, and what was undecided is staged, proposed or asked for again.
 Not here: when a worker does what (`strategies`).
 """
 
@@ -51,7 +51,7 @@ from shoal.wire.tables import LoopTerms, PushId, PushTerms, Range, TableSpec
 
 __all__ = ["ClientConfig", "EnrolTerms", "IncomingPull", "MapAdopted", "OutgoingPush", "ParameterClient"]
 
-NEWS_SECONDS = 0.2  # how long the news of a map may lag behind a server's word that there is a newer one
+NEWS_SECONDS = 0.2  # how long to wait for a newer map that a server says exists
 
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
@@ -66,7 +66,7 @@ class _Bounded(Activity, Protocol[Result_co]):
 
 @dataclass(frozen=True)
 class EnrolTerms:
-    """A generation, as the servers are told of it: see `wire.ledger_entries.Enrol`."""
+    """What servers are told of a generation: see `wire.ledger_entries.Enrol`."""
 
     generation: int
     workers: tuple[int, ...]
@@ -77,14 +77,14 @@ class EnrolTerms:
 
 class ParameterClient:
     def __init__(self, config: ClientConfig) -> None:
-        self.attended = 0  # meetings that this worker has attended; whoever meets counts them
+        self.attended = 0  # meetings that this worker has attended; counted by the code that holds them
         self._core = ClientCore(config)
         self._worker = config.worker
         self._generation = 0
         self._loop = 0
-        self._pushes = 0  # that were numbered
+        self._pushes = 0  # numbers given to pushes so far
         self._push: OutgoingPush | None = None  # the newest
-        self._is_proposed = False  # it may have been committed
+        self._is_proposed = False  # `_push` was proposed and may have been committed
         self._pull: IncomingPull | None = None  # the newest
         self._pulled = PullMemory()
         _open_clients.add(self)
@@ -100,7 +100,7 @@ class ParameterClient:
         return len(blocks), sum(block.size for block in blocks)
 
     def define(self, table: TableSpec, codec: BlockCodec | None = None) -> bool:
-        """Connect to all servers and tell them the table; `codec` is for other machines. True: it has values."""
+        """Connect to all servers, tell them the table. `codec`: for servers on other machines. True: it has values."""
         core = self._core
         servers = core.wait_for(lambda: core.links.map)
         with core.thread.changed:
@@ -118,7 +118,7 @@ class ParameterClient:
         return self._run(Defining(core, table))
 
     def await_map(self) -> ServerMap:
-        """The newest map, as soon as there is one."""
+        """Wait for the first map; returns the newest one."""
         return self._core.wait_for(lambda: self._core.links.map)
 
     @property
@@ -129,13 +129,12 @@ class ParameterClient:
 
     @property
     def origin(self) -> int | None:
-        """Version of the map that the servers' ledger began with; None: no server has said it yet."""
+        """Version of the map that the servers' ledger began with; None: no server has told it yet."""
         with self._core.thread.changed:
             return self._core.lineage.origin
 
     @property
     def sent(self) -> Sent:
-        """To servers, so far."""
         with self._core.thread.changed:
             return self._core.links.sent
 
@@ -161,7 +160,7 @@ class ParameterClient:
         self._loop = terms.loop
 
     def lease(self, updates: int, holds: Sequence[Range] = ()) -> Granted:
-        """Positions of the planned loop. `holds`: of earlier leases, what will still be used; the rest goes back."""
+        """Positions of the planned loop. `holds`: what will still be used of earlier leases; the rest is returned."""
         entry = Lease(
             worker=self._worker,
             request=0,
@@ -174,12 +173,12 @@ class ParameterClient:
         return self._get(Granted, entry)
 
     def call(self, reason: str) -> ProposalDone:
-        """All workers should meet."""
+        """Call all workers to a meeting."""
         entry = Call(worker=self._worker, request=0, generation=self._generation, reason=reason, meetings=self.attended)
         return self._get(ProposalDone, entry)
 
     def ask(self) -> Told:
-        """Where the loop is."""
+        """How far the loop is."""
         return self._get(Told, Ask(worker=self._worker, request=0))
 
     def withdraw(self, step: int) -> Committed | Void:
@@ -193,7 +192,7 @@ class ParameterClient:
     # Pushes
 
     def begin_push(self) -> OutgoingPush:
-        """A new push; one before it that was never committed is given up."""
+        """Begin a new push; an earlier one that was never committed is given up."""
         self._end_push(is_void=not self._is_proposed)
         self._push = self._core.wait_for(self._make_push)
         self._is_proposed = False
@@ -204,7 +203,7 @@ class ParameterClient:
     def commit(
         self, push: OutgoingPush, terms: PushTerms, *, step: int = 0, used: Sequence[Range] = ()
     ) -> Committed | Void:
-        """Have the push applied: returns when that is decided."""
+        """Propose the push, and return once it is decided whether it is applied."""
         assert push is self._push, "the push that was begun last is committed"
         push.put_zeros()
         while True:
@@ -230,7 +229,7 @@ class ParameterClient:
             push = self._lay_out_anew(push)
 
     def assign(self, tensors: Mapping[str, torch.Tensor], states: Mapping[str, State] | None, updates: int) -> int:
-        """Replace all values, and the optimizers' state (None: as new). Number of the entry that did it."""
+        """Replace all values and the optimizers' state (None: fresh). Returns the number of the entry that did it."""
         layout = self._core.wait_for(lambda: self._core.layout)
         while True:
             number = self._next_push()
@@ -254,7 +253,7 @@ class ParameterClient:
     # Values
 
     def pull(self, at_least: int, order: Sequence[str], *, is_bounded: bool = True) -> IncomingPull:
-        """Ask for all values, those of `order` first, with entry `at_least` in them. The pull before is over."""
+        """Ask for all values, those of `order` first, that include entry `at_least`. Closes the earlier pull."""
         layout = self._core.wait_for(lambda: self._core.layout)
         if self._pull is not None:
             self._pull.close()
@@ -275,7 +274,7 @@ class ParameterClient:
     # Its life
 
     def interrupt(self, reason: str) -> None:
-        """From any thread: whatever blocks raises `Aborted`, and so does every call until `resume`."""
+        """From any thread: a call that blocks raises `Aborted`, and so does every call until `resume`."""
         self._core.interrupt(reason)
 
     def resume(self) -> None:
@@ -290,14 +289,14 @@ class ParameterClient:
         self._pulled.tidy(set())
 
     def close_in_child(self) -> None:
-        """After a fork: the connections are the parent's, and must not stay open here."""
+        """After a fork: the connections are the parent's, and must not stay open in the child."""
         for connection in self._core.links.connections:
             connection.endpoint.close()
 
     # Pieces of the above
 
     def _begin_anew(self) -> None:
-        """From here on the ledger that servers have now is the one that counts."""
+        """From now on this worker uses the ledger that servers have now."""
         with self._core.thread.changed:
             self._core.lineage.begin_anew()
 
@@ -305,11 +304,11 @@ class ParameterClient:
         return wanted(kind, entry, self._propose(entry))
 
     def _propose(self, entry: Proposal) -> Answer:
-        """Put an entry to the home server, whichever that is, until it is answered."""
+        """Propose an entry to the home server, again after every change of home, until it is answered."""
         return self._run(Proposing(self._core, entry))
 
     def _run(self, activity: _Bounded[Result]) -> Result:
-        """Until it has a result."""
+        """Run the activity until it has a result."""
         core = self._core
         with core.thread.changed:
             core.begin(activity)
@@ -333,7 +332,7 @@ class ParameterClient:
         return None if slot is None else OutgoingPush(core, core.layout, number, slot)
 
     def _await_staged(self, push: OutgoingPush) -> OutgoingPush:
-        """The push as it is staged everywhere by the present map: laid out anew if that has changed."""
+        """Wait until the push is staged everywhere; lay it out anew whenever the map changes."""
         while not self._core.wait_for(partial(_outcome, push), push):
             push = self._lay_out_anew(push)
         return push
@@ -358,7 +357,7 @@ class ParameterClient:
                 self._core.end(staging)
 
     def _newer_layout(self, layout: ClientLayout) -> ClientLayout:
-        """A server says that there is one; where the news does not come, the same again."""
+        """Wait for the newer layout that a server says exists; after `NEWS_SECONDS` return the same one."""
         until = time.monotonic() + NEWS_SECONDS
 
         def look() -> ClientLayout | None:
@@ -377,7 +376,7 @@ class ParameterClient:
 
 
 def _outcome(staging: PushStaging) -> bool | None:
-    """Staged everywhere; False: the map has changed; None: neither yet."""
+    """True: staged everywhere; False: the map has changed; None: neither yet."""
     return False if not staging.is_current else staging.is_staged or None
 
 

@@ -1,1 +1,1 @@
-"""Connections of a server group, which do not block: workers, servers and the keeper use the same ones."""
+"""Non-blocking connections of a server group; workers, servers and the keeper use the same classes."""

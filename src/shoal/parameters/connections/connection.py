@@ -1,8 +1,8 @@
-"""One connection of a server group, which does not block: the handshake on it, then notes both ways.
+"""One non-blocking connection of a server group: the handshake, then notes both ways.
 
-Used by servers, the keeper and workers alike; a `Switchboard` turns all connections of a thread. Outgoing notes and the
-memory of their payloads queue up and leave with as few calls as possible; incoming payloads are received straight into
-memory that the owner chooses. Nothing here raises for what the other end does: `Hearer.closed` hears of it, once. Not
+Used by servers, the keeper and workers alike; a `Switchboard` serves all connections of a thread. Outgoing notes and
+the memory of their payloads are queued and sent with as few calls as possible; incoming payloads are received straight
+into memory that the owner chooses. Nothing here raises because of the other end: `Hearer.closed` is called, once. Not
 here: what notes mean.
 """
 
@@ -31,27 +31,27 @@ from shoal.wire.note_frames import encode_note
 from shoal.wire.parameter_messages import AnyNote, Refusal
 
 TURN_BYTES = 8 * 1024 * 1024  # read from one connection before the others have their turn
-LAST_BYTES = 1024 * 1024  # of a connection that is given up, which are read and thrown away
-MAX_UNREAD_NOTES = 64 * 1024 * 1024  # bytes of heads and bodies that wait for an end that does not read
-FIRST_BODY_BYTES = 64 * 1024  # of whoever has not said yet who it is
-GROWING = "growing"  # why it is held
-PAUSE_BYTES = 256 * 1024 * 1024  # of output waiting: nothing more is read from an end that only asks (`pauses`)
+LAST_BYTES = 1024 * 1024  # read and thrown away before a connection is given up
+MAX_UNREAD_NOTES = 64 * 1024 * 1024  # bytes of heads and bodies that may wait for the other end to read
+FIRST_BODY_BYTES = 64 * 1024  # largest body before the other end has said who it is
+GROWING = "growing"  # why a connection is held
+PAUSE_BYTES = 256 * 1024 * 1024  # with more bytes unsent, nothing is read from an end that only asks (`pauses`)
 
 
 class Hearer(Protocol):
-    """Who owns a connection hears through this what happens on it. Called in `Switchboard.turn` only."""
+    """The owner of a connection, which is told what happens on it, in the thread that serves the connection."""
 
     def proved(self, connection: Connection) -> None:
         """Both ends hold the token; notes may be sent."""
 
     def room(self, connection: Connection, note: AnyNote, size: int) -> memoryview | None:
-        """Where the note's payload goes: exactly `size` writable bytes. None: it is read and thrown away."""
+        """Memory for the note's payload: exactly `size` writable bytes. None: the payload is read and thrown away."""
 
     def arrived(self, connection: Connection, note: AnyNote, payload: memoryview | None) -> None:
-        """A whole note; `payload` is what `room` gave, or empty where the note has none."""
+        """A whole note; `payload` is what `room` returned, or empty if the note has none."""
 
     def closed(self, connection: Connection, reason: str) -> None:
-        """It is gone, not by `close`."""
+        """The connection is gone. Not called after `close`."""
 
 
 class _Payload(NamedTuple):
@@ -61,24 +61,24 @@ class _Payload(NamedTuple):
 
 
 class Connection:
-    """Made by `accepted` or `connecting`; `Switchboard.add` makes it work."""
+    """Made by `accepted` or `connecting`; works once it is given to `Switchboard.add`."""
 
     def __init__(self, met: Introduction, hearer: Hearer) -> None:
-        self.label: object = None  # the owner's
-        self.party: object = None  # whose it is, where several share a thread: see `Switchboard`
-        self.bodies: LargeBodies | None = None  # that it shares room for large bodies with others of its party
+        self.label: object = None  # for the owner's use
+        self.party: object = None  # the job that it belongs to, if several share a thread: see `Switchboard`
+        self.bodies: LargeBodies | None = None  # memory for large bodies, shared with others of its party
         self.is_proved = False
         self.is_closed = False
-        self.was_refused = False  # the handshake ended so: another token, or a job that is not known there
-        self.pauses = False  # read no more requests while much of the output is unsent; never for both ends of one
-        self._holders: set[str] = set()  # reasons for which the owner wants nothing read for now
-        self.slice_seconds = math.inf  # longest time in one turn for what it says; others have their turn then
+        self.was_refused = False  # in the handshake: another token, or a job that is not known at the other end
+        self.pauses = False  # read nothing while much output is unsent; set at one end at most, or both might wait
+        self._holders: set[str] = set()  # the owner's reasons to read nothing for now
+        self.slice_seconds = math.inf  # longest time in one turn for handling its notes
         self.bytes_in = 0
         self.bytes_out = 0
         self._hearer = hearer
         self._met = met
-        self._queue: SendQueue[_Payload | int] = SendQueue()  # notes are marked with how many bytes they have
-        self._unread_notes = 0  # bytes of notes in it
+        self._queue: SendQueue[_Payload | int] = SendQueue()  # the mark of a note is its number of bytes
+        self._unread_notes = 0  # bytes of notes in the queue
         self._held: list[tuple[Note, memoryview | None, object]] = []  # sent before it was proved
         self._is_ending = False  # close when everything is sent
         self._reader = NoteReader(
@@ -86,11 +86,11 @@ class Connection:
             lambda note, payload: hearer.arrived(self, note, payload),
             self,
         )
-        self.touched: Callable[[Connection], None] = lambda _: None  # the switchboard's: something to send, or closed
+        self.touched: Callable[[Connection], None] = lambda _: None  # the switchboard's: called on any change
 
     @classmethod
     def accepted(cls, endpoint: socket.socket, keys: Callable[[], Iterable[Key]], hearer: Hearer) -> Connection:
-        """Of a socket that `accept` gave. `OSError`: it is gone already."""
+        """From a socket that `accept` returned. `OSError`: the other end is gone already."""
         endpoint.setblocking(False)
         silence.end_when_unacknowledged(endpoint)
         secret_of = lambda purpose: next((key.secret for key in keys() if key.purpose == purpose), None)  # noqa: E731
@@ -102,19 +102,19 @@ class Connection:
 
     @classmethod
     def connecting(cls, address: Address | SocketAddress, key: Key, hearer: Hearer) -> Connection:
-        """To whoever listens there. `OSError`: it cannot even be tried. An address by name may take long to find."""
+        """Begin to connect. `OSError`: it cannot even be tried. Looking up an address by name may take long."""
         endpoint = begin_to_connect(name_lookup.find(address) if isinstance(address, Address) else address)
         silence.end_when_unacknowledged(endpoint)
         return cls(Introduction(endpoint, ConnectorHandshake(key), is_connected=False), hearer)
 
     @property
     def endpoint(self) -> Endpoint:
-        """For whoever waits for it. Reading and writing are the connection's own."""
+        """Only for waiting; the connection itself reads and writes."""
         return self._met.endpoint
 
     @property
     def purpose(self) -> bytes:
-        """What it is for; known to a listener once it is proved."""
+        """What the connection is for; a listener knows it once the connection is proved."""
         return self._met.handshake.purpose
 
     @property
@@ -124,15 +124,15 @@ class Connection:
 
     @property
     def session(self) -> bytes:
-        """A key of this connection alone, which both ends have once it is proved."""
+        """A key of this connection alone, which both ends have once the connection is proved."""
         return self._met.handshake.session
 
     # Sending
 
     def send(self, note: Note, payload: memoryview | bytes | None = None, key: object = None) -> None:
-        """Queue a note. The payload's memory is read until it is sent, or `detach(key)` copies what is left of it.
+        """Queue a note. The payload's memory is needed until it is sent, or until `detach(key)` copies the rest of it.
 
-        Before the connection is proved, it waits. On a closed one nothing happens: `Hearer.closed` says so.
+        Notes wait until the connection is proved. On a closed one nothing happens: `Hearer.closed` was called.
         """
         view = None if payload is None else memoryview(payload).cast("B")
         if self.is_closed or self._is_ending:
@@ -150,7 +150,7 @@ class Connection:
             self._fail(f"it has not read {self._unread_notes} bytes")
 
     def detach(self, key: object) -> None:
-        """The memory of payloads sent under `key` is about to change: what is unsent of them is copied now."""
+        """The memory of payloads sent under `key` is about to change: copy what is still unsent of them."""
         self._queue.detach(_Payload(key))
 
     @property
@@ -178,7 +178,7 @@ class Connection:
     # Receiving
 
     def receive(self) -> None:
-        """Read what is there, up to `TURN_BYTES`, and for no longer than its slice of a turn."""
+        """Read what has arrived: at most `TURN_BYTES`, and no longer than `slice_seconds`."""
         limit = self.bytes_in + TURN_BYTES
         until = time.monotonic() + self.slice_seconds
         try:
@@ -203,7 +203,7 @@ class Connection:
 
     @property
     def is_eager(self) -> bool:
-        """Something of it lies here unheard, which the selector knows nothing of: it wants another turn."""
+        """Received bytes wait here to be handled. The selector does not know of them, so another turn is needed."""
         if self.is_closed or not self.is_proved or not self._wants_read:
             return False
         return self._reader.is_paused or self.endpoint.has_more()
@@ -220,7 +220,7 @@ class Connection:
         return count == len(target)
 
     def _prove(self) -> bool:
-        """Go on with the handshake. Whether both ends are proven."""
+        """Go on with the handshake. True: both ends have proved who they are."""
         self.is_proved = self._met.advance()
         if not self.is_proved:
             if self._met.was_refused:
@@ -236,7 +236,7 @@ class Connection:
         return True
 
     def _turn_away(self, reason: str) -> None:
-        """What came is no note of ours: say so, and end. Another version at the other end reads this one's, and why."""
+        """The other end sent something that is no note: say so, and close. If it has another version, it learns why."""
         if self.is_proved:
             self.send(Refusal(kind="bad-request", reason=reason))
             self.flush()
@@ -244,10 +244,10 @@ class Connection:
                 self.endpoint.recv(LAST_BYTES)
         self._fail(reason)
 
-    # Large bodies (`note_reader.Sizes`, `large_bodies.Asking`)
+    # Large bodies (`note_reader.Sizes`, `large_bodies.RoomSeeker`)
 
     def expect(self, most_body: int) -> None:
-        """Refuse bodies that are longer."""
+        """Refuse longer bodies from now on."""
         self._reader.most_body = most_body
 
     def may_grow(self, size: int) -> bool:
@@ -288,20 +288,20 @@ class Connection:
         return wanted | (selectors.EVENT_WRITE if self._queue else 0)
 
     def ready(self, events: int) -> None:
-        """The selector says so."""
+        """The selector has reported these events."""
         if events & selectors.EVENT_READ or not self._met.is_connected:
             self.receive()
         if events & selectors.EVENT_WRITE and not self.is_closed:
             self.flush()
 
     def end(self) -> None:
-        """Close once what was sent is out; nothing more is read."""
+        """Close once everything queued is sent; read nothing more."""
         self._is_ending = True
         self._reader.stop()
         self.touched(self)
 
     def close(self) -> None:
-        """At once. Nothing more is heard of it."""
+        """Close at once. The hearer is not called any more."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -319,7 +319,7 @@ class Connection:
 
 
 def _words(error: OSError) -> str:
-    """An end that dies with bytes unread resets the connection: whether it did depends on when it died."""
+    """A process that dies with bytes unread resets the connection, and otherwise closes it: both are reported alike."""
     said = error.strerror or str(error)
     is_closing = isinstance(error, ConnectionResetError | BrokenPipeError) and said != CLOSED
     return f"it closed the connection: {said}" if is_closing else said

@@ -1,6 +1,6 @@
-"""Bytes in, messages out: cuts a stream into notes, and has the raw bytes of each go straight into their place.
+"""Bytes in, notes out: cuts a stream into notes, and has their payloads received straight into place.
 
-No socket: the owner asks `target` where the next bytes should go and says with `took` how many came. Not here: what
+No socket: the owner asks `target` where the next bytes should go and tells `took` how many came. Not here: what
 notes look like (`wire.parameter_messages`), and sending (`connection`).
 """
 
@@ -15,7 +15,7 @@ from shoal.errors import WireError
 from shoal.wire.note_frames import HEAD_BYTES, MAX_BODY_BYTES, decode_body, decode_head
 from shoal.wire.parameter_messages import AnyNote
 
-BUFFER_BYTES = 64 * 1024  # many small notes arrive in one read; of a large payload at most this much is copied once
+BUFFER_BYTES = 64 * 1024  # room for many small notes in one read; at most this much of a large payload is copied
 EMPTY = memoryview(b"")
 
 Room = Callable[[AnyNote, int], memoryview | None]
@@ -24,17 +24,17 @@ Arrived = Callable[[AnyNote, memoryview | None], None]
 
 class Sizes(Protocol):
     def may_grow(self, size: int) -> bool:
-        """Whether there are so many bytes for a body. False: `grow` is called when there are."""
+        """Whether there is memory for a body of this size. False: `grow` is called when there is."""
 
     def shrunk(self) -> None:
-        """The body is over."""
+        """The memory for the body is not needed any more."""
 
 
 class NoteReader:
-    """One stream. `room` gives the memory for a payload of so many bytes, or None: then it is read and thrown away."""
+    """One stream. `room` returns memory for a payload of so many bytes, or None: the payload is thrown away."""
 
     def __init__(self, room: Room, arrived: Arrived, sizes: Sizes | None = None) -> None:
-        """`sizes` is asked before memory is taken for a large body, and told when that is given back."""
+        """`sizes` is asked before memory is taken for a large body, and told when that memory is given back."""
         self._room = room
         self._arrived = arrived
         self._sizes = sizes
@@ -42,23 +42,23 @@ class NoteReader:
         self._is_starved = False  # a large body has begun, and there is no memory for it yet
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
-        self._start = 0  # of what is unread in the buffer
+        self._start = 0  # of the unread bytes in the buffer
         self._end = 0
-        self._note: AnyNote | None = None  # whose payload is on its way
-        self._payload: memoryview | None = None  # where it goes; None: nowhere
-        self._filled = 0  # bytes of it that came
-        self._size = 0  # bytes that it has
+        self._note: AnyNote | None = None  # the note whose payload is being received
+        self._payload: memoryview | None = None  # memory for the payload; None: it is thrown away
+        self._filled = 0  # bytes of the payload that came
+        self._size = 0  # bytes of the whole payload
         self._is_stopped = False
-        self.is_paused = False  # its time was up while whole notes lay in the buffer: `go_on` before anything is read
+        self.is_paused = False  # its time was up with whole notes left in the buffer: call `go_on` before reading
 
     def stop(self) -> None:
-        """Nothing more is handed over, also of what came already."""
+        """Hand over nothing more, not even what came already."""
         self._is_stopped = True
         self._payload = None
 
     @property
     def wanted(self) -> int:
-        """Bytes of the present payload that have not come."""
+        """Bytes of the present payload that have not come yet."""
         return self._size - self._filled
 
     def target(self) -> memoryview:
@@ -70,9 +70,9 @@ class NoteReader:
         return self._payload[self._filled :]
 
     def took(self, count: int, until: float = math.inf) -> None:
-        """So many bytes are in `target` now. `WireError`: whatever sends this does not speak our language.
+        """So many bytes are in `target` now. `WireError`: they are no notes.
 
-        Notes are handed over until that time, by time.monotonic; what is left of them then waits for `go_on`.
+        Notes are handed over until the time `until`, by time.monotonic; the rest of them waits for `go_on`.
         """
         if self._note is not None:
             self._filled += count
@@ -92,7 +92,7 @@ class NoteReader:
         self._compact()
 
     def _read_note(self) -> bool:
-        """Whether there was a whole head and body; of its payload what is there already is moved to its place."""
+        """Whether there was a whole head and body. Moves what has come of its payload into place."""
         if self._end - self._start < HEAD_BYTES:
             return False
         body, payload = decode_head(self._view[self._start : self._start + HEAD_BYTES])
@@ -123,7 +123,7 @@ class NoteReader:
         return room
 
     def _finish(self) -> None:
-        """Hand the note over, if all of its payload came."""
+        """Hand the note over, if all of its payload has come."""
         if self._note is None or self._filled < self._size or self._is_stopped:
             return
         note, payload = self._note, self._payload
@@ -152,7 +152,7 @@ class NoteReader:
         self._start, self._end = 0, self._end - self._start
 
     def _compact(self) -> None:
-        """What is unread moves to the front; a buffer that one large body needed is given back."""
+        """Move unread bytes to the front; give back a buffer that was enlarged for one large body."""
         if self._start == self._end:
             self._start = self._end = 0
             if len(self._buffer) > BUFFER_BYTES and self._note is None:

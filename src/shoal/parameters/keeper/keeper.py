@@ -29,7 +29,7 @@ from shoal.transport.connection.handshake import Key
 from shoal.values import Address
 from shoal.wire.keeper_messages import GroupStatus
 
-TICK = 0.25  # seconds between looks at who is silent
+TICK = 0.25  # seconds between looks for silent servers
 
 
 @dataclass(frozen=True)

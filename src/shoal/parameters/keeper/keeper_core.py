@@ -54,7 +54,7 @@ class Caller:
     """The peer at the other end of a connection."""
 
     client: int
-    purpose: bytes  # says which key the client has proved to hold: the group's or a job's (`proving`)
+    purpose: bytes  # says which key the client has proved to hold: the group's or a job's (`purposes`)
     session: bytes = field(repr=False)  # key that the keys of jobs are sealed with on this connection
 
 

@@ -41,7 +41,7 @@ class KeeperDesk:
         most_watchers = max(FEWEST_WATCHERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // WATCHERS_SHARE)
         self._core = KeeperCore(group, silence_limit, most_watchers)
         self.status = self._core.status
-        self.settled: Callable[[Connection], None] = lambda _: None  # called when a stranger is none any more
+        self.settled: Callable[[Connection], None] = lambda _: None  # called when a connection is no stranger any more
         self._on_event = on_event
         self._clients: dict[Connection, int] = {}  # connections that have said something
         self._connections: dict[int, Connection] = {}

@@ -20,7 +20,7 @@ from shoal.values import Departure, Server, ServerMap
 from shoal.wire.keeper_messages import Lost, SpaceEnd
 
 LONGEST_NAME = 200  # characters of a job's name
-KEPT_DEPARTURES = 32  # that a map lists; a reader that asks once a second is unlikely to miss any
+KEPT_DEPARTURES = 32  # how many a map lists; a reader that asks once a second is unlikely to miss any
 TAKEN_OUT = "it was taken out, and what it held has moved"
 
 
@@ -155,12 +155,12 @@ class ServerGroup:
         return set(self._living) - self._leaving
 
     def _change(self, reason: str, now: float) -> list[GroupEvent]:
-        """Who is here has changed: the map that follows, if one does."""
+        """The members have changed: publish the next map, if there is one."""
         if not self._living:
             self._is_gone = self.map is not None
             return []
         if not self._staying:
-            self._leaving.clear()  # the others died: whoever was to leave is needed after all
+            self._leaving.clear()  # the staying servers died: the leaving ones are needed after all
         after = tuple(sorted(self._staying))
         if self.map is None:
             self._living = dict(sorted(self._living.items()))
@@ -179,7 +179,7 @@ class ServerGroup:
             self._departures.append(Departure(number, TAKEN_OUT, is_wanted=True))
         self.map = ServerMap(
             version=1 if self.map is None else self.map.version + 1,
-            # Whoever comes later is not home before those that are there: home changes only when it goes.
+            # In order of arrival, so that the first one, home, changes only when it leaves.
             servers=tuple(server for number, server in self._living.items() if number in named),
             before=before,
             after=after,

@@ -1,1 +1,1 @@
-"""A job's ledger and the order of its entries on all servers. Pure."""
+"""A job's ledger, and the one order of its entries on all servers. Pure."""

@@ -1,12 +1,13 @@
-"""Clocks of workers, and who may read on under a bound on staleness. Pure.
+"""Clocks of workers, and which workers may read under a bound on staleness. Pure.
 
-A worker's clock counts its updates. It may read while it is at most `staleness` ahead of the slowest worker that is *at
-work*: one that holds positions, or is about to push. A worker that waits for positions, is told that there are none, or
-has not begun yet holds nobody back: no update of it is missing. When it gets positions its clock goes on from the
-slowest of those at work, so that nobody waits for what it did not do meanwhile. Clocks never go back, which is why a
-server that lags behind in the ledger may judge by what it has: it allows less, never more.
+A worker's clock counts its updates. A worker may read while its clock is at most `staleness` ahead of the slowest
+worker that is *at work*: one that holds positions, or is about to push. A worker that waits for positions, was told
+that there are none, or has not begun yet holds nobody back: no update of it is missing. When such a worker gets
+positions, its clock is raised to the slowest one at work, so that nobody waits for updates that it did not make
+meanwhile. Clocks never go back, so a server that lags behind in the ledger may judge by what it has: it allows less,
+never more.
 
-Not here: meetings, which release who waits (`ledger`).
+Not here: meetings, which release waiting workers (`ledger`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Clocks(msgspec.Struct):
     by_worker: ByNumber[Clock] = msgspec.field(default_factory=dict)
 
     def enrol(self, workers: Sequence[int]) -> None:
-        """Others are forgotten; a newcomer starts at the smallest clock, and binds nobody until it gets positions."""
+        """Forget all other workers. A new one starts at the smallest clock, and binds nobody until it has positions."""
         members = frozenset(workers)
         kept = {worker: clock for worker, clock in self.by_worker.items() if worker in members}
         start = min((clock.count for clock in kept.values()), default=0)
@@ -39,21 +40,21 @@ class Clocks(msgspec.Struct):
         self.by_worker[worker].count += 1
 
     def rest(self, worker: int) -> None:
-        """It has no positions to work on."""
+        """The worker has no positions to work on."""
         self.by_worker[worker].is_at_work = False
 
     def work(self, worker: int) -> None:
-        """It got positions."""
+        """The worker got positions."""
         own = self.by_worker[worker]
         if own.is_at_work:
             return
         busy = [clock.count for clock in self.by_worker.values() if clock.is_at_work]
-        # With nobody at work there is nobody to wait for: from the fastest on, or the next to begin would be held up.
+        # If no worker is at work, start from the fastest clock: a lower one would hold up the next worker to begin.
         level = min(busy) if busy else max(clock.count for clock in self.by_worker.values())
         own.count = max(own.count, level)
         own.is_at_work = True
 
     def allows(self, worker: int, staleness: int) -> bool:
-        """No update of a worker at work is missing that is more than `staleness` clocks old for this one."""
+        """This worker is at most `staleness` ahead of every worker at work."""
         own = self.by_worker[worker].count
         return all(own - clock.count <= staleness for clock in self.by_worker.values() if clock.is_at_work)

@@ -1,6 +1,6 @@
-"""What an entry of a job's ledger makes a server do, in the order in which they are given. Pure values.
+"""What an entry of a job's ledger makes a server do. A server carries effects out in order. Pure values.
 
-Every server gets the same effects from the same entries; what a server does about one is `space`'s.
+Every server gets the same effects from the same entries. Not here: carrying them out (`space`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from shoal.wire.tables import Number, PushId, PushTerms
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
-    """The worker's request is decided. Home tells it, once enough servers have the entry."""
+    """The worker's request is decided. Home sends the answer once enough servers have the entry."""
 
     worker: int
     answer: AnyAnswer
@@ -22,17 +22,17 @@ class Reply:
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """One optimizer step with the sum of staged gradients, each times its scale; without any, it only counts."""
+    """One optimizer step with the sum of staged gradients, each times its scale. Without pushes, it only counts."""
 
     number: int  # of the entry
     pushes: tuple[PushId, ...]  # whose gradients count, in the order in which they are summed
     terms: tuple[PushTerms, ...]  # of each
-    scales: tuple[float, ...]  # what each gradient is multiplied by: its own scale, and staleness where that scales it
-    lr_factor: float  # what the groups' learning rates are multiplied by
-    updates: int  # how many there are with this one
+    scales: tuple[float, ...]  # factor of each gradient: its own scale, and that for staleness if it scales gradients
+    lr_factor: float  # factor of the groups' learning rates
+    updates: int  # how many there are, including this one
 
     def groups(self, optimizer: int) -> tuple[dict[str, Number], ...]:
-        """Values of an optimizer's groups: the first push's that has any. None: it takes no step."""
+        """Values of an optimizer's groups, from the first push that has any. Empty: the optimizer takes no step."""
         return next((found for terms in self.terms if (found := _of(terms, optimizer))), ())
 
     def summands(self, optimizer: int) -> tuple[int, ...]:
@@ -41,7 +41,7 @@ class Update:
 
     @property
     def clip_norms(self) -> tuple[float | None, ...]:
-        """By optimizer; servers clip their sum by its norm over all of them before they apply it."""
+        """By optimizer. Servers clip the summed gradient by its norm over all servers before they apply it."""
         return self.terms[0].clip_norms if self.terms else ()
 
     @property
@@ -51,23 +51,23 @@ class Update:
 
 @dataclasses.dataclass(frozen=True)
 class Replace:
-    """What is staged as this push replaces values and state."""
+    """Values and state are replaced with what is staged as this push."""
 
     number: int
     push: PushId
-    updates: int  # that the new values stand for
+    updates: int  # how many updates the new values include
 
 
 @dataclasses.dataclass(frozen=True)
 class Drop:
-    """These pushes will never be applied: what is staged of them may go."""
+    """These pushes will never be applied: their staged bytes may be freed."""
 
     pushes: tuple[PushId, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Begun:
-    """A version of the map begins in the ledger: what was staged under earlier ones goes, and blocks move."""
+    """A version of the map begins in the ledger: pushes staged under earlier versions are dropped, and blocks move."""
 
     number: int
     view: int
@@ -75,7 +75,7 @@ class Begun:
 
 @dataclasses.dataclass(frozen=True)
 class LedgerEnded:
-    """An entry could not be applied, on any server: the job is over, and what is held of it goes."""
+    """An entry could not be applied, on any server: the job is over, and servers free what they hold of it."""
 
     number: int
     reason: str
@@ -88,8 +88,8 @@ class MayRead(enum.Enum):
     """May a worker have values now?"""
 
     NOW = "now"
-    WAIT = "wait"  # it is too far ahead of the slowest
-    MEET = "meet"  # it is, and all are called to a meeting that it has not attended: it should go there instead
+    WAIT = "wait"  # the worker is too far ahead of the slowest
+    MEET = "meet"  # too far ahead, and called to a meeting that it has not attended: it should go there instead
 
 
 def _of(terms: PushTerms, optimizer: int) -> tuple[dict[str, Number], ...]:

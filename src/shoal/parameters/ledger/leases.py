@@ -1,10 +1,10 @@
 """Leases: which worker has which positions of a loop, so that each is used exactly once. Pure.
 
-Every position is free, held by one worker, or used. Free ones are leased in order, those that were given back first,
-in pieces of one epoch; a push that commits makes the ones it used up used for good. Epochs follow each other without a
+Every position is free, held by one worker, or used. Free positions are leased in order, returned ones first, in pieces
+within one epoch; when a push commits, the positions that it used are used for good. Epochs follow each other without a
 barrier. Pieces get smaller towards the end of the loop, so that all workers end at about the same time.
 
-Not here: who waits for a lease, and until when (`ledger`).
+Not here: which requests for a lease wait, and until when (`ledger`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Leases(msgspec.Struct):
     """The positions of one loop."""
 
     terms: LoopTerms
-    epoch: Total  # of the first position that nobody ever had
-    position: Count
+    epoch: Total  # of the first position that was never leased
+    position: Count  # of the same
     returned: ItemList[Range] = msgspec.field(default_factory=list)  # free again, in order
-    returned_size: Total = 0  # positions in them
+    returned_size: Total = 0  # positions in `returned`
     held: ByNumber[ItemList[Range]] = msgspec.field(default_factory=dict)  # by worker, in order; never empty
     commits: Total = 0  # updates since the loop was planned
 
@@ -37,20 +37,20 @@ class Leases(msgspec.Struct):
 
     @property
     def is_over(self) -> bool:
-        """Every position is used for good, or as many updates were made as were asked for."""
+        """Every position is used, or as many updates were made as `terms.updates` allows."""
         if self.terms.updates is not None and self.commits >= self.terms.updates:
             return True
         return not self.held and self.free == 0
 
     def grant(self, worker: int, updates: int, members: int) -> Range | None:
-        """Positions for at most `updates` updates that are the worker's from now on; None: there are none to be had."""
+        """Lease positions for at most `updates` updates to the worker; None: there are none."""
         piece = self._next(min(updates, self._share(members), self._updates_left))
         if piece is not None:
             self.held[worker] = merged((*self.held.get(worker, ()), piece))
         return piece
 
     def give_back(self, worker: int, keep: Sequence[Range] = ()) -> None:
-        """What the worker holds is free again, apart from `keep`."""
+        """Free what the worker holds, except `keep`."""
         held = self.held.pop(worker, [])
         kept = common(held, keep)
         self._free_again(without(held, kept))
@@ -58,15 +58,15 @@ class Leases(msgspec.Struct):
             self.held[worker] = kept
 
     def give_back_others(self, workers: Iterable[int]) -> None:
-        """All that is held by workers that are not among these is free again."""
+        """Free what all other workers hold."""
         gone = self.held.keys() - set(workers)
         self._free_again([piece for worker in gone for piece in self.held.pop(worker)])
 
     def use(self, worker: int, ranges: Sequence[Range]) -> bool:
-        """A push that used these up commits. False, and nothing changes: the worker does not hold all of them."""
+        """A push that used these positions commits. False: the worker does not hold all of them; nothing changes."""
         held = self.held.get(worker, [])
         if without(ranges, held) or total(merged(ranges)) != sum(piece.size for piece in ranges):
-            return False  # somebody else's, used already, or twice in one push
+            return False  # another worker's, used already, or twice in one push
         left = without(held, ranges)
         self.held.pop(worker, None)
         if left:
@@ -76,28 +76,28 @@ class Leases(msgspec.Struct):
 
     @property
     def pieces(self) -> int:
-        """Ranges that the positions lie in which were leased and are not used: what everything here takes time by."""
+        """Number of ranges of positions that were leased and not used; the time of all operations depends on it."""
         return len(self.returned) + sum(len(pieces) for pieces in self.held.values())
 
     def growth(self, worker: int, *, use: Sequence[Range] = (), keep: Sequence[Range] | None = None) -> int:
-        """How many pieces more what the worker holds would lie in without `use`, or with `keep` of it alone."""
+        """How many more pieces the worker would hold if it used `use`, or if it kept only `keep`."""
         held = self.held.get(worker, [])
         left = without(held, use) if keep is None else common(held, keep)
         return len(left) - len(held)
 
     @property
     def open(self) -> tuple[Range, ...]:
-        """Positions before the first one that nobody ever had that are not used: held, or given back."""
+        """Positions that were leased and are not used: held, or given back."""
         return tuple(merged((*self.returned, *(piece for pieces in self.held.values() for piece in pieces))))
 
     @property
     def end(self) -> int:
-        """The first epoch that is not of this loop."""
+        """The first epoch after this loop."""
         return self.terms.first_epoch + self.terms.epochs
 
     @property
     def _updates_left(self) -> int:
-        """Updates that may still be leased; `terms.updates` limits what is used and held together."""
+        """Updates that may still be leased; `terms.updates` limits those made and those held together."""
         if self.terms.updates is None:
             return self.free  # an update has at least one position
         held = sum(-(-piece.size // self.terms.update) for pieces in self.held.values() for piece in pieces)
@@ -109,11 +109,11 @@ class Leases(msgspec.Struct):
             self.returned_size = total(self.returned)
 
     def _share(self, members: int) -> int:
-        """Updates of one lease: half of an equal share of what is left, so that nobody has much left at the end."""
+        """Updates of one lease: half of an equal share of what is free, so that no worker has much left at the end."""
         return max(self.free // (2 * max(members, 1) * self.terms.update), 1)
 
     def _next(self, updates: int) -> Range | None:
-        """Take free positions for so many updates, of one run of them."""
+        """Take free positions for so many updates, all from one range."""
         size = updates * self.terms.update
         if size <= 0 or self.free == 0:
             return None
@@ -131,9 +131,9 @@ class Leases(msgspec.Struct):
 
 
 def plan_leases(terms: LoopTerms) -> Leases:
-    """A loop's positions as it begins: all free but those that `terms` names as used.
+    """A loop's positions at its beginning: all free but those that `terms` names as used.
 
-    It takes as long as the epochs from `used_before` to the last one in `done` are many: `proposals` limits them.
+    The time depends on the number of epochs from `used_before` to the last one in `done`, which `proposals` limits.
     """
     leases = Leases(terms, epoch=terms.first_epoch, position=0)
     leases.epoch = min(max(terms.first_epoch, terms.used_before), leases.end)

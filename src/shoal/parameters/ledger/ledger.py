@@ -1,28 +1,28 @@
 """A job's ledger: what follows from its entries, in their order. Pure; the same on every server.
 
-Entries are what workers propose: who is in the generation, loops, leases, pushes, meetings. `apply` takes the next one
-and says what servers do about it (`effects`).
+Workers propose entries: who is in the generation, loops, leases, pushes, meetings. `apply` takes the next entry and
+returns what servers do about it (`effects`).
 
 The rules:
 
-- *A request is answered once.* One that comes again is recognised and gets the same answer. A newer request of a worker
-  ends what an older one of it was waiting for.
-- *Generations.* The first `Enrol` of a newer generation ends the one before: its open pushes are void, leases of
-  workers that are not in the new one are free again. What comes from an older generation, or from no member, is void.
-- *Pushes.* One that was staged under another version of the server map is void and to be staged again. Asynchronous
-  ones are applied as they come, if their worker still has the lease of every position that they used. Synchronous
-  ones wait until every member has pushed for the step, and make one update together; a withdrawn step never does.
-- *Meetings.* `Call` raises the number of meetings. Every request says how many its worker has attended; one that would
-  wait (for a lease, or a pull for slower workers) while there are more is answered at once instead. Answers say how
-  many there are, so that each worker comes at the end of its present update. Workers meet outside the ledger, agree on
-  the largest number that one of them was told, and have attended that many. Nobody in a meeting holds others up: who
-  would wait for it has not attended it and is released. Enrolling counts as attending all that were called before the
-  generation. Synchronous workers go by the number in `Committed` alone, which is the same for all of a step.
+- *A request is answered once.* A repeated request is recognised and gets the same answer. A worker's newer request
+  cancels an older one that still waits.
+- *Generations.* The first `Enrol` of a newer generation ends the one before: its open pushes are void, and leases of
+  workers that are not in the new one are free again. Entries of an older generation, or of a non-member, are void.
+- *Pushes.* A push that was staged under another version of the server map is void and must be staged again. An
+  asynchronous push is applied at once, if its worker still has the lease of every position that it used. A synchronous
+  push waits until every member has pushed for the step; together they make one update. A withdrawn step makes none.
+- *Meetings.* `Call` raises the number of meetings. Every request says how many its worker has attended. A request that
+  would wait (for a lease, or a pull for slower workers) is answered at once if its worker has not attended all. Answers
+  say how many there are, so that each worker comes at the end of its present update. Workers meet outside the ledger,
+  agree on the largest number that any of them was told, and have then attended that many. A worker in a meeting holds
+  nobody up: a worker that would wait for it has not attended that meeting, so it is released. Enrolling counts as
+  attending all meetings called before the generation. Synchronous workers go by the number in `Committed` alone, which
+  is the same for all workers of a step.
+- *The end.* If applying an entry raises, the ledger ends: nothing is decided from then on. The same entry raises on
+  every server, so all servers end the ledger at the same entry, with the same words.
 
-- *The end.* An entry whose application raises, whatever it was, ends the ledger: from there on nothing is decided. The
-  same entry raises on every server, so all of them say the same, and none of them does more than that.
-
-Not here: how entries get their numbers and to all servers (`sequencer`), what may be proposed at all (`proposals`),
+Not here: how entries are numbered and reach all servers (`sequencer`), what may be proposed at all (`proposals`),
 gradients (`staging`, `shard`).
 """
 
@@ -57,16 +57,16 @@ from shoal.wire.tables import LoopTerms
 
 SYNCHRONOUS = "synchronous"
 LONGEST_REASON = 1000  # characters
-FEWEST_PIECES, PIECES_PER_WORKER = 1024, 4  # ranges that a loop's positions may lie in
+FEWEST_PIECES, PIECES_PER_WORKER = 1024, 4  # most ranges that a loop's positions may lie in
 SHATTERED = "the loop's positions lie in too many pieces already: use up what is leased before leasing more"
-MOST_GENERATIONS = 100  # that a worker may be behind and still learn what became of its step
+MOST_GENERATIONS = 100  # how far behind a worker may be and still learn whether its step was applied
 
 
 class Ledger(LedgerState):
-    """The state after entry `number`, and what the next entry does to it."""
+    """The state after entry `number`, and how the next entry changes it."""
 
     def apply(self, number: int, entry: AnyEntry) -> list[Effect]:
-        """Take the next entry; what servers do about it, in order."""
+        """Take the next entry; returns what servers do about it, in order."""
         assert number == self.number + 1, f"entry {number} comes after entry {self.number}"
         self.number = number
         effects: list[Effect] = []
@@ -74,7 +74,7 @@ class Ledger(LedgerState):
             return effects
         try:
             self._take(entry, effects)
-        except Exception as error:  # whatever nobody has thought of: no other job is concerned, and every server agrees
+        except Exception as error:  # unforeseen: only this job is affected, and every server comes to the same end
             self.ended = _unforeseen(number, entry, error)
             return [LedgerEnded(number, self.ended)]
         return effects
@@ -120,10 +120,10 @@ class Ledger(LedgerState):
         elif isinstance(entry, Assign):
             self.updates, self.has_values, self.last_step = entry.updates, True, None
             self.base, self.used = entry.updates, 0
-            self.leases = None  # what was used for the values before says nothing about these: loops are planned anew
+            self.leases = None  # positions used for the old values mean nothing for the new: loops are planned anew
             effects.append(Replace(self.number, entry.push, entry.updates))
             self._reply(entry, ProposalDone(request=entry.request, number=self.number), effects)
-            self._serve(effects)  # there is nothing to wait for
+            self._serve(effects)  # without leases, no request can wait for one
         elif isinstance(entry, Push):
             if self.mode == SYNCHRONOUS:
                 self._push_together(entry, effects)
@@ -161,11 +161,11 @@ class Ledger(LedgerState):
         if present is None or terms.loop > present.loop:
             self.leases = plan_leases(terms)
             self._reply(entry, ProposalDone(request=entry.request, number=self.number), effects)
-            self._serve(effects)  # those that wait for positions of the last one hear that it is over
+            self._serve(effects)  # requests for positions of the loop before are told that it is over
         elif terms.loop == present.loop and _extent(terms) != _extent(present):
             reason = f"worker {entry.worker} plans {_words(terms)}, others {_words(present)}"
             self._void(entry, reason, effects)
-        else:  # planned before, maybe in an earlier generation: what is used stays used
+        else:  # planned before, maybe in an earlier generation: used positions stay used
             self._reply(entry, ProposalDone(request=entry.request, number=self.number), effects)
 
     def _lease(self, entry: Lease, effects: list[Effect]) -> None:
@@ -233,7 +233,7 @@ class Ledger(LedgerState):
             used=self.used,
         )
         self._reply(entry, committed, effects)
-        self._serve(effects)  # it may have been the last one
+        self._serve(effects)  # the loop may be over with this push
 
     def _push_together(self, entry: Push, effects: list[Effect]) -> None:
         steps = {push.step for push in self.open_pushes.values() if push.worker != entry.worker}
@@ -261,7 +261,7 @@ class Ledger(LedgerState):
             self._reply(push, Committed(request=push.request, number=self.number), effects)
 
     def _update(self, pushes: list[Push], factor: float, effects: list[Effect]) -> None:
-        """Those without any group's values count, and their gradients do not."""
+        """A push without any group's values takes part, but its gradients are not used."""
         self.updates += 1
         counted = [push for push in pushes if push.terms.groups]
         left_out = tuple(push.push for push in pushes if not push.terms.groups)
@@ -284,7 +284,7 @@ class Ledger(LedgerState):
     def _serve(self, effects: list[Effect]) -> None:
         """Answer every lease that need not wait."""
         waiting, self.waiting = self.waiting, []
-        may_grant = True  # once there is nothing to be had, nobody else gets anything either
+        may_grant = True  # once one request gets nothing, no other does
         for lease in waiting:
             answer, may_grant = self._granted(lease, may_grant=may_grant)
             if answer is None:
@@ -293,9 +293,9 @@ class Ledger(LedgerState):
                 self._reply(lease, answer, effects)
 
     def _granted(self, lease: Lease, *, may_grant: bool) -> tuple[Granted | None, bool]:
-        """The answer, None: it waits; and whether others may still be granted something."""
+        """The answer (None: the request waits), and whether other requests may still be granted something."""
         leases, none = self.leases, Granted(request=lease.request, number=self.number, lease=None)
-        if leases is None:  # the values were replaced while it waited
+        if leases is None:  # the values were replaced while the request waited
             return none, may_grant
         if lease.loop < leases.terms.loop or leases.is_over:
             return msgspec.structs.replace(none, is_over=True), may_grant
@@ -304,11 +304,11 @@ class Ledger(LedgerState):
         if may_grant and (piece := leases.grant(lease.worker, max(lease.updates, 1), len(self.workers))) is not None:
             self.clocks.work(lease.worker)
             return msgspec.structs.replace(none, lease=piece), True
-        # Who still has positions must not wait: others may be waiting for these.
+        # A worker that still has positions must not wait: others may be waiting for its positions.
         return (none if lease.worker in leases.held else None), False
 
     def _shatters(self, more: int) -> bool:
-        """With so many more of them, positions would lie in too many pieces to go through for every entry."""
+        """With `more` pieces, there would be too many to go through for every entry."""
         most = FEWEST_PIECES + PIECES_PER_WORKER * len(self.workers)
         return self.leases is not None and more > 0 and self.leases.pieces + more > most
 
@@ -327,8 +327,8 @@ class Ledger(LedgerState):
     def _reply(self, entry: Proposal, answer: AnyAnswer, effects: list[Effect]) -> None:
         newest = self.requests[entry.worker]
         if newest.number != entry.request:
-            return  # its worker has given up waiting for it
-        # What was called since in its generation is not attended by who enrols: it learns of that with its next answer.
+            return  # the worker has made a newer request meanwhile
+        # An enrolling worker has not attended meetings called in this generation; its next answer reports them.
         meetings, calling = (self.meetings_before, "") if isinstance(entry, Enrol) else (self.meetings, self.calling)
         replace = msgspec.structs.replace
         newest.answer = replace(answer, updates=self.updates, meetings=meetings, calling=calling)

@@ -1,8 +1,8 @@
-"""What a worker may propose for the ledger: everything that does not follow from the types alone. Pure.
+"""Which entries a worker may propose for the ledger, beyond what their types already ensure. Pure.
 
-Asked before an entry is numbered, where the worker is told why it is refused, and again by every ledger, which must
-come to the same end whatever an entry holds. The limits keep the time that an entry takes in proportion to its bytes.
-Not here: whether an entry fits what is in the ledger (`ledger`), or the table (`update_rules`).
+Checked before an entry is numbered, where the worker is told why it is refused, and again by every ledger, since all
+must come to the same result whatever an entry holds. The limits keep the time that an entry takes in proportion to its
+bytes. Not here: whether an entry fits the state of the ledger (`ledger`), or the table (`update_rules`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from shoal.wire.ledger_entries import AnyEntry, Enrol, Lease, PlanLoop, Push
 from shoal.wire.tables import LoopTerms
 
 LAST_EPOCH = 1 << 48
-MOST_PIECES = 1024  # ranges of positions that one entry names; a push uses one, as a rule
-MOST_GAPS = 1024  # epochs of a resumed loop that nothing is said of, besides those that something is said of
+MOST_PIECES = 1024  # ranges of positions that one entry names; a push usually has one
+MOST_GAPS = 1024  # epochs of a resumed loop without any range in `done`, in addition to one per range
 
 
 def objection(entry: AnyEntry) -> str:
-    """Why it cannot be taken; empty: it can."""
+    """Why the entry cannot be taken; empty: it can."""
     if isinstance(entry, PlanLoop):
         return _to_loop(entry.terms)
     if isinstance(entry, Enrol) and len(set(entry.workers)) < len(entry.workers):

@@ -1,6 +1,6 @@
-"""Sets of positions as sorted, disjoint ranges. Pure. No operation takes longer than sorting what it is given.
+"""Sets of positions as sorted, disjoint ranges. Pure. No operation takes longer than sorting its arguments.
 
-Not here: who has which of them (`leases`).
+Not here: which worker has which positions (`leases`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from shoal.wire.tables import Range
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """The same positions in order, neighbours joined and empty ones left out."""
+    """The same positions in order, with neighbours joined and empty ranges left out."""
     result: list[Range] = []
     for piece in sorted(ranges):
         if piece.size <= 0:
@@ -30,7 +30,7 @@ def without(ranges: Iterable[Range], cuts: Iterable[Range]) -> list[Range]:
     ordered, place = merged(cuts), 0
     for piece in merged(ranges):
         while place < len(ordered) and _end(ordered[place]) <= (piece.epoch, piece.start):
-            place += 1  # it ends before this piece, and so before all that follow
+            place += 1  # this cut ends before the piece, and so before all later pieces
         start, at = piece.start, place
         while at < len(ordered) and (ordered[at].epoch, ordered[at].start) < _end(piece):
             if ordered[at].start > start:
@@ -49,7 +49,7 @@ def common(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
 
 
 def total(ranges: Iterable[Range]) -> int:
-    """How many positions disjoint ranges hold."""
+    """How many positions these disjoint ranges hold."""
     return sum(piece.size for piece in ranges)
 
 

@@ -1,16 +1,16 @@
 """How the entries of a job's ledger get one order on all servers. Pure: events in, instructions out; one per job.
 
-The home server (the first of the map) gives entries their numbers and records them on the others, which take them in
-order. A worker hears an answer only when enough servers that stay have the entry that led to it: as many as hold a
-block, and at least two where there are two.
+The home server (the first of the map) numbers entries and records them on the others, which take them in order. A
+worker gets an answer only when enough staying servers have the entry that led to it: as many as hold a block, and at
+least two if there are two.
 
-Every version of the map is a *view*. In a new one everybody tells home what it has; when all have, home takes over what
-it lacks itself, brings the others up to date and begins the view with an entry of its own. Messages of older views are
-dropped, those of newer ones kept until the map is known. Home changes only when it leaves the map, for good, so what
-two servers have never differs: one has a part of what the other has.
+Every version of the map is a *view*. In a new view every server tells home which entries it has. When all have, home
+takes over the entries that it lacks itself, brings the others up to date and begins the view with an entry of its own.
+Messages of older views are dropped; those of newer views are kept until the map is known. Home changes only when it
+leaves the map, for good, so entries never differ between servers: one server has a beginning of what the other has.
 
-Messages to a server may be lost with the connection: when it is there again (`connected`) a follower says anew what it
-has, and is sent what it lacks. What workers propose again is recognised by the ledger.
+Messages to a server may be lost with the connection. On a new one (`connected`) a follower tells home again which
+entries it has, and is sent those that it lacks. The ledger recognises what workers propose again.
 
 Not here: sockets, and what effects do (`space`, `server`).
 """
@@ -28,13 +28,13 @@ from shoal.values import ServerMap
 from shoal.wire.ledger_entries import AnyAnswer, AnyEntry, Begin
 from shoal.wire.parameter_messages import EntryRecord, LedgerCopy, Recorded, ViewState
 
-AnyRecord = EntryRecord | Recorded | ViewState | LedgerCopy  # the messages between servers that are this module's
-NONE = -1  # number of the last entry of a server that has no ledger
+AnyRecord = EntryRecord | Recorded | ViewState | LedgerCopy  # messages between servers that this module handles
+NONE = -1  # stands for the number of the last entry if a server has no ledger
 
 
 @dataclasses.dataclass(frozen=True)
 class SendToServer:
-    """To another server; may be dropped while there is no connection. The server adds the table to a LedgerCopy."""
+    """To another server; dropped while there is no connection. The space adds the table to a LedgerCopy."""
 
     server: int
     note: AnyRecord
@@ -51,7 +51,7 @@ class SendToWorker:
 
 @dataclasses.dataclass(frozen=True)
 class Redirect:
-    """The worker's proposal is not for this server: it should learn of the present map."""
+    """This server is not home: the worker needs the present map."""
 
     worker: int
     request: int
@@ -59,8 +59,8 @@ class Redirect:
 
 @dataclasses.dataclass(frozen=True)
 class Installed:
-    """A copy of the ledger is in place. If there was one before, entries were missed, and with them updates of blocks:
-    what this server holds of the job is out of date, and it must not go on with it."""
+    """A copy of the ledger is in place. If this server had a ledger, it has missed entries and thus updates of blocks:
+    what it holds of the job is out of date, and it must not go on with the job."""
 
     number: int
     had_one: bool
@@ -74,15 +74,15 @@ class _Copy(msgspec.Struct):
 
     ledger: Ledger
     stable: Total
-    log: Items[tuple[Total, AnyEntry]]  # entries after the stable one: whoever has the copy may have to pass them on
+    log: Items[tuple[Total, AnyEntry]]  # entries after the stable one: the receiver may have to pass them on
 
 
-# Made here: two threads of one process that first look at a type at the same time crash msgspec.
+# Made at import: msgspec crashes if two threads use a type for the first time at once.
 _copies = msgspec.msgpack.Decoder(_Copy)
 
 
 class Sequencer:
-    """One server's part in ordering a job's entries."""
+    """One server's side of ordering a job's entries."""
 
     def __init__(self, job: str, server: int) -> None:
         self.ledger: Ledger | None = None  # None: this server has none yet
@@ -90,13 +90,13 @@ class Sequencer:
         self._job = job
         self._me = server
         self._map: ServerMap | None = None
-        self._log: dict[int, AnyEntry] = {}  # entries that some server of the view may lack, by number
-        self._stable = 0  # all servers of the view have everything up to this one
-        self._later: list[tuple[int, AnyRecord, bytes]] = []  # of newer views
-        self._states: dict[int, ViewState] = {}  # home: what the others have, as the view began
-        self._recorded: dict[int, int] = {}  # home, begun: number up to which others have everything
-        self._proposals: dict[int, tuple[int, AnyEntry]] = {}  # by worker: (view, entry) that wait for the view
-        self._answers: dict[int, AnyAnswer] = {}  # home: by worker, until enough others have the entry
+        self._log: dict[int, AnyEntry] = {}  # by number: entries that some server of the view may lack
+        self._stable = 0  # all servers of the view have every entry up to this number
+        self._later: list[tuple[int, AnyRecord, bytes]] = []  # messages of newer views
+        self._states: dict[int, ViewState] = {}  # home, before the view begins: what each of the others has
+        self._recorded: dict[int, int] = {}  # home, begun: by server, the number up to which it has every entry
+        self._proposals: dict[int, tuple[int, AnyEntry]] = {}  # by worker: (view, entry), until the view begins
+        self._answers: dict[int, AnyAnswer] = {}  # home: by worker, until enough servers have the entry
 
     @property
     def is_home(self) -> bool:
@@ -104,17 +104,17 @@ class Sequencer:
 
     @property
     def number(self) -> int:
-        """Of the last entry."""
+        """The number of the last entry."""
         return NONE if self.ledger is None else self.ledger.number
 
     @property
     def home_ledger(self) -> Ledger | None:
-        """Where this server is home, and has one."""
+        """The ledger, if this server is home."""
         return self.ledger if self.is_home else None
 
     @property
     def pending(self) -> int:
-        """Entries that are kept: some server may lack them, or they wait for the view to begin."""
+        """How many entries are kept: some server may lack them, or they wait for the view to begin."""
         return len(self._log) + len(self._proposals)
 
     # Events
@@ -126,7 +126,7 @@ class Sequencer:
         self.is_begun = False
         self._states, self._recorded = {}, {}
         if self._is_out:
-            return []  # or not in yet: what it has heard of newer views stays
+            return []  # this server may come in later: keep messages of newer views
         out: list[Instruction] = []
         if self.is_home:
             self._begin_if_all_spoke(out)
@@ -141,13 +141,13 @@ class Sequencer:
         return out
 
     def connected(self, server: int) -> list[Instruction]:
-        """There is a new connection to this server: what was sent to it may be lost."""
+        """There is a new connection to `server`; what was sent on the old one may be lost."""
         if self._map is None or self.is_home or self._map.home.number != server or self._is_out:
             return []
         return [SendToServer(server, self._view_state())]
 
     def heard(self, sender: int, note: AnyRecord, payload: bytes = b"") -> list[Instruction]:
-        """A message of another server."""
+        """A message from another server."""
         if note.view > self._view:
             self._later.append((sender, note, payload))
             return []
@@ -169,7 +169,7 @@ class Sequencer:
     def proposed(self, entry: AnyEntry, view: int) -> list[Instruction]:
         """A worker that knows version `view` of the map proposes an entry."""
         if isinstance(entry, Begin):
-            return []  # home's own
+            return []  # only home makes these
         if view > self._view or (self.is_home and not self.is_begun):
             self._proposals[entry.worker] = (view, entry)
             return []
@@ -187,10 +187,10 @@ class Sequencer:
 
     def _hear_state(self, sender: int, note: ViewState, out: list[Instruction]) -> None:
         if not self.is_home:
-            # Only a home that has no ledger says so to others: it wants a copy.
+            # Home sends its state to others only if it has no ledger: it wants a copy.
             if self.ledger is not None:
                 out.append(self._send_copy(sender, self.ledger))
-        elif self.is_begun:  # it is connected anew
+        elif self.is_begun:  # the sender has reconnected
             self._bring_up_to_date(sender, note.number, out)
             self._recorded[sender] = max(self._recorded[sender], note.number)
             self._settle(out)
@@ -218,7 +218,7 @@ class Sequencer:
             out += self.proposed(entry, view)
 
     def _take_over(self, out: list[Instruction]) -> None:
-        """Entries that others have and this server does not. Also older ones, which a third one may lack."""
+        """Take entries that others have and this server lacks, and older entries that a third server may lack."""
         found = {number: entry for state in self._states.values() for number, entry in state.entries}
         self._log = dict(sorted({**found, **self._log}.items()))
         while (following := self.number + 1) in self._log:
@@ -240,9 +240,9 @@ class Sequencer:
         self._settle(out)
 
     def _settle(self, out: list[Instruction]) -> None:
-        """Give out answers that enough servers can vouch for; forget entries that all have.
+        """Send answers whose entry enough servers have; forget entries that all servers have.
 
-        Servers that are leaving do not count: with the next map they are gone, several at once maybe.
+        Servers that are leaving do not count: several of them may be gone with the next map.
         """
         assert self._map is not None, "a view has begun"
         others = sorted((self._recorded[server] for server in self._others), reverse=True)
@@ -257,7 +257,7 @@ class Sequencer:
 
     def _hear_record(self, note: EntryRecord, out: list[Instruction]) -> None:
         if self.ledger is None or note.number > self.number + 1:
-            return  # what comes before is lost with a connection, or on its way
+            return  # earlier entries were lost with a connection, or are on their way
         if note.number == self.number + 1:
             self._log[note.number] = note.entry
             self._apply(note.number, note.entry, out)
@@ -279,7 +279,7 @@ class Sequencer:
         if self.is_home:
             self._begin_if_all_spoke(out)
         else:
-            if self.ledger.view == self._view:  # an earlier copy was lost, and with it the entry that begins the view
+            if self.ledger.view == self._view:  # an earlier copy was lost, and this one includes the view's `Begin`
                 out.append(Begun(self.number, self._view))
             out.append(self._acknowledgement())
 

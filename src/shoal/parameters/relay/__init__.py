@@ -1,1 +1,1 @@
-"""What workers say to each other through the home server: who gets what (pure), and both sides of it."""
+"""Bytes between workers through the home server: which worker gets what (pure), the server's and the worker's side."""

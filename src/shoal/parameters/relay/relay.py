@@ -1,8 +1,7 @@
-"""Bytes between the workers of a generation that only talk to servers: who gets what, and who is told of a loss. Pure.
+"""Bytes between workers of a generation that talk only to servers: who gets what, and who is told of a loss. Pure.
 
-Every member of a generation joins it on a connection ("link") of its own. What is sent to a member that has not joined
-yet waits, up to a limit for each pair. Events in, deliveries out; the server does the sending (`server`). A link is
-anything that can be a key.
+Every member of a generation joins it on a connection ("link") of its own. Bytes for a member that has not joined yet
+wait, up to a limit for each pair. Events in, deliveries out; `relay_desk` sends them. A link is any hashable value.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from shoal.wire.parameter_messages import Relay, RelayJoin, RelayLost
 
 MAX_WAITING = 64 * 1024 * 1024  # bytes from one member to another that has not joined yet
-MAX_JOB_WAITING = 512 * 1024 * 1024  # the same of all pairs of a job together
+MAX_JOB_WAITING = 512 * 1024 * 1024  # the same for all pairs of a job together
 KEPT_GENERATIONS = 4  # the newest of a job; a member of an older one is told that it is over
 
 Link = Hashable
@@ -46,7 +45,7 @@ class RelayHub:
         self._newest = 0
 
     def join(self, link: Link, worker: int, note: RelayJoin) -> tuple[Forwarded, ...]:
-        """It gets what has waited for it, and hears of members that are lost already."""
+        """Deliver the bytes that have waited for the worker, and tell it of members that are lost already."""
         number = note.generation
         if worker not in note.workers or number <= self._newest - KEPT_GENERATIONS:
             reason = f"generation {number} is over" if worker in note.workers else f"worker {worker} is not in it"
@@ -73,7 +72,7 @@ class RelayHub:
         return (*frames, *losses)
 
     def frame(self, link: Link, note: Relay, data: memoryview) -> tuple[Forwarded, ...]:
-        """Bytes from a member. To one that is lost nothing goes: the sender has been told."""
+        """Bytes from a member. Those for a lost member are dropped: the sender has been told of the loss."""
         place = self._places.get(link)
         if place is None or place[0] != note.generation:
             why = "the sender has not joined that generation"
@@ -97,7 +96,7 @@ class RelayHub:
         return ()
 
     def lost(self, link: Link, reason: str) -> tuple[Forwarded, ...]:
-        """A link is closed: those who have joined its generation hear it, and those who do so later."""
+        """A link is closed: tell the members of its generation, those that join later included."""
         place = self._places.pop(link, None)
         if place is None:
             return ()

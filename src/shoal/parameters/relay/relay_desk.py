@@ -1,7 +1,7 @@
-"""The relay between a job's workers as a server does it: deliveries go out on connections, and who is too fast is held.
+"""The server's side of the relay between a job's workers: sends deliveries, and holds senders that are too fast.
 
-Whose bytes pile up at a receiver that reads slowly is not read from until they are out. Not here: who gets what
-(`relay`).
+While bytes pile up for a receiver that reads slowly, nothing is read from their sender. Not here: which worker gets
+what (`relay`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from shoal.parameters.relay.relay import Forwarded, RelayHub
 from shoal.parameters.server.space.worker_link import WorkerLink
 from shoal.wire.parameter_messages import Relay, RelayJoin
 
-LARGEST_FRAME = 8 * 1024 * 1024  # bytes; workers cut what is longer
-PILE_BYTES = 64 * 1024 * 1024  # unsent bytes of a receiver from which on its senders are held
-JOB_PILE_BYTES = 512 * 1024 * 1024  # the same of all receivers of a job together
+LARGEST_FRAME = 8 * 1024 * 1024  # bytes; workers cut longer ones
+PILE_BYTES = 64 * 1024 * 1024  # with more bytes unsent to a receiver, its senders are held
+JOB_PILE_BYTES = 512 * 1024 * 1024  # the same for all receivers of a job together
 
 
 RELAYING = "relaying"  # why a connection is held
@@ -25,7 +25,7 @@ class RelayDesk:
     def __init__(self) -> None:
         self._hub = RelayHub()
         self._held: dict[WorkerLink, WorkerLink] = {}  # sender -> the receiver that it waits for
-        self._receivers: set[WorkerLink] = set()  # that something was passed on to
+        self._receivers: set[WorkerLink] = set()  # links that were sent something
 
     def room(self, size: int) -> memoryview:
         if size > LARGEST_FRAME:
@@ -47,7 +47,7 @@ class RelayDesk:
         self._deliver(link, self._hub.lost(link, reason))
 
     def relieve(self) -> None:
-        """Let those go on whose receivers have caught up."""
+        """Release the senders whose receivers have caught up."""
         for sender, receiver in tuple(self._held.items()):
             if receiver.connection.is_closed or receiver.connection.unsent < PILE_BYTES // 8:
                 del self._held[sender]

@@ -1,9 +1,9 @@
 """Byte streams between the workers of a generation through the home server: for workers that only talk to servers.
 
-The same contract as a mesh of direct connections, over one connection to the server that the mesh's own thread drives.
-Everything that arrives is taken in while a call waits, whoever it is from: no peer holds up another one's bytes. The
-server tells of a member whose connection closed; its last bytes say how it left, as between peers. Not here: the
-server's side (`relay`).
+The same contract as a mesh of direct connections, over one connection to the server, driven by the threads that call.
+While a call waits, bytes of all peers are received, so no peer holds up another's. The server reports a member whose
+connection closed; the member's last bytes say how it left, as between direct peers. Not here: the server's side
+(`relay`, `relay_desk`).
 """
 
 from __future__ import annotations
@@ -48,35 +48,35 @@ from shoal.wire.parameter_messages import (
     ServerWelcome,
 )
 
-JOINED_BYTES = 64 * 1024  # a header and payloads up to this go as one message, copied
-PIECE_BYTES = 4 * 1024 * 1024  # larger payloads are cut, so that the server passes them on while they come
-LEAVE_SECONDS = 2.0  # that a server may take to hear the last words
-IDLE_FROM = 0.001  # seconds; a shorter wait is bytes moving
+JOINED_BYTES = 64 * 1024  # a header and payloads of at most this size are copied into one message
+PIECE_BYTES = 4 * 1024 * 1024  # larger payloads are cut, so that the server passes on pieces while others arrive
+LEAVE_SECONDS = 2.0  # how long to wait for the server to take the last messages
+IDLE_FROM = 0.001  # seconds; in a shorter wait, bytes are moving
 _NOTHING = memoryview(b"")
 
 
 @dataclass(frozen=True)
 class RelayConfig:
-    """Who meets where."""
+    """Which workers meet, and on which server."""
 
     server: Server  # the home server of the map
     job: str  # name space
     key: str = field(repr=False)  # of the space
     generation: int
     workers: tuple[int, ...]  # numbers, by rank
-    silence_limit: float = 30.0  # seconds that the server may say nothing while it is waited for
+    silence_limit: float = 30.0  # seconds that the server may be silent while this worker waits
 
 
 @dataclass
 class _Stream:
-    """What came from one peer."""
+    """What has been received from one peer."""
 
     pieces: deque[memoryview] = field(default_factory=deque)  # unread
-    read: memoryview = _NOTHING  # of the piece that is being received: may hold the start of a mark, or all of it
+    read: memoryview = _NOTHING  # received part of the present piece: may hold an ending mark, or its start
     ending: StreamEnding | None = None
 
     def end(self) -> None:
-        """No more comes. What came last and is unread says why."""
+        """The peer sends no more. Its last unread bytes say why."""
         self.ending = unpack_ending(bytes(self.read[-ENDING_BYTES:]) + b"".join(self.pieces))
 
 
@@ -84,8 +84,8 @@ class RelayMesh(Mesh):
     """One rank's end."""
 
     def __init__(self, config: RelayConfig, rank: int, timeout: float | None = None) -> None:
-        """Joins; `PeerLost` names a server that does not take the connection within `timeout` seconds (default: the
-        limit of its silence)."""
+        """Joins. `PeerLost`: the server did not take the connection within `timeout` seconds (default: the limit of
+        its silence)."""
         self.rank = rank
         self.size = len(config.workers)
         self.bytes_sent = 0
@@ -93,12 +93,12 @@ class RelayMesh(Mesh):
         self._config = config
         self._ranks = {worker: peer for peer, worker in enumerate(config.workers)}
         self._streams = {peer: _Stream() for peer in range(self.size) if peer != rank}
-        self._direct: tuple[int, memoryview] | None = None  # where the next bytes of an awaited peer may go at once
+        self._direct: tuple[int, memoryview] | None = None  # an awaited peer, and where its next bytes go
         self._direct_filled = 0
         self._failure: ExchangeFailed | None = None
         self._is_welcome = False
         self._is_closed = False
-        self._guard = threading.Lock()  # of everything but waiting: `abort` comes from another thread
+        self._guard = threading.Lock()  # held except while waiting: `abort` comes from another thread
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # readable from the moment of an abort
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
@@ -128,7 +128,7 @@ class RelayMesh(Mesh):
             self._wait(awaited=None)
             if not self._is_welcome and time.monotonic() > until:
                 raise self._server_lost("it did not take the connection in time")
-        self.idle_seconds = 0.0  # that was nobody's lateness
+        self.idle_seconds = 0.0  # this wait was no peer's fault
 
     # The contract
 
@@ -140,7 +140,7 @@ class RelayMesh(Mesh):
             self._raise_failure()
             if self._streams[peer].ending is not None:
                 self._lose(awaited=None)
-                return  # it has finished and needs nothing more; what it sent may lie here unread
+                return  # the peer has finished and needs nothing more; its bytes may still be unread here
             if size <= JOINED_BYTES:
                 self._send(peer, memoryview(b"".join((header, *payloads))))
             else:
@@ -191,8 +191,8 @@ class RelayMesh(Mesh):
             self._lose(awaited=None)
 
     def map_changed(self, servers: ServerMap) -> None:
-        """From any thread: a server that is not in the map any more passes nothing on, though it may keep its
-        connections: it may be stopped, or cut off."""
+        """From any thread: leave the relay if its server has left the map. That server may be stopped or cut off, and
+        still keep its connections."""
         with self._guard:
             if servers.server(self._config.server.number) is None:
                 self._leave(self._server_lost(f"it is not in the group any more ({servers.reason})"))
@@ -215,7 +215,7 @@ class RelayMesh(Mesh):
             os.close(self._wake)
 
     def close_in_child(self) -> None:
-        """After a fork: the connection is the parent's. Nothing is said on it, and it does not stay open here."""
+        """After a fork: the connection is the parent's. Close it in the child without sending anything."""
         self._guard = threading.Lock()  # the parent's other threads may have held it
         self._failure = Aborted("a forked child takes no part in its parent's exchanges")
         if not self._is_closed:
@@ -226,7 +226,7 @@ class RelayMesh(Mesh):
     # What the connection says (`connection.Hearer`); the guard is held
 
     def proved(self, connection: Connection) -> None:
-        """The server holds the job's token."""
+        """The server has the key of the job's space."""
 
     def room(self, connection: Connection, note: AnyNote, size: int) -> memoryview | None:
         del connection
@@ -260,10 +260,10 @@ class RelayMesh(Mesh):
         del connection
         self._leave(self._server_lost(reason))
 
-    # Pieces of the above; the guard is held, but for `_wait`
+    # Pieces of the above; the guard is held, except in `_wait`
 
     def _wait(self, *, awaited: int | None) -> None:
-        """Until something comes or goes; raise if somebody is gone or we were aborted."""
+        """Wait until bytes can be received or sent; raise if a peer is gone or the mesh was aborted."""
         with self._guard:
             self._raise_failure()
             self._connection.flush()
@@ -283,10 +283,10 @@ class RelayMesh(Mesh):
                 self._lose(awaited=None)
             heads = {} if ready or is_eager else self._heads(besides=awaited)
         if not ready and not is_eager and self.on_stall is not None:
-            self.on_stall(heads)  # without the guard: it may post
+            self.on_stall(heads)  # without the guard, as it may post
 
     def _look_for_silence(self, now: float) -> None:
-        """A server that is stopped keeps its connections, and those of all peers."""
+        """A stopped server keeps its connections to this worker and to all peers: only its silence shows it."""
         state = self._listening.look(now)
         if state is Silence.ASK and self._is_welcome:
             self._connection.send(Echo())
@@ -295,7 +295,7 @@ class RelayMesh(Mesh):
             self._leave(self._server_lost(f"it has said nothing for {self._listening.limit:g} s"))
 
     def _turn(self, timeout: float = 0.0) -> None:
-        """What can be done now, or within so many seconds."""
+        """Send and receive what is possible now, or within `timeout` seconds."""
         self._connection.flush()
         self._watch()
         self._handle(self._poll.poll(0 if self._connection.is_eager else 1000 * timeout))
@@ -330,7 +330,7 @@ class RelayMesh(Mesh):
             raise self._failure
 
     def _lose(self, *, awaited: int | None) -> None:
-        """Raise if somebody who is needed is gone, naming whoever went first as far as can be told."""
+        """Raise if a peer that is needed is gone; names the peer that went first, as far as can be told."""
         streams = self._streams.items()
         endings = {peer: credible(stream.ending, self.size) for peer, stream in streams if stream.ending is not None}
         lost = name_the_lost(endings, own=self.rank, awaited=awaited)
@@ -349,7 +349,7 @@ class RelayMesh(Mesh):
         _shut(self._connection.endpoint)
 
     def _take_leave(self) -> None:
-        """Say that all is done, and wait until the server has it: closing while bytes lie unread would recall it."""
+        """Say that all is done, and wait until the server has it: closing with bytes unread would destroy it."""
         self._say(FINISHED)
         until = time.monotonic() + LEAVE_SECONDS
         is_shut = False
@@ -360,7 +360,7 @@ class RelayMesh(Mesh):
             self._turn(left)
 
     def _say(self, ending: StreamEnding) -> None:
-        """Last words to all peers, as far as there is room for them."""
+        """Send this ending to all peers, as far as the kernel takes it."""
         for peer in self._streams:
             self._send(peer, memoryview(pack_ending(ending)))
         self._connection.flush()
@@ -377,7 +377,7 @@ def _shut(endpoint: Endpoint) -> None:
     try:
         endpoint.shutdown(socket.SHUT_WR)
     except OSError:
-        return  # the server was faster
+        return  # the server has closed it already
 
 
 def _take(pieces: deque[memoryview], target: memoryview) -> int:

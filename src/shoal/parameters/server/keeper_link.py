@@ -1,4 +1,4 @@
-"""A server's connection to the keeper of its group: it joins, hears of every new map, and says how it is.
+"""A server's connection to the keeper of its group: the server joins, hears of every new map, and reports its state.
 
 Not here: what a new map means (`server`), and the keeper's own end (`keeper`).
 """
@@ -23,7 +23,7 @@ from shoal.wire.note import PARAMETER_VERSION, Note
 
 BEAT_SECONDS = 0.5
 RETRY_SECONDS = 0.1
-LOST_SECONDS = 10.0  # without a keeper a server ends: nobody could tell it that it is in the group no more
+LOST_SECONDS = 10.0  # after so long without a keeper a server ends: nobody could tell it that it has been removed
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,19 @@ class KeeperLink:
         self._mine = mine
         self._hearer = hearer
         self._beat = beat
-        self._next_beat = 0.0  # by time.monotonic, as all of these
+        self._next_beat = 0.0  # by time.monotonic, like the next two
         self._next_try = 0.0
         self._lost_since: float | None = None
         self._trouble = ""
         self._names = NameLookup()
 
     def send(self, note: Note) -> None:
-        """To a keeper that is away nothing is sent: it will know this server no more."""
+        """Dropped without a connection: the keeper has counted this server as lost then."""
         if self.connection is not None:
             self.connection.send(note)
 
     def tend(self, board: Switchboard) -> float:
-        """Do what is due; seconds until something is again. `Refused`: there is no keeper for this server any more."""
+        """Do what is due; returns seconds until something is due again. `Refused`: no keeper for `LOST_SECONDS`."""
         now = time.monotonic()
         if self.connection is None:
             if self._lost_since is not None and now - self._lost_since > LOST_SECONDS:
@@ -68,7 +68,7 @@ class KeeperLink:
         return max(0.0, due - now)
 
     def beat_if_due(self) -> None:
-        """Say how this server is, if that is due, and send it at once."""
+        """If a beat is due, send it without delay."""
         now = time.monotonic()
         if self.connection is not None and now >= self._next_beat:
             self._next_beat = now + BEAT_SECONDS
@@ -76,7 +76,7 @@ class KeeperLink:
             self.connection.flush()
 
     def lost(self, reason: str) -> None:
-        """Its connection is closed. `Refused`: it does not want this server."""
+        """The connection to the keeper is closed. `Refused`: the keeper has refused this server."""
         connection, self.connection = self.connection, None
         if connection is not None and connection.was_refused:
             raise Refused(f"the keeper at {self._at.address} refused server {self._at.number}: {reason}")
@@ -86,7 +86,7 @@ class KeeperLink:
             self._lost_since = time.monotonic()
 
     def found(self) -> None:
-        """It has answered."""
+        """The keeper has answered."""
         self._lost_since = None
 
     def _connect(self, board: Switchboard, now: float) -> None:

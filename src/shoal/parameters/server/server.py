@@ -1,9 +1,9 @@
-"""A parameter server: one thread that hears workers, other servers and the keeper, and works on blocks in between.
+"""A parameter server: one thread that serves workers, other servers and the keeper, and works on blocks in between.
 
-In every turn connections have their say, then one unit of every job is worked on, then what came of it leaves; beats to
-the keeper go out in between. Jobs do not know of each other, and must not feel each other: whatever one of them raises
-ends that job alone (`_within`). The server ends when the map does not name it any more, when the keeper does not want
-it, or when the keeper is gone for too long. Not here: what a job's messages mean (`space`, `worker_desk`).
+In every turn connections are served, then one unit of every job is worked on, then results are sent; beats to the
+keeper go out in between. Jobs do not know of each other and must not affect each other: an exception in one of them
+ends that job alone (`_within`). The server ends when the map no longer names it, when the keeper refuses it, or when
+the keeper is gone for too long. Not here: what a job's messages mean (`space`, `worker_desk`).
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ LONGEST_TURN = 0.5  # seconds; beats are due as often
 MAX_EARLY = 10_000  # notes for jobs that this server has not heard of yet
 LARGEST_COPY = 1 << 30  # bytes of a ledger
 LONGEST_REASON = 1000  # characters
-LINKS_SHARE = 4  # a job may have one in so many of the files that this process may have open
+LINKS_SHARE = 4  # a job may use 1 / LINKS_SHARE of the files that this process may have open
 FEWEST_LINKS = 32
 
-Between = EntryRecord | Recorded | ViewState | LedgerCopy | Fetch | Fetched | PartialNorm | TotalNorm  # servers' notes
+Between = EntryRecord | Recorded | ViewState | LedgerCopy | Fetch | Fetched | PartialNorm | TotalNorm  # between servers
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ServerConfig:
 
 
 class ServerLoop:
-    """`run` it; `stop` ends that, from a signal handler too."""
+    """The server; `run` blocks until `stop`."""
 
     def __init__(self, config: ServerConfig) -> None:
         self.number = config.number
@@ -91,7 +91,7 @@ class ServerLoop:
         self._map: ServerMap | None = None
         self._spaces: dict[str, Space] = {}
         self._early: list[tuple[int, Between, memoryview | None]] = []  # for jobs that are not known here yet
-        self._closed_updates = 0  # that were applied for jobs that are over
+        self._closed_updates = 0  # applied for jobs that are over
         self._most_links = max(FEWEST_LINKS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // LINKS_SHARE)
         self._is_ending = False
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -118,8 +118,8 @@ class ServerLoop:
         self._ring()
 
     def _ring(self) -> None:
-        """From any thread: there is something to look at."""
-        with contextlib.suppress(OSError):  # it has just ended by itself
+        """From any thread: wake the server's thread."""
+        with contextlib.suppress(OSError):  # the server has just ended and closed the bell
             os.eventfd_write(self._bell, 1)
 
     def _answer_bell(self) -> None:
@@ -127,7 +127,7 @@ class ServerLoop:
             os.eventfd_read(self._bell)
 
     def run(self) -> None:
-        """Until it is stopped or taken out of the group. `Refused`: the keeper does not want it, or is gone."""
+        """Run until stopped or taken out of the group. `Refused`: the keeper refuses this server, or is gone."""
         try:
             self._board.watch(self._bell, self._answer_bell)
             self._door.open(self._board)
@@ -151,11 +151,11 @@ class ServerLoop:
         self._door.sweep()
 
     def _see_to_beat(self) -> None:
-        """The keeper hears in time that this server lives, however much there is to do."""
+        """Tell the keeper in time that this server is alive, however busy it is."""
         self._keeper.beat_if_due()
 
     def _within(self, space: Space, act: Callable[..., None], *arguments: object) -> None:
-        """Do something for one job. Whatever it raises is that job's trouble, and ends it on all servers."""
+        """Do something for one job. An exception ends that job on all servers, and no other job."""
         try:
             act(*arguments)
         except ServerUnfit:
@@ -171,7 +171,7 @@ class ServerLoop:
     def _fail(self, space: Space, end: SpaceEnd) -> None:
         try:
             space.fail(end)
-        except Exception:  # it cannot even be given up: nothing more is done with it
+        except Exception:  # giving the job up failed too: do nothing more with it
             trouble_log.write_exception()
             space.state.end = end
 
@@ -201,7 +201,7 @@ class ServerLoop:
     # What connections tell (`Hearer`)
 
     def proved(self, connection: Connection) -> None:
-        """It says who it is next."""
+        """The next message says who has connected."""
 
     def room(self, connection: Connection, note: AnyNote, size: int) -> memoryview | None:
         label = connection.label
@@ -246,7 +246,7 @@ class ServerLoop:
             if space is not None:
                 self._within(space, space.desk.left, connection, reason)
 
-    # Whoever connects
+    # New connections
 
     def _keys(self) -> list[Key]:
         jobs = [Key(job_purpose(space.job), space.terms.key) for space in self._spaces.values()]
@@ -313,13 +313,13 @@ class ServerLoop:
             return None
 
     def _found(self, space: Space, look: Callable[[], memoryview | None]) -> memoryview | None:
-        """What a look for room in one job's memory finds; None also where it raises, which ends that job."""
+        """Room in one job's memory; None also if looking for it raises, which ends that job."""
         found: list[memoryview | None] = []
         self._within(space, lambda: found.append(look()))
         return found[0] if found else None
 
     def _check_links(self, space: Space) -> None:
-        """One job must leave descriptors for the others, where there are others."""
+        """If there are several jobs, each must leave file descriptors for the others."""
         if len(self._spaces) > 1 and len(space.desk.links) >= self._most_links:
             raise ServerRefused(
                 f"job {space.job} has {len(space.desk.links)} connections to server {self.number}, a quarter of what "
@@ -352,7 +352,7 @@ class ServerLoop:
         if note.map is not None and (self._map is None or note.map.version > self._map.version):
             self._adopt(note.map)
         if over:
-            self.filled()  # it may have been theirs alone that blocks were still on their way
+            self.filled()  # perhaps blocks were on their way only for the jobs that are over
         if new:
             early, self._early = self._early, []
             for sender, between, payload in early:
@@ -362,7 +362,7 @@ class ServerLoop:
         was_in = self._map is not None and self._map.server(self.number) is not None
         self._map = servers
         if servers.server(self.number) is None:
-            self._is_ending |= was_in  # before that it is only not in it yet
+            self._is_ending |= was_in  # otherwise this server is not in the map yet
             return
         self._peers.adopt(servers)
         for space in tuple(self._spaces.values()):

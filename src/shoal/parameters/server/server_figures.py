@@ -13,11 +13,11 @@ from shoal.parameters.connections.switchboard import Switchboard
 from shoal.parameters.ledger.ledger_state import LedgerState
 from shoal.wire.keeper_messages import ServerBeat, ServerFigures
 
-MOST_CLOCKS = 1 << 17  # of workers, over all jobs, that a beat tells: it has only so much room
+MOST_CLOCKS = 1 << 17  # workers, over all jobs, whose clocks a beat reports: its size is limited
 
 
 class Counted(Protocol):
-    """The server, as far as it is counted."""
+    """What the figures need of the server."""
 
     budget: MemoryBudget
 
@@ -34,16 +34,16 @@ class Figures:
         self._start = time.monotonic()
         self._requests = 0
         self._queue_seconds = 0.0
-        self._idle_before = 0.0  # of the board, at the start of this turn
+        self._idle_before = 0.0  # the board's idle seconds at the start of this turn
         self._turn_start = self._start
 
     def turn(self) -> None:
-        """A turn begins: what comes in it may have waited since the one before was under way."""
+        """A turn begins; requests that it handles may have waited since the turn before."""
         self._turn_start = time.monotonic()
         self._idle_before = self._board.idle_seconds
 
     def request(self) -> None:
-        """A worker's request is looked at. If the server did not wait for it, it came while it was busy."""
+        """A worker's request is handled. The time of this turn in which the server was not idle is queueing time."""
         self._requests += 1
         waited_for = self._board.idle_seconds - self._idle_before
         self._queue_seconds += max(0.0, time.monotonic() - self._turn_start - waited_for)
@@ -66,7 +66,7 @@ class Figures:
 def beat_of(
     figures: ServerFigures, ledgers: Sequence[tuple[str, LedgerState]], unreached: tuple[int, ...]
 ) -> ServerBeat:
-    """What the keeper is told. `ledgers`: those that this server is home of, by job; of too many workers, the first."""
+    """What the keeper is told. `ledgers`: those that this server is home of, by job; the first up to `MOST_CLOCKS`."""
     counted = list(itertools.accumulate(len(ledger.clocks.by_worker) for _, ledger in ledgers))
     told = ledgers[: bisect.bisect_right(counted, MOST_CLOCKS)]
     return ServerBeat(

@@ -1,7 +1,7 @@
-"""A server's connections to the other servers of its map: of two, the one with the higher number connects.
+"""A server's connections to the other servers of its map: of any two, the one with the higher number connects.
 
-What is sent to one that is not connected is dropped; whoever sends hears of every new connection (`on_connected`) and
-then says what still counts. Not here: what servers say to each other (`space`).
+A message to a server that is not connected is dropped; the sender is told of every new connection (`on_connected`) and
+then repeats what still matters. Not here: what servers say to each other (`space`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shoal.wire.note import PARAMETER_VERSION, Note
 from shoal.wire.parameter_messages import ServerHello, ServerWelcome
 
 RETRY_SECONDS = 0.05
-UNREACHED_SECONDS = 15.0  # without a connection, after which the keeper is told; a busy machine may take some
+UNREACHED_SECONDS = 15.0  # without a connection before the keeper is told; a busy machine may need several seconds
 
 
 class ServerPeer:
@@ -27,10 +27,10 @@ class ServerPeer:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.server: Server | None = None  # None: it is in no map yet that this one knows, but it has connected
+        self.server: Server | None = None  # None: it has connected, but no map that is known here names it yet
         self.connection: Connection | None = None
         self.is_ready = False  # both ends have said who they are
-        self.next_try = 0.0  # by time.monotonic, as the next
+        self.next_try = 0.0  # by time.monotonic, like `absent_since`
         self.absent_since = time.monotonic()  # while it is not ready
 
 
@@ -44,7 +44,7 @@ class ServerPeers:
         self._names = NameLookup()
 
     def adopt(self, servers: ServerMap) -> None:
-        """Connections to servers that have left the map are closed."""
+        """Use a new map: close connections to servers that have left it."""
         living = {server.number: server for server in servers.servers if server.number != self._number}
         for number in [number for number, peer in self._peers.items() if peer.server and number not in living]:
             peer = self._peers.pop(number)
@@ -60,13 +60,13 @@ class ServerPeers:
             peer.connection.send(note, payload)
 
     def unreached(self) -> tuple[int, ...]:
-        """Servers of the map that there has been no connection to for long."""
+        """Servers of the map without a connection for `UNREACHED_SECONDS`."""
         long_ago = time.monotonic() - UNREACHED_SECONDS
         absent = (peer for peer in self._peers.values() if peer.server is not None and not peer.is_ready)
         return tuple(peer.number for peer in absent if peer.absent_since < long_ago)
 
     def tend(self, board: Switchboard) -> float | None:
-        """Connect to whom it is due. Seconds until something is again; None: nothing is."""
+        """Make the connections that are due. Returns seconds until the next is due; None: none will be."""
         now = time.monotonic()
         absent = [
             peer
@@ -79,7 +79,7 @@ class ServerPeers:
         return min((max(0.0, peer.next_try - now) for peer in absent if peer.connection is None), default=None)
 
     def came(self, connection: Connection, hello: ServerHello) -> None:
-        """Another server has connected and said who it is. A newer connection of it replaces the older."""
+        """Another server has connected and said who it is. Its newest connection replaces an older one."""
         peer = self._peers.setdefault(hello.server, ServerPeer(hello.server))
         if peer.connection is not None:
             peer.connection.close()
@@ -89,7 +89,7 @@ class ServerPeers:
         self._on_connected(peer.number)
 
     def welcomed(self, peer: ServerPeer) -> None:
-        """The other end of a connection that this one made has answered."""
+        """The server that this one connected to has answered."""
         peer.is_ready = True
         self._on_connected(peer.number)
 

@@ -1,8 +1,8 @@
-"""A server's second thread, for what takes long and touches nothing that the first one uses meanwhile.
+"""A server's second thread, for work that takes long and touches nothing that the first thread uses meanwhile.
 
-Working out where the blocks of a large table go takes seconds, and so does giving gigabytes back to the system: done in
-the server's own thread, either would silence it for every job. Results are looked at there again, after `wake`. Not
-here: anything that changes what a job's blocks are.
+Placing the blocks of a large table takes seconds, and so does giving gigabytes back to the system: done in the server's
+own thread, either would stop it for every job. After `wake`, the server's own thread picks up the results. Not here:
+anything that changes a job's blocks.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Background:
         return future
 
     def dispose(self, call: Callable[[], None]) -> None:
-        """Have memory given back by a call that raises nothing."""
+        """Have `call` give memory back. It must not raise."""
         self._pool.submit(call)
 
     def close(self) -> None:
-        """Returns when all is done; whoever computes something that is not needed any more cancels it before."""
+        """Returns when all work is done; callers cancel results that they no longer need first."""
         self._pool.shutdown(wait=True)

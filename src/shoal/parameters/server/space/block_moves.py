@@ -1,7 +1,7 @@
-"""Blocks on their way between servers under a new map: what this one lacks is fetched, what others lack is sent.
+"""Blocks on their way between servers under a new map: this server fetches what it lacks and sends what others lack.
 
-Updates go on meanwhile; those of blocks that are on their way are kept for them (`shard`). Not here: who lacks what
-(`placement`), in which portions it is asked for (`filling`).
+Updates go on meanwhile; updates of a block that is on its way are kept until it arrives (`shard`). Not here: which
+server lacks what (`placement`), in which portions blocks are asked for (`filling`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ class BlockMoves:
         self._state = state
         self._site = site
         self._filling: Filling | None = None  # None: nothing is missing under the present map
-        self._fetches: list[tuple[int, Fetch]] = []  # of other servers, unanswered
-        self._arrivals: list[
-            tuple[int, Fetched, memoryview]
-        ] = []  # blocks that are not in place yet, with their sender
+        self._fetches: list[tuple[int, Fetch]] = []  # unanswered, with the server that asks
+        self._arrivals: list[tuple[int, Fetched, memoryview]] = []  # not installed yet, with their sender
 
     @property
     def are_over(self) -> bool:
-        """This server has everything that anybody has for it."""
+        """This server has all of its blocks that any server has."""
         return self._filling is None or self._filling.is_over
 
     @property
@@ -39,12 +37,12 @@ class BlockMoves:
         return 0 if self._filling is None else self._filling.size
 
     def connected(self, server: int) -> None:
-        """What was asked of it before may be lost."""
+        """There is a new connection to a server: ask again, as the request may be lost."""
         if self._filling is not None and (portion := self._filling.asked(server)) is not None:
             self._ask(portion)
 
     def begin(self, holding: Holding) -> None:
-        """Under a new map: get what is missing."""
+        """Under a new map: ask for what is missing."""
         self._filling, self._arrivals = None, []
         ledger = self._state.sequencer.ledger
         if ledger is None or not ledger.has_values:
@@ -61,7 +59,7 @@ class BlockMoves:
         self._serve()
 
     def end(self) -> None:
-        """Nothing of the job is held here any more."""
+        """The job has ended here: forget all moves."""
         self._filling, self._fetches, self._arrivals = None, [], []
 
     def _ask(self, portion: Portion) -> None:
@@ -77,13 +75,13 @@ class BlockMoves:
         self._site.to_server(portion.source, note)
 
     def fetch(self, sender: int, note: Fetch) -> None:
-        """Another server wants blocks. It is answered when this one is as far as it is, and has begun that map."""
-        self._fetches = [(other, fetch) for other, fetch in self._fetches if other != sender]  # it asks for one at once
+        """Another server wants blocks. Answered once this server has begun that map and applied entry `at_least`."""
+        self._fetches = [(other, fetch) for other, fetch in self._fetches if other != sender]  # one request at a time
         self._fetches.append((sender, note))
         self._serve()
 
     def _serve(self) -> None:
-        """Between two entries only, so that all blocks are after the same one."""
+        """Answer requests, but only between two entries, so that all blocks include the same entries."""
         if self._state.queue.done or self._state.holding is None:
             return
         applied, holding = self._state.queue.applied(self._state.newest), self._state.holding
@@ -107,18 +105,18 @@ class BlockMoves:
         return bytes_of(torch.empty(size, dtype=torch.uint8))
 
     def fetched(self, sender: int, note: Fetched, payload: memoryview | None) -> None:
-        """Used by the next `advance`."""
+        """Blocks have arrived; the next `advance` installs them."""
         holding, filling = self._state.holding, self._filling
         if holding is not None and filling is not None and note.view == holding.view and payload is not None:
             self._arrivals.append((sender, note, payload))
 
     def advance(self) -> bool:
-        """The ledger or the blocks have changed: do what has become possible. Whether blocks have come."""
+        """The ledger or the blocks have changed: do what has become possible. True: blocks were installed."""
         self._serve()
         return self._insert()
 
     def _insert(self) -> bool:
-        """Blocks that are ahead of this server wait: what is in them already would be applied to them again."""
+        """Install blocks. Those ahead of this server wait: it would apply entries again that they already include."""
         holding, filling = self._state.holding, self._filling
         if holding is None or filling is None:
             return False

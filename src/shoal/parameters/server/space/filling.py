@@ -1,6 +1,6 @@
-"""How a server comes by blocks that it is to hold under a new map: in portions, one at a time from each source. Pure.
+"""How a server fetches the blocks that a new map gives it: in portions, one at a time from each source. Pure.
 
-A source that never answers is dead: the next map has another one. Not here: the bytes (`shard`, `block_state`).
+A source that never answers is dead: the next map names another. Not here: the bytes (`shard`, `block_state`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-PORTION_BYTES = 16 * 1024 * 1024  # of values; sources copy a portion before they send it
-PORTION_BLOCKS = 1024  # small ones cost time by their number
+PORTION_BYTES = 16 * 1024 * 1024  # of values; a source copies a portion before sending it
+PORTION_BLOCKS = 1024  # the time for small blocks depends on their number
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Portion:
 
 
 class Filling:
-    """Of one job under one map."""
+    """The fetches of one job under one map."""
 
     def __init__(self, fetches: Mapping[int, Sequence[int]], sizes: Mapping[int, int]) -> None:
         """`fetches`: blocks by source; `sizes`: bytes of these blocks."""
@@ -36,7 +36,7 @@ class Filling:
         return not self._open and not any(self._waiting.values())
 
     def due(self) -> list[Portion]:
-        """What to ask for now; counts as asked from here on."""
+        """What to ask for now; it counts as asked from now on."""
         asked = []
         for source, waiting in self._waiting.items():
             if waiting and source not in self._open:
@@ -46,11 +46,11 @@ class Filling:
         return asked
 
     def asked(self, source: int) -> Portion | None:
-        """What this source has not answered yet: to be asked again when it is connected anew."""
+        """The portion that this source has not answered yet; ask for it again on a new connection."""
         return self._open.get(source)
 
     def arrived(self, source: int, request: int, blocks: Sequence[int]) -> bool:
-        """Whether it is what was asked for. A source may not have all of it: what it lacks is lost."""
+        """Whether these blocks were asked for. A source may lack some of them: those are lost."""
         portion = self._open.get(source)
         if portion is None or portion.request != request or not set(blocks) <= set(portion.blocks):
             return False

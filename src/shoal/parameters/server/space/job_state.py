@@ -1,4 +1,4 @@
-"""What a server knows of one job: the map, the table, the ledger, its blocks, and what is still to be done to them."""
+"""What a server knows of one job: the map, the table, the ledger, its blocks, and the work that is still to be done."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from shoal.values import ServerMap
 from shoal.wire.keeper_messages import SpaceEnd
 from shoal.wire.tables import TableSpec
 
-MOST_CODECS = 16  # of one job, which has one; another one after it was resumed otherwise
+MOST_CODECS = 16  # of one job; it has one at a time, and may have another after it was resumed
 
 
 class JobCodecs:
-    """By which a job's workers send pushes to this server, and may be sent values. Made when they are first named.
+    """Codecs of one job, for pushes from workers and values to them. Each is made when it is first named.
 
-    Only codecs that are installed beside the server are ever imported.
+    Only codecs that are installed on the server's side are ever imported.
     """
 
     def __init__(self, server: int) -> None:
         self._server = server
-        self._made: dict[str, BlockCodec] = {}  # by what they are made from
+        self._made: dict[str, BlockCodec] = {}  # by text, as in `--codec`
 
     def find(self, text: str, table: TableSpec) -> BlockCodec:
-        """`text` as in `--codec`. `ServerRefused`: there is none, or it has no such settings."""
+        """`text` as in `--codec`. `ServerRefused`: there is no such codec, or it has no such settings."""
         if text not in self._made:
             if len(self._made) >= MOST_CODECS:
                 raise ServerRefused(f"a job has one codec, and this one has named {MOST_CODECS}", kind="bad-request")
@@ -48,11 +48,11 @@ class JobState:
         self.server = server  # number of this one
         self.map: ServerMap | None = None  # the newest
         self.table: TableSpec | None = None
-        self.holding: Holding | None = None  # of the version that has begun here last
+        self.holding: Holding | None = None  # under the map version that began here last
         self.sequencer = Sequencer(job, server)
         self.queue = WorkQueue()
         self.codecs = JobCodecs(server)
-        self.end: SpaceEnd | None = None  # why the job is over here: nothing of it is held any more; None: it is not
+        self.end: SpaceEnd | None = None  # why the job has ended here and nothing of it is held; None: it has not
 
     @property
     def newest(self) -> int:
@@ -71,6 +71,6 @@ class JobState:
         )
 
     def is_current(self, view: int) -> bool:
-        """Who speaks goes by the newest map, and it has begun here."""
+        """`view` is the newest map, and this server's blocks are laid out under it."""
         holding = self.holding
         return holding is not None and self.map is not None and view == holding.view == self.map.version

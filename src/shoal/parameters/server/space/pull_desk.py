@@ -1,8 +1,8 @@
-"""Workers' requests for values: which of them can be answered now, which wait, and the answers.
+"""Workers' requests for values: which can be answered now, which wait, and the answers.
 
 A pull waits until its entry is in the unit that it asks about, and while its worker is too far ahead of the slowest.
-Values are sent from where they lie, or left in shared memory with their seal. Not here: what else workers want
-(`worker_desk`).
+Values are sent straight from the server's part; a worker on this machine is told their place and seal instead. Not
+here: other requests of workers (`worker_desk`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class _Waiting:
     is_due: bool = False  # its worker is not too far ahead
 
 
-OUTPUT_BYTES = 128 * 1024 * 1024  # unsent on one connection: what it asks for besides waits until it has read some
-JOB_OUTPUT_BYTES = 1024 * 1024 * 1024  # the same of all connections of a job together
+OUTPUT_BYTES = 128 * 1024 * 1024  # unsent on one connection; further answers wait until the worker has read some
+JOB_OUTPUT_BYTES = 1024 * 1024 * 1024  # the same for all connections of a job together
 WAITING_PER_BLOCK, FEWEST_WAITING = 4, 1024  # pulls of one connection that may wait
 
 
@@ -40,11 +40,11 @@ class PullDesk:
     def __init__(self, state: JobState) -> None:
         self._state = state
         self._waiting: dict[int, list[_Waiting]] = {}  # by unit
-        self._counts: Counter[WorkerLink] = Counter()  # of those that wait
-        self._full: dict[WorkerLink, list[_Waiting]] = {}  # could be answered, but for what their connection has unread
+        self._counts: Counter[WorkerLink] = Counter()  # waiting pulls
+        self._full: dict[WorkerLink, list[_Waiting]] = {}  # wait only because their connection has too much unsent
 
     def ask(self, link: WorkerLink, note: Pull) -> None:
-        """`ServerRefused`: it makes no sense."""
+        """`ServerRefused`: the request is invalid."""
         holding = self._state.holding
         if holding is None or not self._state.is_current(note.view):
             send_elsewhere(link, note.request, self._state)
@@ -58,7 +58,7 @@ class PullDesk:
                 f"blocks {note.first} to {note.last} of a list of {len(holding.layout.blocks)}", kind="bad-request"
             )
         if note.codec:
-            self._state.codecs.find(note.codec, holding.table)  # refused now, if it is not known here
+            self._state.codecs.find(note.codec, holding.table)  # refuses an unknown codec now
         unit = holding.layout.unit_of(note.first)
         if note.last > holding.layout.units[unit].last:
             raise ServerRefused(f"blocks {note.first} to {note.last} are in several units", kind="bad-request")
@@ -76,19 +76,19 @@ class PullDesk:
         del self._counts[link]
 
     def relieve(self) -> None:
-        """Answer those whose connections have been read from."""
+        """Answer pulls whose connections have room again."""
         holding = self._state.holding
         for link in [link for link in self._full if link.connection.unsent < OUTPUT_BYTES // 2]:
             for waiting in self._full.pop(link) if holding is not None else ():
                 self._look_again(waiting)
 
     def look(self) -> None:
-        """Entries or blocks have come."""
+        """Entries or blocks have arrived: try all waiting pulls."""
         for unit in tuple(self._waiting):
             self.look_at(unit)
 
     def look_at(self, unit: int) -> None:
-        """Something was applied to this unit."""
+        """Something was applied to this unit: try the pulls that wait for it."""
         for waiting in self._waiting.pop(unit, ()) if self._state.holding is not None else ():
             self._look_again(waiting)
 
@@ -100,7 +100,7 @@ class PullDesk:
             self._counts[waiting.link] += 1
 
     def _try(self, holding: Holding, waiting: _Waiting) -> bool:
-        """Whether it is answered."""
+        """False: the pull has to wait for entries or clocks."""
         note, link, state = waiting.note, waiting.link, self._state
         if note.view != holding.view:
             send_elsewhere(link, note.request, state)
@@ -126,7 +126,7 @@ class PullDesk:
         return True
 
     def _is_full(self, waiting: _Waiting) -> bool:
-        """Its connection, or those of its job, have so much unread that the answer waits, if it has bytes."""
+        """Too much is unsent on its connection, or on its job's. Answers without bytes never wait for that."""
         note, link = waiting.note, waiting.link
         if link.arena is not None and not (note.by_value or note.with_state):
             return False
@@ -144,7 +144,7 @@ class PullDesk:
             return MayRead.WAIT  # the worker's own clock is not up to date here
         reading = ledger.may_read(waiting.link.worker, note.meetings)
         if reading is MayRead.NOW:
-            # The clocks are those of the ledger, so all that it has must be in the values.
+            # The clocks count every entry of the ledger, so all of its entries must be in the values.
             waiting.is_due, waiting.at_least = True, max(waiting.at_least, ledger.number)
         return reading
 
@@ -180,7 +180,7 @@ class PullDesk:
             )
 
     def _encoded(self, holding: Holding, note: Pull) -> EncodedBlocks | None:
-        """None: values are sent as they are. What replaces a worker's values must be the same bits."""
+        """None: values are sent as they are. Only a lossless codec is used: pulled values must be bit-identical."""
         if not note.codec:
             return None
         codec = self._state.codecs.find(note.codec, holding.table)

@@ -1,4 +1,4 @@
-"""What a job's space on a server needs of that server: ways to others, and limits."""
+"""What a job's space needs of its server: messages to others, memory limits, a second thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Site(Protocol):
     background: Background
 
     def to_server(self, number: int, note: Note, payload: memoryview | bytes | None = None) -> None:
-        """Dropped while there is no connection; the space hears of every new one."""
+        """Send; dropped while there is no connection. The space is told of every new connection."""
 
     def to_keeper(self, note: Note) -> None: ...
 

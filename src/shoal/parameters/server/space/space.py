@@ -1,12 +1,12 @@
-"""One job on one server: its ledger, its blocks, and the work that the one means for the others.
+"""One job on one server: its ledger, its blocks, and the work that ledger entries require on the blocks.
 
-The ledger is ahead of the blocks: entries are taken, recorded and answered for at once, and what they change follows
-unit by unit (`work`). A new version of the map begins, in the order of entries, with a new layout of the blocks; those
-that this server lacks are fetched meanwhile.
+The ledger is ahead of the blocks: entries are recorded and answered at once, and the blocks change later, unit by unit
+(`work`). A new version of the map begins at its place among the entries, with a new layout of the blocks; blocks that
+this server lacks are fetched while work goes on.
 
-A job that this server cannot go on with (`fail`: no room, an entry that cannot be applied, whatever else is raised) is
-given up: what is held of it goes, its workers hear why, and so does the keeper, which ends it on all servers. Not here:
-what workers say (`worker_desk`), connections (`server`).
+A job that this server cannot continue (`fail`: no room, an entry that cannot be applied, any other exception) is given
+up: the server frees what it holds of the job, and tells the job's workers and the keeper why. The keeper ends the job
+on all servers. Not here: what workers say (`worker_desk`), connections (`server`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from shoal.wire.ledger_entries import AnyEntry
 from shoal.wire.parameter_messages import Fetched, LedgerCopy
 from shoal.wire.tables import PushId, TableSpec
 
-KEPT_MAPS = 8  # versions; a server hears of each, and begins them soon
+KEPT_MAPS = 8  # versions; a server hears of every version and begins it soon
 
 
 class Space:
@@ -47,12 +47,10 @@ class Space:
         self.desk = WorkerDesk(self.state, Orders(self._define, self._propose, self._discard))
         self._site = site
         self._budget = SpaceBudget(site.budget, terms.job, terms.quota, self)
-        self._laying: LayingOut | None = None  # a new layout of the blocks, which is being made
-        self._is_laying_first = False  # it is the first one, and no entry of the ledger waits for it
-        self.applied_updates = 0  # since this server has the space
-        self._refused_tables: dict[
-            bytes, SpaceEnd
-        ] = {}  # that cannot be held, while those are told that have defined it; by digest
+        self._laying: LayingOut | None = None  # the layout that is being made
+        self._is_laying_first = False  # `_laying` is the job's first layout; no ledger entry waits for it
+        self.applied_updates = 0  # since this server has had the space
+        self._refused_tables: dict[bytes, SpaceEnd] = {}  # by digest, only while their workers are being told
         self._maps: dict[int, ServerMap] = {}
         self.updates = BlockUpdates(self.state, site, self.desk)
         self.moves = BlockMoves(self.state, site)
@@ -68,7 +66,7 @@ class Space:
 
     @property
     def claimed_bytes(self) -> int:
-        """What it holds, or has been promised; no other job gets these."""
+        """Memory that the job holds or has been promised; no other job gets it."""
         return self.updates.held_bytes + (0 if self.state.holding is None else self.state.holding.claimed_bytes)
 
     @property
@@ -77,14 +75,14 @@ class Space:
 
     @property
     def is_filled(self) -> bool:
-        """It has begun the newest map and has all blocks of its own that anybody has."""
+        """The newest map has begun here, and this server has all of its blocks that any server has."""
         return self.has_ended or (self.state.is_begun and self.moves.are_over)
 
     # The table
 
     def _define(self, table: TableSpec) -> bool:
-        """False: it is being laid out, or another one is. `ServerRefused`: it cannot be held here, or is not the one
-        that others have defined."""
+        """False: this table or another one is being laid out. `ServerRefused`: this server cannot hold the table, or
+        other workers have defined a different one."""
         if self.state.table is not None:
             if self.state.table.digest != table.digest:
                 raise ServerRefused(texts.another_table(self.job), kind="table")
@@ -100,7 +98,7 @@ class Space:
         return False
 
     def _plan_first(self, table: TableSpec, servers: ServerMap) -> HoldingPlan:
-        """In the second thread: what is wrong with a table, then how it is laid out."""
+        """In the second thread: check the table, then plan its layout."""
         check_table(table)
         self._check_quota(table, servers)
         return plan_of(table, servers, self._site.number)
@@ -128,7 +126,7 @@ class Space:
         self._carry_out(self.state.sequencer.new_map(servers))
 
     def connected(self, server: int) -> None:
-        """There is a new connection to another server: what was sent to it before may be lost."""
+        """There is a new connection to another server; what was sent on the old one may be lost."""
         if self.has_ended:
             return
         self._carry_out(self.state.sequencer.connected(server))
@@ -185,7 +183,7 @@ class Space:
         self.state.queue.clear(self.state.sequencer.ledger.updates)
 
     def _forget_the_dead(self) -> None:
-        """What workers have staged that are gone, and in the generation no more, will never be applied."""
+        """Drop what was staged by workers that have disconnected and left the generation: it will never be applied."""
         ledger, holding = self.state.sequencer.ledger, self.state.holding
         if ledger is None or holding is None or ledger.workers == self._members:
             return
@@ -197,7 +195,7 @@ class Space:
                 self._discard(push)
 
     def _discard(self, push: PushId) -> None:
-        """It will not be proposed. If the ledger has it all the same, that counts."""
+        """Drop a push that its worker will not propose, unless the ledger has it after all."""
         ledger = self.state.sequencer.ledger
         waiting = () if ledger is None else (entry.push for entry in ledger.open_pushes.values())
         if push not in waiting and not any(
@@ -215,7 +213,7 @@ class Space:
         return head is not None and (isinstance(head, Begun) or self.updates.has_work(head))
 
     def work(self) -> None:
-        """A little of it: one unit."""
+        """Do a little work: one unit."""
         head = self.state.queue.head
         if self._laying is not None:
             self._lay_out(self._laying)
@@ -230,7 +228,7 @@ class Space:
             self._advance()
 
     def release(self, push: PushId) -> None:
-        """It is applied, or never will be."""
+        """Forget a push that has been applied or never will be."""
         if self.state.holding is not None:
             staged = self.state.holding.staging.drop(push)
             self.desk.staging.decided(push, tell=staged is not None and staged.uses_arena)
@@ -238,7 +236,7 @@ class Space:
     # Moving blocks
 
     def _begin(self, begun: Begun) -> None:
-        """Everything before it is applied: the layout of the new version, with what is here of it."""
+        """All earlier entries are applied: lay out the blocks under the new version, keeping those that are here."""
         servers = self._maps.get(begun.view)
         if self.state.holding is not None:
             for push in self.state.holding.staging.all():
@@ -252,14 +250,14 @@ class Space:
             self._laying = LayingOut(self._site, self.state.table, self.state.holding, plan, make)
 
     def _begun(self) -> None:
-        """The version of the map at the head of the queue has its layout, if it needs one."""
+        """The map version at the head of the queue has its layout, or needs none."""
         self.state.queue.finish()
         self._site.crash_at("begun")
         self._advance()
         self._site.filled()
 
     def _make_next(self, reason: str, plan: HoldingPlan) -> Holding:
-        """This server's part by a new map, which others' deaths may have made larger than it has room for."""
+        """This server's part under a new map. After deaths of other servers, the part may be larger than the room."""
         older = self.state.holding
         if older is None or plan.needed > older.shard.held_bytes:
             what = f"its part of job {self.job} by version {plan.map.version} of the map ({reason})"
@@ -267,7 +265,7 @@ class Space:
         return Holding(plan, self._budget, older)
 
     def _lay_out(self, laying: LayingOut) -> None:
-        """A little of a new layout."""
+        """Do a little of a new layout."""
         try:
             holding = laying.work()
         except ServerRefused as refusal:
@@ -275,10 +273,10 @@ class Space:
             if not self._is_laying_first:
                 raise
             self._is_laying_first = False
-            # The worker that defined the table is told why it was refused.
+            # Tell workers that have defined the table why it is refused.
             self._refused_tables = {laying.table.digest: SpaceEnd(str(refusal), refusal.kind)}
             self.desk.look()
-            self._refused_tables = {}  # who comes later may find room
+            self._refused_tables = {}  # a later definition may find room
             return
         if holding is None:
             return
@@ -296,7 +294,7 @@ class Space:
         self._advance()
 
     def _advance(self) -> None:
-        """The ledger or the blocks have changed."""
+        """The ledger or the blocks have changed: do what has become possible."""
         if self.moves.advance():
             self._site.filled()
         self.desk.look()
@@ -304,13 +302,13 @@ class Space:
     # The end
 
     def fail(self, end: SpaceEnd) -> None:
-        """This server cannot go on with the job, and so nobody can. Other jobs can."""
+        """This server cannot continue the job, so it ends on all servers. Other jobs go on."""
         if not self.has_ended:
             self._site.to_keeper(SpaceFailed(job=self.job, end=end))
             self.end(end)
 
     def end(self, end: SpaceEnd) -> None:
-        """Hold nothing of the job any more, and refuse whatever its workers ask for."""
+        """Free everything of the job, and refuse all requests of its workers."""
         if self.has_ended:
             return
         self.state.end = end
@@ -325,7 +323,7 @@ class Space:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Of all memory."""
+        """Free all memory of the job."""
         if self._laying is not None:
             self._laying.cancel()
         self.updates.close()
@@ -334,14 +332,14 @@ class Space:
         self._laying = self.state.holding = None
 
 
-Make = Callable[[HoldingPlan], Holding]  # `ServerRefused`: there is no room for it
+Make = Callable[[HoldingPlan], Holding]  # raises `ServerRefused` if there is no room
 
 
 class LayingOut:
     def __init__(
         self, site: Site, table: TableSpec, older: Holding | None, plan: Callable[[], HoldingPlan], make: Make
     ) -> None:
-        """`plan` is called in the second thread; `older` is used up when the new one, that `make` makes, is whole."""
+        """`plan` is called in the second thread. `make` makes the new holding; once that is whole, `older` is freed."""
         self.table = table
         self._site = site
         self._older = older
@@ -351,11 +349,11 @@ class LayingOut:
 
     @property
     def has_work(self) -> bool:
-        """Otherwise it is being worked out, and the server is woken when that is done."""
+        """False: the plan is still being computed; the server is woken when it is ready."""
         return self._holding is not None or self._plan.done()
 
     def work(self) -> Holding | None:
-        """A little of it; the new holding once it is whole. `ServerRefused`: there is no room for it."""
+        """Do a little; returns the new holding once it is whole. `ServerRefused`: there is no room for it."""
         if self._holding is None:
             self._holding = self._make(self._plan.result())
         if self._holding.take_over():
@@ -365,7 +363,7 @@ class LayingOut:
         return self._holding
 
     def cancel(self) -> None:
-        """What there is of the new one goes; the older one is the caller's."""
+        """Free what has been made of the new holding; the older one remains the caller's."""
         self._plan.cancel()
         if self._holding is not None and (self._older is None or self._older.shard is not self._holding.shard):
             self._site.background.dispose(self._holding.close)

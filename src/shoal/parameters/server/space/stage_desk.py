@@ -1,8 +1,8 @@
-"""What workers stage on a server: taken where it goes by the map that has begun here, and kept until it is decided.
+"""What workers stage on a server: taken if it goes by the map that has begun here, and kept until it is decided.
 
-A push that goes by another map is not taken, and its end is answered with the newest one. One that is staged again
-after a broken connection, whole or decided as it is here already, is read and not taken twice. Not here: where the
-bytes are kept (`staging`).
+A push that goes by another map is not taken, and its end is answered with the newest map. After a broken connection a
+worker may stage a push again that is complete or decided here already; its bytes are read and thrown away. Not here:
+where the bytes are kept (`staging`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ KEPT_DECISIONS = 64  # newest decided pushes of each worker
 
 class StageDesk:
     def __init__(self, state: JobState, discard: Callable[[PushId], None]) -> None:
-        """`discard` is for pushes that will never be proposed."""
+        """`discard` is called with pushes that will never be proposed."""
         self._state = state
         self._discard = discard
-        self._stagers: dict[int, WorkerLink] = {}  # by worker: who staged last
+        self._stagers: dict[int, WorkerLink] = {}  # by worker: the connection that it staged on last
         self._decided: dict[int, OrderedDict[int, None]] = {}  # by worker: numbers of pushes
 
     # From workers
@@ -42,7 +42,7 @@ class StageDesk:
         holding = self._state.holding
         if note.place < 0:
             if payload is None or link.is_replaced:
-                return  # it was not to be taken
+                return  # `room` did not take it
             if not payload:
                 raise ServerRefused(f"push {note.push.number} is staged without bytes or a place", kind="bad-request")
             if holding is None or holding.view != note.view:
@@ -69,7 +69,7 @@ class StageDesk:
         holding = self._state.holding
         self._check_owner(link, note.push)
         if link.is_replaced:
-            return  # nobody hears the answer
+            return  # the worker does not read this connection any more
         if not note.request:
             self._answer_whether_free(link, note.push)
             return
@@ -93,15 +93,15 @@ class StageDesk:
             self._discard(note.push)
 
     def _answer_whether_free(self, link: WorkerLink, push: PushId) -> None:
-        """After a reconnect: an answer of before may be lost. A push that is not here any more is read by nobody."""
+        """After a reconnect: an earlier `PushReleased` may be lost. A push that is not here any more is not read."""
         holding = self._state.holding
         if holding is None or holding.staging.find(push) is None:
             link.connection.send(PushReleased(push=push))
         else:
-            self._replace(link)  # who is told later
+            self._replace(link)  # so that this connection is told once the push is decided
 
     def left(self, link: WorkerLink) -> None:
-        """What it staged in part goes. What is whole may have been proposed: the ledger says what becomes of it."""
+        """Drop what was staged in part. A whole push may have been proposed: the ledger decides about it."""
         if self._stagers.get(link.worker) is link:
             del self._stagers[link.worker]
             self._drop_parts(link.worker)
@@ -109,7 +109,7 @@ class StageDesk:
     # From the space
 
     def decided(self, push: PushId, *, tell: bool) -> None:
-        """`tell`: some of it was in the worker's memory, which is free again."""
+        """`tell`: some of the push was in the worker's memory, which is free again."""
         known = self._decided.setdefault(push.worker, OrderedDict())
         known[push.number] = None
         while len(known) > KEPT_DECISIONS:
@@ -118,7 +118,7 @@ class StageDesk:
             link.connection.send(PushReleased(push=push))
 
     def lacks(self, entry: Push | Assign) -> bool:
-        """It cannot be applied here. One of another map is void anyway."""
+        """The push is not whole here, so it could not be applied. A push of another map is void anyway."""
         holding = self._state.holding
         if holding is None or entry.view != holding.view or not self._state.is_begun or not holding.layout.blocks:
             return False
@@ -128,7 +128,7 @@ class StageDesk:
     # Pieces of the above
 
     def _takes(self, link: WorkerLink, note: Stage) -> bool:
-        """False: it is not to be staged, now or for good."""
+        """False: this message is not to be staged, either not now or not at all."""
         self._check_owner(link, note.push)
         holding = self._state.holding
         if link.is_replaced:
@@ -145,7 +145,7 @@ class StageDesk:
         return not self._is_decided(note.push) and (staged is None or not staged.is_complete)
 
     def _replace(self, link: WorkerLink) -> None:
-        """A worker that has connected anew begins again. The end of its connection before may be noticed late."""
+        """A worker that has reconnected stages again. The end of its old connection may be noticed late."""
         older = self._stagers.get(link.worker)
         if older is not None and older is not link:
             older.is_replaced = True

@@ -1,7 +1,7 @@
-"""What a server still has to do to its blocks, in the order of the ledger, one unit at a time. Pure.
+"""The work that a server still has to do on its blocks, in the order of the ledger, one unit at a time. Pure.
 
-Says how far each unit is: an entry that changes no block counts as applied when everything before it is. Not here: the
-doing (`space`).
+Tells how far each unit is: an entry that changes no block counts as applied when all earlier entries are. Not here:
+doing the work (`space`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class WorkQueue:
     """Units of the head are done in order, from 0 on."""
 
     def __init__(self) -> None:
-        self.updates = 0  # in the blocks, apart from units of the head that are done already
+        self.updates = 0  # number of updates in the blocks, not counting the head's
         self.done = 0  # units of the head that are done
         self._queue: deque[Work] = deque()
 
@@ -36,7 +36,7 @@ class WorkQueue:
         self._queue.append(work)
 
     def finish(self) -> Work:
-        """The head is done in all units."""
+        """Remove the head, which is done in all units."""
         work = self._queue.popleft()
         self.done = 0
         if not isinstance(work, Begun):
@@ -44,12 +44,12 @@ class WorkQueue:
         return work
 
     def clear(self, updates: int) -> None:
-        """Nothing is left to do; blocks are, or will be, those after so many updates."""
+        """Forget all work; the blocks include, or will include, so many updates."""
         self._queue.clear()
         self.done, self.updates = 0, updates
 
     def applied(self, newest: int) -> int:
-        """Number of the last entry that is in all units; `newest` is the last of the ledger."""
+        """Number of the last entry that is in all units; `newest` is the number of the ledger's last entry."""
         return self._queue[0].number - 1 if self._queue else newest
 
     def touched(self, newest: int) -> int:
@@ -64,7 +64,7 @@ class WorkQueue:
         return self.applied(newest)
 
     def unit_updates(self, unit: int) -> int:
-        """Updates that are in this unit."""
+        """Number of updates that are in this unit."""
         if unit < self.done:
             head = self._queue[0]
             assert not isinstance(head, Begun), "a new map changes all units at once"

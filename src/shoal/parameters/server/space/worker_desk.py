@@ -1,8 +1,8 @@
 """What the workers of one job ask of a server: to define the table, to stage pushes, to take proposals, to send values.
 
-Whatever they say is checked and answered, or refused with a sentence (`ServerRefused`, which the server sends on). What
-goes by another version of the map than has begun here is answered with the newest (`Moved`). Not here: the ledger and
-the blocks (`space`), bytes between workers (`relay_desk`).
+Every request is checked, then answered or refused with a sentence (`ServerRefused`, which the server sends on). A
+request under another version of the map than has begun here is answered with the newest map (`Moved`). Not here: the
+ledger and the blocks (`space`), bytes between workers (`relay_desk`).
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from shoal.wire.parameter_messages import (
 )
 from shoal.wire.tables import PushId, TableSpec
 
-MOST_PENDING = 4096  # entries that some server lacks, or that wait for a view: who proposes more is held
+MOST_PENDING = 4096  # entries that some server lacks, or that wait for a view; above it, proposers are held
 PROPOSING = "proposing"  # why a connection is held
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What the desk has the space do."""
+    """What the desk asks of the space."""
 
-    define: Callable[[TableSpec], bool]  # may refuse; False: it is being laid out, so ask again
-    propose: Callable[[AnyEntry, int], None]  # an entry, by a version of the map
-    discard: Callable[[PushId], None]  # what will never be proposed
+    define: Callable[[TableSpec], bool]  # may refuse; False: the table is being laid out, so ask again
+    propose: Callable[[AnyEntry, int], None]  # an entry, and the version of the map that it goes by
+    discard: Callable[[PushId], None]  # a push that will never be proposed
 
 
 class WorkerDesk:
@@ -60,9 +60,9 @@ class WorkerDesk:
         self.staging = StageDesk(state, orders.discard)
         self._pulls = PullDesk(state)
         self._relay = RelayDesk()
-        self._defines: list[tuple[WorkerLink, Define]] = []  # until the map has begun
-        self._proposers: dict[int, WorkerLink] = {}  # by worker: who proposed last
-        self._hasty: set[WorkerLink] = set()  # who propose faster than servers record, and are held
+        self._defines: list[tuple[WorkerLink, Define]] = []  # unanswered: map not begun, or table being laid out
+        self._proposers: dict[int, WorkerLink] = {}  # by worker: the connection that it proposed on last
+        self._hasty: set[WorkerLink] = set()  # held, as their workers propose faster than servers record
 
     # From the server
 
@@ -77,7 +77,7 @@ class WorkerDesk:
         )
 
     def heard(self, link: WorkerLink, note: AnyNote, payload: memoryview | None) -> None:
-        if not isinstance(note, Relay | RelayJoin):  # workers must still be able to tell each other
+        if not isinstance(note, Relay | RelayJoin):  # after a refusal, workers must still be able to tell each other
             self._check_room()
         if isinstance(note, Stage):
             self.staging.staged(link, note, payload)
@@ -102,7 +102,7 @@ class WorkerDesk:
             raise ServerRefused(f"{type(note).__name__} is nothing that a worker tells a server", kind="bad-request")
 
     def left(self, connection: Connection, reason: str) -> None:
-        """What it staged in part goes. What is whole may have been proposed: the ledger says what becomes of it."""
+        """Drop what was staged in part. A whole push may have been proposed: the ledger decides about it."""
         link = self.links.pop(connection, None)
         if link is None:
             return
@@ -127,7 +127,7 @@ class WorkerDesk:
             link.connection.send(Answered(answer=answer))
 
     def refuse(self, refusal: ServerRefused) -> None:
-        """Whatever any worker waits for, it waits in vain."""
+        """Refuse everything that the workers wait for."""
         for link in self.links.values():
             refuse(link, refusal, 0)
 
@@ -136,12 +136,12 @@ class WorkerDesk:
             send_elsewhere(link, request, self._state)
 
     def detach(self, unit: int) -> None:
-        """The unit's bytes are about to change."""
+        """The unit's bytes are about to change: copy what is still unsent of them."""
         for connection in self.links:
             connection.detach(unit)
 
     def look(self) -> None:
-        """The ledger or the blocks have changed: who waited may be answered."""
+        """The ledger or the blocks have changed: answer what can be answered now."""
         self._answer_defines()
         self._pulls.look()
 
@@ -149,7 +149,7 @@ class WorkerDesk:
         self._pulls.look_at(unit)
 
     def relieve(self) -> None:
-        """Others may have caught up: let those go on that were held for them."""
+        """Readers and servers may have caught up: release the connections that were held for them."""
         self._relay.relieve()
         self._pulls.relieve()
         if self._hasty and self._state.sequencer.pending <= MOST_PENDING // 2:
@@ -209,7 +209,7 @@ class WorkerDesk:
             link.connection.hold(PROPOSING)
 
     def _check_proposal(self, entry: Proposal) -> None:
-        """Before it is numbered: what is in the ledger is every server's to apply."""
+        """Called before the entry is numbered: every server has to apply what is in the ledger."""
         table = self._state.table
         if reason := objection(entry):  # type: ignore[arg-type]  # every proposal is an entry
             raise ServerRefused(f"worker {entry.worker} cannot propose this: {reason}", kind="bad-request")

@@ -1,4 +1,4 @@
-"""A worker's connection as a server sees it: who it is, what it has said once and refers to, which memory it shares."""
+"""A worker's connection as a server sees it: the worker, the key lists it has sent, and the memory that it shares."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from shoal.transport.memory.neighbours import shares_network
 from shoal.wire.parameter_messages import KeyList, Moved, Refusal, ServerHello
 from shoal.wire.tables import PushId
 
-MOST_LISTS = 65_536  # of keys, of which digests are kept; each version of the map has one
-MOST_MISSED = 1024  # pushes of which something was not taken
-MOST_MAPPED = 1 << 44  # bytes of memory that workers of one job share with a server: of addresses, not of memory
+MOST_LISTS = 65_536  # key lists whose digests are kept; each version of the map has one
+MOST_MISSED = 1024  # pushes with a part that was not taken
+MOST_MAPPED = 1 << 44  # bytes of address space for the memory that the workers of one job share with a server
 
 
 class WorkerLink:
@@ -24,27 +24,27 @@ class WorkerLink:
         """`mapped`: bytes that other workers of the job share with this server."""
         self.connection = connection
         self.worker = hello.worker
-        self.is_replaced = False  # its worker stages on a newer connection: what still comes on this one is not taken
-        self.missed: set[PushId] = set()  # pushes of which something was not taken: they must be staged again
-        self._lists: set[bytes] = set()  # digests of key lists that it has sent
+        self.is_replaced = False  # the worker stages on a newer connection: what still arrives here is ignored
+        self.missed: set[PushId] = set()  # pushes with a part that was not taken: they must be staged again
+        self._lists: set[bytes] = set()  # digests of the key lists that the worker has sent
         self._peer_arena = _open(hello.arena, MOST_MAPPED - mapped)
-        self.arena: torch.Tensor | None = None  # its memory, to be read; None: it is on another machine
+        self.arena: torch.Tensor | None = None  # the worker's memory, only read; None: it cannot be mapped here
         if self._peer_arena is not None:
             self.arena = tensor_over(self._peer_arena.memory)
 
     @property
     def mapped(self) -> int:
-        """Bytes of the worker's memory."""
+        """Bytes of the worker's memory that are mapped here."""
         return 0 if self.arena is None else len(self.arena)
 
     def learn(self, note: KeyList) -> None:
-        """Whether the digest is right is the caller's to check."""
+        """Remember a key list. The caller has checked its digest."""
         if len(self._lists) >= MOST_LISTS:
             raise ServerRefused(f"{MOST_LISTS} lists of keys on one connection are enough", kind="bad-request")
         self._lists.add(note.digest)
 
     def miss(self, push: PushId) -> None:
-        """Something of it was not taken."""
+        """A part of the push was not taken."""
         if len(self.missed) >= MOST_MISSED:
             raise ServerRefused(f"{MOST_MISSED} pushes are staged by another map and never ended", kind="bad-request")
         self.missed.add(push)
@@ -56,7 +56,7 @@ class WorkerLink:
             )
 
     def close(self) -> None:
-        """Memory that is staged stays as long as it is staged."""
+        """Let go of the worker's memory; pushes that are staged in it keep it until they are dropped."""
         self.arena = None
         if self._peer_arena is not None:
             self._peer_arena.close()
@@ -64,13 +64,13 @@ class WorkerLink:
 
 
 def send_elsewhere(link: WorkerLink, request: int, state: JobState) -> None:
-    """What it wants goes by another map than has begun here."""
+    """The request goes by another map than the one that has begun here: answer with the newest map."""
     assert state.map is not None, "workers come after the map"
     link.connection.send(Moved(request=request, map=state.map))
 
 
 def refuse(link: WorkerLink, refusal: ServerRefused, request: int) -> None:
-    """`request` 0: it had no number."""
+    """`request` 0: what is refused had no number."""
     link.connection.send(Refusal(kind=refusal.kind or "bad-request", reason=str(refusal), request=request))
 
 

@@ -1,7 +1,7 @@
-"""What the ledger says is to be done to one job's blocks on one server: one entry at a time, unit by unit.
+"""Applies ledger entries to one job's blocks on one server: one entry at a time, unit by unit.
 
-An update that clips waits, once it is summed, until all servers agree on its norm. Not here: the order of entries
-(`work_queue`), and what follows when one is applied (`space`).
+A clipped update is summed first, then waits until all servers agree on its norm. Not here: the order of entries
+(`work_queue`), and what happens once an entry is applied (`space`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shoal.values import ServerMap
 from shoal.wire.parameter_messages import PartialNorm, TotalNorm
 from shoal.wire.tables import PushId
 
-MOST_NAMED = 4  # pushes, in an error
+MOST_NAMED = 4  # pushes that an error names
 
 
 class BlockUpdates:
@@ -35,13 +35,13 @@ class BlockUpdates:
         return 0 if self._updating is None else self._updating.held_bytes
 
     def has_work(self, head: Update | Replace) -> bool:
-        """Otherwise others have to say their parts of a norm first."""
+        """False: other servers have to send their parts of a norm first."""
         if self._updating is None or not self._updating.needs_norms:
             return True
         return self._norms.needs_part(head.number) or self._norms.total(head.number) is not None
 
     def work(self, head: Update | Replace) -> tuple[PushId, ...] | None:
-        """One unit of the entry at the head of the queue; its pushes once it is applied. `ShoalError`: it cannot be."""
+        """Do one unit of the head entry. Returns its pushes once it is applied. `ShoalError`: it cannot be applied."""
         try:
             return self._work(head)
         except ServerRefused:
@@ -77,7 +77,7 @@ class BlockUpdates:
         return updating.pushes
 
     def close(self) -> None:
-        """Whatever is under way is given up."""
+        """Give up the entry that is being applied."""
         if self._updating is not None:
             self._updating.close()
             self._updating = None
@@ -88,7 +88,7 @@ class BlockUpdates:
         self._norms.new_view(servers.version, (server.number for server in servers.servers))
 
     def connected(self) -> None:
-        """There is a new connection to another server: what was sent to it before may be lost."""
+        """There is a new connection to another server; what was sent on the old one may be lost."""
         self._norms.repeat()
 
     def heard(self, sender: int, note: PartialNorm | TotalNorm) -> None:

@@ -1,8 +1,9 @@
 """How servers agree on the norm of a gradient that lies in parts on all of them, before they clip and apply it. Pure.
 
-Each sends the squares of its part to home, which sends the sum back to all when it has everybody's. When the map
-changes meanwhile everybody says it again, to all: one that has applied the update already knows the sum and tells it.
-A sum that is known is never made anew, as it could differ in its last bit. Not here: the squares (`shard`).
+Each server sends the squares of its part to home, which sends the sum to all once it has every part. If the map changes
+meanwhile, every server sends its squares again, to all others: a server that has applied the update knows the sum and
+answers with it. A known sum is never computed again, as it could differ in its last bit. Not here: the squares
+(`shard_update`).
 """
 
 from __future__ import annotations
@@ -10,44 +11,44 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-KEPT = 16  # sums that are kept for those who ask again; updates that clip follow each other one by one
+KEPT = 16  # sums kept for servers that ask again; clipped updates follow each other one by one
 
 
 @dataclass(frozen=True)
 class TellServers:
-    """To other servers."""
+    """A message to other servers."""
 
     servers: tuple[int, ...]
-    view: int  # of who asks
+    view: int  # of the server whose squares are sent or answered
     number: int  # of the update's entry
     squares: tuple[float, ...]  # by optimizer
     is_total: bool
 
 
 class NormExchange:
-    """One server's part in it, for one job."""
+    """One server's side of the agreement, for one job."""
 
     def __init__(self, me: int) -> None:
         self._me = me
         self._view = 0
         self._servers: tuple[int, ...] = ()  # of the map; the first is home
-        self._has_changed = False  # the map has, since the last sum: ask everybody
+        self._has_changed = False  # the map has changed, or a connection broke, since the last sum: ask all servers
         self._totals: dict[int, tuple[float, ...]] = {}  # by number of the update's entry
         self._parts: dict[tuple[int, int], dict[int, tuple[float, ...]]] = {}  # by (view, number): squares by server
-        self._needed: dict[int, frozenset[int]] = {}  # by number: whose squares make the sum
+        self._needed: dict[int, frozenset[int]] = {}  # by number: servers whose squares make the sum
 
     def total(self, number: int) -> tuple[float, ...] | None:
         return self._totals.get(number)
 
     def new_view(self, view: int, servers: Iterable[int]) -> None:
-        """What was asked is to be asked again: see `needs_part`."""
+        """A new map: all squares have to be offered again, see `needs_part`."""
         self._view, self._servers = view, tuple(servers)
         self._has_changed = True
         self._parts = {key: parts for key, parts in self._parts.items() if key[0] >= view}
         self._needed = {}
 
     def needs_part(self, number: int) -> bool:
-        """This server has not said its squares in this view, and nobody has told it the sum."""
+        """This server has not offered its squares in this view and does not know the sum."""
         return number not in self._totals and number not in self._needed
 
     def offer(self, number: int, squares: tuple[float, ...], contributors: Iterable[int]) -> list[TellServers]:
@@ -71,18 +72,18 @@ class NormExchange:
         return self._sum(number)
 
     def heard_total(self, view: int, number: int, squares: tuple[float, ...]) -> list[TellServers]:
-        """One of an older view is not for this server any more: it has said its part in a newer one."""
+        """A total of an older view is ignored: this server offers its part again in the newer view."""
         if view < self._view or number in self._totals:
             return []
         return self._settle(number, squares)
 
     def repeat(self) -> None:
-        """A connection broke, and with it what was on its way: say it again, to all."""
+        """Messages may be lost with a broken connection: offer the squares again, to all servers."""
         self._has_changed = True
         self._needed = {}
 
     def _sum(self, number: int) -> list[TellServers]:
-        """Home, once it has all parts."""
+        """At home, once all parts are there: the sum, for all servers."""
         parts: Mapping[int, tuple[float, ...]] = self._parts.get((self._view, number), {})
         needed = self._needed.get(number)
         if self._servers[:1] != (self._me,) or needed is None or not needed <= parts.keys() or number in self._totals:
@@ -94,7 +95,7 @@ class NormExchange:
         return [TellServers(others, self._view, number, total, is_total=True), *answers] if others else answers
 
     def _settle(self, number: int, total: tuple[float, ...]) -> list[TellServers]:
-        """The sum is known. Who has asked in a view that is not known here yet would wait for this server's part."""
+        """The sum is known. Servers that asked in a view that is newer than this server's would wait for its part."""
         asking = [
             TellServers((sender,), later, number, total, is_total=True)
             for (later, asked), parts in self._parts.items()

@@ -1,10 +1,10 @@
 """A server's part of one job's table: values, optimizers' state, and the updates that are applied to them.
 
-Works unit by unit, so that a server can look at its connections in between. A block may be *absent* (it will come from
-another server, or from a checkpoint): updates pass it by. From when it is *asked for* until it is here, updates are
-kept for it, and those that its sender had not applied yet are applied when it comes. No thread, no socket.
+Works unit by unit, so that a server can serve its connections in between. A block may be *absent* (it will come from
+another server, or from a checkpoint): updates skip it. From the time a block is *asked for* until it arrives, updates
+are kept for it; those that its sender had not applied yet are applied on arrival. No thread, no socket.
 
-Not here: which blocks are the server's (`placement`), what is applied when (`ledger`).
+Not here: which blocks a server holds (`placement`), what is applied when (`ledger`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shoal.wire.tables import TableSpec
 
 @dataclass(frozen=True)
 class _Kept:
-    """An update of one block that is under way to this server."""
+    """An update, kept for a block that is on its way to this server."""
 
     number: int  # of the entry
     gradient: torch.Tensor
@@ -40,19 +40,19 @@ class Shard:
     """Blocks of one layout. All are absent at first."""
 
     def __init__(self, table: TableSpec, layout: PartLayout, *, is_shared: bool = False) -> None:
-        """`is_shared`: workers of this machine may read values from memory."""
+        """`is_shared`: workers on this machine may read values from memory."""
         self.table = table
         self.layout = layout
         self.memory = PartMemory(layout, is_shared=is_shared)
         self._blocks = blocks_of(table)
         self._places = {number: place for place, number in enumerate(layout.blocks)}  # in the key list
-        self._rules: dict[int, UnitRule] = {}  # by unit, once it is needed; of all others every block is absent
-        self._asked: dict[int, list[_Kept]] = {}  # by block number, in order
+        self._rules: dict[int, UnitRule] = {}  # by unit, made when needed; a unit without one has only absent blocks
+        self._asked: dict[int, list[_Kept]] = {}  # by block number: kept updates, in order
         self._scratch = torch.empty(max((unit.size for unit in layout.units), default=0), dtype=torch.uint8)
 
     @property
     def held_bytes(self) -> int:
-        """Parameters, state and updates that are kept for blocks that come."""
+        """Bytes of parameters, state and kept updates."""
         kept = (update.gradient for updates in self._asked.values() for update in updates)
         states = sum(rule.state_bytes for rule in self._rules.values())
         return self.layout.size + states + sum(tensor.numel() * tensor.element_size() for tensor in kept)
@@ -61,7 +61,7 @@ class Shard:
         """All blocks from `first` to `last` of the key list have values."""
         unit = self.layout.unit_of(first)
         if last <= self.layout.units[unit].last and unit in self._rules and self._rules[unit].is_ready:
-            return True  # at once, as it is asked for every pull
+            return True  # the fast way, as every pull asks
         return all(self._has(self.layout.blocks[place]) for place in range(first, last))
 
     def absent(self) -> tuple[int, ...]:
@@ -85,15 +85,15 @@ class Shard:
         self.memory.seal(number)
 
     def assign_unit(self, push: StagedPush, number: int) -> None:
-        """Values and state of one unit's blocks become those that are staged, as far as there are some."""
+        """Replace values and state of one unit's blocks with those that are staged, where there are any."""
         first = self.layout.units[number].first
         states = push.states(self.layout.units[number])
         for place in states:
-            self._asked.pop(self.layout.blocks[place], None)  # what comes of it later is older
+            self._asked.pop(self.layout.blocks[place], None)  # what still arrives of it is older
         self._install(number, {place - first: state for place, state in states.items()})
 
     def read(self, first: int, last: int) -> memoryview:
-        """Values of blocks `first` to `last` of the key list, where they lie."""
+        """Values of blocks `first` to `last` of the key list, without a copy."""
         return bytes_of(self.memory.tensor[self.layout.offset(first) : self.layout.offset(last)])
 
     def extract(self, numbers: Sequence[int]) -> tuple[bytes, memoryview]:
@@ -101,13 +101,13 @@ class Shard:
         return pack(self.table, numbers, [self._state(number) for number in numbers])
 
     def ask(self, numbers: Iterable[int]) -> None:
-        """These blocks are fetched as they are now or later: keep the updates that come from here on."""
+        """These blocks are being fetched, in their present or a later state: keep updates for them from now on."""
         for number in numbers:
             if not self._has(number):
                 self._asked.setdefault(number, [])
 
     def insert(self, numbers: Sequence[int], described: bytes, payload: memoryview, applied: int) -> None:
-        """Blocks that were asked for, as they are after entry `applied`. Others, and those that are here, are not used.
+        """Install fetched blocks, which include entry `applied`. Ignores those that are not asked for (any more).
 
         `payload` starts at a multiple of 16 bytes in memory.
         """
@@ -122,19 +122,19 @@ class Shard:
             self._install(unit, found)
 
     def take_unit(self, older: Shard, number: int) -> None:
-        """What this layout's unit needs of another's blocks, as far as they are there."""
+        """Copy the blocks of one unit from an older shard, as far as it has them."""
         unit = self.layout.units[number]
         blocks = self.layout.blocks[unit.first : unit.last]
         self._install(number, {index: older._state(block) for index, block in enumerate(blocks) if older._has(block)})
 
     def close(self) -> None:
-        """Give memory back, unit by unit: other threads have their turns in between. Safe to call twice."""
+        """Give memory back, unit by unit, so that other threads can run in between. Safe to call twice."""
         while self._rules:
             self._rules.popitem()
         self.memory.close()
 
     def _rule(self, number: int) -> UnitRule:
-        """Of a unit."""
+        """The rule of a unit."""
         if number not in self._rules:
             unit = self.layout.units[number]
             memory = self.memory.tensor[unit.start : unit.stop].view(torch_type(unit.dtype))
@@ -171,7 +171,7 @@ class Shard:
                 self._asked[block].append(_Kept(entry, part, values))
 
     def _caught_up(self, found: list[tuple[int, BlockState]], applied: int) -> Iterable[tuple[int, BlockState]]:
-        """With the updates after `applied` that were kept. Blocks with the same ones go through them together."""
+        """Apply the kept updates after entry `applied`. Blocks with the same updates are stepped together."""
 
         def likeness(pair: tuple[int, BlockState]) -> tuple[Any, ...]:
             block = self._blocks[pair[0]]
@@ -191,7 +191,7 @@ class Shard:
     def _replay(
         self, blocks: Sequence[Block], states: Sequence[BlockState], updates: Sequence[list[_Kept]]
     ) -> UnitRule:
-        """These blocks aside, after their updates, of which all have the same ones."""
+        """Apply kept updates to a copy of these blocks. All blocks have the same updates."""
         memory = torch.cat([state.values for state in states])
         rule = UnitRule(self.table.rules[blocks[0].optimizer], blocks, memory, is_ready=False)
         rule.install(dict(enumerate(states)))

@@ -1,8 +1,8 @@
-"""The gradient of one update on one server: the sum of what workers staged, scaled, unit by unit.
+"""The gradient of one update on one server: the scaled sum of what workers staged, unit by unit.
 
-One push with scale 1 is read where it lies. Everything else is summed into a small memory that stays in the processor's
-cache, so that it costs no more passes over main memory. Where the sum must be clipped by its norm over all servers, it
-is kept until that norm is known. Half types are summed in float32. Not here: the optimizer's step (`unit_rule`).
+A single push with scale 1 is read in place. Otherwise the sum is made in a scratch that stays in the processor's cache,
+so that it costs no further pass over main memory. A sum that must be clipped by its norm over all servers is kept until
+that norm is known. Half types are summed in float32. Not here: the optimizer's step (`unit_rule`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 class ShardUpdate:
-    """`effects.Update` with what this server has of it. `close` it when all units are applied."""
+    """An `effects.Update` with what is staged of it here. `close` it when all units are applied."""
 
     def __init__(self, table: TableSpec, layout: PartLayout, update: Update, pushes: Sequence[StagedPush]) -> None:
         """`pushes` belong to `update.pushes`, in that order."""
@@ -35,12 +35,12 @@ class ShardUpdate:
         self._pushes = tuple(pushes)
         self._factors: tuple[float, ...] | None = None  # by optimizer, once norms are known
         self._pool: BufferPool | None = None
-        self._sum: torch.Tensor | None = None  # of gradients, with the part's layout
+        self._sum: torch.Tensor | None = None  # kept sum of the gradients, laid out like the part
         self._summed: set[int] = set()  # units that are in it
 
     @property
     def needs_norms(self) -> bool:
-        """`square`s over all servers must be known before a unit can be applied: call `clip` with them."""
+        """The squares over all servers must be known before a unit can be applied: call `clip` with them."""
         return self._update.is_clipped and self._factors is None
 
     @property
@@ -53,12 +53,12 @@ class ShardUpdate:
             self._pool, self._sum = pool, pool.take()
 
     def clip(self, squares: Sequence[float]) -> None:
-        """Squares of the gradients' norms over all servers, by optimizer."""
+        """`squares`: of the gradients' norms over all servers, by optimizer."""
         pairs = zip(self._update.clip_norms, squares, strict=True)
         self._factors = tuple(clip_factor(most, square) for most, square in pairs)
 
     def square(self, number: int, blocks: Collection[int]) -> float:
-        """Of the norm of one unit's summed gradient, as far as it belongs to these blocks (numbers in the table)."""
+        """Squared norm of one unit's summed gradient, counting only these blocks (by number in the table)."""
         unit = self._layout.units[number]
         gradient = self._gradient(number, None)
         if gradient is None:
@@ -75,7 +75,7 @@ class ShardUpdate:
         return total
 
     def gradient(self, number: int, scratch: torch.Tensor) -> torch.Tensor | None:
-        """Of one unit, to be read only, in its dtype; None: this update leaves the unit alone."""
+        """One unit's gradient, in its dtype, only to be read; None: this update does not change the unit."""
         found = self._gradient(number, scratch)
         unit = self._layout.units[number]
         factor = 1.0 if self._factors is None else self._factors[unit.optimizer]
@@ -84,7 +84,7 @@ class ShardUpdate:
         return torch.mul(found, factor, out=scratch[: unit.size].view(found.dtype))
 
     def values(self, unit: Unit) -> dict[str, Any]:
-        """Of the unit's group."""
+        """The optimizer's values for the unit's group."""
         values = self._update.groups(unit.optimizer)[unit.group]
         return present_values(self._table.rules[unit.optimizer].name, values, unit.dtype, self._update.lr_factor)
 
@@ -95,7 +95,7 @@ class ShardUpdate:
         self._sum = self._pool = None
 
     def _gradient(self, number: int, scratch: torch.Tensor | None) -> torch.Tensor | None:
-        """The sum without clipping: in the memory for it, or in `scratch`, or where it was staged."""
+        """The sum before clipping: in the kept memory, in `scratch`, or where it was staged."""
         unit = self._layout.units[number]
         summands = [
             (gradient, self._update.scales[index])
@@ -118,7 +118,7 @@ class ShardUpdate:
 
 
 def _sum(summands: Sequence[tuple[torch.Tensor, float]], place: torch.Tensor) -> torch.Tensor:
-    """In the given order. The first one itself where that is all, else `place`."""
+    """Sum in the given order, into `place`; a single summand with scale 1 is returned itself."""
     (first, scale), *others = summands
     if not others and scale == 1.0:
         return first
@@ -138,7 +138,7 @@ def _sum(summands: Sequence[tuple[torch.Tensor, float]], place: torch.Tensor) ->
 
 
 def _square(gradient: torch.Tensor) -> float:
-    """Of its norm, computed in float32 as torch's own clipping does, or better."""
+    """Squared norm, computed in float32 as in torch's own clipping, or in float64."""
     if not gradient.numel():
         return 0.0
     plain = torch.view_as_real(gradient) if gradient.is_complex() else gradient

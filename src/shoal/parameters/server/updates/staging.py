@@ -1,12 +1,12 @@
-"""Pushes that workers have sent to one server and that nobody has decided about yet, or that are not applied yet.
+"""Pushes that workers have staged on one server and that are not decided yet, or not applied yet.
 
-Gradients that come over the network are received into one buffer per push, which is as long as the server's part and is
-used again afterwards; those of workers on the same machine stay in their arenas and are read from there. What a codec
-has encoded is decoded into that buffer as soon as a message of it is whole. Blocks with state (`is_state`) get memory
-of their own. Whatever a worker says is checked here against the layout, and refused with a sentence. Staging is about
-one layout: a new version of the map begins with a new one.
+Gradients from the network are received into one buffer per push, which is as long as the server's part and is used
+again afterwards; gradients of workers on the same machine are read from the workers' arenas. An encoded message is
+decoded into the buffer as soon as it is whole. Blocks with state (`is_state`) get memory of their own. Every message is
+checked against the layout, and a bad one is refused with a sentence. A `StagedPushes` belongs to one layout: a new
+version of the map begins with a new one.
 
-Not here: when a push is applied or dropped (`ledger`), with what (`shard_update`).
+Not here: when a push is applied or dropped (`ledger`), how gradients are summed (`shard_update`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shoal.wire.parameter_messages import Stage, StageEnd
 from shoal.wire.tables import PushId, TableSpec
 
 SPARE_BUFFERS = 2  # kept for the next pushes: one is filled while the other is applied
-MOST_PUSHES = 16  # of one worker that nobody has decided about; a worker has at most three at once
+MOST_PUSHES = 16  # staged by one worker at once; an honest worker has at most three
 
 
 class BufferPool:
@@ -40,7 +40,7 @@ class BufferPool:
 
     @property
     def held_bytes(self) -> int:
-        """Of those that nobody uses."""
+        """Bytes of spare buffers."""
         return len(self._spare) * self._size
 
     def take(self) -> torch.Tensor:
@@ -53,7 +53,7 @@ class BufferPool:
 
 @dataclass(frozen=True)
 class _Encoded:
-    """Blocks on their way, as a codec encoded them."""
+    """Encoded blocks that are being received."""
 
     codec: BlockCodec
     numbers: tuple[int, ...]  # of the blocks
@@ -72,7 +72,7 @@ class _Piece:
     last: int
     memory: torch.Tensor = field(compare=False)  # their bytes
     described: bytes = field(compare=False, default=b"")  # with state: what the bytes hold
-    encoded: _Encoded | None = field(compare=False, default=None)  # what `memory` is filled from, until it is
+    encoded: _Encoded | None = field(compare=False, default=None)  # decoded into `memory` on arrival, then None
     has_arrived: bool = field(compare=False, default=False)
 
 
@@ -83,8 +83,8 @@ class StagedPush:
         self._table = table
         self._layout = layout
         self._pieces: list[_Piece] = []  # by place in the key list
-        self.buffer: torch.Tensor | None = None  # that gradients are received into
-        self.uses_arena = False  # some of it is in the worker's memory: tell it when that is free again
+        self.buffer: torch.Tensor | None = None  # gradients are received into it
+        self.uses_arena = False  # some of it is in the worker's memory: tell the worker when that is free again
         self.is_complete = False
 
     @property
@@ -93,18 +93,18 @@ class StagedPush:
 
     @property
     def held_bytes(self) -> int:
-        """Of this server's memory."""
+        """Bytes of this server's memory."""
         states = sum(len(piece.memory) for piece in self._pieces if piece.described)
         states += sum(len(piece.encoded.data) for piece in self._pieces if piece.encoded is not None)
         return states + (0 if self.buffer is None else len(self.buffer))
 
     @property
     def is_arriving(self) -> bool:
-        """Somebody still receives into its memory."""
+        """Bytes are still being received into its memory."""
         return not all(piece.has_arrived for piece in self._pieces)
 
     def gradient(self, unit: Unit) -> torch.Tensor | None:
-        """A whole unit's, in its dtype, to be read only; None: the worker has none."""
+        """The gradient of a whole unit, in its dtype, only to be read; None: the worker has staged none."""
         found = [piece for piece in self._between(unit.first, unit.last) if not piece.described]
         if not found:
             return None
@@ -135,7 +135,7 @@ class StagedPush:
         bisect.insort(self._pieces, piece)
 
     def arrived(self, first: int) -> None:
-        """The bytes of the piece that starts there have come. `WireError`: they cannot be decoded."""
+        """The bytes of the piece that starts at `first` have arrived. `WireError`: they cannot be decoded."""
         at = bisect.bisect_left(self._pieces, first, key=lambda piece: piece.first)
         if at < len(self._pieces) and self._pieces[at].first == first:
             piece = self._pieces[at]
@@ -145,7 +145,7 @@ class StagedPush:
             piece.has_arrived = True
 
     def finish(self, size: int) -> None:
-        """All `size` bytes of it should be here, and no unit's gradient in part."""
+        """Check that all `size` bytes are here and that every unit's gradient is whole or missing."""
         if self.is_arriving or size != self.arrived_bytes:
             raise _bad(f"a push ends after {size} bytes, and {self.arrived_bytes} came")
         for unit in self._layout.units:
@@ -182,7 +182,7 @@ class StagedPushes:
         self._layout = layout
         self._budget = budget
         self.pool = BufferPool(layout.size)
-        self.most_buffers = 0  # bytes of buffers that were in use at once: the job will need as many again
+        self.most_buffers = 0  # most bytes of buffers in use at once so far: the job will need as many again
         self._pushes: dict[PushId, StagedPush] = {}
 
     @property
@@ -190,7 +190,7 @@ class StagedPushes:
         return self.pool.held_bytes + sum(push.held_bytes for push in self._pushes.values())
 
     def room(self, note: Stage, size: int, codec: BlockCodec | None = None) -> memoryview:
-        """Where the payload of a Stage message goes, which `codec` encoded; call `arrived` when it is there."""
+        """Memory for the payload of a Stage message. `codec`: what encoded it. Call `arrived` when it is filled."""
         self._check_range(note)
         push = self._of(note.push)
         if note.is_state:
@@ -225,7 +225,7 @@ class StagedPushes:
         return _Encoded(codec, numbers, note.lengths, memoryview(bytearray(size)))
 
     def arrived(self, note: Stage) -> None:
-        """A push that was dropped meanwhile is nobody's."""
+        """The payload of a Stage message has arrived. Ignored if its push was dropped meanwhile."""
         try:
             if note.push in self._pushes:
                 self._pushes[note.push].arrived(note.first)
@@ -233,7 +233,7 @@ class StagedPushes:
             raise _bad(f"push {note.push.number} of worker {note.push.worker}: {error}") from None
 
     def place(self, note: Stage, arena: torch.Tensor) -> None:
-        """The bytes are in the sender's arena, which is mapped here as the tensor of bytes `arena`."""
+        """Take bytes in the worker's arena, which is mapped here as `arena`, a tensor of bytes."""
         self._check_range(note)
         if note.is_state:
             size, grain = payload_bytes(self._table, self._numbers(note), note.state), ALIGNMENT
@@ -251,7 +251,7 @@ class StagedPushes:
         push.uses_arena = True
 
     def end(self, note: StageEnd) -> StagedPush:
-        """The push is whole."""
+        """All of the push has been staged."""
         push = self._of(note.push)
         push.finish(note.size)
         return push
@@ -260,9 +260,9 @@ class StagedPushes:
         return self._pushes.get(push)
 
     def drop(self, push: PushId) -> StagedPush | None:
-        """It is applied, or never will be. Returns what it was, for telling its worker."""
+        """Forget a push that has been applied or never will be. Returns it, so that its worker can be told."""
         found = self._pushes.pop(push, None)
-        # Where bytes are still coming in, they must not come into the next push's memory.
+        # A buffer that bytes are still being received into must not be used for the next push.
         if found is not None and found.buffer is not None and not found.is_arriving:
             self.pool.put(found.buffer)
         return found

@@ -1,9 +1,9 @@
 """One unit of a server's part and its optimizer: flat memory that steps are applied to.
 
-Blocks that have the same numbers in their state (`step`) are stepped as one flat parameter, a *run*; they differ only
-where blocks came from different checkpoints. A block whose length is no multiple of `SMOOTH` is a run by itself: torch
-computes the end of a tensor in another way than its middle, and so every block gets the same bits whatever lies beside
-it, on every replica. Not here: gradients (`shard_update`), which blocks are there (`shard`).
+Blocks with the same numbers in their state (`step`) are stepped as one flat parameter, a *run*; the numbers differ only
+where blocks came from different checkpoints. A block whose length is no multiple of `SMOOTH` is a run by itself, since
+torch computes the end of a tensor in another way than its middle. So every block gets the same bits on every replica,
+whatever lies beside it. Not here: gradients (`shard_update`), which blocks are there (`shard`).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class UnitRule:
     """Blocks of one dtype and one optimizer's group, side by side in memory."""
 
     def __init__(self, rule: RuleSpec, blocks: Sequence[Block], memory: torch.Tensor, *, is_ready: bool) -> None:
-        """`memory` is flat and of the blocks' dtype; with `is_ready` what is in it are the blocks' values."""
+        """`memory` is flat and of the blocks' dtype. `is_ready`: it contains the blocks' values already."""
         self._rule = RULES[rule.name]
         self._first_values = present_values(rule.name, rule.groups[blocks[0].group], blocks[0].dtype)
         self._memory = memory
         self._starts = [0, *itertools.accumulate(block.stop - block.start for block in blocks)]  # elements
-        self._ready = [is_ready] * len(blocks)  # has values; the others are left alone
+        self._ready = [is_ready] * len(blocks)  # has values; steps skip the others
         self._runs: list[_Run] = []
         self._optimizers: list[torch.optim.Optimizer] = []
         self._arrange([BlockState(self._values(index)) for index in range(len(blocks))])
@@ -71,7 +71,7 @@ class UnitRule:
             optimizer.param_groups[0].update(values)
             optimizer.step()
         for run in self._runs:
-            run.parameter.grad = None  # it may be memory of somebody else
+            run.parameter.grad = None  # its memory may belong to a worker's arena or a buffer
 
     def state(self, index: int) -> BlockState:
         """Values and state of one block, as views."""
@@ -86,7 +86,7 @@ class UnitRule:
         )
 
     def install(self, states: Mapping[int, BlockState]) -> None:
-        """Replace values and state of blocks, which are ready from here on. Copies."""
+        """Replace values and state of blocks with copies; these blocks are ready from now on."""
         mine = [self.state(index) for index in range(len(self._ready))]
         for index, state in states.items():
             self._values(index).copy_(state.values)
@@ -98,7 +98,7 @@ class UnitRule:
         return self._memory[self._starts[index] : self._starts[index + 1]]
 
     def _arrange(self, states: Sequence[BlockState]) -> None:
-        """New runs with these states, whose tensors are copied."""
+        """Make new runs with copies of these states."""
 
         def likeness(index: int) -> tuple[object, ...]:
             is_smooth = (self._starts[index + 1] - self._starts[index]) % SMOOTH == 0

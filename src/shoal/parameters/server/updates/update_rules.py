@@ -1,10 +1,10 @@
 """Which optimizers run on servers, and with which values: classes of torch.optim by name, on flat parts of tensors.
 
-A server holds pieces of tensors, so only rules that treat every element by itself can run there. Each is described by
-the state that it keeps: one value per element, or one number for all. Groups' values come with every push and are
-checked here before anything is applied. No code travels: what is not in `RULES` is refused, with the alternative.
+A server holds pieces of tensors, so only rules that treat every element by itself can run there. Each rule is described
+by the state that it keeps: one value per element, or one number for all. Groups' values come with every push and are
+checked here before anything is applied. No code is sent: a class that is not in `RULES` is refused, with alternatives.
 
-Not here: the memory that they work on (`unit_rule`, `shard`).
+Not here: the memory that optimizers work on (`unit_rule`, `shard`).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from shoal.wire.tables import Number, PushTerms, TableSpec
 
 @dataclass(frozen=True)
 class Rule:
-    """What one class keeps of every parameter."""
+    """The state that one optimizer class keeps for every parameter."""
 
     name: str
     tensors: tuple[str, ...]  # one value per element
     scalars: tuple[str, ...] = ()  # one number for the whole parameter
-    only_with: Mapping[str, str] = field(default_factory=dict)  # tensor -> the group's value that it is kept for
-    is_flexible: bool = False  # such a tensor may begin and end with that value while training
-    has_fused: bool = False  # torch has all of it in one loop for the CPU
+    only_with: Mapping[str, str] = field(default_factory=dict)  # tensor -> the group's setting that turns it on
+    is_flexible: bool = False  # such a tensor may come and go with that setting during training
+    has_fused: bool = False  # torch has a fused loop for the CPU
 
     def kept(self, values: Mapping[str, Number]) -> tuple[str, ...]:
-        """Names of the tensors that are kept with a group's values."""
+        """Names of the tensors that are kept under a group's values."""
         full = _defaults(self.name) | dict(values)
         return tuple(name for name in self.tensors if name not in self.only_with or full[self.only_with[name]])
 
@@ -70,13 +70,13 @@ _WHY_NOT = {
     "SparseAdam": "it takes sparse gradients",
 }
 MOST_GROUPS = 1 << 13  # of all optimizers of a table
-_REFUSED_FLAGS = ("capturable", "differentiable")  # are about graphs of one process
-# In torch 2.13 the fused loop of SGD is wrong for short bfloat16 tensors, so halves take the plain way.
+_REFUSED_FLAGS = ("capturable", "differentiable")  # concern graphs within one process
+# In torch 2.13 the fused loop of SGD is wrong for short bfloat16 tensors, so half types use the plain one.
 _FUSED_TYPES = ("float32", "float64")
 
 
 def check_rule(name: str) -> Rule:
-    """The rule of that name; `ServerRefused` where there is none that can run in parts."""
+    """The rule of that name; `ServerRefused` if it cannot run in parts."""
     if name in RULES:
         return RULES[name]
     why = _WHY_NOT.get(name, "it is not one of torch.optim that treats every element by itself")
@@ -84,7 +84,7 @@ def check_rule(name: str) -> Rule:
 
 
 def check_table(table: TableSpec) -> None:
-    """Refuses a table whose tensors or rules a server cannot hold. Takes no memory for any of it."""
+    """Refuses a table whose tensors or rules a server cannot hold. Allocates nothing for the table."""
     if table.kind != "dense":
         raise ServerRefused(texts.not_dense(table.kind), kind="table")
     if (count := sum(len(rule.groups) for rule in table.rules)) > MOST_GROUPS:
@@ -107,7 +107,7 @@ def check_table(table: TableSpec) -> None:
 
 
 def check_terms(table: TableSpec, terms: PushTerms) -> None:
-    """Refuses what could not be applied later. Values that make no sense but can be computed with are the user's."""
+    """Refuses what could not be applied later. Values that can be computed with are allowed, sensible or not."""
     for what, count in (("groups", len(terms.groups)), ("clip_norms", len(terms.clip_norms))):
         if count not in (0, len(table.rules)):
             raise _bad(f"a push has {what} of {count} optimizers; the table has {len(table.rules)}")
@@ -116,7 +116,7 @@ def check_terms(table: TableSpec, terms: PushTerms) -> None:
 
 
 def check_groups(table: TableSpec, number: int, groups: Sequence[Mapping[str, Number]]) -> None:
-    """Refuses present values of one optimizer that its state does not go with; none is as good as those before."""
+    """Refuses values of one optimizer that do not fit the state it keeps. An empty `groups` is accepted."""
     spec, rule = table.rules[number], RULES[table.rules[number].name]
     if len(groups) not in (0, len(spec.groups)):
         raise _bad(f"a push has {len(groups)} groups of optimizer {number + 1}; the table has {len(spec.groups)}")
@@ -136,7 +136,7 @@ def needed_bytes(table: TableSpec, numbers: Iterable[int]) -> int:
 
 
 def whole_bytes(table: TableSpec) -> int:
-    """Bytes that one replica of a table takes with its optimizers' state. Nothing is cut for that."""
+    """Bytes that one replica of a table takes with its optimizers' state, computed without cutting it into blocks."""
     copies = _copies(table)
     return sum(
         math.prod(tensor.shape) * item_bytes(tensor) * copies[tensor.optimizer, tensor.group]
@@ -145,7 +145,7 @@ def whole_bytes(table: TableSpec) -> int:
 
 
 def _copies(table: TableSpec) -> dict[tuple[int, int], int]:
-    """By optimizer and group: values that are kept for one parameter, itself too."""
+    """By optimizer and group: values kept per element, the parameter's own included."""
     return {
         (optimizer, group): 1 + len(RULES[rule.name].kept(values))
         for optimizer, rule in enumerate(table.rules)
@@ -154,7 +154,7 @@ def _copies(table: TableSpec) -> dict[tuple[int, int], int]:
 
 
 def present_values(name: str, values: Mapping[str, Number], dtype: str, factor: float = 1.0) -> dict[str, Any]:
-    """A group's values as a flat CPU parameter of `dtype` takes them, with its learning rate times `factor`."""
+    """A group's values for a flat CPU parameter of `dtype`, with the learning rate times `factor`."""
     defaults = _defaults(name)
     found = defaults | {key: value for key, value in values.items() if key in defaults}
     found["lr"] *= factor
@@ -169,14 +169,14 @@ def present_values(name: str, values: Mapping[str, Number], dtype: str, factor: 
 
 def make_optimizer(name: str, parameters: list[torch.nn.Parameter], values: dict[str, Any]) -> torch.optim.Optimizer:
     """`values` are `present_values`."""
-    # Adagrad makes its state at once, and looks only here for what to fill it with.
+    # Adagrad makes its state in the constructor, and takes the initial value only from this argument.
     first = {key: value for key, value in values.items() if key == "initial_accumulator_value"}
     made: torch.optim.Optimizer = _class(name)([{"params": parameters, **values}], **first)
     return made
 
 
 def _gains_by_fused(name: str, values: Mapping[str, Any]) -> bool:
-    """Measured on 100 MB: Adam 3 times, SGD 1.6 times where it needs a temporary copy; slower for plain SGD."""
+    """Measured on 100 MB: Adam 3 times as fast, SGD 1.6 times where it needs a temporary copy; plain SGD is slower."""
     return RULES[name].has_fused and (name != "SGD" or bool(values["weight_decay"]))
 
 
@@ -203,7 +203,7 @@ def _check_values(name: str, number: int, values: Mapping[str, Number]) -> None:
 
 
 def _try_out(name: str, number: int, values: Mapping[str, Number]) -> None:
-    """torch's own checks of values, which would otherwise raise when a server holds the table already."""
+    """Run torch's own checks of values, which would otherwise raise only once a server holds the table."""
     try:
         parameters = [torch.nn.Parameter(torch.empty(0), requires_grad=False)]
         make_optimizer(name, parameters, present_values(name, values, "float32"))
@@ -220,7 +220,7 @@ def _fits(default: Any, value: Number) -> bool:
 
 
 def clip_factor(most: float | None, square: float) -> float:
-    """What a gradient with this square of its norm is multiplied by, as torch.nn.utils.clip_grad_norm_ does."""
+    """Factor for a gradient whose squared norm is `square`, as in torch.nn.utils.clip_grad_norm_."""
     return 1.0 if most is None else min(1.0, most / (math.sqrt(square) + 1e-6))
 
 

@@ -1,6 +1,6 @@
 """One entry of the ledger that changes a server's blocks, applied unit by unit.
 
-An update that clips is summed first, unit by unit too, for the norm over all servers. Not here: the order of entries
+A clipped update is summed first, also unit by unit, for the norm over all servers. Not here: the order of entries
 (`work_queue`), the agreement on the norm (`norms`).
 """
 
@@ -21,11 +21,11 @@ class Updating:
         staged = [_staged(holding, push, work.number) for push in self.pushes]
         self._assigned = staged[0] if isinstance(work, Replace) else None
         self._update: ShardUpdate | None = None
-        if isinstance(work, Update) and staged:  # without gradients it only counts
+        if isinstance(work, Update) and staged:  # an update without pushes only counts
             self._update = ShardUpdate(holding.table, holding.layout, work, staged)
         self._squares = [0.0] * len(holding.table.rules)
         self._answered_for: frozenset[int] | None = None  # blocks that are in the squares
-        self._squared = 0  # units that are
+        self._squared = 0  # units that are in the squares
 
     @property
     def needs_norms(self) -> bool:
@@ -33,7 +33,7 @@ class Updating:
 
     @property
     def units(self) -> int:
-        """That have to be applied."""
+        """How many have to be applied."""
         return len(self._holding.layout.units) if self._update is not None or self._assigned is not None else 0
 
     @property
@@ -41,7 +41,7 @@ class Updating:
         return 0 if self._update is None else self._update.held_bytes
 
     def square_unit(self, blocks: frozenset[int]) -> tuple[float, ...] | None:
-        """One more unit's squares, as far as these blocks' go; all of them by optimizer, once all units are in."""
+        """Add the squares of these blocks in one more unit. Returns the sums by optimizer once all units are in."""
         assert self._update is not None, "only updates with gradients have norms"
         if blocks != self._answered_for:
             self._answered_for, self._squared = blocks, 0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import signal
 from pathlib import Path
 from typing import Any
 
-from campaign.running import Outcome, events_of
+from campaign.running import Joined, Outcome, events_of
 from campaign.script import EPOCHS, SAMPLES
 from shoal import events
 from shoal.watch.incident_words import cost_of
@@ -32,7 +33,7 @@ def judge(outcome: Outcome, folder: Path) -> list[str]:
     faults += _counts(folder)
     faults += [f"left over: {what}" for what in leftovers(folder)]
     faults += _record(folder)
-    faults += _joiners(outcome)
+    faults += _joiners(outcome, folder)
     return faults
 
 
@@ -44,16 +45,24 @@ def _counts(folder: Path) -> list[str]:
     return [] if result["off"] < CLOSE else [f"samples were not used {EPOCHS} times each: off by {result['off']}"]
 
 
-def _joiners(outcome: Outcome) -> list[str]:
+def _joiners(outcome: Outcome, folder: Path) -> list[str]:
     faults = []
     for joined in outcome.joined:
-        if joined.arguments and joined.code == 0:
+        if joined.arguments and joined.code == 0 and not _came_too_late(joined, folder):
             faults.append(f"a joiner with {joined.arguments} ended with 0: {joined.output[-800:]}")
         if joined.arguments and "Traceback" in joined.output:
             faults.append(f"a joiner with {joined.arguments} got a traceback: {joined.output[-800:]}")
         if not joined.arguments and joined.code not in (0, *HIT):  # the campaign's own signals hit joiners too
             faults.append(f"a joiner as the workers are ended with {joined.code}: {joined.output[-800:]}")
     return faults
+
+
+def _came_too_late(joined: Joined, folder: Path) -> bool:
+    """Whether the job was over before the joiner could state its terms, so that nobody could turn it away."""
+    number = re.search(r"this is worker (\d+)", joined.output)
+    formed = [event for event in events_of(folder / "run") if isinstance(event, events.GenerationFormed)]
+    members = {worker for event in formed for worker in event.workers}
+    return "the job has ended" in joined.output and (number is None or int(number[1]) not in members)
 
 
 def _record(folder: Path) -> list[str]:

@@ -193,6 +193,7 @@ def test_a_place_that_cannot_be_written_costs_the_checkpoint_not_the_job(tmp_pat
     assert lost.reason
 
 
+@pytest.mark.long
 def test_checkpoints_of_another_job_are_not_mixed_with(tmp_path: Path) -> None:
     write_script(tmp_path, ONCE, saves=True)
     there = ("--checkpoint-to", str(tmp_path / "there"), "--run-dir", "out")

@@ -89,6 +89,7 @@ dist.destroy_process_group()
     assert "[worker 1] sum [3.0, 3.0]" in outcome.stdout
 
 
+@pytest.mark.long
 def test_script_that_spawns_its_own_workers_is_told_what_to_do(tmp_path: Path) -> None:
     text = """
 import torch.multiprocessing as mp

@@ -43,7 +43,8 @@ def test_synchronous_servers_come_to_what_all_reduce_comes_to(clip: str, tmp_pat
     assert_each_sample_once(by_servers)
 
 
-@pytest.mark.parametrize("settings", [FREE, pytest.param(BOUNDED, marks=pytest.mark.long)], ids=["any", "bounded"])
+@pytest.mark.long
+@pytest.mark.parametrize("settings", [FREE, BOUNDED], ids=["any", "bounded"])
 def test_workers_that_run_free_use_every_sample_once(settings: tuple[str, ...], tmp_path: Path) -> None:
     assert_each_sample_once(run(tmp_path, "-n", "3", *settings))
 

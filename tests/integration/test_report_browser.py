@@ -215,7 +215,7 @@ def test_filters_of_the_timeline(open_page: Opener) -> None:
     assert shown.count() == 4
 
 
-@pytest.mark.parametrize("name", ["one.html", "three.html"])
+@pytest.mark.parametrize("name", [pytest.param("one.html", marks=pytest.mark.long), "three.html"])
 def test_dark_and_light(open_page: Opener, name: str) -> None:
     def lightness(page: Page) -> tuple[float, float]:
         found = page.evaluate(
@@ -239,7 +239,7 @@ def test_dark_and_light(open_page: Opener, name: str) -> None:
         assert (lightness(page)[0] < 40) is (expected == "Theme: dark")
 
 
-@pytest.mark.parametrize("name", ["one.html", "three.html", "faulty.html"])
+@pytest.mark.parametrize("name", [pytest.param("one.html", marks=pytest.mark.long), "three.html", "faulty.html"])
 @pytest.mark.parametrize("size", [PHONE, pytest.param(LAPTOP, marks=pytest.mark.long)])
 def test_page_never_scrolls_sideways(open_page: Opener, name: str, size: tuple[int, int]) -> None:
     page = open_page(name, size)
@@ -253,7 +253,7 @@ def test_page_never_scrolls_sideways(open_page: Opener, name: str, size: tuple[i
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [PHONE, LAPTOP])
+@pytest.mark.parametrize("size", [PHONE, pytest.param(LAPTOP, marks=pytest.mark.long)])
 def test_what_went_wrong_can_be_read_on_any_screen(open_page: Opener, size: tuple[int, int], scheme: str) -> None:
     page = open_page("faulty.html", size, scheme)
     rows = page.locator(".incidents tbody tr")

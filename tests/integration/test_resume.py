@@ -176,7 +176,8 @@ def test_with_another_number_of_workers_every_sample_still_counts_once(tmp_path:
     assert_each_sample_once(result(tmp_path))
 
 
-@pytest.mark.parametrize("to", [pytest.param("the launcher", marks=pytest.mark.long), "every process"])
+@pytest.mark.long
+@pytest.mark.parametrize("to", ["the launcher", "every process"])
 def test_sigterm_finishes_the_step_saves_and_exits_with_its_own_code(to: str, tmp_path: Path) -> None:
     """Batch systems and service managers send it to every process of a job."""
     write_script(tmp_path, pause=0.02)

@@ -54,6 +54,7 @@ def test_throttled_requests_are_made_again(server: ObjectStore, store: RemoteSto
     assert store.names() == []
 
 
+@pytest.mark.long
 def test_an_upload_throttled_several_times_is_whole(server: ObjectStore, store: RemoteStore) -> None:
     server.faults.throttle = 2
     store.write("big", [BIG])
@@ -70,6 +71,7 @@ def test_an_upload_that_is_cut_goes_on_with_the_part_that_was_lost(server: Objec
     assert len(parts) == 2
 
 
+@pytest.mark.long
 def test_a_download_that_is_cut_is_made_again(server: ObjectStore, store: RemoteStore) -> None:
     store.write("big", [BIG])
     server.faults.cut_downloads = 1

@@ -13,6 +13,7 @@ DESIGN = Path(__file__).parents[2] / "docs" / "design.md"
 
 
 @pytest.mark.timeout(2 * walk.PATIENCE)
+@pytest.mark.long
 def test_the_walks_in_the_design_are_those_that_jobs_take() -> None:
     expected = walk.written(DESIGN.read_text(encoding="utf-8"))
     actual = walk.walks()

@@ -97,6 +97,7 @@ def test_what_fails_twice_fails(project: Project) -> None:
     assert "test_broken" not in project.flaky
 
 
+@pytest.mark.long
 def test_a_second_try_has_the_settings_of_the_first(project: Project) -> None:
     (project.root / "tests" / "test_it.py").write_text(NEEDS_SETTING)
     assert project.suite(SHOAL_NATIVE="0").returncode == 0
@@ -105,6 +106,7 @@ def test_a_second_try_has_the_settings_of_the_first(project: Project) -> None:
     )
 
 
+@pytest.mark.long
 def test_skips_crashes_and_errors_of_collection_fail_at_once(project: Project) -> None:
     test = project.root / "tests" / "test_it.py"
     test.write_text("import pytest\n@pytest.mark.skip\ndef test_left_out():\n    pass\n" + BROKEN)
@@ -115,6 +117,7 @@ def test_skips_crashes_and_errors_of_collection_fail_at_once(project: Project) -
     assert project.suite().returncode != 0
 
 
+@pytest.mark.long
 def test_many_failures_are_no_bad_luck(project: Project) -> None:
     (project.root / "tests" / "test_it.py").write_text(
         "import pytest\n@pytest.mark.parametrize('n', range(11))\ndef test_it(n):\n    assert False\n"

@@ -32,7 +32,11 @@ def formed(core: MembershipCore, happened: Input, now: float) -> list[Generation
 
 
 @pytest.mark.parametrize("survivors_report", [True, False], ids=["survivors report", "survivors are busy"])
-@pytest.mark.parametrize("exits_are_seen", [True, False], ids=["exits are seen", "exits are not seen"])
+@pytest.mark.parametrize(
+    "exits_are_seen",
+    [True, pytest.param(False, marks=pytest.mark.long)],
+    ids=["exits are seen", "exits are not seen"],
+)
 def test_half_of_all_members_die_at_once_and_make_one_generation(survivors_report: bool, exits_are_seen: bool) -> None:
     core = started()
     dead, living = range(0, MEMBERS, 2), range(1, MEMBERS, 2)

@@ -78,6 +78,7 @@ def test_accumulated_batches_equal_one_large_batch() -> None:
     assert_close(one, together[0])
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_bit_identical_runs() -> None:
     data = problem(53)
 

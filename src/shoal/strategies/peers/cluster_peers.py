@@ -391,4 +391,6 @@ def _token(path: Path) -> str:
     try:
         return read_token(path)
     except TokenFileError as error:
-        raise Refused(f"the token file {path} {error}; it is made by `shoal run`") from None
+        raise Refused(
+            f"the token file {path} {error}; `shoal run` makes this file, and removes it when the job ends"
+        ) from None

@@ -171,6 +171,7 @@ def test_a_hang_in_the_script_is_expelled_and_comes_back(tmp_path: Path) -> None
     assert run.of(events.WorkerExpelled)[0].worker == 2
 
 
+@pytest.mark.long
 def test_sigterm_to_one_worker_hands_over_and_is_no_failure(tmp_path: Path) -> None:
     with job(tmp_path, "-n", "3", epochs=5) as run:
         run.await_step(10)

@@ -71,6 +71,7 @@ def test_the_demo_reaches_its_accuracy(tmp_path: Path) -> None:
     assert re.search(r"compute\s+communication\s+waiting", outcome.stdout)
 
 
+@pytest.mark.long
 def test_the_demo_kills_a_worker_and_every_sample_is_used_exactly_once_per_epoch(tmp_path: Path) -> None:
     makefile = (EXAMPLES.parent / "Makefile").read_text(encoding="utf-8")
     found = re.search(r"^demo:.*\n\t\$\(BIN\)/shoal (run .*)$", makefile, re.MULTILINE)

@@ -102,7 +102,7 @@ def is_loopback(host: str) -> bool:
 @pytest.mark.parametrize(
     ("backend", "variables"),
     [
-        ("gloo", []),
+        pytest.param("gloo", [], marks=pytest.mark.long),
         pytest.param("shoal", [], marks=pytest.mark.long),
         pytest.param("gloo", ["MASTER_ADDR=localhost"], marks=pytest.mark.long),
         pytest.param("gloo", ["USE_LIBUV=0"], marks=pytest.mark.long),

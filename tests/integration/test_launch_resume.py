@@ -130,6 +130,7 @@ def test_a_run_directory_is_free_when_everything_was_killed(tmp_path: Path) -> N
     assert shoal(tmp_path, "run", "--resume", "out").code == 0
 
 
+@pytest.mark.long
 def test_coordinator_by_hand_holds_the_run_directory(tmp_path: Path) -> None:
     with started(tmp_path, "coordinator", "--run-dir", "out") as process:
         assert process.stdout is not None
@@ -181,6 +182,7 @@ def test_second_ctrl_c_does_not_wait_and_leaves_the_checkpoint_before(tmp_path: 
     assert names(tmp_path / "out") == ["step-00000010-g1", "step-00000012-g2"]
 
 
+@pytest.mark.long
 def test_a_place_that_cannot_be_written_costs_the_checkpoint_not_the_job(tmp_path: Path) -> None:
     write_script(tmp_path, "print('published', save(10))\nleave(10)\n", saves=True)
     (tmp_path / "file").write_text("not a folder")

@@ -110,7 +110,8 @@ if __name__ == "__main__":
     assert 'int(os.environ["RANK"])' in line
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_script_that_starts_workers_as_processes_is_told_what_to_do(tmp_path: Path, method: str) -> None:
     text = f"""
 import torch.distributed as dist, torch.multiprocessing as mp

@@ -39,6 +39,7 @@ def test_sparse_gradients_between_machines_lose_nothing_that_is_sent(network: Ne
     assert formed.codec == "sparse:above=0"
 
 
+@pytest.mark.long
 def test_replicas_stay_equal_with_a_lossy_codec_when_a_leader_is_killed(network: Network, tmp_path: Path) -> None:
     job = NetworkJob(network, tmp_path, MACHINES, **{"codec": "sparse:above=5", "digest-every": 5})
     job.reach(0, 10)

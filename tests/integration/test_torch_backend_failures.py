@@ -106,6 +106,7 @@ def check_recreations(times: int) -> None:
         assert after <= before + 20_000, found
 
 
+@pytest.mark.long
 def test_groups_made_again_and_again_leave_nothing_behind() -> None:
     check_recreations(20)
 

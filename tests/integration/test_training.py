@@ -146,6 +146,7 @@ def test_a_worker_killed_in_a_step_is_named_with_step_and_operation(tmp_path: Pa
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_script_that_raises_in_one_worker_shows_its_traceback_once(tmp_path: Path) -> None:
     script(tmp_path, 'if run.rank == 2 and run.step == 3: raise ValueError("bad batch")')
     outcome = shoal(tmp_path, "run", "-n", "3", "--max-failures", "1", "script.py")
@@ -178,7 +179,7 @@ MISTAKES = {
     [
         pytest.param("models differ", marks=pytest.mark.long),
         pytest.param("fewer samples", marks=pytest.mark.long),
-        "loop left early",
+        pytest.param("loop left early", marks=pytest.mark.long),
         pytest.param("mean on one", marks=pytest.mark.long),
     ],
 )
@@ -289,7 +290,7 @@ def test_a_killed_launcher_leaves_no_process(tmp_path: Path) -> None:
     [
         pytest.param("raise ValueError('in the child')", marks=pytest.mark.long),
         pytest.param("sys.exit(0)", marks=pytest.mark.long),
-        "os._exit(0)",
+        pytest.param("os._exit(0)", marks=pytest.mark.long),
     ],
 )
 def test_a_forked_child_leaves_its_parent_s_job_alone(tmp_path: Path, ending: str) -> None:

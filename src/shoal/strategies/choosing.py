@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from shoal.job_config import JobConfig
-from shoal.parameters.client.parameter_client import ParameterClient
 from shoal.settings.all_reduce_settings import ALL_REDUCE
 from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.settings.strategy_kinds import strategy_kind
 from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Strategy
 
-Maker = Callable[[Replica, JobConfig, ParameterClient | None], Strategy]
+if TYPE_CHECKING:  # jobs without servers do not load the client of servers, which takes a seventh of a second
+    from shoal.parameters.client.parameter_client import ParameterClient
+
+    Maker = Callable[[Replica, JobConfig, ParameterClient | None], Strategy]
 
 
 def make_strategy(replica: Replica, config: JobConfig, servers: ParameterClient | None = None) -> Strategy:

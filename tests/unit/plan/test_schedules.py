@@ -10,7 +10,7 @@ from shoal.plan.members.cluster import Cluster, Parts, how_to_replay, replay, si
 from shoal.plan.members.fault_schedules import Fault, FaultKind, random_schedule
 from shoal.plan.members.invariants import Violation
 
-SHORT = range(50)  # seeds in `make test`
+SHORT = range(25)  # seeds in `make test`
 LONG = range(1000, 3000)  # and in `make test-long`
 BLOCK = 50  # seeds per test of the long run
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from shoal.job_config import JobConfig
 from shoal.manners import Manners
-from shoal.parameters.client.parameter_client import ParameterClient
 from shoal.settings.all_reduce_settings import AllReduceSettings
 from shoal.strategies.all_reduce.gradient_exchange import GradientExchange, Shared
 from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Iteration, Strategy
+
+if TYPE_CHECKING:
+    from shoal.parameters.client.parameter_client import ParameterClient
 
 
 class AllReduce(Strategy):

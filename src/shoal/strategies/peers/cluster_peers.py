@@ -392,5 +392,5 @@ def _token(path: Path) -> str:
         return read_token(path)
     except TokenFileError as error:
         raise Refused(
-            f"the token file {path} {error}; `shoal run` makes this file, and removes it when the job ends"
+            f"the token file {path} {error}; `shoal run` makes it, and removes it at the end of the job"
         ) from None

@@ -9,15 +9,17 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from shoal.environment import parse_address
 from shoal.errors import Aborted
 from shoal.membership.client import CoordinatorClient
-from shoal.parameters.client.parameter_client import ClientConfig, ParameterClient
-from shoal.parameters.relay.relay_mesh import RelayConfig, RelayMesh
 from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.values import Generation, Server, ServerMap
 from shoal.wire.derived_keys import space_key
+
+if TYPE_CHECKING:
+    from shoal.parameters.relay.relay_mesh import RelayMesh
 
 HOME_SECONDS = 30.0  # to wait for a server that relays: the next one may have to be started
 HOME_RETRY = 0.05  # seconds between two tries
@@ -27,6 +29,11 @@ SILENCE_FACTOR, SILENCE_SECONDS = 2.0, 2.0  # silence that is borne from a serve
 class ServerWays:
     def __init__(self, coordinator: CoordinatorClient, token: str, worker: int) -> None:
         """Begins to connect. The job's token stays here: servers only know the space's key, derived from the token."""
+        from shoal.parameters.client.parameter_client import (  # noqa: PLC0415  jobs without servers start faster
+            ClientConfig,
+            ParameterClient,
+        )
+
         self._coordinator = coordinator
         self._space = coordinator.welcome.space
         self._key = space_key(token, self._space)
@@ -58,6 +65,8 @@ class ServerWays:
 
     def relay(self, generation: Generation, rank: int) -> RelayMesh:
         """A relay to a generation's other workers. Raises Aborted where no server is there or the generation ended."""
+        from shoal.parameters.relay.relay_mesh import RelayConfig, RelayMesh  # noqa: PLC0415  as above
+
         mesh = RelayMesh(
             RelayConfig(
                 server=self._living_home(generation.number),

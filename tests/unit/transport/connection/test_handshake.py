@@ -59,6 +59,7 @@ class Talk:
         claim = passed(claim)
         head, rest = claim[: self.listener.wanted], claim[self.listener.wanted :]
         assert not self.listener.take(head).is_proved
+        assert len(rest) >= self.listener.wanted, "the listener waits for bytes that nobody sends"
         outcome = self.listener.take(rest[: self.listener.wanted])
         answer = passed(self.listener.answer if outcome.is_proved else outcome.send)
         return self.connector.take(answer).is_proved and outcome.is_proved

@@ -170,7 +170,7 @@ def unknown_threads() -> set[int]:
     }
 
 
-@pytest.mark.parametrize("rounds", [20, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [40, pytest.param(1000, marks=pytest.mark.long)])
 def test_mailboxes_that_come_and_go_leave_nothing_behind(lane: str, rounds: int) -> None:
     def round_trip(made: list[Mailbox]) -> None:
         tensor = torch.zeros(4)

@@ -91,9 +91,8 @@ def events(folder: Path, kind: str, *, run: str = "run") -> list[dict[str, Any]]
     return [event for event in (json.loads(line)["event"] for line in lines) if event["kind"] == kind]
 
 
-@pytest.mark.parametrize(
-    "fault", [pytest.param(fault, marks=[] if fault == "full" else [pytest.mark.long]) for fault in sorted(FAULTS)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_training_goes_on_and_the_next_try_is_made(fault: str, tmp_path: Path) -> None:
     spoil, mend, reason = FAULTS[fault]
     (tmp_path / "script.py").write_text(SCRIPT.replace("SPOIL", spoil).replace("MEND", mend))

@@ -45,6 +45,7 @@ def test_one_worker_prints_without_prefix_and_all_settings_are_saved(tmp_path: P
     assert last.outcome == "finished"
 
 
+@pytest.mark.long
 def test_default_run_directories_never_collide(tmp_path: Path) -> None:
     write_script(tmp_path, "pass")
     for _ in range(2):

@@ -160,6 +160,7 @@ def test_a_group_serves_jobs_and_changes(tmp_path: Path) -> None:
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_group_ends_with_ctrl_c_and_takes_its_token_along(tmp_path: Path) -> None:
     with started(tmp_path, "servers", "start", "-n", "1") as group:
         address, token = address_of(group)

@@ -215,7 +215,7 @@ def test_filters_of_the_timeline(open_page: Opener) -> None:
     assert shown.count() == 4
 
 
-@pytest.mark.parametrize("name", [pytest.param("one.html", marks=pytest.mark.long), "three.html"])
+@pytest.mark.parametrize("name", ["one.html", pytest.param("three.html", marks=pytest.mark.long)])
 def test_dark_and_light(open_page: Opener, name: str) -> None:
     def lightness(page: Page) -> tuple[float, float]:
         found = page.evaluate(

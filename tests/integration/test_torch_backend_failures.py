@@ -17,7 +17,7 @@ from support.torch_failures import Raised
 from support.torch_ranks import ranks, run_ranks
 
 HOST = socket.gethostname()
-HOWS = ["collective", "receive", *(pytest.param(how, marks=pytest.mark.long) for how in ("asynchronous", "barrier"))]
+HOWS = ["receive", *(pytest.param(how, marks=pytest.mark.long) for how in ("collective", "asynchronous", "barrier"))]
 
 
 @pytest.mark.parametrize(
@@ -143,14 +143,9 @@ SCRIPT = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "ending",
-    [
-        "pass",
-        pytest.param("sys.exit(0)", marks=pytest.mark.long),
-        pytest.param("dist.destroy_process_group()", marks=pytest.mark.long),
-        pytest.param("dist.irecv(tensor, 1 - rank)", marks=pytest.mark.long),
-    ],
+    "ending", ["pass", "sys.exit(0)", "dist.destroy_process_group()", "dist.irecv(tensor, 1 - rank)"]
 )
 def test_a_script_may_end_as_it_likes(ending: str) -> None:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -111,6 +111,7 @@ def assert_same_bits(one: Path, other: Path) -> None:
     assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
 
 
+@pytest.mark.long
 def test_an_exchange_broken_on_purpose_is_redone_in_the_next_generation(undisturbed: Path, tmp_path: Path) -> None:
     sabotaged(tmp_path, 3)
     assert_same_bits(undisturbed, tmp_path)

@@ -39,11 +39,9 @@ KINDS_OF_MEMORY = [name for name, _ in MEMORY_KINDS]
 # setting only do so in the long run.
 _EVERY_TIME = [
     ("in-process", "auto"),
-    ("in-process", "halving-doubling"),
     ("tcp", "auto"),
-    ("memory", "auto"),
+    (IN_MEMORY, "auto"),
     ("memory-slots", "auto"),
-    ("memory-python", "auto"),
     ("two-level", "auto"),
 ]
 GROUP_KINDS = [

@@ -12,6 +12,7 @@ from hypothesis import strategies as some
 from shoal.codecs.codec import Codec, Leg, TensorKey
 from shoal.codecs.identity import Identity
 from shoal.errors import WireError
+from support.examples import scaled
 from support.packed_codec import Packed
 from support.sparse_codec import Sparse
 
@@ -153,7 +154,7 @@ def test_a_cut_that_moves_keeps_what_was_left_out(make: Callable[[], Codec]) -> 
     torch.testing.assert_close(arrived + lacking, sent, rtol=1e-4, atol=1e-3)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(data=some.binary(max_size=64), elements=some.integers(0, 12), number=some.integers(0, len(CODECS) - 1))
 def test_any_bytes_decode_or_are_refused(data: bytes, elements: int, number: int) -> None:
     tensor = torch.zeros(elements)

@@ -53,7 +53,10 @@ def failing(*chunks: bytes) -> Iterator[Buffer]:
     raise OSError("the source of the bytes failed")
 
 
-@pytest.mark.parametrize("sizes", [(), (0,), (5, 0, 7), (BLOCK,), (BLOCK - 1, 1, 1), (3 * BLOCK // 2, BLOCK)])
+@pytest.mark.parametrize(
+    "sizes",
+    [(), (0,), (5, 0, 7), (BLOCK,), (BLOCK - 1, 1, 1), pytest.param((3 * BLOCK // 2, BLOCK), marks=pytest.mark.long)],
+)
 def test_what_was_written_is_read(store: Store, sizes: tuple[int, ...]) -> None:
     chunks = [secrets.token_bytes(size) for size in sizes]
     store.write("a/b", [memoryview(chunk) for chunk in chunks])

@@ -207,7 +207,7 @@ def test_a_meeting_that_breaks_is_made_up_for(case: Case) -> None:
 
 
 @every_strategy
-@pytest.mark.parametrize("step", [1, 5, 6, 10])
+@pytest.mark.parametrize("step", [6, *(pytest.param(step, marks=pytest.mark.long) for step in (1, 5, 10))])
 def test_a_killed_worker_costs_no_sample(case: Case, step: int) -> None:
     def dies(_run: shoal.Run) -> None:
         raise Killed

@@ -147,7 +147,9 @@ def test_coordinator_by_hand_holds_the_run_directory(tmp_path: Path) -> None:
         assert "the job in out is still running" in outcome.stderr
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
+)
 def test_a_stop_waits_for_the_last_checkpoint(tmp_path: Path, number: signal.Signals, code: int) -> None:
     write_script(tmp_path, UNTIL_STOPPED, saves=True)
     with started(tmp_path, "run", "-n", "2", "--run-dir", "out", "script.py") as process:

@@ -19,6 +19,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("chaos", ["kill worker at step 12", pytest.param("", marks=pytest.mark.long)])
+@pytest.mark.long
 def test_each_sample_counts_once_whoever_is_killed_in_a_round(chaos: str, tmp_path: Path) -> None:
     served_script.write(tmp_path, pause=0.02 if chaos else 0.0)
     options = ("--chaos", chaos) if chaos else ()

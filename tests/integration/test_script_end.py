@@ -86,6 +86,7 @@ def is_whole(folder: Path) -> bool:
     [("--checkpoint-every", "never"), pytest.param((), marks=pytest.mark.long)],
     ids=["no checkpoint", "a last checkpoint"],
 )
+@pytest.mark.long
 def test_a_first_worker_killed_while_it_writes_behind_the_loop(tmp_path: Path, options: tuple[str, ...]) -> None:
     """Another one writes the file, from the same state; no step is taken again."""
     told(tmp_path, "kill-writing-0")

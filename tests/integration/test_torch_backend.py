@@ -68,7 +68,16 @@ def test_without_a_file_the_store_carries_the_token_as_the_docs_say() -> None:
     assert any(token.encode() in one for seen, token, _ in found for one in seen)
 
 
-@pytest.mark.parametrize("files", [("one", "other"), ("one", ""), ("", "one"), ("one", "missing"), ("empty", "empty")])
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("one", "other"),
+        *(
+            pytest.param(files, marks=pytest.mark.long)
+            for files in (("one", ""), ("", "one"), ("one", "missing"), ("empty", "empty"))
+        ),
+    ],
+)
 def test_ranks_with_different_tokens_form_no_group(tmp_path: Path, files: tuple[str, ...]) -> None:
     paths = {name: written(tmp_path / name, name) for name in ("one", "other")}
     paths |= {"": "", "missing": str(tmp_path / "missing"), "empty": written(tmp_path / "empty", "")}

@@ -6,8 +6,8 @@ import pytest
 
 from support.torch_ranks import run_ranks
 
-QUICK = ("ddp", "fsdp", "pipeline")
-MORE = ("ddp_hooks", "ddp_uneven", "hsdp", "tensor_parallel", "dtensors", "saving")
+QUICK = ("ddp",)
+MORE = ("fsdp", "pipeline", "ddp_hooks", "ddp_uneven", "hsdp", "tensor_parallel", "dtensors", "saving")
 
 
 @pytest.mark.parametrize("way", [*QUICK, *(pytest.param(way, marks=pytest.mark.long) for way in MORE)])

@@ -76,6 +76,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.long
 def test_three_processes_compute_what_one_computes(undisturbed: Path, tmp_path: Path) -> None:
     script(tmp_path, batch=12)
     assert shoal(tmp_path, "run", "-n", "1", "script.py").code == 0
@@ -129,6 +130,7 @@ def test_a_script_that_raises_in_a_void_iteration_starts_again(undisturbed: Path
 
 
 @pytest.mark.parametrize("moment", ["before_update", pytest.param("in forward", marks=pytest.mark.long)])
+@pytest.mark.long
 def test_a_worker_killed_in_a_step_is_named_with_step_and_operation(tmp_path: Path, moment: str) -> None:
     is_victim = 'os.environ["RANK"] == "1" and run.step == 5'
     kill = f'if {is_victim}: print("about to die", flush=True); os.kill(os.getpid(), signal.SIGKILL)'

@@ -20,6 +20,7 @@ from shoal.collectives.schedules.ring import ring_all_gather, ring_all_reduce, r
 from shoal.collectives.schedules.schedule import Action, Program, ProgramBuilder, boundaries, refined
 from shoal.collectives.schedules.tree import place_of, tree_all_reduce, tree_broadcast
 from support.collectives import ranks_in, replay
+from support.examples import scaled
 
 sizes = some.integers(1, 33)
 pipes = some.integers(1, 9)
@@ -59,7 +60,7 @@ def _check_all_reduce(programs: list[Program]) -> None:
 
 @flat
 def test_all_reduce_sums_every_rank_once_in_one_order(build: Callable[[int, int, int], Program]) -> None:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=scaled(60), deadline=None)
     @given(sizes, pipes)
     def check(size: int, pipe: int) -> None:
         _check_all_reduce([build(size, rank, pipe) for rank in range(size)])
@@ -67,7 +68,7 @@ def test_all_reduce_sums_every_rank_once_in_one_order(build: Callable[[int, int,
     check()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 @given(orders)
 def test_a_ring_in_any_order_sums_every_rank_once(order: tuple[int, ...]) -> None:
     programs = [ring_all_reduce(len(order), rank, order=order) for rank in range(len(order))]
@@ -79,7 +80,7 @@ def test_a_ring_in_any_order_sums_every_rank_once(order: tuple[int, ...]) -> Non
 
 @flat
 def test_hierarchical_all_reduce_sums_every_rank_once_in_one_order(build: Callable[[int, int, int], Program]) -> None:
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=scaled(40), deadline=None)
     @given(partitions(), pipes, some.integers(1, 4))
     def check(hosts: Hosts, pipe: int, pieces: int) -> None:
         programs = []
@@ -164,7 +165,7 @@ def test_all_gather_brings_every_segment_everywhere(build: Callable[[int, int], 
             assert own == list(range(size))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 @given(orders)
 def test_segments_stay_with_their_ranks_in_a_ring_of_any_order(order: tuple[int, ...]) -> None:
     size = len(order)

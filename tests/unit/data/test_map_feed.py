@@ -21,13 +21,14 @@ from shoal.data.sources import FeedOptions, feed_for
 from shoal.errors import DataError
 from shoal.values import Cursor
 from support.data import Augmented, as_list, batches_of, epoch_of, equal_dealings, steps_of
+from support.examples import scaled
 
 
 def list_feed(size: int, batch_size: int, **options: Any) -> Feed:
     return feed_for(list(range(size)), FeedOptions(batch_size=batch_size, collate=as_list, **options))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=scaled(50), deadline=None)
 @given(
     size=st.integers(1, 100), world_size=st.integers(1, 12), batch_size=st.integers(1, 6), accumulate=st.integers(1, 3)
 )
@@ -39,7 +40,7 @@ def test_every_sample_once_per_epoch(size: int, world_size: int, batch_size: int
     assert feed.steps(dealings[0]) == len(list(steps_of(feed, Cursor(), dealings)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 @given(
     size=st.integers(12, 150),
     batch_size=st.integers(1, 6),

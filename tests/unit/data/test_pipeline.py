@@ -24,6 +24,7 @@ from shoal.data.sources import FeedOptions, feed_for
 from shoal.errors import DataError
 from shoal.values import Cursor
 from support.data import Augmented, as_list, equal_dealings
+from support.examples import scaled
 
 SIZE = 60
 ALONE = equal_dealings(1, 2)[0]
@@ -92,7 +93,7 @@ def follow(feed: Feed, plan: list[tuple[Stretch, int, int, Stretch | None]]) -> 
         batches.close()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(plans)
 def test_batches_are_those_of_their_positions(plan: list[tuple[Stretch, int, int, Stretch | None]]) -> None:
     feed = feed_for(Augmented(SIZE), FeedOptions(batch_size=2, seed=3, collate=as_list))
@@ -106,7 +107,7 @@ def test_so_they_are_with_processes_that_load_ahead() -> None:
     before = set(psutil.Process().children())
     used: set[psutil.Process] = set()
 
-    @settings(max_examples=60, deadline=None, database=None)
+    @settings(max_examples=scaled(60), deadline=None, database=None)
     @given(plans)
     def check(plan: list[tuple[Stretch, int, int, Stretch | None]]) -> None:
         follow(feed, plan)

@@ -16,6 +16,7 @@ from shoal.links import cost
 from shoal.links.cost import REDUCE_SECONDS_PER_BYTE, TRANSFER_SECONDS
 from shoal.links.matrix import Hosts, Link, LinkMatrix, uniform
 from shoal.links.plan import FIXED, LinkPlan, make_plan
+from support.examples import scaled
 
 links = some.builds(Link, some.floats(1e-6, 1e-2), some.floats(1e-11, 1e-6))
 byte_sizes = some.sampled_from([64, 4096, 100_000, 1 << 20, 3 << 20, 64 << 20])
@@ -71,7 +72,7 @@ MODELS: dict[str, Callable[[LinkMatrix, int], float]] = {
 
 @pytest.mark.parametrize("schedule", MODELS)
 def test_the_model_is_close_to_the_programs_on_equal_links(schedule: str) -> None:
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=scaled(40), deadline=None)
     @given(some.integers(2, 17), byte_sizes, links)
     def check(ranks: int, size: int, link: Link) -> None:
         matrix = uniform(ranks, link)

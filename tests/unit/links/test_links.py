@@ -10,6 +10,7 @@ from hypothesis import strategies as some
 from shoal.links.matrix import GAP, UNKNOWN, Hosts, Link, LinkMatrix, completed, uniform
 from shoal.links.ring_order import ring_order
 from shoal.links.rounds import MOST_ROUNDS, packed, rounds_of, tournament
+from support.examples import scaled
 
 FAST, SLOW = Link(2e-5, 3e-10), Link(1e-3, 1e-8)
 links = some.builds(Link, some.floats(1e-6, 1e-1), some.floats(1e-11, 1e-6))
@@ -101,7 +102,7 @@ def test_levels_change_no_figure_by_more_than_what_lies_between_without_a_gap(ma
         assert after <= set(before)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=scaled(50), deadline=None)
 @given(matrices())
 def test_a_ring_holds_every_rank_once_and_is_not_slower_than_that_of_the_ranks(matrix: LinkMatrix) -> None:
     order = ring_order(matrix)

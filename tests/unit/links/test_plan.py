@@ -9,12 +9,13 @@ from hypothesis import strategies as some
 from shoal.links.matrix import Hosts, Link, LinkMatrix, uniform
 from shoal.links.measure import told
 from shoal.links.plan import FIXED, SIZES, LinkPlan, choose, fixed_plan, make_plan
+from support.examples import scaled
 
 LAN, WAN = Link(1e-4, 8e-9), Link(2e-2, 1e-7)
 links = some.builds(Link, some.floats(1e-6, 1e-1), some.floats(1e-11, 1e-6))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=scaled(50), deadline=None)
 @given(some.integers(2, 12), links)
 def test_the_table_takes_what_the_model_takes_but_for_small_gains(ranks: int, link: Link) -> None:
     matrix = uniform(ranks, link)

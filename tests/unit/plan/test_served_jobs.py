@@ -23,7 +23,7 @@ ENOUGH = 150  # seeds in which a broken variant must be noticed
 FIRST, BLOCK = 1000, 100  # of the long runs: their first seed, and how many seeds a test has
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", [*range(3), *(pytest.param(block, marks=pytest.mark.long) for block in range(3, 10))])
 def test_jobs_finish_with_every_sample_used_once_whatever_dies(block: int) -> None:
     for seed in range(10 * block, 10 * (block + 1)):
         assert not simulate_served(seed).end_reason, f"seed {seed}"

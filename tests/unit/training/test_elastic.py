@@ -117,7 +117,7 @@ def test_a_worker_dies_in_any_exchange_and_another_comes() -> None:
         assert_exact(results)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 12))])
 def test_two_die_and_two_come_at_random(seed: int) -> None:
     draw = random.Random(seed)
     hub = Hub(4)

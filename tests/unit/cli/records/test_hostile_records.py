@@ -23,6 +23,7 @@ from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.cli.main import main
 from shoal.job_config import JobConfig
 from support.checkpoints import publish
+from support.examples import scaled
 from support.records import eventful
 
 RUN = Path("runs/job")
@@ -249,7 +250,7 @@ def _look_at(whole: Path, folder: Path, file: str, seed: int, capsys: pytest.Cap
 
 MUTABLE = ["config.toml", "events.jsonl", "metrics.jsonl", f"{NEWEST}/manifest.json"]
 EASY = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-HARD = settings(EASY, max_examples=500)
+HARD = settings(EASY, max_examples=scaled(500))
 
 
 @EASY

@@ -65,6 +65,7 @@ from shoal.wire.messages import (
     Watch,
     Welcome,
 )
+from support.examples import scaled
 from support.membership import Scenario, join, part
 
 WORKERS = 3
@@ -230,7 +231,7 @@ class Checker:
             assert self.generations == sorted(self.generations)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(400), deadline=None)
 @given(histories, st.data())
 def test_invariants_hold_for_any_order_of_messages(history: tuple[Input, ...], data: st.DataObject) -> None:
     core = MembershipCore(JobConfig(workers=WORKERS), now=0.0)
@@ -248,7 +249,7 @@ def test_invariants_hold_for_any_order_of_messages(history: tuple[Input, ...], d
     assert checker.over
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=scaled(50), deadline=None)
 @given(histories)
 def test_the_same_history_gives_the_same_instructions(history: tuple[Input, ...]) -> None:
     cores = [MembershipCore(JobConfig(workers=WORKERS), now=0.0) for _ in range(2)]
@@ -257,7 +258,7 @@ def test_the_same_history_gives_the_same_instructions(history: tuple[Input, ...]
         assert first == second
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(histories, st.sets(st.integers(0, 33), max_size=3), st.data())
 def test_a_coordinator_that_is_started_again_contradicts_nothing(
     history: tuple[Input, ...], restarts: set[int], data: st.DataObject
@@ -276,7 +277,7 @@ def test_a_coordinator_that_is_started_again_contradicts_nothing(
     assert given == sorted(set(given))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(st.permutations(range(5)), st.integers(0, 4))
 def test_one_kill_makes_the_next_generation_and_names_the_worker(order: list[int], victim: int) -> None:
     """In whatever order the news of a death arrive, the text is the same, and nobody waits longer than for the last."""

@@ -17,6 +17,7 @@ from shoal.membership.core.publishing import MOST_OPEN, Publishing
 from shoal.membership.publisher import PublishOutcome
 from shoal.values import Address, Generation, Member
 from shoal.wire.messages import CheckpointSettled, PartFailed, PartWritten
+from support.examples import scaled
 from support.membership import part
 
 WORKERS = 3
@@ -90,7 +91,7 @@ actions = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(400), deadline=None)
 @given(st.lists(actions, max_size=40))
 def test_every_checkpoint_is_published_or_lost_once_and_never_both(history: list[tuple[str, int, int]]) -> None:
     publishing, audience = fresh()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from shoal.membership.generations import reach
 from shoal.membership.generations.reach import connected_set
+from support.examples import scaled
 
 Named = dict[int, set[int]]
 
@@ -36,7 +37,7 @@ def brute_force(candidates: set[int], named: Named, preferred: Sequence[set[int]
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(st.sets(workers, min_size=1), names, st.lists(st.sets(workers), max_size=2))
 def test_the_set_is_the_best_of_all_that_are_whole(
     candidates: set[int], named: Named, preferred: list[set[int]]
@@ -44,7 +45,7 @@ def test_the_set_is_the_best_of_all_that_are_whole(
     assert connected_set(candidates, named, preferred) == brute_force(candidates, named, preferred)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(st.sets(workers, min_size=1), names, st.lists(st.sets(workers), max_size=2))
 def test_beyond_the_exact_search_it_is_whole_and_nobody_else_fits(
     candidates: set[int], named: Named, preferred: list[set[int]]

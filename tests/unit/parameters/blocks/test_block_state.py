@@ -12,6 +12,7 @@ from shoal.errors import ServerRefused, ShoalError
 from shoal.parameters.blocks.block_state import BlockState, TensorJoin, cut, pack, payload_bytes, unpack
 from shoal.parameters.blocks.byte_views import tensor_over
 from shoal.parameters.blocks.table_blocks import blocks_of
+from support.examples import scaled
 from support.shards import table_of
 
 ADAM = [("Adam", [{"lr": 0.1}])]
@@ -25,7 +26,7 @@ def adam_state(shape: tuple[int, ...], step: float, dtype: torch.dtype = torch.f
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 @given(
     shapes=st.lists(st.lists(st.integers(1, 60), max_size=2).map(tuple), min_size=1, max_size=5),
     dtype=st.sampled_from(["float32", "bfloat16", "complex64"]),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from shoal.parameters.blocks.hash_ring import SLACK, chains
 from shoal.parameters.blocks.table_blocks import blocks_of
+from support.examples import scaled
 from support.model_tables import language_model
 
 Chains = tuple[tuple[int, ...], ...]
@@ -57,7 +58,7 @@ def test_no_server_has_more_than_its_share_and_a_block(sizes: list[int], servers
     assert max(found.values()) <= max(SLACK * sum(sizes) / len(servers), sum(sizes) / len(servers) + max(sizes))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=scaled(60))
 @given(
     servers=st.sets(st.integers(0, 200), min_size=2, max_size=17).map(sorted),
     gone=st.integers(0, 16),

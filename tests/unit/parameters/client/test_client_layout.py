@@ -11,6 +11,7 @@ from shoal.parameters.blocks.table_blocks import ITEM_BYTES, blocks_of
 from shoal.parameters.client.client_layout import ClientLayout, Stretch, slot_capacity
 from shoal.values import ServerMap
 from shoal.wire.tables import TableSpec, TensorSpec
+from support.examples import scaled
 from support.model_tables import language_model, server_map, table_of
 
 
@@ -44,7 +45,7 @@ def covered(stretches: list[Stretch], server: int | None = None) -> list[int]:
     return sorted(element for each in chosen for element in range(each.start, each.stop))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(tables(), maps())
 def test_every_element_goes_to_each_holder_once_and_is_read_from_one(table: TableSpec, servers: ServerMap) -> None:
     layout = ClientLayout(table, servers)
@@ -61,7 +62,7 @@ def test_every_element_goes_to_each_holder_once_and_is_read_from_one(table: Tabl
             assert covered(layout.writes[number], server) == held
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(tables(), maps())
 def test_stretches_lie_in_their_units_and_slots_have_room(table: TableSpec, servers: ServerMap) -> None:
     layout = ClientLayout(table, servers)

@@ -131,6 +131,7 @@ class TcpLane(Lane):
         self._epoll: select.epoll
         # Streams whose first letters came with the handshake: the kernel does not report these letters any more.
         self._eager: list[_Stream] = []
+        self._untold: list[tuple[int, StreamEnding]] = []  # peers whose streams ended, before the recipient hears of it
         for stream in self._streams.values():
             stream.endpoint.setblocking(False)
             near_link.keep_in_cache(stream.endpoint)
@@ -172,6 +173,7 @@ class TcpLane(Lane):
                 self._watch(stream)
             if happened & ~select.EPOLLOUT:
                 self._receive(stream, recipient)
+        self._tell(recipient)
 
     @property
     def is_streaming(self) -> bool:
@@ -189,7 +191,8 @@ class TcpLane(Lane):
     def look(self, recipient: Recipient, now: float) -> None:  # noqa: ARG002  the kernel has clocks of its own
         for stream in self._streams.values():
             if not stream.has_ended and silence.unanswered(stream.endpoint) >= self._silence_limit:
-                self._end(stream, SILENT, recipient)
+                self._end(stream, SILENT)
+        self._tell(recipient)
 
     def leave(self, ending: StreamEnding) -> None:
         for stream in self._streams.values():
@@ -221,10 +224,10 @@ class TcpLane(Lane):
             except BlockingIOError:
                 return
             except OSError as error:
-                self._end(stream, SILENT if error.errno in UNREACHABLE else stream.last_words, recipient)
+                self._end(stream, SILENT if error.errno in UNREACHABLE else stream.last_words)
                 return
             if count == 0:
-                self._end(stream, stream.last_words, recipient)
+                self._end(stream, stream.last_words)
                 return
             left -= count
             self._take_letters(stream, recipient)
@@ -247,8 +250,21 @@ class TcpLane(Lane):
                 recipient.letter(stream.peer, following, stream.address + stream.start + LETTER_BYTES)
                 stream.start += LETTER_BYTES + following.length
 
-    def _end(self, stream: _Stream, ending: StreamEnding, recipient: Recipient) -> None:
+    def _end(self, stream: _Stream, ending: StreamEnding) -> None:
         stream.has_ended = True
         stream.outgoing.clear()
         self._epoll.unregister(stream.endpoint)
-        recipient.ended(stream.peer, ending, "")
+        self._untold.append((stream.peer, ending))
+
+    def _tell(self, recipient: Recipient) -> None:
+        """Tell of streams that ended, those cut off inside a letter last: their peers may have left because of another.
+
+        Where such a peer and this rank lost the same rank, that rank's last words lie here already.
+        """
+        if any(ending.partial for _, ending in self._untold):
+            for stream in (*self._streams.values(),) * 2:  # a stream's last words, then its end
+                if not stream.has_ended:
+                    self._receive(stream, recipient)
+        untold, self._untold = self._untold, []
+        for peer, ending in sorted(untold, key=lambda each: each[1].partial):
+            recipient.ended(peer, ending, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Iterator
 
@@ -131,3 +132,32 @@ def test_a_machine_that_does_not_answer_any_more_is_named(
     monkeypatch.setattr(silence, "unanswered", lambda _: 5.1)
     with pytest.raises(PeerLost, match="rank 1 cannot be reached any more: its machine does not answer"):
         pending.wait()
+
+
+class Told:
+    """A recipient that writes down which ranks have left, in the order in which it is told."""
+
+    def __init__(self) -> None:
+        self.left: list[int] = []
+
+    def ended(self, rank: int, ending: StreamEnding, why: str) -> None:
+        self.left.append(rank)
+
+
+def test_a_rank_that_gave_up_inside_a_letter_is_told_after_the_one_it_gave_up_for() -> None:
+    """Rank 2 was cut off first in the kernel's eyes; what rank 1 said before lies in its own stream."""
+    ours, first, second = connections_of("tcp", 3)
+    lane = TcpLane(ours, 5.0)
+    with select.epoll() as epoll:
+        lane.watch(epoll)
+        first[0].sendall(pack_ending(StreamEnding(announced=True)))
+        first[0].close()
+        second[0].sendall(pack(Letter(LetterKind.MESSAGE, FLOAT32, 8, 3, 0, 8))[:-3])
+        second[0].close()
+        told = Told()
+        for _ in range(2):  # what rank 2 sent, then the end of its stream
+            lane.collect(told, [(ours[2].fileno(), select.EPOLLIN)])
+        assert told.left == [1, 2]
+    lane.close()
+    for end in (first[2], second[1]):
+        end.close()

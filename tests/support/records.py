@@ -157,6 +157,7 @@ def eventful(run_dir: Path, *, steps: int = 600, arguments: Sequence[str] = (), 
     train(job, range(resumed + 1, steps + 1), chance, pace)
     job.tell(
         events.Advised(worker=0, text="input takes 21% of the time; give run.batches more loader processes"),
+        events.ScriptDoubtful(worker=0, text="model 2 gets gradients, but no run.optimizer has its parameters"),
         events.JobEnded(outcome="finished", exit_code=0, reason="all workers finished", seconds=90.0),
     )
     return job.write()

@@ -51,6 +51,7 @@ from shoal.events.training_events import (
     LoopStarted,
     ProgressResumed,
     ReplicaDiffered,
+    ScriptDoubtful,
     StateCopied,
     StepsApplied,
     StepVoided,
@@ -86,6 +87,7 @@ __all__ = [
     "ReplicaDiffered",
     "Resumed",
     "ScheduleChosen",
+    "ScriptDoubtful",
     "ServerJoined",
     "ServerLeft",
     "ServerLost",
@@ -113,7 +115,7 @@ __all__ = [
 AnyEvent = (
     JobStarted | WorkerJoined | GenerationFormed | ScheduleChosen | LoopStarted | LoopEnded | StepsApplied | StepVoided
     | BatchChosen | ProgressResumed | ReplicaDiffered | UndoKept | StateCopied | WentBack | EpochEnded | Evaluated
-    | StopRequested | StopAgreed
+    | ScriptDoubtful | StopRequested | StopAgreed
     | CheckpointStarted | CheckpointDeferred | CheckpointPublished | CheckpointLost | CheckpointRefused | Resumed
     | WorkerReturned | WorkerExpelled | WorkerStarted | Waiting | CoordinatorReturned | FaultInjected
     | StorageFailed | StorageRestored | ConnectionIntercepted

@@ -134,6 +134,13 @@ class Evaluated(Event, frozen=True, tag="evaluated"):
     scores: Values  # None: nan or infinite, which JSON cannot say
 
 
+class ScriptDoubtful(Event, frozen=True, tag="script-doubtful"):
+    """The script does something that is probably a mistake, but may be meant. People are told each text once."""
+
+    worker: Ordinal  # who noticed
+    text: Text  # what is doubtful, what is at stake, and what to write instead
+
+
 class StopRequested(Event, frozen=True, tag="stop-requested"):
     worker: Ordinal | None  # None: asked for from outside, by Ctrl-C or a signal
     reason: Text

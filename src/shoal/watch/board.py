@@ -133,6 +133,7 @@ class Board:
     last_checkpoint: str = ""  # name of the checkpoint that the job's end waits for
     lost: frozenset[str] = frozenset()  # names of checkpoints that could not be written whole
     told: Mapping[type[events.Event], float] = field(default_factory=dict)  # by kind: time of the last notice
+    doubts: frozenset[str] = frozenset()  # texts of warnings about the script
     servers: Servers = field(default_factory=Servers)
     ended: events.JobEnded | None = None
 
@@ -236,6 +237,8 @@ class Board:
                 # Only the first resume of a go says where the go began; later ones follow the loss of all workers.
                 resumed = event if self.applied == 0 else self.resumed
                 return replace(self, resumed=resumed, applied=event.step, restored=self.generation, loop=loop)
+            case events.ScriptDoubtful():
+                return replace(self, doubts=self.doubts | {event.text})
             case events.JobEnded():
                 return replace(self, ended=event)
             case _:

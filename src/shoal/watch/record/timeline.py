@@ -100,6 +100,9 @@ def entry_of(event: events.Event, time: float) -> TimelineEntry | None:
         case events.Evaluated():
             title = f"held out: {named_values(event.scores)} ({event.samples:,} samples)"
             return TimelineEntry(time, "epochs", title, step=event.step)
+        case events.ScriptDoubtful():
+            title = f"warning from worker {event.worker}"
+            return TimelineEntry(time, "advice", title, event.text, is_problem=True)
         case events.Advised():
             said = "" if event.worker is None else f"worker {event.worker}: "
             return TimelineEntry(time, "advice", said + event.text)

@@ -11,7 +11,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from shoal.events import Event, StepsApplied, StorageFailed, StorageRestored
+from shoal.events import Event, ScriptDoubtful, StepsApplied, StorageFailed, StorageRestored
 from shoal.watch import server_words
 from shoal.watch.board import Board
 from shoal.watch.screen.notices import notices
@@ -45,15 +45,17 @@ class Display(ABC):
 
 
 class Quiet(Display):
-    """Shows no progress, only printed lines and that the job stands still. `--progress none`."""
+    """Shows printed lines, warnings about the script, and that the job stands still. `--progress none`."""
 
     def __init__(self) -> None:
         self.board = Board()
 
     def show(self, event: Event, time: float) -> None:
+        told = notices(self.board, event, time) if isinstance(event, ScriptDoubtful) else []
         self.board = self.board.apply(event, time)
         if isinstance(event, StorageFailed | StorageRestored) and event.holds_up:
-            write_lines([event.reason])
+            told = [event.reason]
+        write_lines(told)
 
     def print(self, *lines: str) -> None:
         write_lines(lines)

@@ -26,6 +26,7 @@ LOUD = (  # what people must not overlook
     events.WorkerExpelled,
     events.WorkerFailed,
     events.ReplicaDiffered,
+    events.ScriptDoubtful,
     events.Waiting,
     events.StorageFailed,
     events.ConnectionIntercepted,
@@ -99,6 +100,8 @@ def _notice(board: Board, event: events.Event) -> str | None:
             return f"warning: {where} cannot be used: {reason}; looking at the checkpoint before it"
         case events.Resumed():
             return _resumed(event)
+        case events.ScriptDoubtful():  # several workers may report the same
+            return None if event.text in board.doubts else f"shoal: warning: {first_line(event.text)}"
         case events.Advised():
             return event.text if event.worker is None else f"note from worker {event.worker}: {event.text}"
         case _:

@@ -70,6 +70,7 @@ def story(workers: int = 2) -> list[events.Event]:
         events.StopRequested(worker=1, reason="loss is low"),
         events.StopAgreed(step=11, reason="loss is low"),
         events.Advised(worker=0, text="the batch is small"),
+        *(events.ScriptDoubtful(worker=worker, text="model 1 is not optimized") for worker in range(workers)),
         events.JobEnded(outcome="stopped", exit_code=0, reason="loss is low", seconds=12.0),
     ]
     return told
@@ -95,6 +96,7 @@ EXPECTED = [
     "worker 1 asks to stop: loss is low",
     "stopping after step 11: loss is low",
     "note from worker 0: the batch is small",
+    "shoal: warning: model 1 is not optimized",
     "[worker 1] a line",
     "stopped (loss is low): 9 steps in 0:12, accuracy 0.9375, 200 samples/s, 1 void step was redone, "
     "1 checkpoint was lost",

@@ -16,15 +16,18 @@ from typing import Annotated, Self
 import msgspec
 from msgspec import Meta
 
-from shoal.bounds import Items, Name
+from shoal.bounds import Count, Items, Name, Whole
 from shoal.errors import WireError
 
 Terms = Items[tuple[Name, Name]]  # names and values, in an order of their own
+SampleHashes = Annotated[tuple[tuple[Count, Whole], ...], Meta(max_length=16)]  # index and hash
 
 LONGEST_TEXT = 200  # characters of a name or a value; a longer one becomes its beginning and a digest
 MOST_PACKED = 256 * 1024  # bytes of one call's terms as they travel: tens of thousands of tensors
 MOST_RESULT = 1024 * 1024  # bytes of one result; `training.script.call_results` uses much less
 DIGEST_BYTES = 16
+SAMPLE = "sample"  # the term of a difference between samples
+HASH_MASK = 2**64 - 1
 MOST_UNPACKED = 32 * 1024 * 1024
 MOST_CALLS = 20_000  # of a script that are kept and compared
 CHUNK_BYTES = 1024 * 1024  # of calls in one message, about
@@ -32,22 +35,29 @@ _decoder: msgspec.msgpack.Decoder[Terms] = msgspec.msgpack.Decoder(Terms)
 
 
 class ScriptCall(msgspec.Struct, frozen=True, array_like=True):
-    """One call. Two calls are alike if `what` and `digest` are equal; the terms show how calls differ."""
+    """One call. Two calls are alike if `what` and `digest` are equal, and the samples that both know; the terms show
+    how calls differ.
+    """
 
     what: Name  # model, optimizer, kept objects, loop, mean, evaluation, checkpoint
     digest: Annotated[bytes, Meta(max_length=DIGEST_BYTES)]  # of the terms
     packed: Annotated[bytes, Meta(max_length=MOST_PACKED)]  # the terms, compressed; empty if that exceeds the limit
+    samples: SampleHashes = ()  # of the call's data: those that this worker could hash; not in the digest
 
     @classmethod
-    def of(cls, what: str, terms: Iterable[tuple[str, object]] = ()) -> Self:
+    def of(cls, what: str, terms: Iterable[tuple[str, object]] = (), samples: SampleHashes = ()) -> Self:
         plain = tuple((_clipped(name), _clipped(str(value))) for name, value in terms)
         data = msgspec.msgpack.encode(plain)
         packed = zlib.compress(data)
         travels = len(packed) <= MOST_PACKED and len(data) <= MOST_UNPACKED
-        return cls(what, _digest(data), packed if travels else b"")
+        return cls(what, _digest(data), packed if travels else b"", samples)
 
     def is_like(self, other: ScriptCall) -> bool:
-        return (self.what, self.digest) == (other.what, other.digest)
+        return (self.what, self.digest) == (other.what, other.digest) and self.other_sample(other) is None
+
+    def other_sample(self, other: ScriptCall) -> int | None:
+        """The index of a sample that both scripts could hash, and that differs."""
+        return changed_sample(self.samples, other.samples)
 
     @property
     def terms(self) -> Terms | None:
@@ -79,6 +89,7 @@ class Difference(msgspec.Struct, frozen=True):
     subject: str  # "loop 2: batch size"
     first: str  # the value in the first of two scripts
     second: str
+    term: str = ""  # the name of the term that differs, where one does
 
     def text(self, first: str, second: str) -> str:
         """`first` and `second` say where each value is: "in the job", "on worker 3"."""
@@ -98,6 +109,8 @@ def _difference(first: Sequence[ScriptCall], second: Sequence[ScriptCall], index
     if one.what != other.what:
         return Difference(f"call {index + 1} of the script", named(first, index), named(second, index))
     where = named(first, index)
+    if one.digest == other.digest and (sample := one.other_sample(other)) is not None:
+        return _sample_difference(where, sample, dict(one.samples)[sample], dict(other.samples)[sample])
     terms, others = one.terms, other.terms
     if terms is None or others is None:
         return Difference(f"{where}: the digest of its terms", one.digest.hex(), other.digest.hex())
@@ -105,9 +118,20 @@ def _difference(first: Sequence[ScriptCall], second: Sequence[ScriptCall], index
         if left == right:
             continue
         if left is not None and right is not None and left[0] == right[0]:
-            return Difference(f"{where}: {left[0]}", left[1], right[1])
+            return Difference(f"{where}: {left[0]}", left[1], right[1], left[0])
         return Difference(f"{where}: what comes first that differs", _text(left), _text(right))
     raise WireError(f"the digests of {where} differ and its terms do not: the digest does not belong to the terms")
+
+
+def changed_sample(then: SampleHashes, now: SampleHashes) -> int | None:
+    """The index of a sample that is in both and differs."""
+    known = dict(then)
+    return next((index for index, number in now if known.get(index, number) != number), None)
+
+
+def _sample_difference(where: str, index: int, first: int, second: int) -> Difference:
+    one, other = (f"one with hash {number & HASH_MASK:016x}" for number in (first, second))
+    return Difference(f"{where}: sample {index} of the data", one, other, SAMPLE)
 
 
 def named(calls: Sequence[ScriptCall], index: int) -> str:

@@ -27,6 +27,7 @@ PURE_CORES = frozenset(
         "membership/generations/losses.py",
         "membership/generations/missing.py",
         "membership/generations/wishes.py",
+        "membership/record/truncations.py",
         "parameters/keeper/cut_links.py",
         "plan/members/reach_check.py",
         "strategies/all_reduce/gradient_plan.py",

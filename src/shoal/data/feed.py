@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from shoal.data.dealing import BatchPart, Dealing, count_steps
+from shoal.data.fingerprint import Fingerprint
 from shoal.values import Cursor
 
 
@@ -43,6 +44,10 @@ class Feed(ABC):
     order: str  # how samples are ordered, in words; feeds whose orders differ have different samples at a position
     drop_last: bool  # an incomplete last batch over all workers is left out
     loads_ahead = 0  # batches that are being loaded before they are asked for
+    own_data = False  # each worker was given data of its own, on purpose: samples are not compared
+    files: tuple[str, ...] = ()  # names of the files that hold the samples, where the data are a list of files
+    is_stream = False  # samples can be had in their order only
+    is_one_shot = False  # and only once
 
     @abstractmethod
     def batches(self, cursor: Cursor, dealing: Dealing, stop: int | None = None) -> Generator[Batch, None, None]:
@@ -54,6 +59,14 @@ class Feed(ABC):
 
     def foresee(self, cursor: Cursor, dealing: Dealing, stop: int) -> None:  # noqa: B027  most feeds need no hint
         """Hint while batches up to a `stop` are taken: the loop will most likely ask for this stretch next."""
+
+    @abstractmethod
+    def fingerprint(self, cursor: Cursor, *, anew: bool = False) -> Fingerprint:
+        """What this worker was given, for comparing it with the others'. Uses nothing up.
+
+        A stream's samples are those at the cursor; data with random access have the same at every cursor. `anew`: read
+        the samples again, so that hashes which change show. May raise DataError.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -8,13 +8,14 @@ are (`map_feed`, `stream_feed`).
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -245,6 +246,24 @@ class Loader:
 
 
 _END = object()
+
+
+def first_of(assembler: Assembler, work: Any, settings: LoadSettings) -> Any:
+    """What an assembler makes of one work, in a loader process that ends with it. None where no process can do it.
+
+    None also where processes are not forked: starting one would take seconds.
+    """
+    context = settings.multiprocessing_context
+    method = context if isinstance(context, str | None) else context.get_start_method()
+    if (method or multiprocessing.get_start_method()) != "fork":
+        return None
+    loaded = Loader(assembler, replace(settings, processes=1, pin_memory=False, persistent_workers=False)).run([work])
+    try:
+        return next(loaded, None)
+    except DataError:
+        return None  # the loop meets the same trouble, and says so
+    finally:
+        loaded.close()
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -18,7 +18,8 @@ from torch.utils.data import Subset, TensorDataset
 from shoal.data import texts
 from shoal.data.dealing import BatchPart, Dealing, check_enough, deal, nothing_left, whole_batches
 from shoal.data.feed import Batch, Feed
-from shoal.data.loading import Assembler, Loader, LoadSettings, collated, described
+from shoal.data.fingerprint import Fingerprint, HashAssembler, Hashes, known_hashes, read_hashes
+from shoal.data.loading import Assembler, Loader, LoadSettings, collated, described, first_of
 from shoal.data.order import Indices, SampleOrder, sample_order, sample_seeds
 from shoal.data.pipeline import Pipeline, Planned
 from shoal.data.seeding import generators_kept, may_be_random, seed_generators
@@ -98,6 +99,8 @@ class MapFeed(Feed):
         self.batch_size = batch_size
         self.order = f"shuffled with seed {seed}" if shuffle else "as they stand"
         self.drop_last = settings.drop_last
+        self._source = source
+        self._settings = settings
         self._seed = seed
         self._shuffle = shuffle
         assembler = MapAssembler(source, settings, seed=seed)
@@ -121,6 +124,19 @@ class MapFeed(Feed):
 
     def foresee(self, cursor: Cursor, dealing: Dealing, stop: int) -> None:
         self._pipeline.foresee(self._planned(cursor, list(deal(dealing, start=cursor.position, stop=stop))))
+
+    def fingerprint(self, cursor: Cursor, *, anew: bool = False) -> Fingerprint:  # noqa: ARG002  the same everywhere
+        way = (self.samples, self._seed)
+        hashes = None if anew else known_hashes.get(self._source, way)
+        if hashes is None:
+            hashes = self._read_hashes()
+            known_hashes.put(self._source, way, hashes)
+        return Fingerprint(self.samples, hashes)
+
+    def _read_hashes(self) -> Hashes:
+        if not self._settings.processes or not may_be_random(self._source):
+            return read_hashes(self._source, seed=self._seed)
+        return first_of(HashAssembler(self._source, seed=self._seed), None, self._settings) or ()
 
     def _stretch(self, cursor: Cursor, dealing: Dealing, stop: int) -> Generator[Batch, None, None]:
         parts = list(deal(dealing, start=cursor.position, stop=stop))

@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    DistributedSampler,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
@@ -42,11 +43,18 @@ class FeedOptions:
     shuffle: bool = True  # ignored for a DataLoader, whose sampler decides
     loaders: int = 0  # background processes per worker
     collate: Collate | None = None
+    own_data: bool = False  # each worker's data are its own: samples are not compared
     world_size: int = 1  # for refusing too small a data set before any loop starts
 
 
 def feed_for(data: object, options: FeedOptions) -> Feed:
     """The feed of any supported data."""
+    feed = _feed_for(data, options)
+    feed.own_data = options.own_data
+    return feed
+
+
+def _feed_for(data: object, options: FeedOptions) -> Feed:
     if options.loaders < 0:
         raise UsageError(texts.bad_loaders(options.loaders))
     if isinstance(data, DataLoader):
@@ -139,4 +147,6 @@ def _is_shuffled(loader: DataLoader[Any]) -> bool:
             size = len(loader.dataset)  # type: ignore[arg-type]  # one that a RandomSampler was made for has a length
             if sampler.num_samples == size:
                 return True
+    if isinstance(sampler, DistributedSampler):
+        raise UsageError(texts.distributed_sampler(type(sampler).__name__, shuffle=sampler.shuffle))
     raise UsageError(texts.own_sampler(type(sampler).__name__))

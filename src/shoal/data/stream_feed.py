@@ -16,7 +16,8 @@ import msgspec
 from shoal.data import texts
 from shoal.data.dealing import Dealing, check_enough, deal_step, nothing_left, whole_batches
 from shoal.data.feed import Batch, Feed
-from shoal.data.loading import Assembler, Loader, LoadSettings, NoMore, collated
+from shoal.data.fingerprint import SAMPLES, UNKNOWN, Fingerprint, Hashes, hash_of, known_hashes
+from shoal.data.loading import Assembler, Loader, LoadSettings, NoMore, collated, first_of
 from shoal.data.order import key_of
 from shoal.data.seeding import generators_kept, seed_generators
 from shoal.data.streams import SampleStream, Tape
@@ -65,6 +66,11 @@ class StreamAssembler(Assembler):
             seed_generators(key_of(COLLATE_KEY, self._seed, cursor.epoch, part.start))
             return collated(self._settings.collate, own), part
 
+    def hashes(self, cursor: Cursor) -> Hashes:
+        """Positions and hashes of the samples at the cursor, which stay on the tape for the first step."""
+        samples = self._tape_at(cursor.epoch, cursor.position).window(cursor.position, SAMPLES)
+        return _hashed(samples, cursor.position)
+
     def close(self) -> None:
         if self._tape is not None:
             self._tape.close()
@@ -90,7 +96,32 @@ class StreamAssembler(Assembler):
             raise nothing_left(tape.position, dealing)
 
 
+class StreamHashAssembler(Assembler):
+    """Reads the first samples of a stream, for their hashes, from an iterator of its own."""
+
+    reads_in_sequence = True
+
+    def __init__(self, stream: SampleStream, *, seed: int) -> None:
+        self.source = stream.source
+        self._stream = stream
+        self._seed = seed
+
+    def load(self, work: Cursor) -> Hashes:
+        tape = Tape(self._stream, seed=self._seed, epoch=work.epoch)
+        try:
+            return _hashed(tape.window(work.position, SAMPLES), work.position)
+        finally:
+            tape.close()
+
+
+def _hashed(samples: list[Any], start: int) -> Hashes:
+    hashed = ((start + place, hash_of(sample)) for place, sample in enumerate(samples))
+    return tuple((position, number) for position, number in hashed if number is not None)
+
+
 class StreamFeed(Feed):
+    is_stream = True
+
     def __init__(self, stream: SampleStream, settings: LoadSettings, *, batch_size: int, seed: int) -> None:
         if stream.is_one_shot and settings.processes > 0:
             raise UsageError(texts.read_only_once(type(stream.source).__name__, settings.processes))
@@ -98,6 +129,11 @@ class StreamFeed(Feed):
         self.batch_size = batch_size
         self.order = f"{stream.order}, with seed {seed}"  # the seed of random numbers drawn while reading
         self.drop_last = settings.drop_last
+        self.files = stream.files
+        self.is_one_shot = stream.is_one_shot
+        self._settings = settings
+        self._seed = seed
+        self._hasher = StreamHashAssembler(stream, seed=seed)
         self._assembler = StreamAssembler(stream, settings, seed=seed)
         self._loader = Loader(self._assembler, settings)
 
@@ -111,6 +147,22 @@ class StreamFeed(Feed):
                 yield Batch.of(part, data, epoch=cursor.epoch)
         finally:
             loaded.close()
+
+    def fingerprint(self, cursor: Cursor, *, anew: bool = False) -> Fingerprint:
+        length = UNKNOWN if self.samples is None else self.samples
+        return Fingerprint(length, self._hashes(cursor, anew=anew))
+
+    def _hashes(self, cursor: Cursor, *, anew: bool) -> Hashes:
+        if not self._settings.processes:
+            return self._hasher.load(cursor) if anew and not self.is_one_shot else self._assembler.hashes(cursor)
+        if cursor != Cursor():  # a process would have to read all samples before
+            return ()
+        way = (self._seed,)
+        hashes = None if anew else known_hashes.get(self._hasher.source, way)
+        if hashes is None:
+            hashes = first_of(self._hasher, cursor, self._settings) or ()
+            known_hashes.put(self._hasher.source, way, hashes)
+        return hashes
 
     def close(self) -> None:
         self._loader.close()

@@ -52,6 +52,7 @@ class SampleStream(ABC):
     source: Any  # the user's object
     is_one_shot: bool = False  # can be read only once
     order: str = "as they come"  # for people
+    files: tuple[str, ...] = ()  # names of the files that hold the samples
 
     @abstractmethod
     def open(self, epoch: int) -> Iterator[Any]:
@@ -75,6 +76,7 @@ class FileStream(SampleStream):
     def __init__(self, files: Files, *, seed: int, shuffle: bool) -> None:
         self.source = files
         self.order = f"{len(files.paths)} files, {'shuffled' if shuffle else 'as they stand'}"
+        self.files = tuple(fspath(path).replace("\\", "/").rpartition("/")[2] for path in files.paths)
         self._seed = seed
         self._shuffle = shuffle
 

@@ -88,6 +88,13 @@ def own_sampler(sampler: str) -> str:
     )
 
 
+def distributed_sampler(sampler: str, *, shuffle: bool) -> str:
+    return (
+        f"the DataLoader has a {sampler}, which splits the data by rank, but run.batches deals the samples out to all "
+        f"workers; leave the sampler out and give the DataLoader shuffle={shuffle}"
+    )
+
+
 def contradiction(name: str, in_call: object, in_loader: object) -> str:
     return f"{name} is {in_call!r} in the call and {in_loader!r} in the DataLoader; leave it out of the call"
 
@@ -144,6 +151,44 @@ def does_not_start_anew(source: str, epoch: int) -> str:
 
 def stream_failed(source: str, samples: int, epoch: int, why: str) -> str:
     return f"{source} failed after {samples} samples of epoch {epoch}: {why}"
+
+
+# Data that are not the same on every worker
+
+WHOLE_DATA = (
+    "every worker must be given the whole data set, which run.batches deals out: leave out what splits it by rank or at "
+    "random (Subset, shard, random_split without a seeded generator)"
+)
+
+
+def data_differ(how: str) -> str:
+    return f"{how}; {WHOLE_DATA}"
+
+
+def sample_differs(what: str, index: int, workers: tuple[int, int], call: str) -> str:
+    one, other = workers
+    how = f"{what}: sample {index} of the data differs between worker {one} and worker {other}"
+    return f"{data_differ(how)}; if each worker's data are meant to differ, say {call}(..., own_data=True)"
+
+
+def lengths_differ(what: str, lengths: tuple[int, int], workers: tuple[int, int]) -> str:
+    one, other = (f"{length} on worker {worker}" for length, worker in zip(lengths, workers, strict=True))
+    return data_differ(f"{what}: number of samples is {one} and {other}")
+
+
+def stream_may_differ(what: str, index: int, workers: tuple[int, int], call: str) -> str:
+    one, other = workers
+    return (
+        f"{what}: sample {index} of an iterator differs between worker {one} and worker {other}; if the iterator is "
+        f"split by rank, samples are lost: give every worker the same one, or say {call}(..., own_data=True)"
+    )
+
+
+def sample_changed(what: str, index: int, checkpoint: str) -> str:
+    return (
+        f"{what}: sample {index} of the data is not what it was when {checkpoint} was made; if the data have changed, "
+        "samples of this epoch may be used twice or never: go on with the data that the job was started with"
+    )
 
 
 # A job that goes on with less data

@@ -39,6 +39,7 @@ from shoal.training.recovery.recovery import join_first
 from shoal.training.recovery.restart import Fresh, begin_anew, train_through
 from shoal.training.reporting.progress import Progress
 from shoal.training.reporting.reporter import Reporter
+from shoal.training.reporting.truncated_files import TruncatedFiles, unwatch, watch
 from shoal.training.run import Run
 from shoal.training.saving.saving import Saver
 from shoal.training.session import HandedOver, Lasting, Session
@@ -125,6 +126,7 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment, *, is_
         make = partial(make_strategy, servers=peers.servers)
         session, store = _in_job(peers, make)
         fresh = partial(start_session, peers, session.config, make=make)
+        watch(session.reporter.files)
         result, session = _to_its_end(train, session, fresh, store, is_last_line=is_last_line)
         in_job = False
         if isinstance(result, SystemExit):
@@ -154,7 +156,9 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment, *, is_
                 session.close()
             peers.close(keeps_line=runs_on)
             if session is not None and runs_on:
-                _tell_last_line(peers.client, step=session.step)
+                _tell_last_line(peers.client, session.reporter.files, step=session.step)
+            else:
+                unwatch()
 
 
 def _heed_sigterm(peers: ClusterPeers) -> None:
@@ -277,13 +281,15 @@ def _returns_next(frame: FrameType) -> bool:
     return False
 
 
-def _tell_last_line(client: CoordinatorClient, *, step: int) -> None:
+def _tell_last_line(client: CoordinatorClient, files: TruncatedFiles, *, step: int) -> None:
     """Say that the script has come to its last line, when the interpreter comes to its end. Closes the client then."""
     process = os.getpid()
 
     def tell() -> None:
         if os.getpid() != process:
             return  # a child that the script forked
+        unwatch()
+        client.report(*files.take())
         if getattr(sys, "last_value", None) is None:  # else the script raised: the exit code says so
             client.leave(step=step, reason="the script is done")
         client.close()

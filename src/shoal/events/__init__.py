@@ -47,6 +47,7 @@ from shoal.events.training_events import (
     BatchChosen,
     EpochEnded,
     Evaluated,
+    FileTruncated,
     LoopEnded,
     LoopStarted,
     ProgressResumed,
@@ -76,6 +77,7 @@ __all__ = [
     "Evaluated",
     "Event",
     "FaultInjected",
+    "FileTruncated",
     "GenerationFormed",
     "JobEnded",
     "JobStarted",
@@ -115,7 +117,7 @@ __all__ = [
 AnyEvent = (
     JobStarted | WorkerJoined | GenerationFormed | ScheduleChosen | LoopStarted | LoopEnded | StepsApplied | StepVoided
     | BatchChosen | ProgressResumed | ReplicaDiffered | UndoKept | StateCopied | WentBack | EpochEnded | Evaluated
-    | ScriptDoubtful | StopRequested | StopAgreed
+    | ScriptDoubtful | FileTruncated | StopRequested | StopAgreed
     | CheckpointStarted | CheckpointDeferred | CheckpointPublished | CheckpointLost | CheckpointRefused | Resumed
     | WorkerReturned | WorkerExpelled | WorkerStarted | Waiting | CoordinatorReturned | FaultInjected
     | StorageFailed | StorageRestored | ConnectionIntercepted

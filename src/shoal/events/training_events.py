@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shoal.bounds import Count, Items, Members, Ordinal, Text, Total, Values
+from shoal.bounds import Count, Items, Members, Name, Ordinal, Text, Total, Values
 from shoal.events.event import Event
 from shoal.steps import StepRow
 from shoal.values import TimeShares
@@ -139,6 +139,17 @@ class ScriptDoubtful(Event, frozen=True, tag="script-doubtful"):
 
     worker: Ordinal  # who noticed
     text: Text  # what is doubtful, what is at stake, and what to write instead
+
+
+class FileTruncated(Event, frozen=True, tag="file-truncated"):
+    """A script's own code empties a file to write it anew. Not in the record: workers that empty the same file are."""
+
+    worker: Ordinal
+    generation: Ordinal
+    host: Name
+    path: Name  # absolute
+    name: Name  # as the script has it
+    place: Name  # of the script: file and line
 
 
 class StopRequested(Event, frozen=True, tag="stop-requested"):

@@ -22,6 +22,7 @@ from shoal.training import texts
 from shoal.training.model.devices import moved
 from shoal.training.reporting.reporter import finite
 from shoal.training.script.call_terms import data_terms
+from shoal.training.script.compared_data import compare_data
 from shoal.training.script.meetings import gather
 from shoal.training.session import Session
 from shoal.values import Cursor
@@ -35,6 +36,7 @@ def evaluate(session: Session, score: Callable[..., Any], feed: Feed) -> dict[st
 
     def reduce(group: Group, label: str) -> dict[str, float]:
         # After a regrouping this starts from the first sample: the data are dealt out anew.
+        compare_data(session, feed, Cursor(), f"run.evaluate at step {session.step}")
         sums, samples = _own_sums(session, score, feed)
         seen[:] = sorted(sums)
         together = torch.tensor([samples, *(sums[name] for name in seen)], dtype=torch.float64)

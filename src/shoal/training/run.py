@@ -44,6 +44,7 @@ class BatchOptions:
     shuffle: bool = True
     loaders: int = 0  # background processes that load
     collate: Callable[[list[Any]], Any] | None = None
+    own_data: bool = False  # each worker reads its positions from data of its own, as long as the others'; not compared
 
 
 class Run:
@@ -139,8 +140,8 @@ class Run:
     ) -> Iterator[Any]:
         """Every sample once per epoch over all workers, `batch_size` of them per worker and iteration.
 
-        Options: steps=None, accumulate=1, shuffle=True, loaders=0, collate=None (see `BatchOptions`). One epoch unless
-        `epochs` or `steps` says otherwise; with both, whichever ends first.
+        Options: steps=None, accumulate=1, shuffle=True, loaders=0, collate=None, own_data=False (see `BatchOptions`).
+        One epoch unless `epochs` or `steps` says otherwise; with both, whichever ends first.
         """
         chosen = batch_options(batch_size, options)
         if epochs is not None:
@@ -175,6 +176,7 @@ class Run:
             shuffle=options.shuffle,
             loaders=options.loaders,
             collate=options.collate,
+            own_data=options.own_data,
             world_size=self.world_size,
         )
 

@@ -1,7 +1,7 @@
 """What is written for each event: lines of events, lines of metrics, and what watchers are shown. Pure.
 
-Combines which reports are written (`thinning`), the metrics (`metrics`), and the standstills that follow from applied
-steps (`standstills`). A restarted coordinator continues the record of the last one. Not here: files (`event_writer`).
+Combines which reports are written (`thinning`), the metrics (`metrics`), the standstills that follow from applied
+steps (`standstills`), and files that several workers write (`truncations`). A restarted coordinator continues the record of the last one. Not here: files (`event_writer`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from shoal.events import Record
 from shoal.membership.record.metrics import Metrics
 from shoal.membership.record.standstills import Standstills
 from shoal.membership.record.thinning import Thinning
+from shoal.membership.record.truncations import Truncations
 from shoal.steps import MetricLine
 
 INSTANT = 1e-6  # seconds between an event and one that follows from it: no two events have the same time
@@ -50,6 +51,7 @@ class Bookkeeping:
         self._thinning = Thinning(began=before.began)
         self._metrics = Metrics(before.metrics[-1] if before.metrics else None)
         self._standstills = Standstills()
+        self._truncations = Truncations()
         self._told = 0.0  # time of the last event that was derived here
         self._is_told = False  # the loss of all parameters was noted in the present generation
         written: list[Sequence[Record | MetricLine]] = [before.events, before.metrics]
@@ -65,6 +67,11 @@ class Bookkeeping:
             if self._is_told:  # another worker has reported it
                 return written
             self._is_told = True
+        if isinstance(event, events.FileTruncated):
+            doubt = self._truncations.note(event)
+            if doubt is None:
+                return written
+            record = Record(record.time, doubt)
         if isinstance(event, events.JobStarted):
             self._began = record.time
         elif isinstance(event, events.StepsApplied):

@@ -81,6 +81,7 @@ class Peers(ABC):
     """This worker's connection to the job."""
 
     worker: int  # this worker's number in the job
+    has_others = True  # there are other workers, or there may be some later
     is_new: bool  # not in a generation yet: `group` stands for the one to come, and can do nothing
     group: Group  # of the current generation
     generation: Generation

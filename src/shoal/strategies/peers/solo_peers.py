@@ -17,6 +17,8 @@ from shoal.wire.messages import ExchangeBroken, PartFailed, PartWritten, Ready
 
 
 class SoloPeers(Peers):
+    has_others = False
+
     def __init__(self, on_event: Callable[[AnyEvent], None]) -> None:
         self.worker = 0
         self.is_new = False

@@ -16,6 +16,7 @@ from shoal.errors import CheckpointUnusable, ExchangeFailed, UsageError
 from shoal.events import LoopStarted
 from shoal.strategies.peers.peers import Breakage
 from shoal.strategies.strategy import Iteration
+from shoal.terms import SampleHashes
 from shoal.training import texts
 from shoal.training.loop.leasing import Leased
 from shoal.training.loop.loop_length import LoopLength, LoopPlace
@@ -27,7 +28,8 @@ from shoal.training.model.state import forget_changed, load_state
 from shoal.training.recovery.recovery import enter, recover, tell_batch, undo_void
 from shoal.training.saving.checkpointing import save_asked, save_on_stop
 from shoal.training.saving.resume import check_place
-from shoal.training.script.call_terms import loop_terms
+from shoal.training.script.call_terms import data_samples, loop_terms
+from shoal.training.script.compared_data import HASHES, compare_data, kept_hashes, warn_of_change
 from shoal.training.script.meetings import end_of_loop, leave_loop, load_behind, meet, note_loop_end, take_past
 from shoal.training.script.past import Past
 from shoal.training.script.settling import settle
@@ -67,7 +69,7 @@ class Loop:
             raise UsageError(texts.LOOP_IN_LOOP)
         if session.stopped is not None:
             return
-        session.script.make("loop", loop_terms(self.plan))
+        session.script.make("loop", loop_terms(self.plan), self._samples())
         enter(session)
         session.open_loop(self)
         self.number, self.first_step, self._blocked = session.place.loops + 1, session.step, session.saver.blocked
@@ -142,6 +144,7 @@ class Loop:
     def _catch_up(self, past: Past) -> None:
         """A resumed script has reached the loop that its checkpoint is in."""
         check_place(self.session, past, self.terms())
+        warn_of_change(self.session, past, self._samples())
         try:
             self.cursor = load_state(self.session, past.state)
         except CheckpointUnusable as error:
@@ -198,7 +201,12 @@ class Loop:
 
     def terms(self) -> dict[str, str]:
         """What the script has said of this loop."""
-        return {name: str(value) for name, value in loop_terms(self.plan)}
+        said = {name: str(value) for name, value in loop_terms(self.plan)}
+        return {**said, HASHES: kept_hashes(self._samples())}
+
+    def _samples(self) -> SampleHashes:
+        """Hashes of some samples, where there are others to compare them with."""
+        return data_samples(self.plan.feed) if self.session.peers.has_others else ()
 
     def length(self) -> int:
         """Batches over all epochs, while the number of workers stays what it is."""
@@ -210,6 +218,7 @@ class Loop:
     def _start(self, point: str) -> None:
         session, length = self.session, LoopLength(self.plan, self.dealing())
         session.agree(point, with_terms=True)
+        compare_data(session, self.plan.feed, self.cursor, f"loop {self.number}")
         self._prepare(holds_state=True)
         replaced = session.strategy.take_replaced()  # told once
         if session.peers.group.rank == 0:

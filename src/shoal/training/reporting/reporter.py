@@ -23,6 +23,7 @@ from shoal.strategies.peers.peers import Peers
 from shoal.strategies.strategy import Iteration
 from shoal.training import texts
 from shoal.training.reporting.sinks import Sinks
+from shoal.training.reporting.truncated_files import TruncatedFiles
 from shoal.values import TimeShares
 
 INTERVAL = 0.25  # seconds between two reports
@@ -52,6 +53,7 @@ class Reporter:
         self._peers = peers
         self.generation = 0  # the last one in which this worker applied a step or took the others' state; 0: none
         self.sinks = Sinks(lambda text: peers.report(Advised(worker=peers.worker, text=text)))
+        self.files = TruncatedFiles(peers)
         self._names: set[str] = set()  # all that were ever logged
         self._values: dict[str, float] = {}  # last value of each name from applied steps
         self._value_samples = 0  # of the step that the last values are from
@@ -167,6 +169,11 @@ class Reporter:
         else:
             self._peers.report(event)
 
+    def tell_files(self) -> None:
+        """Report files that the script's code has emptied since the last time."""
+        if self.files.waiting:
+            self._peers.report(*self.files.take())
+
     def take_state(self) -> None:
         """This worker has the state of the present generation's members."""
         self.generation = self._peers.generation.number
@@ -192,6 +199,7 @@ class Reporter:
 
         `is_inside`: the last step is of a stretch that may still turn out void, and is reported when that is over.
         """
+        self.tell_files()
         if self._applied is not None:
             self._append(self._applied, self._step_seconds)
             self._applied, self._step_seconds = None, 0.0

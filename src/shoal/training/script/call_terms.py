@@ -14,10 +14,14 @@ from torch import nn
 
 from shoal.data.feed import Feed
 from shoal.strategies.replica.model_check import describe
+from shoal.terms import SAMPLE, SampleHashes
 from shoal.training.loop.loop_plan import LoopPlan
 from shoal.training.watched import Kept
+from shoal.values import Cursor
 
 Term = tuple[str, object]
+LENGTH, FILES = "number of samples", "list of files"
+DATA_TERMS = frozenset((LENGTH, FILES, SAMPLE))  # differ where a worker was given other data
 
 # Values of an optimizer's group that schedules change, that depend on the number of workers in many scripts, or that
 # only choose an implementation.
@@ -71,9 +75,17 @@ def kept_terms(things: Mapping[str, Kept]) -> Iterator[Term]:
 
 def data_terms(feed: Feed) -> Iterator[Term]:
     yield "batch size", feed.batch_size
-    yield "number of samples", "unknown" if feed.samples is None else feed.samples
+    yield LENGTH, "unknown" if feed.samples is None else feed.samples
     yield "order of samples", feed.order
     yield "drop_last", feed.drop_last
+    yield "own_data", feed.own_data
+    if feed.files and not feed.own_data:  # folders may differ from machine to machine
+        yield FILES, ", ".join(feed.files)
+
+
+def data_samples(feed: Feed) -> SampleHashes:
+    """What a newcomer compares of the data themselves. Nothing of a stream, of which it would read the start again."""
+    return () if feed.own_data or feed.is_stream else feed.fingerprint(Cursor()).hashes
 
 
 def loop_terms(plan: LoopPlan) -> Iterator[Term]:
@@ -94,7 +106,7 @@ def resume_difference(
     may the end of the loop. `is_inside`: some samples of an epoch are used and others are not; which ones depends on
     their number and their order.
     """
-    fixed = ("first epoch", "number of samples", "order of samples") if is_inside else ("first epoch",)
+    fixed = ("first epoch", LENGTH, "order of samples") if is_inside else ("first epoch",)
     for name in fixed:
         if name in then and then[name] != now[name]:
             return name, then[name], now[name]

@@ -16,13 +16,16 @@ import torch
 
 from shoal.bounds import ItemList
 from shoal.checkpoint.peer_copy import broadcast_bytes
-from shoal.errors import TermsDiffer, WireError, WorkersDisagree
+from shoal.data.texts import data_differ
+from shoal.errors import TermsDiffer, UsageError, WireError, WorkersDisagree
 from shoal.strategies.peers.peers import Peers
-from shoal.terms import MOST_CALLS, Made, ScriptCall, combined, difference, named
+from shoal.terms import MOST_CALLS, Made, SampleHashes, ScriptCall, combined, difference, named
 from shoal.training.script.call_results import decode_result, encode_result
+from shoal.training.script.call_terms import DATA_TERMS
 
 MOST_BYTES = 64 * 1024 * 1024  # of calls that come with a state
 ADVICE = "start it with the script and the arguments that the job was started with"
+DATA_ADVICE = "give it the data that the job was started with, all of them: run.batches deals them out"
 _decoder: msgspec.msgpack.Decoder[list[ScriptCall]] = msgspec.msgpack.Decoder(ItemList[ScriptCall])
 
 
@@ -37,9 +40,9 @@ class ScriptCalls:
         self._job: list[ScriptCall] = []  # the others', as far as this worker knows them; empty: it is where they are
         self._results: dict[int, bytes] = {}  # by index: results of the job's calls
 
-    def make(self, what: str, terms: Iterable[tuple[str, object]] = ()) -> None:
+    def make(self, what: str, terms: Iterable[tuple[str, object]] = (), samples: SampleHashes = ()) -> None:
         """The script makes a call. Raises TermsDiffer where the others' scripts made another one here."""
-        call = ScriptCall.of(what, terms)
+        call = ScriptCall.of(what, terms, samples)
         self.count += 1
         self.digest = combined(self.digest, call)
         if self.count > MOST_CALLS:
@@ -104,14 +107,18 @@ class ScriptCalls:
     def _compare(self, start: int) -> None:
         found = difference(self._job, self.own, start)
         if found is not None:
-            self._differ(found.text("in the job", "in this worker's script"))
+            advice = DATA_ADVICE if found.term in DATA_TERMS else ADVICE
+            self._differ(found.text("in the job", "in this worker's script"), advice)
 
-    def _differ(self, text: str) -> NoReturn:
-        raise TermsDiffer(f"{text}; {ADVICE}")
+    def _differ(self, text: str, advice: str = ADVICE) -> NoReturn:
+        raise TermsDiffer(f"{text}; {advice}")
 
 
-def disagreement(script: ScriptCalls, peers: Peers) -> WorkersDisagree:
-    """Called by all members where their scripts differ: the first difference, in the same words on every worker."""
+def disagreement(script: ScriptCalls, peers: Peers) -> WorkersDisagree | UsageError:
+    """Called by all members where their scripts differ: the first difference, in the same words on every worker.
+
+    A UsageError where they were given different data.
+    """
     group = peers.group
     mine = torch.frombuffer(bytearray(script.digest), dtype=torch.uint8)
     digests = [torch.empty_like(mine) for _ in range(group.size)]
@@ -126,6 +133,8 @@ def disagreement(script: ScriptCalls, peers: Peers) -> WorkersDisagree:
     found = difference(first, second)
     if found is not None:
         text = found.text(f"on {one}", f"on {two}")
+        if found.term in DATA_TERMS:
+            return UsageError(data_differ(text))
     elif len(first) != len(second):
         text = f"the scripts of {one} and {two} have made {len(first)} and {len(second)} calls when a loop starts"
     else:

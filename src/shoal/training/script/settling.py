@@ -49,6 +49,7 @@ def finish(session: Session) -> None:
     if session.iteration is not None:
         session.batch.leave()
     settle(session)
+    session.reporter.tell_files()
     enter(session, at_end=True)
     past = session.place.past
     session.script.end()

@@ -1,0 +1,31 @@
+"""Every worker writes its results into the same file, again and again.
+
+exit: 0
+says: shoal: warning: workers 0 and 1 both write results.json (results_opened_by_all.py line 27); write it under
+"""
+
+import json
+
+import torch
+import torch.nn.functional as F
+from torch.utils.data import TensorDataset
+
+import shoal
+
+
+def train(run: shoal.Run) -> None:
+    x = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
+    y = (x.sum(dim=1) > 0).long()
+    model = run.model(torch.nn.Linear(4, 2))
+    optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    for inputs, targets in run.batches(TensorDataset(x, y), batch_size=8, epochs=2):
+        loss = F.cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with open("results.json", "w") as file:
+            json.dump({"loss": loss.item()}, file)
+
+
+if __name__ == "__main__":
+    shoal.main(train)

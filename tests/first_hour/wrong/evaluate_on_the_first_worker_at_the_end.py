@@ -1,6 +1,6 @@
 """Rank 0 alone evaluates the trained model; the others' scripts have come to their ends.
 
-run: -n 2 --checkpoint-every 0 SCRIPT
+run: -n 2 --checkpoint-every never SCRIPT
 says: worker 0 called run.evaluate and worker 1 did not; every worker must
 long
 """

@@ -2,8 +2,9 @@
 
 Every worker runs the same script, so calls outside iterations come in the same order with the same terms. A newcomer
 compares its calls with those of the job's members before it is let in; the first workers compare theirs with each other
-when a loop starts. Also here: which call of `run` an operation belongs to, by the operation's label, for workers that are
-in two calls at once. Not here: the terms of each call (`training.script.call_terms`), sending calls (`wire.messages`).
+when a loop starts. Also here: which call of `run` an operation belongs to, by its label, and what to tell two workers
+that are in different ones. Not here: the terms of each call (`training.script.call_terms`), sending calls
+(`wire.messages`).
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ def call_missed(call: str, *, by: int, missed: int, instead: str) -> str:
 def _doing(label: str) -> str:
     if call := call_in(label):
         return f"had gone on to {call}"
-    if found := re.match(r"step (\d+), exchange", label):
+    if found := re.match(r"step (\d+), (exchange|note)", label):
         return f"had gone on to the gradients of step {found[1]}"
     if found := re.match(r"end of (loop \d+|the script)", label):
         return f"had come to the end of {found[1]}"

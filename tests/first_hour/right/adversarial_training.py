@@ -1,5 +1,4 @@
-"""Perturbations of the input are found by an optimizer of their own, and the model is trained on them.
-"""
+"""Perturbations of the input are found by an optimizer of their own, and the model is trained on them."""
 
 import torch
 import torch.nn.functional as F

@@ -1,5 +1,4 @@
-"""Evaluation, means and checkpoints in and behind loops, on every worker; rank 0 prints.
-"""
+"""Evaluation, means and checkpoints in and behind loops, on every worker; rank 0 prints."""
 
 import torch
 import torch.nn.functional as F

@@ -1,5 +1,4 @@
-"""A GAN: two models, two optimizers, and a generator whose loss goes through the discriminator.
-"""
+"""A GAN: two models, two optimizers, and a generator whose loss goes through the discriminator."""
 
 import torch
 import torch.nn.functional as F

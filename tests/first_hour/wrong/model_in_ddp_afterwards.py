@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 import shoal
@@ -22,7 +22,7 @@ def data() -> TensorDataset:
 
 def train(run: shoal.Run) -> None:
     dist.init_process_group("gloo")
-    model = DDP(run.model(nn.Linear(4, 2)))
+    model = DistributedDataParallel(run.model(nn.Linear(4, 2)))
     optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     for x, y in run.batches(data(), batch_size=8):
         F.cross_entropy(model(x), y).backward()

@@ -24,7 +24,7 @@ def train(run: shoal.Run) -> None:
         F.cross_entropy(model(x), y).backward()
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter -= 0.1 * parameter.grad
+                parameter.sub_(0.1 * parameter.grad)
                 parameter.grad = None
 
 

@@ -216,4 +216,6 @@ def failure(worker: int, failed: Failed, *, of_script: bool) -> str:
     """What the user reads when a worker says that it cannot go on. For a script, `failed.text` is its traceback."""
     if of_script:
         return f"the script failed on worker {worker} in step {failed.step}:\n{shortened(failed.text)}"
-    return f"worker {worker}: {shortened(failed.text)}"
+    text = shortened(failed.text)
+    says_whose = text.startswith("worker ")  # where the text is about several workers, for example
+    return text if says_whose else f"worker {worker}: {text}"

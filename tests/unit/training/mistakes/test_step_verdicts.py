@@ -1,4 +1,4 @@
-"""Which optimizer steps are mistakes: those that workers would take each for itself, and none that right scripts take."""
+"""Which optimizer steps are mistakes: those that workers would take each for itself, and no step of a right script."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ def test_models_wrapped_before_and_after() -> None:
     assert find_wrapper(wrapping) == ("DistributedDataParallel", "")
     assert wrapped_afterwards({"model 1": plain, "model 2": other}) == ("model 2", "DistributedDataParallel")
 
-    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415  takes a second, for this test alone
-    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
 
     sharded = fully_shard(nn.Sequential(nn.Linear(2, 2)), mesh=init_device_mesh("cpu", (1,)))
     assert isinstance(sharded, torch.nn.Module)

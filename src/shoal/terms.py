@@ -197,6 +197,6 @@ def _doing(label: str) -> str:
         return f"had gone on to {call}"
     if found := re.match(r"step (\d+), (exchange|note)", label):
         return f"had gone on to the gradients of step {found[1]}"
-    if found := re.match(r"end of (loop \d+|the script)", label):
+    if found := re.match(r"(?:step \d+, )?end of (loop \d+|the script)", label):
         return f"had come to the end of {found[1]}"
     return f"was in {label!r}"

@@ -17,10 +17,12 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from shoal.collectives.group import Group
 from shoal.errors import UsageError
 from shoal.events import ScriptDoubtful
 from shoal.training import texts
 from shoal.training.mistakes.step_verdicts import StepSeen, judge
+from shoal.training.script.meetings import gather
 from shoal.training.session import Session
 
 
@@ -61,9 +63,22 @@ class StepWatch:
         session, place = self._session, self._session.place
         if place.loops == 0 and self._outside:
             self._warn(texts.trained_outside(self._outside))
-        # A script that asks for its rank shares the work out by itself.
-        if place.loops == 0 and place.points == 0 and not place.knows_rank and session.peers.group.size > 1:
-            raise UsageError(texts.never_met(session.peers.group.size))
+        has_met = place.loops > 0 or place.points > 0
+        if not has_met and session.peers.group.size > 1 and not session.is_catching_up:
+            self._meet_at_last()
+
+    def _meet_at_last(self) -> None:
+        """Other workers may be in their first call of `run`: then all are told of that call."""
+        # A script that asks for its rank, on any worker, shares the work out by itself.
+        own = torch.tensor(float(self._session.place.knows_rank))
+
+        def reduce(group: Group, label: str) -> float:
+            total = own.clone()
+            group.all_reduce(total, label=label).wait()
+            return float(total)
+
+        if not gather(self._session, "end of the script", reduce, alone=0.0):
+            raise UsageError(texts.never_met(self._session.peers.group.size))
 
     def _is_foreign(self) -> bool:
         """Whether the step is none of this script's: another thread's, or that of a process which the script forked."""

@@ -60,7 +60,13 @@ class WorkerLost(ShoalError):
 
 
 class WorkersDisagree(ShoalError):
+    """`sides`: two ranks and the labels of the operations that they are in, where these differ."""
+
     exit_code = 4
+
+    def __init__(self, reason: str, *, sides: tuple[tuple[int, str], tuple[int, str]] | None = None) -> None:
+        super().__init__(reason)
+        self.sides = sides
 
 
 class ModelsDiffer(WorkersDisagree):

@@ -2,12 +2,15 @@
 
 Every worker runs the same script, so calls outside iterations come in the same order with the same terms. A newcomer
 compares its calls with those of the job's members before it is let in; the first workers compare theirs with each other
-when a loop starts. Not here: the terms of each call (`training.script.call_terms`), sending calls (`wire.messages`).
+when a loop starts. Also here: which call of `run` an operation belongs to, by its label, and what to tell two workers
+that are in different ones. Not here: the terms of each call (`training.script.call_terms`), sending calls
+(`wire.messages`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import zlib
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
@@ -31,6 +34,15 @@ HASH_MASK = 2**64 - 1
 MOST_UNPACKED = 32 * 1024 * 1024
 MOST_CALLS = 20_000  # of a script that are kept and compared
 CHUNK_BYTES = 1024 * 1024  # of calls in one message, about
+# Beginnings of the labels of operations, and the calls of `run` that they belong to.
+_CALLS = (
+    (re.compile(r"(step \d+, )?evaluation, (call|meeting) \d+"), "run.evaluate"),
+    (re.compile(r"(step \d+, )?mean, (call|meeting) \d+"), "run.mean"),
+    (re.compile(r"saving( after step \d+| '[^']*')?(,|$)"), "run.save"),
+    (re.compile(r"((digest|listing|weights) of )?model \d+"), "run.model"),
+    (re.compile(r"(start of|resuming) loop \d+"), "run.batches"),
+)
+RESULTS = frozenset(("run.evaluate", "run.mean", "run.save"))  # calls that people put under `if run.is_first`
 _decoder: msgspec.msgpack.Decoder[Terms] = msgspec.msgpack.Decoder(Terms)
 
 
@@ -167,3 +179,48 @@ def _clipped(text: str) -> str:
 
 def _text(term: tuple[str, str] | None) -> str:
     return "nothing more" if term is None else f"{term[0]} {term[1]}"
+
+
+# Calls that do not fit together
+
+
+def call_in(label: str) -> str:
+    """The call of `run` that an operation with this label belongs to; empty: none, such as a step's gradients."""
+    return next((call for pattern, call in _CALLS if pattern.match(label)), "")
+
+
+def calls_apart(first: tuple[int, str], second: tuple[int, str]) -> str | None:
+    """What to tell where two workers, each with the label of its operation, are in different calls of the script.
+
+    The text is the same on both workers. None: neither is in such a call, or both are in the same one.
+    """
+    (one, label), (other, other_label) = sorted((first, second))
+    call, other_call = call_in(label), call_in(other_label)
+    if call == other_call:
+        return None
+    if call in RESULTS and other_call in RESULTS:
+        return (
+            f"worker {one} called {call} and worker {other} called {other_call}; every worker must make the same calls "
+            "in the same order, outside `if run.is_first`"
+        )
+    if not call or (other_call in RESULTS and call not in RESULTS):
+        return call_missed(other_call, by=other, missed=one, instead=_doing(label))
+    return call_missed(call, by=one, missed=other, instead=_doing(other_label))
+
+
+def call_missed(call: str, *, by: int, missed: int, instead: str) -> str:
+    """`instead`: what the worker that `missed` the call did."""
+    return (
+        f"worker {by} called {call} and worker {missed} did not; every worker must: call it outside `if run.is_first` "
+        f"(worker {missed} {instead})"
+    )
+
+
+def _doing(label: str) -> str:
+    if call := call_in(label):
+        return f"had gone on to {call}"
+    if found := re.match(r"step (\d+), (exchange|note)", label):
+        return f"had gone on to the gradients of step {found[1]}"
+    if found := re.match(r"(?:step \d+, )?end of (loop \d+|the script)", label):
+        return f"had come to the end of {found[1]}"
+    return f"was in {label!r}"

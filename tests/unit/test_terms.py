@@ -10,7 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import WireError
-from shoal.terms import CHUNK_BYTES, LONGEST_TEXT, MOST_PACKED, Made, ScriptCall, chunk, combined, difference, named
+from shoal.terms import (
+    CHUNK_BYTES,
+    LONGEST_TEXT,
+    MOST_PACKED,
+    Made,
+    ScriptCall,
+    call_in,
+    call_missed,
+    calls_apart,
+    chunk,
+    combined,
+    difference,
+    named,
+)
 
 TEXTS = st.text(max_size=300)
 TERMS = st.lists(st.tuples(TEXTS, TEXTS), max_size=6)
@@ -149,3 +162,58 @@ def test_digests_of_whole_scripts_are_equal_where_all_calls_are(
 
     is_same = len(first) == len(second) and difference(first, second) is None
     assert (digest(first) == digest(second)) == is_same
+
+
+EVALUATING = "step 3, evaluation, call 1, scores accuracy"
+
+
+@pytest.mark.parametrize(
+    ("label", "call"),
+    [
+        (EVALUATING, "run.evaluate"),
+        ("evaluation, meeting 4", "run.evaluate"),
+        ("step 3, mean, call 2", "run.mean"),
+        ("mean, meeting 4", "run.mean"),
+        ("saving", "run.save"),
+        ("saving 'best', comparison", "run.save"),
+        ("saving after step 3, buffers 0", "run.save"),
+        ("weights of model 2, fc.bias", "run.model"),
+        ("start of loop 2: batch 8, 64 samples", "run.batches"),
+        ("step 3, exchange 0 of model 1, gradients 0", ""),
+        ("step 3, mean, tensor 0", ""),  # of a strategy
+        ("end of loop 1 after 17 steps", ""),
+        ("step 3, no backward", ""),
+    ],
+)
+def test_an_operation_belongs_to_a_call_of_the_script(label: str, call: str) -> None:
+    assert call_in(label) == call
+
+
+@pytest.mark.parametrize(
+    ("other", "instead"),
+    [
+        ("step 4, exchange 0 of model 1, gradients 0", "had gone on to the gradients of step 4"),
+        ("end of loop 1 after 17 steps", "had come to the end of loop 1"),
+        ("end of the script", "had come to the end of the script"),
+        ("start of loop 2: batch 8", "had gone on to run.batches"),
+        ("step 4, no backward", "was in 'step 4, no backward'"),
+    ],
+)
+def test_both_workers_say_the_same_of_a_call_that_one_missed(other: str, instead: str) -> None:
+    said = call_missed("run.evaluate", by=0, missed=1, instead=instead)
+    assert said.startswith("worker 0 called run.evaluate and worker 1 did not; every worker must")
+    assert calls_apart((0, EVALUATING), (1, other)) == calls_apart((1, other), (0, EVALUATING)) == said
+    turned = calls_apart((1, EVALUATING), (0, other))
+    assert turned == call_missed("run.evaluate", by=1, missed=0, instead=instead)
+
+
+def test_two_different_calls_are_both_named() -> None:
+    said = calls_apart((0, EVALUATING), (3, "step 3, mean, call 1"))
+    assert said is not None
+    assert said.startswith("worker 0 called run.evaluate and worker 3 called run.mean; every worker must")
+
+
+def test_other_operations_are_no_calls_apart() -> None:
+    gradients = "step 4, exchange 0 of model 1"
+    assert calls_apart((0, gradients), (1, "end of loop 1 after 3 steps")) is None
+    assert calls_apart((0, EVALUATING), (1, EVALUATING)) is None

@@ -15,6 +15,7 @@ def reduction_code(reduction: Reduction | None) -> ReductionCode:
 
 def disagreement(ours: tuple[int, FrameHeader], theirs: tuple[int, FrameHeader]) -> WorkersDisagree:
     """Each side is a rank and the header of its operation."""
+    sides = None if ours[1].label == theirs[1].label else ((ours[0], ours[1].label), (theirs[0], theirs[1].label))
     mine, other = repr(ours[1].label), repr(theirs[1].label)
     if mine == other:
         mine, other = describe(ours[1]), describe(theirs[1])
@@ -22,7 +23,8 @@ def disagreement(ours: tuple[int, FrameHeader], theirs: tuple[int, FrameHeader])
         mine, other = describe_transfer(ours[1]), describe_transfer(theirs[1])
     return WorkersDisagree(
         f"rank {ours[0]} is in {mine} while rank {theirs[0]} is in {other}; "
-        "all workers must make the same calls in the same order"
+        "all workers must make the same calls in the same order",
+        sides=sides,
     )
 
 

@@ -36,7 +36,7 @@ def evaluate(session: Session, score: Callable[..., Any], feed: Feed) -> dict[st
 
     def reduce(group: Group, label: str) -> dict[str, float]:
         # After a regrouping this starts from the first sample: the data are dealt out anew.
-        compare_data(session, feed, Cursor(), f"run.evaluate at step {session.step}")
+        compare_data(session, feed, Cursor(), f"run.evaluate at step {session.step}", label)
         sums, samples = _own_sums(session, score, feed)
         seen[:] = sorted(sums)
         together = torch.tensor([samples, *(sums[name] for name in seen)], dtype=torch.float64)

@@ -19,6 +19,7 @@ from shoal.training import texts
 from shoal.training.evaluation import evaluate
 from shoal.training.loop.loop import Loop
 from shoal.training.loop.loop_plan import LoopPlan
+from shoal.training.mistakes.wrappers import find_wrapper
 from shoal.training.model.devices import placed
 from shoal.training.model.state import load_weights, parameter_names
 from shoal.training.model.sync_batchnorm import Statistics, convert
@@ -56,11 +57,13 @@ class Run:
     @property
     def rank(self) -> int:
         """0 to world_size - 1; may change from step to step."""
+        self._session.place.ask_rank()
         return self._session.peers.group.rank
 
     @property
     def world_size(self) -> int:
         """How many workers train now; may change from step to step."""
+        self._session.place.ask_rank()
         return self._session.peers.group.size
 
     @property
@@ -69,7 +72,7 @@ class Run:
 
         False on every worker in code after a loop that had ended before the script started again: that code has run.
         """
-        return self.rank == 0 and not self._session.is_behind_past
+        return self._session.peers.group.rank == 0 and not self._session.is_behind_past
 
     @property
     def device(self) -> torch.device:
@@ -100,6 +103,8 @@ class Run:
         built = cast(Model, model() if callable(model) and not isinstance(model, nn.Module) else model)
         if not isinstance(built, nn.Module):
             raise UsageError(texts.no_model(built))
+        if (found := find_wrapper(built)) is not None:
+            raise UsageError(texts.wrapped_model(*found))
         built = placed(built, self._session.device)
         if self._session.config.sync_batchnorm if sync_batchnorm is None else sync_batchnorm:
             # The same class comes back, unless the whole model is one BatchNorm layer.
@@ -177,7 +182,7 @@ class Run:
             loaders=options.loaders,
             collate=options.collate,
             own_data=options.own_data,
-            world_size=self.world_size,
+            world_size=self._session.peers.group.size,
         )
 
     def evaluate(
@@ -228,7 +233,7 @@ class Run:
         """This worker's share of the step's samples; an equal share outside loops."""
         iteration = self._session.iteration
         if iteration is None:
-            return 1.0 / self.world_size
+            return 1.0 / self._session.peers.group.size
         return iteration.weight / iteration.step_samples if iteration.step_samples else 0.0
 
     def weight(self, count: float) -> None:

@@ -50,6 +50,90 @@ def gradient_not_exchanged(shape: Sequence[int]) -> str:
     )
 
 
+def wrapped_model(wrapper: str, path: str) -> str:
+    """`path`: of the module that is the wrapper; empty: the model itself."""
+    what = f"a model whose module {path!r} is wrapped" if path else "a model that is wrapped"
+    return (
+        f"run.model was given {what} in {wrapper}; hand over the plain module, run.model(net): Shoal exchanges "
+        "gradients itself"
+    )
+
+
+def wrapped_afterwards(model: str, wrapper: str) -> str:
+    return (
+        f"{model} was wrapped in {wrapper} after it was given to run.model; use what run.model returns as it is: Shoal "
+        "exchanges gradients itself"
+    )
+
+
+# Optimizer steps that workers do not take together
+
+LOOP_FIX = "write `for ... in run.batches(loader, epochs=...)` in place of `for ... in loader`"
+
+
+def _each_its_own(workers: int) -> str:
+    return f"each of the {workers} workers trains a model of its own"
+
+
+def step_outside_loop(optimizer: str, workers: int) -> str:
+    """`optimizer`: class name."""
+    return f"{optimizer}.step() was called outside a loop over run.batches, so {_each_its_own(workers)}; {LOOP_FIX}"
+
+
+def step_without_run(optimizer: str, workers: int) -> str:
+    return (
+        f"{optimizer}.step() was called before anything was given to run, so {_each_its_own(workers)}; write "
+        "model = run.model(model) and optimizer = run.optimizer(optimizer), and loop by "
+        "`for ... in run.batches(loader, epochs=...)`"
+    )
+
+
+def optimizer_unknown(optimizer: str, model: str) -> str:
+    return (
+        f"{optimizer}.step() changes {model}, which was given to run.model, but this optimizer was not given to "
+        "run.optimizer: its state is in no checkpoint, and a step that is undone stays applied; write "
+        f"optimizer = run.optimizer({optimizer}(...))"
+    )
+
+
+def model_unknown(optimizer: str, workers: int) -> str:
+    return (
+        f"{optimizer}.step() trains parameters in a loop over run.batches, but no model was given to run.model, so "
+        f"{_each_its_own(workers)}; write model = run.model(model), and optimizer = run.optimizer(optimizer)"
+    )
+
+
+def model_forgotten(optimizer: str, shape: Sequence[int]) -> str:
+    return (
+        f"{optimizer}.step() trains a parameter of shape {list(shape)} that is in no model of run.model: each worker "
+        "has values of its own, which are in no checkpoint; if that is not meant, write model = run.model(model) and "
+        "optimizer = run.optimizer(optimizer)"
+    )
+
+
+def trained_outside(steps: int) -> str:
+    return (
+        f"optimizer.step() was called {steps} times, and no loop over run.batches was run: nothing of this training is "
+        f"in a checkpoint, and on several workers it is an error; {LOOP_FIX}"
+    )
+
+
+def not_optimized(model: str, kind: str) -> str:
+    """`kind`: class name of the model."""
+    return (
+        f"{model} ({kind}) gets gradients, but no optimizer given to run.optimizer has any of its parameters: if the "
+        "script changes them by hand, a step that is undone after the loss of a worker stays applied; write "
+        "optimizer = run.optimizer(optimizer), or freeze the model by model.requires_grad_(False)"
+    )
+
+
+def never_met(workers: int) -> str:
+    return (
+        f"train has returned without a call of run that workers meet in, so each of the {workers} workers did all of "
+        "the work by itself; use run.model, run.optimizer and run.batches, or start the script with -n 1"
+    )
+
+
 # Loops over batches
 
 LOOP_IN_LOOP = "a loop over batches starts while another one is open; finish that one, or leave it by `break`, first"

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from shoal.training.mistakes.gradient_watch import GradientWatch
+
 
 class Kept(Protocol):
     """An object given to `run.keep`: schedulers, scalers, counters."""
@@ -22,6 +24,7 @@ class Watched:
         self.models: dict[str, nn.Module] = {}
         self.optimizers: list[torch.optim.Optimizer] = []
         self.kept: dict[str, Kept] = {}
+        self.gradients = GradientWatch()
         self._weights: Mapping[str, Mapping[str, torch.Tensor]] | None = None  # by model: what training starts from
         self._kept_before: dict[str, Any] = {}  # states of objects that a resumed script has not handed over yet
 

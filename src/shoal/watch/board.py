@@ -237,8 +237,6 @@ class Board:
                 # Only the first resume of a go says where the go began; later ones follow the loss of all workers.
                 resumed = event if self.applied == 0 else self.resumed
                 return replace(self, resumed=resumed, applied=event.step, restored=self.generation, loop=loop)
-            case events.ScriptDoubtful():
-                return replace(self, doubts=self.doubts | {event.text})
             case events.JobEnded():
                 return replace(self, ended=event)
             case _:
@@ -260,6 +258,8 @@ class Board:
                 return replace(self, waiting=event)
             case events.CoordinatorReturned():
                 return replace(self, coordinator_back=self.now)
+            case events.ScriptDoubtful():
+                return replace(self, doubts=self.doubts | {event.text})
             case _:
                 return self
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
+from shoal.errors import ShoalError, UsageError, WorkersDisagree
 from shoal.events import Event
+from shoal.terms import call_in, call_missed
 from shoal.wire.messages import PROTOCOL_VERSION, ExchangeBroken, Failed, Message
 
 MAX_TEXT = 64 * 1024  # characters of a text from outside that are kept: many times any readable traceback
@@ -194,8 +196,10 @@ def late(worker: int) -> str:
     return f"worker {worker} did not come to the other members in time, though its machine answers them"
 
 
-def finished_before(gone: int, worker: int, report: ExchangeBroken) -> str:
-    return (
+def finished_before(gone: int, worker: int, report: ExchangeBroken) -> ShoalError:
+    if call := call_in(report.operation):
+        return UsageError(call_missed(call, by=worker, missed=gone, instead="had finished its script"))
+    return WorkersDisagree(
         f"worker {gone} had finished its script when worker {worker} was in {report.operation}, in step {report.step}; "
         "call run's methods on every worker, not inside `if run.is_first`, and let all leave a loop in the same step"
     )
@@ -212,4 +216,6 @@ def failure(worker: int, failed: Failed, *, of_script: bool) -> str:
     """What the user reads when a worker says that it cannot go on. For a script, `failed.text` is its traceback."""
     if of_script:
         return f"the script failed on worker {worker} in step {failed.step}:\n{shortened(failed.text)}"
-    return f"worker {worker}: {shortened(failed.text)}"
+    text = shortened(failed.text)
+    says_whose = text.startswith("worker ")  # where the text is about several workers, for example
+    return text if says_whose else f"worker {worker}: {text}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
+from shoal.errors import ShoalError
 from shoal.membership.core import reasons
 from shoal.membership.core.roster import Worker
 from shoal.wire.messages import ExchangeBroken
@@ -89,7 +90,7 @@ class Breakup:
     def must_restore(self) -> bool:
         return any(report.must_restore for report in self.reports.values())
 
-    def disagreement(self, finished: Sequence[Worker]) -> str | None:
+    def disagreement(self, finished: Sequence[Worker]) -> ShoalError | None:
         """Why members that are done or have finished should not be, by the others' reports.
 
         A member that passed its last meeting may finish its script although the same meeting broke for another member,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoal import events
-from shoal.errors import AddressUnavailable, WorkerLost, WorkersDisagree
+from shoal.errors import AddressUnavailable, WorkerLost
 from shoal.job_config import JobConfig
 from shoal.membership.core import reasons
 from shoal.membership.core.audience import Audience
@@ -284,10 +284,10 @@ class Generations:
         if self.current is None:
             return None
         known = [self.workers[member.worker] for member in self.current.members if member.worker in self.workers]
-        text = self._breakup.disagreement(
+        error = self._breakup.disagreement(
             [worker for worker in known if worker.is_done or worker.fate is Fate.FINISHED]
         )
-        return None if text is None else Verdict(WorkersDisagree.__name__, text)
+        return None if error is None else Verdict(type(error).__name__, str(error))
 
     def situation(self, now: float, *, is_stopping: bool) -> Situation:
         return Situation(

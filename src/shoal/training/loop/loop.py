@@ -13,7 +13,7 @@ from typing import Any
 from shoal.data.dealing import Dealing
 from shoal.data.feed import Batch
 from shoal.errors import CheckpointUnusable, ExchangeFailed, UsageError
-from shoal.events import LoopStarted
+from shoal.events import LoopStarted, ScriptDoubtful
 from shoal.strategies.peers.peers import Breakage
 from shoal.strategies.strategy import Iteration
 from shoal.terms import SampleHashes
@@ -23,6 +23,7 @@ from shoal.training.loop.loop_length import LoopLength, LoopPlace
 from shoal.training.loop.loop_meetings import CalledMeetings, LoopMeetings, MeetingsInSteps
 from shoal.training.loop.loop_plan import LoopPlan
 from shoal.training.loop.supply import Dealt, Supply
+from shoal.training.mistakes.wrappers import wrapped_afterwards
 from shoal.training.model.devices import moved
 from shoal.training.model.state import forget_changed, load_state
 from shoal.training.recovery.recovery import enter, recover, tell_batch, undo_void
@@ -78,7 +79,7 @@ class Loop:
             load_behind(session)
             session.seed_outside()
             return
-        self._check_optimizers()
+        self._check_handed()
         self._come_in()
         session.place.enter_loop(self.number)
         tell_batch(session)
@@ -190,14 +191,24 @@ class Loop:
         leave_loop(session)
         return True
 
-    def _check_optimizers(self) -> None:
+    def _check_handed(self) -> None:
         """Every parameter that is going to be updated must be one that all workers have in common."""
         watched = self.session.watched
+        if (wrapped := wrapped_afterwards(watched.models)) is not None:
+            raise UsageError(texts.wrapped_afterwards(*wrapped))
         known = {id(parameter) for model in watched.models.values() for parameter in model.parameters()}
         for number, optimizer in enumerate(watched.optimizers, start=1):
             for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
                 if id(parameter) not in known:
                     raise UsageError(texts.parameter_in_no_model(number, parameter.shape))
+        watched.gradients.watch(watched.models, watched.optimizers)
+
+    def _tell_unoptimized(self) -> None:
+        """A step has given gradients to models that nobody may optimize."""
+        watched, peers = self.session.watched, self.session.peers
+        for name in watched.gradients.take(watched.models, watched.optimizers):
+            text = texts.not_optimized(name, type(watched.models[name]).__name__)
+            peers.report(ScriptDoubtful(worker=peers.worker, text=text))
 
     def terms(self) -> dict[str, str]:
         """What the script has said of this loop."""
@@ -218,7 +229,7 @@ class Loop:
     def _start(self, point: str) -> None:
         session, length = self.session, LoopLength(self.plan, self.dealing())
         session.agree(point, with_terms=True)
-        compare_data(session, self.plan.feed, self.cursor, f"loop {self.number}")
+        compare_data(session, self.plan.feed, self.cursor, f"loop {self.number}", point)
         self._prepare(holds_state=True)
         replaced = session.strategy.take_replaced()  # told once
         if session.peers.group.rank == 0:
@@ -293,6 +304,8 @@ class Loop:
         self._is_step_start = batch.is_last
         if batch.is_last and not iteration.is_void:
             self._supply.applied(batch, iteration)
+            if session.watched.gradients.touched:
+                self._tell_unoptimized()
         if batch.is_last and iteration.breakage is None:
             self._meetings.after_step(iteration)
         if iteration.breakage is not None:

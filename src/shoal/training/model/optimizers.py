@@ -95,6 +95,7 @@ class OptimizerSteps:
         self._can_fail = can_fail  # whether an exchange can fail at all: not while the worker is alone
         self._average_loss = average_loss  # mean over workers, for closures whose loss steers the optimizer
         self._before_update = before_update  # called before the state changes; returns a factor for learning rates
+        self.is_stepping = False  # inside a step of a handed-over optimizer, which may step others
         self._iteration: Iteration | None = None
         self._undo: list[UndoCopy] = []
         self._usual = 2  # optimizer steps expected of an iteration; 2 at first, so that the first one keeps a copy
@@ -162,14 +163,14 @@ class OptimizerSteps:
         is_last_expected = iteration.updates + 1 >= self._usual
         if self._can_fail() and (closure is not None or not is_last_expected):
             self._undo.append(UndoCopy(optimizer))
-        if closure is None:
-            if clip is not None:
-                torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip)
+        if closure is None and clip is not None:
+            torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip)
+        self.is_stepping = True
+        try:
             with _scaled(optimizer, factor):
-                result = original()
-        else:
-            with _scaled(optimizer, factor):
-                result = original(self._agreed(closure, optimizer, clip))
+                result = original() if closure is None else original(self._agreed(closure, optimizer, clip))
+        finally:
+            self.is_stepping = False
         iteration.updates += 1
         self._votes.count_updates(1)
         return result

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from shoal.checkpoint.stores.store import Store
-from shoal.errors import ExchangeFailed
+from shoal.errors import ExchangeFailed, UsageError, WorkersDisagree
 from shoal.events import Advised
 from shoal.strategies.peers.peers import Breakage
+from shoal.terms import calls_apart
+from shoal.training.mistakes.step_watch import StepWatch
 from shoal.training.recovery.recovery import finish_together, own_past, recover, undo_void
 from shoal.training.run import Run
 from shoal.training.saving.checkpointing import save_at_end
@@ -48,7 +50,9 @@ def train_through(
     """
     while True:
         try:
-            result = train(Run(session))
+            with StepWatch(session) as watch:
+                result = train(Run(session))
+                watch.end()
             finish(session)
             if is_last_line:
                 session.place.run_out()
@@ -61,8 +65,18 @@ def train_through(
             _keep_last(session)
             raise
         except (Exception, StartAgain) as error:
-            again = _what_it_goes_on_with(session, error)
+            again = _what_it_goes_on_with(session, _explained(session, error))
             session = _start_again(session, again, fresh, store)
+
+
+def _explained(session: Session, error: BaseException) -> BaseException:
+    """In place of the names of two operations, the calls of the script that do not fit together."""
+    if not isinstance(error, WorkersDisagree) or error.sides is None:
+        return error
+    members = session.peers.generation.members
+    first, second = ((members[rank].worker, label) for rank, label in error.sides)
+    text = calls_apart(first, second)
+    return error if text is None else UsageError(text)
 
 
 def begin_anew(session: Session, store: Store | None, *, trusted: int | None = None) -> None:

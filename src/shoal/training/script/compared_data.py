@@ -25,17 +25,20 @@ from shoal.values import Cursor
 PAUSE = 1.1  # seconds between two readings: samples that depend on a clock mostly count seconds
 
 
-def compare_data(session: Session, feed: Feed, cursor: Cursor, what: str) -> None:
-    """`what` names the loop or the evaluation. Raises UsageError where the data differ, and ExchangeFailed."""
+def compare_data(session: Session, feed: Feed, cursor: Cursor, what: str, label: str) -> None:
+    """`what` names the loop or the evaluation, `label` the place where all meet.
+
+    Raises UsageError where the data differ, and ExchangeFailed.
+    """
     group = session.peers.group
     if group.size == 1 or feed.own_data:
         return
     mine = feed.fingerprint(cursor)
-    found = first_difference(_gathered(group, mine, f"data of {what}"))
+    found = first_difference(_gathered(group, mine, f"{label}, data"))
     if found is not None and found.index is not None:
         time.sleep(PAUSE)
         mine = mine.steady(feed.fingerprint(cursor, anew=True))
-        found = first_difference(_gathered(group, mine, f"data of {what}, read again"))
+        found = first_difference(_gathered(group, mine, f"{label}, data read again"))
     if found is not None:
         _tell(session, feed, found, what)
 

@@ -22,6 +22,7 @@ class ScriptPlace:
         self.results: list[Any] = []  # of collectives outside loops, for a script that starts again from the top
         self.past: Past | None = None  # set while a script that started again has not reached its current loop
         self.is_through = False  # nothing of the script is left to run
+        self.knows_rank = False  # the script has asked for its rank, or for the number of workers
 
     # Meetings outside loops
 
@@ -31,6 +32,9 @@ class ScriptPlace:
     def record(self, result: Any) -> None:
         """What a collective outside loops gave."""
         self.results.append(result)
+
+    def ask_rank(self) -> None:
+        self.knows_rank = True
 
     # Loops
 

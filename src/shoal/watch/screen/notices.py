@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal import events
-from shoal.errors import TermsDiffer
+from shoal.errors import TermsDiffer, UsageError, WorkersDisagree, by_name
 from shoal.watch import server_words
 from shoal.watch.board import CALM_KINDS, Board, void_of
 from shoal.watch.wording import (
@@ -54,6 +54,8 @@ def notices(board: Board, event: events.Event, time: float) -> list[str]:
                 f"generation {event.generation} with {some_workers(len(event.workers))}: {first_line(event.reason)}"
             )
             return [*redone, formed]
+        case events.ScriptDoubtful():  # several workers may report the same
+            return [] if event.text in board.doubts else [f"shoal: warning: {first_line(event.text)}"]
         case _:
             told = _notice(board, event)
             return [] if told is None else [told]
@@ -100,12 +102,15 @@ def _notice(board: Board, event: events.Event) -> str | None:
             return f"warning: {where} cannot be used: {reason}; looking at the checkpoint before it"
         case events.Resumed():
             return _resumed(event)
-        case events.ScriptDoubtful():  # several workers may report the same
-            return None if event.text in board.doubts else f"shoal: warning: {first_line(event.text)}"
         case events.Advised():
             return event.text if event.worker is None else f"note from worker {event.worker}: {event.text}"
         case _:
             return _notice_of_members(board, event)
+
+
+def _ends_job(board: Board, event: events.WorkerFailed) -> bool:
+    """Whether the job's end says it at once: a call that cannot work ends the job, as any failure before a step."""
+    return event.worker in board.members and isinstance(by_name(event.error, ""), UsageError | WorkersDisagree)
 
 
 def _notice_of_members(board: Board, event: events.Event) -> str | None:
@@ -114,7 +119,7 @@ def _notice_of_members(board: Board, event: events.Event) -> str | None:
             return shortly(event.reason)
         case events.WorkerFailed(error=TermsDiffer.__name__):
             return f"worker {event.worker} was turned away: {shortly(event.text)}"
-        case events.WorkerFailed() if board.step > board.first_step:  # else the job's end says it at once
+        case events.WorkerFailed() if board.step > board.first_step and not _ends_job(board, event):
             return f"worker {event.worker} failed in step {event.step}: {shortly(event.text)}"
         case events.WorkerExpelled():
             return f"worker {event.worker} was expelled at step {event.step}: {shortly(event.reason)}"

@@ -1,0 +1,36 @@
+"""Rank 0 alone evaluates every few steps, while the others go on with the next step.
+
+says: worker 0 called run.evaluate and worker 1 did not; every worker must
+long
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import shoal
+
+
+def data() -> TensorDataset:
+    x = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
+    return TensorDataset(x, (x.sum(dim=1) > 0).long())
+
+
+def train(run: shoal.Run) -> None:
+    model = run.model(nn.Linear(4, 2))
+    optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+
+    def accuracy(x: torch.Tensor, y: torch.Tensor) -> float:
+        return (model(x).argmax(dim=1) == y).float().mean().item()
+
+    for x, y in run.batches(data(), batch_size=4):
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if run.step % 3 == 2 and run.rank == 0:
+            run.evaluate(accuracy, data(), batch_size=16)
+
+
+if __name__ == "__main__":
+    shoal.main(train)

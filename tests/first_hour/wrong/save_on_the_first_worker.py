@@ -1,0 +1,33 @@
+"""Rank 0 alone saves after an epoch, as with torch.save in DDP scripts.
+
+says: worker 0 called run.save and worker 1 did not; every worker must
+long
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import shoal
+
+
+def data() -> TensorDataset:
+    x = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
+    return TensorDataset(x, (x.sum(dim=1) > 0).long())
+
+
+def train(run: shoal.Run) -> None:
+    model = run.model(nn.Linear(4, 2))
+    optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    for epoch in run.epochs(2):
+        for x, y in epoch.batches(data(), batch_size=8):
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        if run.is_first:
+            run.save(mark="best")
+
+
+if __name__ == "__main__":
+    shoal.main(train)

@@ -136,9 +136,9 @@ def _difference(first: Sequence[ScriptCall], second: Sequence[ScriptCall], index
 
 
 def changed_sample(then: SampleHashes, now: SampleHashes) -> int | None:
-    """The index of a sample that is in both and differs."""
+    """The index of the first sample that is in both and differs."""
     known = dict(then)
-    return next((index for index, number in now if known.get(index, number) != number), None)
+    return min((index for index, number in now if known.get(index, number) != number), default=None)
 
 
 def _sample_difference(where: str, index: int, first: int, second: int) -> Difference:

@@ -14,11 +14,14 @@ from shoal.terms import (
     CHUNK_BYTES,
     LONGEST_TEXT,
     MOST_PACKED,
+    SAMPLE,
     Made,
+    SampleHashes,
     ScriptCall,
     call_in,
     call_missed,
     calls_apart,
+    changed_sample,
     chunk,
     combined,
     difference,
@@ -27,7 +30,8 @@ from shoal.terms import (
 
 TEXTS = st.text(max_size=300)
 TERMS = st.lists(st.tuples(TEXTS, TEXTS), max_size=6)
-CALLS = st.builds(ScriptCall.of, st.sampled_from(("model", "optimizer", "loop", "mean")), TERMS)
+HASHES = st.dictionaries(st.integers(0, 3), st.integers(-2, 2), max_size=4).map(lambda found: tuple(found.items()))
+CALLS = st.builds(ScriptCall.of, st.sampled_from(("model", "optimizer", "loop", "mean")), TERMS, HASHES)
 SCRIPTS = st.lists(CALLS, max_size=6)
 
 
@@ -65,6 +69,20 @@ def test_another_value_anywhere_is_named_with_both(calls: list[ScriptCall], data
     assert (found.first, found.second) == (terms[which][1], value)
     assert found.subject == f"{named(first, place)}: {terms[which][0]}"
     assert difference(first, second, start=place + 1) is None
+
+
+@given(HASHES, HASHES)
+def test_samples_differ_where_both_know_them_and_hashes_differ(first: SampleHashes, second: SampleHashes) -> None:
+    terms = [("batch size", "4")]
+    one, other = ScriptCall.of("loop", terms, first), ScriptCall.of("loop", terms, second)
+    differ = {index for index, number in first if dict(second).get(index, number) != number}
+    found = difference([one], [other])
+    assert changed_sample(first, second) == changed_sample(second, first) == min(differ, default=None)
+    assert one.is_like(other) == (not differ)
+    assert combined(b"", one) == combined(b"", other), "what one worker could not hash must not tell them apart"
+    assert found is None if not differ else (found is not None and found.term == SAMPLE)
+    if found is not None:
+        assert found.subject == f"loop 1: sample {min(differ)} of the data"
 
 
 def test_a_difference_reads_as_one_sentence() -> None:

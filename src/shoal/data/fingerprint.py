@@ -2,7 +2,7 @@
 
 Data that every worker was meant to have whole, but that were split by rank before, show here: their samples differ. A
 sample that differs when one worker reads it twice, that cannot be hashed, or that raises has no hash: nobody compares
-it. Not here: when workers compare, and what they say (`training.script.compared_data`).
+it. Not here: when workers compare, and what they say (`training.mistakes.compared_data`).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _read(source: Any, index: int, seed: int) -> int | None:
     seed_generators(seed)
     try:
         return hash_of(source[index])
-    except Exception:  # noqa: BLE001  the loop reads this sample too, and says what is wrong with it
+    except Exception:
         return None
 
 
@@ -157,7 +157,7 @@ def hash_of(sample: Any) -> int | None:
     digest = xxhash.xxh3_64()
     try:
         _add(digest, sample, 0)
-    except Exception:  # noqa: BLE001  objects of the user's own may raise anything when they are looked at
+    except Exception:
         return None
     return int.from_bytes(digest.digest(), "big", signed=True)
 
@@ -166,22 +166,10 @@ def _add(digest: xxhash.xxh3_64, value: Any, depth: int) -> None:
     """Every part starts with its kind and its size, so that different samples never give the same bytes."""
     if depth > DEEPEST:
         raise Unhashable
-    if value is None or isinstance(value, bool):
-        digest.update(f"constant {value};".encode())
-    elif isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor):
         _add_tensor(digest, value)
     elif isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array_interface__"):  # the latter: PIL images
         _add_array(digest, np.asarray(value))
-    elif isinstance(value, int):
-        digest.update(f"int {int(value)};".encode())
-    elif isinstance(value, float):
-        digest.update(b"float " + struct.pack("<d", value))
-    elif isinstance(value, complex):
-        digest.update(b"complex " + struct.pack("<dd", value.real, value.imag))
-    elif isinstance(value, str):
-        _add_bytes(digest, "str", value.encode("utf-8", "surrogatepass"))
-    elif isinstance(value, bytes | bytearray):
-        _add_bytes(digest, "bytes", bytes(value))
     elif isinstance(value, Mapping):
         digest.update(f"mapping {len(value)};".encode())
         for key in sorted(value, key=repr):  # the order of keys means nothing in a sample
@@ -194,12 +182,26 @@ def _add(digest: xxhash.xxh3_64, value: Any, depth: int) -> None:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         _add(digest, {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}, depth + 1)
     else:
-        raise Unhashable
+        digest.update(_single(value))
 
 
-def _add_bytes(digest: xxhash.xxh3_64, kind: str, data: bytes) -> None:
-    digest.update(f"{kind} {len(data)};".encode())
-    digest.update(data)
+def _single(value: Any) -> bytes:
+    """The bytes of a value without parts."""
+    match value:
+        case None | bool():
+            return f"constant {value};".encode()
+        case int():
+            return f"int {int(value)};".encode()
+        case float():
+            return b"float " + struct.pack("<d", value)
+        case complex():
+            return b"complex " + struct.pack("<dd", value.real, value.imag)
+        case str():
+            data = value.encode("utf-8", "surrogatepass")
+            return f"str {len(data)};".encode() + data
+        case bytes() | bytearray():
+            return f"bytes {len(value)};".encode() + value
+    raise Unhashable
 
 
 def _add_tensor(digest: xxhash.xxh3_64, tensor: torch.Tensor) -> None:

@@ -156,8 +156,8 @@ def stream_failed(source: str, samples: int, epoch: int, why: str) -> str:
 # Data that are not the same on every worker
 
 WHOLE_DATA = (
-    "every worker must be given the whole data set, which run.batches deals out: leave out what splits it by rank or at "
-    "random (Subset, shard, random_split without a seeded generator)"
+    "every worker must be given the whole data set, which run.batches deals out: leave out what splits it by rank or "
+    "at random (Subset, shard, random_split without a seeded generator)"
 )
 
 

@@ -34,12 +34,12 @@ from shoal.strategies.peers.solo_peers import SoloPeers
 from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Strategy
 from shoal.training.lean_torch import spare_compiler
+from shoal.training.mistakes.truncated_files import TruncatedFiles, unwatch, watch
 from shoal.training.model import devices
 from shoal.training.recovery.recovery import join_first
 from shoal.training.recovery.restart import Fresh, begin_anew, train_through
 from shoal.training.reporting.progress import Progress
 from shoal.training.reporting.reporter import Reporter
-from shoal.training.reporting.truncated_files import TruncatedFiles, unwatch, watch
 from shoal.training.run import Run
 from shoal.training.saving.saving import Saver
 from shoal.training.session import HandedOver, Lasting, Session

@@ -19,10 +19,10 @@ from shoal.data.feed import Feed
 from shoal.errors import UsageError
 from shoal.events import Evaluated
 from shoal.training import texts
+from shoal.training.mistakes.compared_data import compare_data
 from shoal.training.model.devices import moved
 from shoal.training.reporting.reporter import finite
 from shoal.training.script.call_terms import data_terms
-from shoal.training.script.compared_data import compare_data
 from shoal.training.script.meetings import gather
 from shoal.training.session import Session
 from shoal.values import Cursor

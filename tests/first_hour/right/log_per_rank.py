@@ -1,5 +1,4 @@
-"""Each worker writes a log of its own, and all append to one; the first saves the model and the results.
-"""
+"""Each worker writes a log of its own, and all append to one; the first saves the model and the results."""
 
 import json
 from pathlib import Path
@@ -16,7 +15,7 @@ def train(run: shoal.Run) -> None:
     y = (x.sum(dim=1) > 0).long()
     model = run.model(torch.nn.Linear(4, 2))
     optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-    with open(f"log-{run.rank}.txt", "w") as log, open("all.txt", "a") as together:
+    with open(f"log-{run.rank}.txt", "w") as log, open("all.txt", "a") as together:  # noqa: PTH123
         for inputs, targets in run.batches(TensorDataset(x, y), batch_size=8, epochs=2):
             loss = F.cross_entropy(model(inputs), targets)
             loss.backward()

@@ -1,5 +1,4 @@
-"""Samples are augmented: with torch's, Python's and numpy's generators, and with one of the data set's own.
-"""
+"""Samples are augmented: with torch's, Python's and numpy's generators, and with one of the data set's own."""
 
 import random
 

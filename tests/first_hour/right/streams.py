@@ -12,7 +12,6 @@ from torch.utils.data import IterableDataset
 
 import shoal
 
-
 Row = tuple[torch.Tensor, torch.Tensor]
 
 

@@ -16,12 +16,12 @@ class Table:
     """As small as a writer can be: a function of a step and values."""
 
     def __init__(self, path: str) -> None:
-        with open(path, "w", newline="") as file:
+        with open(path, "w", newline="") as file:  # noqa: PTH123
             csv.writer(file).writerow(["step", "loss"])
         self.path = path
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
-        with open(self.path, "a", newline="") as file:
+        with open(self.path, "a", newline="") as file:  # noqa: PTH123
             csv.writer(file).writerow([step, values.get("loss")])
 
 

@@ -10,7 +10,6 @@ from torch.utils.data import TensorDataset, random_split
 
 import shoal
 
-
 inputs_of_all = torch.arange(256.0).reshape(64, 4) / 256
 data = TensorDataset(inputs_of_all, (inputs_of_all.sum(dim=1) > 2).long())
 training, validation = random_split(data, [48, 16])

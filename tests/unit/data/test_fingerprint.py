@@ -47,7 +47,9 @@ def test_a_sample_has_one_hash(sample: Any) -> None:
 
 
 @settings(deadline=None)
-@given(values=st.lists(st.integers(-5, 5), min_size=1, max_size=6), place=st.integers(0, 5), kind=st.sampled_from("lant"))
+@given(
+    values=st.lists(st.integers(-5, 5), min_size=1, max_size=6), place=st.integers(0, 5), kind=st.sampled_from("lant")
+)
 def test_one_changed_number_changes_the_hash(values: list[int], place: int, kind: str) -> None:
     other = list(values)
     other[place % len(values)] += 1

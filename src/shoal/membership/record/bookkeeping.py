@@ -1,7 +1,8 @@
 """What is written for each event: lines of events, lines of metrics, and what watchers are shown. Pure.
 
 Combines which reports are written (`thinning`), the metrics (`metrics`), the standstills that follow from applied
-steps (`standstills`), and files that several workers write (`truncations`). A restarted coordinator continues the record of the last one. Not here: files (`event_writer`).
+steps (`standstills`), and warnings about files that several workers write (`truncations`). A restarted coordinator
+continues the record of the last one. Not here: files (`event_writer`).
 """
 
 from __future__ import annotations

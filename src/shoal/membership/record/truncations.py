@@ -1,4 +1,4 @@
-"""Which files several workers of one machine empty and write anew: the last of them wins, and the others' is lost. Pure.
+"""Which files several workers of one machine empty and write anew, so that only what the last one writes stays. Pure.
 
 Only workers of the same generation count: a file that one worker writes as the first of its generation, and another as
 the first of the next, is written as it should be.

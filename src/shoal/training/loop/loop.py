@@ -23,6 +23,7 @@ from shoal.training.loop.loop_length import LoopLength, LoopPlace
 from shoal.training.loop.loop_meetings import CalledMeetings, LoopMeetings, MeetingsInSteps
 from shoal.training.loop.loop_plan import LoopPlan
 from shoal.training.loop.supply import Dealt, Supply
+from shoal.training.mistakes.compared_data import HASHES, compare_data, kept_hashes, warn_of_change
 from shoal.training.mistakes.wrappers import wrapped_afterwards
 from shoal.training.model.devices import moved
 from shoal.training.model.state import forget_changed, load_state
@@ -30,7 +31,6 @@ from shoal.training.recovery.recovery import enter, recover, tell_batch, undo_vo
 from shoal.training.saving.checkpointing import save_asked, save_on_stop
 from shoal.training.saving.resume import check_place
 from shoal.training.script.call_terms import data_samples, loop_terms
-from shoal.training.script.compared_data import HASHES, compare_data, kept_hashes, warn_of_change
 from shoal.training.script.meetings import end_of_loop, leave_loop, load_behind, meet, note_loop_end, take_past
 from shoal.training.script.past import Past
 from shoal.training.script.settling import settle

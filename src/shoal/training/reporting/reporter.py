@@ -22,8 +22,8 @@ from shoal.steps import StepRow
 from shoal.strategies.peers.peers import Peers
 from shoal.strategies.strategy import Iteration
 from shoal.training import texts
+from shoal.training.mistakes.truncated_files import TruncatedFiles
 from shoal.training.reporting.sinks import Sinks
-from shoal.training.reporting.truncated_files import TruncatedFiles
 from shoal.values import TimeShares
 
 INTERVAL = 0.25  # seconds between two reports

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +24,9 @@ found = st.builds(
 )
 
 
-def truncated(worker: int, path: str = "/job/results.json", *, generation: int = 1, host: str = "here") -> FileTruncated:
+def truncated(
+    worker: int, path: str = "/job/results.json", *, generation: int = 1, host: str = "here"
+) -> FileTruncated:
     return FileTruncated(
         worker=worker,
         generation=generation,
@@ -40,7 +44,9 @@ def test_two_workers_that_write_one_file_are_told_once() -> None:
     doubt = judge.note(truncated(0))
     assert doubt is not None
     assert doubt.text == both_write(truncated(0), truncated(1))
-    assert doubt.text.startswith("workers 0 and 1 both write results.json (train.py line 31); write it under `if run.is")
+    assert doubt.text.startswith(
+        "workers 0 and 1 both write results.json (train.py line 31); write it under `if run.is"
+    )
     for worker in (1, 2, 0):
         assert judge.note(truncated(worker)) is None
 
@@ -73,7 +79,7 @@ def test_every_warning_has_its_two_workers_and_no_file_has_two(story: list[FileT
             warned.add(key)
     for host, path in {(each.host, each.path) for each in story} - warned:
         pairs = [(each.generation, each.worker) for each in story if (each.host, each.path) == (host, path)]
-        assert all(one[0] != other[0] or one[1] == other[1] for one, other in zip(pairs, pairs[1:], strict=False))
+        assert all(one[0] != other[0] or one[1] == other[1] for one, other in pairwise(pairs))
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

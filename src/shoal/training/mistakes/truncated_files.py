@@ -47,7 +47,7 @@ class TruncatedFiles:
         """A file is about to be emptied by the code in this frame. Never raises, since `open` would."""
         try:
             self._note(path, frame)
-        except Exception:  # noqa: BLE001  a warning that is missed costs less than a file that is not written
+        except Exception:
             return
 
     def _note(self, path: object, frame: FrameType | None) -> None:
@@ -63,7 +63,7 @@ class TruncatedFiles:
         if place is None:
             return
         self._seen.add(name)
-        absolute = os.path.abspath(name)
+        absolute = os.path.abspath(name)  # noqa: PTH100  a Path takes several times as long
         if is_shared(absolute):
             self.waiting.append(
                 FileTruncated(
@@ -86,7 +86,7 @@ def is_shared(path: str) -> bool:
     if path.startswith(NO_FILES) or CACHE.search(path) or any(part in path for part in INSTALLED):
         return False
     try:
-        return stat.S_ISREG(os.stat(path).st_mode)
+        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116  as above
     except OSError:
         return True  # not there yet
 
@@ -99,7 +99,7 @@ def script_place(frame: FrameType | None) -> str | None:
         if kind == "data" or (kind == "ours" and place is None):
             return None
         if kind == "script" and place is None:
-            place = f"{os.path.basename(frame.f_code.co_filename)} line {frame.f_lineno}"
+            place = f"{frame.f_code.co_filename.rpartition(os.sep)[2]} line {frame.f_lineno}"
         frame = frame.f_back
     return place
 

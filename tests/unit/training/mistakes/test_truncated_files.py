@@ -1,4 +1,6 @@
-"""Which opened files count as emptied by the script: by its own code, in its own process, and nothing that is a cache."""
+"""Which opened files count as emptied by the script: by its own code, in its own process, and no cache."""
+
+# ruff: noqa: PTH123  scripts use open()
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ import pytest
 import torch
 
 import shoal
-from shoal.training.reporting import truncated_files
-from shoal.training.reporting.truncated_files import TruncatedFiles, unwatch, watch
+from shoal.training.mistakes import truncated_files
+from shoal.training.mistakes.truncated_files import TruncatedFiles, unwatch, watch
 
 
 def peers(generation: int = 1, *, is_new: bool = False) -> Any:
@@ -177,9 +179,7 @@ def test_a_file_counts_again_in_the_next_generation(tmp_path: Path) -> None:
     assert not files.waiting
 
 
-def test_the_number_of_files_is_bounded(
-    tmp_path: Path, files: TruncatedFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_files_is_bounded(tmp_path: Path, files: TruncatedFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(truncated_files, "MOST_FILES", 3)
     for number in range(10):
         (tmp_path / str(number)).write_text("text")

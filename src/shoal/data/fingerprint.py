@@ -104,7 +104,7 @@ def _read(source: Any, index: int, seed: int) -> int | None:
     seed_generators(seed)
     try:
         return hash_of(source[index])
-    except Exception:
+    except Exception:  # the loop reads this sample too, and says what is wrong with it
         return None
 
 
@@ -157,7 +157,7 @@ def hash_of(sample: Any) -> int | None:
     digest = xxhash.xxh3_64()
     try:
         _add(digest, sample, 0)
-    except Exception:
+    except Exception:  # objects of the user's own may raise anything when they are looked at
         return None
     return int.from_bytes(digest.digest(), "big", signed=True)
 

@@ -14,6 +14,7 @@ from torch.utils.data import (
     ConcatDataset,
     DataLoader,
     Dataset,
+    DistributedSampler,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
@@ -147,6 +148,13 @@ def test_a_data_loader_drops_an_incomplete_batch() -> None:
         ({"sampler": SubsetRandomSampler([1, 2])}, texts.own_sampler("SubsetRandomSampler")),
         ({"sampler": RandomSampler(TABLE, replacement=True)}, texts.own_sampler("RandomSampler")),
         ({"sampler": RandomSampler(TABLE, num_samples=5)}, texts.own_sampler("RandomSampler")),
+        *(
+            (
+                {"sampler": DistributedSampler(TABLE, num_replicas=2, rank=0, shuffle=shuffle)},
+                texts.distributed_sampler("DistributedSampler", shuffle=shuffle),
+            )
+            for shuffle in (True, False)
+        ),
         (
             {"batch_sampler": BatchSampler(RandomSampler(TABLE), 2, False)},
             texts.no_loader_batch_size(has_batch_sampler=True),

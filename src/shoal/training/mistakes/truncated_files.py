@@ -47,7 +47,7 @@ class TruncatedFiles:
         """A file is about to be emptied by the code in this frame. Never raises, since `open` would."""
         try:
             self._note(path, frame)
-        except Exception:
+        except Exception:  # a warning that is missed costs less than a file that is not written
             return
 
     def _note(self, path: object, frame: FrameType | None) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as some
 
 from shoal.data.dealing import Dealing, deal, whole_batches
 from shoal.data.feed import Batch, Feed
+from shoal.data.fingerprint import Fingerprint
 from shoal.training.loop.loop_length import LoopLength, LoopPlace
 from shoal.training.loop.loop_plan import LoopPlan
 from shoal.values import Cursor
@@ -26,6 +27,9 @@ class Samples(Feed):
 
     def batches(self, cursor: Cursor, dealing: Dealing, stop: int | None = None) -> Generator[Batch, None, None]:
         raise AssertionError("a length is known without any batch")
+
+    def fingerprint(self, cursor: Cursor, *, anew: bool = False) -> Fingerprint:
+        raise AssertionError("a length is known without any sample")
 
     def close(self) -> None:
         pass

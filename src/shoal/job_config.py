@@ -3,7 +3,7 @@
 `workers` in Python is `--workers` on the command line and `workers` in a file; `run_dir` is `--run-dir` and `run-dir`.
 This module checks each value once and answers an unknown name with the nearest known one. Not here: settings that only
 some strategies have (`settings` declares and checks them); which settings go with the chosen strategy
-(`launching.settings` checks that once the file and the command line are merged); what users are told about mistakes
+(`disk.settings_merge` checks that once the file and the command line are merged); what users are told about mistakes
 (`settings.texts`).
 """
 

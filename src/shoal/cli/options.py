@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 import msgspec
 
 from shoal.cli import texts
+from shoal.disk.settings_merge import merge
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig
-from shoal.launching.settings import merge
 from shoal.settings.strategy_kinds import OWN, kinds_beside_own, settings_of
 from shoal.settings.strategy_settings import StrategySettings
 

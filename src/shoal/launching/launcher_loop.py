@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from shoal.disk.aftermath import EVENTS
 from shoal.engines.engine import Working, describe_exit
 from shoal.errors import ShoalError, all_errors
 from shoal.events import AnyEvent, Event, FaultInjected, JobEnded, Record, StepsApplied, WorkerStarted
@@ -22,7 +23,6 @@ from shoal.launching import coordinator_line as line
 from shoal.launching.chaos import clauses
 from shoal.launching.chaos.laboratory import Laboratory, Running
 from shoal.launching.coordinator_line import CoordinatorLine
-from shoal.launching.disk.aftermath import EVENTS
 from shoal.launching.processes.running import Gone, JobProcess, LinesPrinted, Processes, ProcessNews, Source, wait_for
 from shoal.launching.processes.spares import Spares
 from shoal.launching.processes.specs import COORDINATOR, Job, worker_name, worker_process

@@ -15,13 +15,13 @@ import msgspec
 
 from shoal.cli import texts
 from shoal.cli.options import Once, Parser, add_settings, config_from
+from shoal.disk import run_directory
+from shoal.disk.checkpoint_place import keeping
+from shoal.disk.job_token import read_token
 from shoal.environment import in_plaintext, parse_address
 from shoal.errors import UsageError
 from shoal.events import JobStarted
 from shoal.job_config import JobConfig, read_toml
-from shoal.launching.disk import run_directory
-from shoal.launching.disk.checkpoint_place import keeping
-from shoal.launching.disk.job_token import read_token
 from shoal.launching.plaintext import spoken_plaintext
 from shoal.membership.coordinator import CoordinatorSettings, open_listener, refuse_without_token, serve
 from shoal.membership.record.decision_file import FILE_NAME as DECISIONS

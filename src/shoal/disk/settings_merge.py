@@ -12,9 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from shoal.disk import texts
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig, from_mapping, kinds_for, read_toml
-from shoal.launching import texts
 from shoal.settings.strategy_kinds import strategy_kind
 
 

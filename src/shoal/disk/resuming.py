@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 
 from shoal import files
+from shoal.disk import texts
+from shoal.disk.aftermath import EVENTS, is_mistake
+from shoal.disk.find_run import find_run
+from shoal.disk.run_directory import CONFIG
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.events import AnyEvent, JobEnded, JobStarted, Record, StepsApplied
 from shoal.job_config import JobConfig, from_mapping, read_toml
-from shoal.launching import texts
-from shoal.launching.disk.aftermath import EVENTS, is_mistake
-from shoal.launching.disk.find_run import find_run
-from shoal.launching.disk.run_directory import CONFIG
 from shoal.values import Address
 
 MARKS = (b'"job-started"', b'"job-ended"', b'"steps-applied"')  # in the lines of events that count here

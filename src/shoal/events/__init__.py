@@ -11,6 +11,7 @@ import msgspec
 from shoal.events.checkpoint_events import (
     CheckpointDeferred,
     CheckpointLost,
+    CheckpointMarked,
     CheckpointPublished,
     CheckpointRefused,
     CheckpointStarted,
@@ -66,6 +67,7 @@ __all__ = [
     "BatchChosen",
     "CheckpointDeferred",
     "CheckpointLost",
+    "CheckpointMarked",
     "CheckpointPublished",
     "CheckpointRefused",
     "CheckpointStarted",
@@ -114,7 +116,8 @@ AnyEvent = (
     JobStarted | WorkerJoined | GenerationFormed | ScheduleChosen | LoopStarted | LoopEnded | StepsApplied | StepVoided
     | BatchChosen | ProgressResumed | ReplicaDiffered | UndoKept | StateCopied | WentBack | EpochEnded | Evaluated
     | StopRequested | StopAgreed
-    | CheckpointStarted | CheckpointDeferred | CheckpointPublished | CheckpointLost | CheckpointRefused | Resumed
+    | CheckpointStarted | CheckpointDeferred | CheckpointPublished | CheckpointMarked | CheckpointLost
+    | CheckpointRefused | Resumed
     | WorkerReturned | WorkerExpelled | WorkerStarted | Waiting | CoordinatorReturned | FaultInjected
     | StorageFailed | StorageRestored | ConnectionIntercepted
     | WorkerLeft | WorkerFailed | WorkerDied

@@ -6,10 +6,12 @@ Messages that end a command, lines on the screen while a job runs, and phrases t
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
-AGAIN = "(Ctrl-C again to stop now)"
+from shoal.membership.texts import AGAIN, STOP_WORDS, STOPPING_AFTER_STEP
+
+__all__ = ["STOPPING_AFTER_STEP", "STOP_WORDS"]  # what others look for here too
+
 
 # The script and the settings
 
@@ -33,14 +35,7 @@ def too_many_workers(workers: int, most: int) -> str:
 
 # Stopping
 
-STOP_WORDS = {
-    signal.SIGINT: "interrupted by Ctrl-C",
-    signal.SIGTERM: "stopped by SIGTERM",
-    signal.SIGHUP: "stopped because the terminal closed",
-    signal.SIGPIPE: "stopped because nobody reads its output any more",
-}
 STOPPING = f"stopping {AGAIN}"
-STOPPING_AFTER_STEP = f"stopping after this step {AGAIN}"
 LAST_CHECKPOINT = f"writing the last checkpoint {AGAIN}"
 
 

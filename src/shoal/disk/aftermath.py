@@ -12,9 +12,10 @@ import msgspec
 from shoal import files
 from shoal.disk.run_directory import CONFIG
 from shoal.errors import CheckpointUnusable, UsageError
-from shoal.events import AnyEvent, JobEnded, Record, StepsApplied
+from shoal.events import AnyEvent, JobEnded, Record, StepsApplied, WorkerFailed
 
 EVENTS = "events.jsonl"
+TRACEBACK = "Traceback (most recent call last):"
 # An attempt to resume that ends with one of these codes, without a step, does not count as a run of the job.
 MISTAKES = (UsageError.exit_code, CheckpointUnusable.exit_code)
 
@@ -30,6 +31,14 @@ def put_in_order(run_dir: Path, record_start: int, end: JobEnded | None, setting
             aside = run_dir / f".{CONFIG}-{secrets.token_hex(8)}"
             aside.write_text(settings_before, encoding="utf-8")
             aside.replace(run_dir / CONFIG)
+
+
+def log_failure(run_dir: Path, failed: WorkerFailed) -> None:
+    """Add the traceback of a script to its worker's log: the worker does not print it, so that it is shown once."""
+    if TRACEBACK not in failed.text:
+        return
+    with contextlib.suppress(OSError), files.open_append(run_dir / "logs" / f"worker-{failed.worker}.log") as log:
+        log.write(f"{failed.text}\n".encode("utf-8", "backslashreplace"))
 
 
 def is_mistake(events: list[AnyEvent]) -> bool:

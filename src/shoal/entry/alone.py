@@ -24,7 +24,7 @@ import torch
 from shoal.checkpoint.stores.opening import store_for
 from shoal.checkpoint.stores.store import Store
 from shoal.disk import checkpoint_place, run_directory
-from shoal.disk.aftermath import put_in_order, record_size
+from shoal.disk.aftermath import log_failure, put_in_order, record_size
 from shoal.disk.find_run import LAST, runs_under
 from shoal.disk.last_report import leave_report
 from shoal.disk.resuming import job_started, recorded_job, resumed_settings
@@ -35,7 +35,6 @@ from shoal.entry.stop_signals import StopSignals
 from shoal.environment import likely_typos
 from shoal.errors import CheckpointUnusable, Interrupted, ScriptFailed, ShoalError, UsageError
 from shoal.events import Advised, AnyEvent, CheckpointPublished, JobEnded, WorkerFailed
-from shoal.files import open_append
 from shoal.job_config import JobConfig, from_mapping, read_toml
 from shoal.settings.given_by_script import Alone, check_alone, fate_of
 from shoal.strategies.peers.solo_peers import SoloPeers
@@ -189,10 +188,10 @@ class AloneJob:
     def failed(self, error: BaseException, text: str, *, step: int) -> None:
         """The script, or a check of ours, raised: `text` is a traceback or one line."""
         kind = type(error).__name__ if isinstance(error, ShoalError) else ScriptFailed.__name__
-        self.peers.report(WorkerFailed(worker=0, step=step, error=kind, text=text))
+        failed = WorkerFailed(worker=0, step=step, error=kind, text=text)
+        self.peers.report(failed)
         if self.run_dir is not None:
-            with contextlib.suppress(OSError), open_append(self.run_dir / "logs" / "worker-0.log") as log:
-                log.write(f"{text}\n".encode("utf-8", "backslashreplace"))
+            log_failure(self.run_dir, failed)
 
     def end(self, ended: JobEnded) -> None:
         """Close the record, sum up, leave the report."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from shoal.disk.aftermath import EVENTS
+from shoal.disk.aftermath import EVENTS, log_failure
 from shoal.engines.engine import Working, describe_exit
 from shoal.errors import ShoalError, all_errors
-from shoal.events import AnyEvent, Event, FaultInjected, JobEnded, Record, StepsApplied, WorkerStarted
+from shoal.events import AnyEvent, Event, FaultInjected, JobEnded, Record, StepsApplied, WorkerFailed, WorkerStarted
 from shoal.files import whole_lines
 from shoal.launching import coordinator_line as line
 from shoal.launching.chaos import clauses
@@ -181,6 +181,8 @@ class LauncherLoop:
     def _happened(self, event: Event, at: float) -> None:
         self._screen.show(event, at)
         self._has_steps = self._has_steps or isinstance(event, StepsApplied)
+        if isinstance(event, WorkerFailed):
+            log_failure(self._job.run_dir, event)
         self._laboratory.note(event, time.monotonic())
         self._decide(event)
 

@@ -61,6 +61,12 @@ def failed_after_training(worker: int, how: str) -> str:
     return f"worker {worker} {how} after the training was over"
 
 
+def script_raised(what: str, worker: str, run_dir: Path) -> str:
+    """`what`: the exception and where it was raised. `worker`: a number, or empty."""
+    where, log = (f" on worker {worker}", f"logs/worker-{worker}.log") if worker else ("", "logs")
+    return f"the script raised {what}{where}; the traceback is in {run_dir / log} too, the record is in {run_dir}"
+
+
 def place_given_up(processes: int) -> str:
     count = "the process" if processes == 1 else f"each of {processes} processes"
     return f"{count} started in the place of a lost worker was turned away; no other is started there"

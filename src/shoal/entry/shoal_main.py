@@ -114,6 +114,8 @@ def _alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
         reason = text if isinstance(error, ShoalError) else f"the script raised {raised_at(text)}"
         ended = msgspec.structs.replace(ended, exit_code=known.exit_code, reason=reason)
         job.failed(known, text, step=0 if session is None else session.step)
+        if session is not None:
+            session.saver.wait()  # what is being written is worth having
         raise
     finally:
         if session is not None:
@@ -132,9 +134,10 @@ def _as_worker(
     _heed_sigterm(peers)
     try:
         make = partial(make_strategy, servers=peers.servers)
-        session, store = _in_job(peers, make, options)
+        session, store, taken = _in_job(peers, make, options)
         fresh = partial(start_session, peers, session.config, make=make)
-        result, session = _to_its_end(train, session, fresh, store, is_last_line=is_last_line)
+        announced = partial(_announced, train, taken)
+        result, session = _to_its_end(announced, session, fresh, store, is_last_line=is_last_line)
         in_job = False
         if isinstance(result, SystemExit):
             raise result
@@ -185,21 +188,31 @@ def _heed_sigterm(peers: ClusterPeers) -> None:
     signal.signal(signal.SIGTERM, asked)
 
 
-def _in_job(peers: ClusterPeers, make: MakeStrategy, options: dict[str, Any]) -> tuple[Session, Store | None]:
-    """The first workers start together. A newcomer starts alone, and looks for the others when it is built."""
+def _announced(train: Callable[[Run], T], taken: dict[str, object], run: Run) -> T:
+    """The script's first call says which of its settings the job takes over: all workers must have said the same."""
+    if taken:
+        run._session.script.make(ORIGIN, taken.items())
+    return train(run)
+
+
+def _in_job(
+    peers: ClusterPeers, make: MakeStrategy, options: dict[str, Any]
+) -> tuple[Session, Store | None, dict[str, object]]:
+    """The first workers start together. A newcomer starts alone, and looks for the others when it is built.
+
+    Returns also the script's settings that the job takes over.
+    """
     past = None if peers.is_new else join_first(peers)
     config, taken = _job_settings(peers, options)
     store = _store(config)
     if store is not None and config.chaos:
         store = FullDiskStore(store, peers.disk_is_full)
     session = start_session(peers, config, store, make)
-    if taken:  # all workers must have said the same
-        session.script.make(ORIGIN, taken.items())
     if past is not None:
         session.go_through(past)
     elif not peers.is_new:
         begin_anew(session, store)
-    return session, store
+    return session, store, taken
 
 
 def _job_settings(peers: ClusterPeers, options: dict[str, Any]) -> tuple[JobConfig, dict[str, object]]:
@@ -212,7 +225,7 @@ def _job_settings(peers: ClusterPeers, options: dict[str, Any]) -> tuple[JobConf
     taken = in_job(wanted, config.values(), welcome.given, script=welcome.script or "SCRIPT")
     if not peers.is_new and peers.group.rank == 0:
         told = [*taken.told, *([texts.taken_over(taken.values)] if taken.values else [])]
-        peers.report(*(Advised(worker=None, text=text) for text in told))
+        peers.report(*(Advised(worker=peers.worker, text=text) for text in told))
     if "threads" in taken.values:
         torch.set_num_threads(wanted["threads"])  # type: ignore[arg-type]  # checked by `from_mapping`
     fields: dict[str, Any] = {name.replace("-", "_"): value for name, value in taken.values.items()}
